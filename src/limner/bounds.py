@@ -195,6 +195,10 @@ Channels = Annotated[int, Bounds(4, 4_096, step=4)]
 """Number of channels of the first convolution."""
 Order = Annotated[int, Bounds(1, 9)]
 """Order of a count-based model."""
+PhraseLength = Annotated[int, Bounds(1, 7)]
+"""Number of words of a phrase, whose alignment is kept in the bits of an integer."""
+Reach = Annotated[int, Bounds(0, 40)]
+"""Distance between words of a sentence."""
 Context = Annotated[int, Bounds(1, 100)]
 """Number of words of a context."""
 AnchorSize = Annotated[float, Bounds(1e-3, 1e3, whole=False)]

@@ -15,6 +15,7 @@ from limner.models.log_bilinear import LBLSettings
 from limner.models.mrnn import MRNNSettings
 from limner.models.ngram import NGramSettings
 from limner.models.nmt import NMTSettings
+from limner.models.phrase_based import PhraseBasedSettings
 from limner.models.protocols import (
     CountBasedModel,
     ImageVectorModel,
@@ -23,6 +24,7 @@ from limner.models.protocols import (
     PairScorer,
     PretrainedEmbeddingModel,
     RegionDetector,
+    SearchingModel,
     WordEmbeddingModel,
 )
 from limner.models.rnn import RNNSettings
@@ -44,6 +46,7 @@ CAPABILITIES = {
     MRNNSettings: {ImageVectorModel, PairScorer, WordEmbeddingModel},
     NGramSettings: {CountBasedModel},
     NMTSettings: set(),
+    PhraseBasedSettings: {SearchingModel},
     RNNSettings: {ImageVectorModel, PretrainedEmbeddingModel, WordEmbeddingModel},
     SequenceLabellerSettings: {PretrainedEmbeddingModel},
     ShowAndTellSettings: {ImageVectorModel, PretrainedEmbeddingModel, WordEmbeddingModel},
@@ -65,6 +68,7 @@ ALL = (
     PairScorer,
     PretrainedEmbeddingModel,
     RegionDetector,
+    SearchingModel,
     WordEmbeddingModel,
 )
 

@@ -30,6 +30,7 @@ PURPOSES = {
     "serve": "the service: limner serve",
     "export": "models as ONNX graphs: limner export",
     "runtime": "exported models, which need no torch",
+    "smt": "phrase-based translation",
     "scale": "work on several machines: --ray",
     "remote": "collections in object stores: s3://bucket/collection",
     "datasets": "data sets of Hugging Face: limner import datasets",

@@ -30,6 +30,9 @@ class Hypothesis(NamedTuple):
     totals: tuple[float, ...] = ()
     """Log-probability of the sentence up to each token, the end-of-sentence token excluded; empty if not recorded."""
 
+    copied: tuple[str, ...] = ()
+    """Source words in place of the unknown tokens, in their order; empty where the model copies none."""
+
     @property
     def token_log_probs(self) -> list[float] | None:
         """Log-probability of each token given those before, the end of the sentence included; None if not recorded."""

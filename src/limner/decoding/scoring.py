@@ -13,9 +13,10 @@ from torch.nn.functional import cross_entropy
 from limner.data.batching import ONE_PROCESS, Shards, prefetch
 from limner.data.dataset import Examples
 from limner.data.examples import Batch
+from limner.errors import SettingsError
 from limner.layers.precision import precise, require_numbers
 from limner.metrics import Score, perplexity
-from limner.models.protocols import Model, Output, device_of
+from limner.models.protocols import Model, Output, SearchingModel, device_of
 from limner.progress import Progress
 from limner.text.labels import LABEL_LANGUAGES
 from limner.text.vocab import SPECIAL_TOKENS
@@ -74,7 +75,13 @@ def score_examples(
 
     Raises:
         RunError: a log-probability is NaN.
+        SettingsError: the model gives no probabilities.
     """
+    if isinstance(model, SearchingModel):
+        raise SettingsError(
+            "expected a model that gives probabilities of sentences, got one that only searches for translations: use "
+            "'limner translate' or 'limner evaluate', or train a neural model"
+        )
     training = model.training
     model.eval()
     device, count_eos = device_of(model), examples.target.lang not in LABEL_LANGUAGES

@@ -231,7 +231,7 @@ def _sentence_scores(task: _Task, decoded: _Decoded) -> list[Score]:
     metrics = sentence_metrics(task.options) or default_metrics(first.recipe.data.lang)
     statistics = hypothesis_statistics(first.tokenizer, best, inputs, metrics, texts)
     scores = [metric.score for metric in statistics]
-    tokens = [first.tokenizer.decode(hypothesis.tokens) for hypothesis in best]
+    tokens = [first.tokenizer.decode(hypothesis.tokens, copied=hypothesis.copied) for hypothesis in best]
     if task.has_labels:
         scores += _scores_by_label(tokens, inputs)
     elif first.source is None:
@@ -246,6 +246,8 @@ def _sentence_scores(task: _Task, decoded: _Decoded) -> list[Score]:
             seed=task.options.seed,
             on_progress=partial(task.on_progress, "sampling"),
         )
+    if not first.recipe.model.scores_sentences:
+        return scores
     return [*scores, score_examples(first.model, task.examples, skip_words=measures.skip_words).perplexity]
 
 
@@ -312,11 +314,11 @@ def _training_sentences(model: TrainedModel, collection: Collection) -> Iterator
 
 def _evaluated_items(task: _Task, decoded: _Decoded) -> Iterable[EvaluatedItem]:
     tokenizer, (inputs, best, texts) = task.first.tokenizer, decoded
-    tokens = [tokenizer.decode(hypothesis.tokens) for hypothesis in best]
+    tokens = [tokenizer.decode(hypothesis.tokens, copied=hypothesis.copied) for hypothesis in best]
     references = [[" ".join(tokenizer.words(text)) for text in one.references] for one in inputs]
     if texts is None:
         texts = (
-            [tokenizer.decode(hypothesis.tokens, detokenise=True) for hypothesis in best],
+            [tokenizer.decode(hypothesis.tokens, detokenise=True, copied=hypothesis.copied) for hypothesis in best],
             [one.references for one in inputs],
         )
         quality = sentence_scores(tokens, references)

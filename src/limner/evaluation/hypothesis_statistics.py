@@ -32,10 +32,12 @@ def hypothesis_statistics(
         metrics: names of metrics.
         texts: running text of the hypotheses and references; None for that of the tokenizer.
     """
-    tokens = [tokenizer.decode(hypothesis.tokens) for hypothesis in best]
+    tokens = [tokenizer.decode(hypothesis.tokens, copied=hypothesis.copied) for hypothesis in best]
     references = [[" ".join(tokenizer.words(text)) for text in one.references] for one in inputs]
     if texts is None and not tokenizer.settings.lowercase and tokenizer.settings.punctuation:
-        running_text = [tokenizer.decode(hypothesis.tokens, detokenise=True) for hypothesis in best]
+        running_text = [
+            tokenizer.decode(hypothesis.tokens, detokenise=True, copied=hypothesis.copied) for hypothesis in best
+        ]
         texts = (running_text, [one.references for one in inputs])
     statistics = sentence_statistics(tokens, references, metrics, texts=texts, lang=tokenizer.settings.lang)
     if tokenizer.settings.lang in LABEL_LANGUAGES:

@@ -11,7 +11,7 @@ from limner.errors import SettingsError
 from limner.layers.fused import recurrent as fused
 from limner.layers.stack import BidirectionalLayers, RecurrentLayer
 from limner.models import Model
-from limner.models.protocols import ConditionalLMSettings, CountBasedModel, PairRanker
+from limner.models.protocols import ConditionalLMSettings, CountBasedModel, PairRanker, SearchingModel
 from limner.runs.trained_model import TrainedModel
 from limner.text.labels import LABEL_LANGUAGES
 
@@ -43,6 +43,8 @@ def refusal(settings: ConditionalLMSettings, model: Model, *, labels: bool) -> s
         return "it finds regions, whose number differs between images"
     if isinstance(model, PairRanker):
         return "it ranks images and sentences, and generates none"
+    if isinstance(model, SearchingModel):
+        return "it has a search of its own"
     if isinstance(model, CountBasedModel):
         return "its probabilities are looked up in tables of counts"
     if "sample" in (settings.latent_choice or ""):

@@ -165,7 +165,10 @@ def translate_untranslated(
             batch_size=settings.batch_size,
             on_progress=None if on_progress is None else offset_progress(on_progress, done, len(pairs)),
         )
-        texts = (first.tokenizer.decode(best.tokens, detokenise=True) if best.ended else "" for best, *_ in hypotheses)
+        texts = (
+            first.tokenizer.decode(best.tokens, detokenise=True, copied=best.copied) if best.ended else ""
+            for best, *_ in hypotheses
+        )
         yield [
             BackTranslation(*pair, "" if one is None else next(texts)) for pair, one in zip(batch, inputs, strict=True)
         ]

@@ -14,8 +14,9 @@ from limner.data.batching import bounded_batches
 from limner.data.dataset import FeatureSource, GenerationInput
 from limner.data.examples import Example, StoredFeatures, collate
 from limner.decoding.ranking import Hypothesis
+from limner.errors import SettingsError
 from limner.features.spec import FeatureSpec
-from limner.models.protocols import Output, device_of
+from limner.models.protocols import Output, SearchingModel, device_of
 from limner.progress import Progress
 from limner.runs.trained_model import TrainedModel
 from limner.text import compounds
@@ -23,6 +24,8 @@ from limner.text.tokenizer import Tokenizer
 from limner.text.vocab import SPECIAL_TOKEN_STRINGS, SPECIAL_TOKENS
 
 EXPLANATION_BATCH_SIZE = 32
+EXPLAINED_CANDIDATES = 100
+"""Number of best translations among which a `SearchingModel` looks for the one to explain."""
 END_OF_SENTENCE = SPECIAL_TOKEN_STRINGS[SPECIAL_TOKENS.eos]
 IMAGE_TOKEN = "«image»"
 """Name of the visual prefix token that represents the whole image."""
@@ -50,6 +53,9 @@ class Explanation(NamedTuple):
     selected: Weights | None = None
     """Locations that hard attention selects, (T, L): 1 for that of a word, averaged over its subwords. None for models
     without hard attention."""
+
+    phrases: tuple[tuple[tuple[int, int], tuple[int, int]], ...] = ()
+    """Phrases of a phrase-based translation: first source word and the one after the last, and those of the target."""
 
     @property
     def has_weights(self) -> bool:
@@ -89,6 +95,8 @@ def explain(
         batch_size: sentences a batch, fewer where they are very long; it changes no result.
         on_progress: called with the number of sentences done and their total.
     """
+    if isinstance(model.model, SearchingModel):
+        return explain_search(model, inputs, hypotheses, on_progress)
     device = device_of(model.model)
     explanations: list[Explanation] = []
     sources = [_source_ids(model, one) for one in inputs]
@@ -109,6 +117,44 @@ def explain(
         ]
         if on_progress is not None:
             on_progress(len(explanations), len(inputs))
+    return explanations
+
+
+def explain_search(
+    model: TrainedModel,
+    inputs: Sequence[GenerationInput],
+    hypotheses: Sequence[Hypothesis],
+    on_progress: Progress | None = None,
+) -> list[Explanation]:
+    """Return the word alignment and the phrases of translations by a `SearchingModel`, which searches them again.
+
+    Raises:
+        SettingsError: the model does not find a translation among its best.
+    """
+    assert isinstance(model.model, SearchingModel) and model.source_tokenizer is not None
+    beam_size = model.recipe.decoding.beam_size
+    explanations = []
+    for done, (one, hypothesis) in enumerate(zip(inputs, hypotheses, strict=True), 1):
+        ids = model.source_tokenizer.encode(one.source or "")
+        (found,) = model.model.find_translations([ids], min(beam_size, EXPLAINED_CANDIDATES), beam_size)
+        same = next((other for other in found if other.tokens == hypothesis.tokens), None)
+        if same is None:
+            raise SettingsError(
+                f"explanation of '{one.source}': the translation is not among the {len(found)} best of model "
+                f"'{model.recipe.model.name}'; explain translations of the same model with the same settings"
+            )
+        alignment = np.zeros((len(same.tokens) + 1, len(ids)))
+        for source, target in same.alignment:
+            alignment[target, source] = 1
+        alignment /= np.maximum(alignment.sum(1, keepdims=True), 1)
+        words = words_of(model.tokenizer, same.tokens)
+        rows = [*words, Word(END_OF_SENTENCE, [len(same.tokens)])]
+        example = Example(one.item.id, same.tokens, ids)
+        names, merged = _merge_source(model, one, example, alignment, len(ids))
+        target_words = tuple(word.text for word in rows)
+        explanations.append(Explanation(names, target_words, _average(merged, rows), None, None, None, same.phrases))
+        if on_progress is not None:
+            on_progress(done, len(inputs))
     return explanations
 
 
@@ -145,14 +191,16 @@ def _explanation(
     """Merge the weights of tokens into those of words; `source_length` is that of the padded source."""
     source, alignment = _merge_source(model, one, example, weights.alignment, source_length)
     target = [*words_of(model.tokenizer, example.target), Word(END_OF_SENTENCE, [len(example.target)])]
-    of_image = (weights.attention, weights.gate, weights.selected)
+    attention, gate, selected = weights.attention, weights.gate, weights.selected
     if example.image is None:
-        of_image = (None, None, None)
+        attention = gate = selected = None
     return Explanation(
         source,
         tuple(word.text for word in target),
         _average(alignment, target),
-        *(_average(values, target) for values in of_image),
+        _average(attention, target),
+        _average(gate, target),
+        _average(selected, target),
     )
 
 

@@ -17,7 +17,8 @@ from limner.decoding.ranking import Hypothesis
 from limner.decoding.settings import DecodingSettings
 from limner.errors import RunError
 from limner.inference.must_include import compile_words
-from limner.models.protocols import Memory, device_of
+from limner.inference.search_translations import find_translations
+from limner.models.protocols import Memory, SearchingModel, device_of
 from limner.progress import Progress
 from limner.runs.trained_model import TrainedModel
 
@@ -143,8 +144,9 @@ def generate(
         SettingsError: no sentence of at most `max_length` tokens includes the words that it must.
     """
     require_ensemble(models)
-    tokenizer = models[0].tokenizer
-    sources = _encode_sources(models[0], inputs)
+    if any(isinstance(one.model, SearchingModel) for one in models):
+        return find_translations(models, inputs, settings, prefixes, trace, on_progress)
+    tokenizer, sources = models[0].tokenizer, _encode_sources(models[0], inputs)
     starts = None if prefixes is None else [tokenizer.encode(text) for text in prefixes]
     machines = {words: compile_words(tokenizer, *words) for words in {one.constraints for one in inputs}}
     batch_size = max(1, batch_size // max((one.size for one in machines.values()), default=1))  # a beam for each state

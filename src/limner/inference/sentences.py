@@ -93,7 +93,8 @@ def caption_of(tokenizer: Tokenizer, one: Hypothesis) -> Caption:
 
 def translation_of(tokenizer: Tokenizer, one: Hypothesis) -> Translation:
     """Return a hypothesis as a translation."""
-    text, tokens = tokenizer.decode(one.tokens, detokenise=True), tokenizer.decode(one.tokens).split()
+    text = tokenizer.decode(one.tokens, detokenise=True, copied=one.copied)
+    tokens = tokenizer.decode(one.tokens, copied=one.copied).split()
     return Translation(text, tuple(tokens), one.log_prob, one.score, one.tokens, one.ended)
 
 

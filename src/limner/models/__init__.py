@@ -18,6 +18,7 @@ from limner.models.log_bilinear import LBL, LBLSettings
 from limner.models.mrnn import MRNN, MRNNSettings
 from limner.models.ngram import NGram, NGramSettings
 from limner.models.nmt import NMT, NMTSettings
+from limner.models.phrase_based import PhraseBased, PhraseBasedSettings
 from limner.models.protocols import ConditionalLM, Model, ModelInputs, Output, PairScorer
 from limner.models.rnn import RNN, RNNSettings
 from limner.models.sequence_labeller import SequenceLabeller, SequenceLabellerSettings
@@ -40,6 +41,7 @@ MODELS: dict[type[Settings], type] = {
         MRNN,
         NGram,
         NMT,
+        PhraseBased,
         RNN,
         SequenceLabeller,
         ShowAndTell,
@@ -59,6 +61,7 @@ ModelSettings = Annotated[
     | MRNNSettings
     | NGramSettings
     | NMTSettings
+    | PhraseBasedSettings
     | RNNSettings
     | SequenceLabellerSettings
     | ShowAndTellSettings

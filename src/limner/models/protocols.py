@@ -43,6 +43,11 @@ class ConditionalLMSettings(Settings):
         return True
 
     @property
+    def scores_sentences(self) -> bool:
+        """Whether the model gives probabilities of given sentences; a `SearchingModel` does not."""
+        return self.generates
+
+    @property
     def latent_choice(self) -> str | None:
         """Setting by which sentences depend on discrete choices besides their tokens, such as locations; or None."""
         return None
@@ -225,6 +230,60 @@ class CountBasedModel(Protocol):
         ...
 
 
+class ParallelCorpus(NamedTuple):
+    """Training and validation data of a `SearchingModel`, as token ids without special tokens."""
+
+    sources: Sequence[Sequence[int]]
+    targets: Sequence[Sequence[int]]
+    language_model: Sequence[Sequence[int]]
+    """Sentences of the target language; words that are not in the vocabulary have ids from its size on."""
+    tuning_sources: Sequence[Sequence[int]]
+    tuning_references: Sequence[Sequence[Sequence[int]]]
+    """References of each of them; words that are not in the vocabulary have ids from its size on."""
+    seed: int
+    """Seed of the tuning."""
+
+
+class FoundTranslation(NamedTuple):
+    """A translation that a `SearchingModel` found."""
+
+    tokens: tuple[int, ...]
+    score: float
+    """Score of the model, which is no probability."""
+    phrases: tuple[tuple[tuple[int, int], tuple[int, int]], ...]
+    """First token of each source phrase and the one after its last, and those of its translation, in the order of the
+    translation."""
+    alignment: tuple[tuple[int, int], ...]
+    """Aligned source and target tokens."""
+
+
+@runtime_checkable
+class SearchingModel(Protocol):
+    """A translation model with a search of its own, estimated without gradients; it gives no probabilities.
+
+    Its settings have `scores_sentences` false. It is a `Model` without `encode`, `start`, `step` and `forward`.
+    """
+
+    def fit_pairs(self, corpus: ParallelCorpus, beam_size: int) -> dict[str, object]:
+        """Estimate and tune the model; return facts for the records."""
+        ...
+
+    def find_translations(
+        self, sources: Sequence[Sequence[int]], n_best: int, beam_size: int
+    ) -> list[list[FoundTranslation]]:
+        """Translate sentences of at least one token.
+
+        Args:
+            sources: token ids.
+            n_best: maximum number of translations of a sentence, of different tokens.
+            beam_size: number of hypotheses of a stack.
+
+        Returns:
+            Translations of each sentence, at least one, best first.
+        """
+        ...
+
+
 @runtime_checkable
 class PairRanker(Protocol):
     """A model that ranks (sentence, image) pairs by a score other than the sentence's probability."""
@@ -333,3 +392,7 @@ class AffineImageModel(Protocol):
     def affine_terms(self, tokens_in: Tensor) -> AffineTerms:
         """Compute the terms of one sentence by its input tokens, (T,)."""
         ...
+
+
+GRADIENT_FREE = (CountBasedModel, SearchingModel)
+"""Protocols of models that are estimated without gradients."""

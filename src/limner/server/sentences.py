@@ -140,7 +140,7 @@ def make_sentence(
             zip(texts, one.tokens, one.totals, (0.0, *one.totals[:-1]), strict=True)
         )
     )
-    text = tokenizer.decode(one.tokens, detokenise=True)
+    text = tokenizer.decode(one.tokens, detokenise=True, copied=one.copied)
     sentence = GeneratedSentence(text, one.log_prob, one.score, one.ended, tokens)
     if confidence is None:
         return sentence

@@ -226,7 +226,7 @@ class Tokenizer:
                 self._cache[word] = token_ids
         return token_ids
 
-    def decode(self, ids: Iterable[int], detokenise: bool = False) -> str:
+    def decode(self, ids: Iterable[int], detokenise: bool = False, copied: Sequence[str] = ()) -> str:
         """Convert token ids to text.
 
         Padding, begin-of-sentence and end-of-sentence tokens are omitted; an unknown word, or an unknown part of a
@@ -236,9 +236,15 @@ class Tokenizer:
             ids: token ids.
             detokenise: whether to return running text by the rules of the language and its script, instead of words
                 joined by spaces; without effect for other languages with tokenise 'space'.
+            copied: words in place of the unknown ones, in their order.
         """
         omitted = (SPECIAL_TOKENS.pad, SPECIAL_TOKENS.bos, SPECIAL_TOKENS.eos)
-        words = [self.entries[token_id] for token_id in ids if token_id not in omitted]
+        replaced = iter(copied)
+        words = [
+            next(replaced, self.entries[token_id]) if token_id == SPECIAL_TOKENS.unk else self.entries[token_id]
+            for token_id in ids
+            if token_id not in omitted
+        ]
         if self.settings.level == "bpe":
             words = "".join(words).replace(WORD_START, " ").split()
             if self.settings.tokenise == "unicode":

@@ -10,7 +10,7 @@ from pathlib import Path
 from limner.data.collection import Collection
 from limner.errors import RunError
 from limner.files import locked
-from limner.models.protocols import CountBasedModel
+from limner.models.protocols import GRADIENT_FREE
 from limner.runs.recipe import Recipe
 from limner.runs.trained_model import WEIGHTS, TrainedModel
 from limner.training.context import LossModule, Optimization, TrainingContext, TrainProgress
@@ -116,8 +116,8 @@ def run_stages(run: TrainingContext, stages: Sequence[Stage]) -> None:
 
 
 def _set_up(processes: Processes, trained: TrainedModel, stored: Path | None) -> tuple[Optimization | None, TrainState]:
-    """Build the optimizer and the weight average, and load the stored state; a count-based model has none of these."""
-    if isinstance(trained.model, CountBasedModel):
+    """Build the optimizer and the weight average, and load the stored state; one without gradients has none of them."""
+    if isinstance(trained.model, GRADIENT_FREE):
         return None, TrainState()
     settings = trained.recipe.training
     optimizer = build_optimizer(trained.model.named_parameters(), settings)

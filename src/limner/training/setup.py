@@ -21,7 +21,7 @@ from limner.layers.image_encoder import trained_convolutions
 from limner.metrics import METRICS, REGION_METRICS, RETRIEVAL_METRICS, score_sentences
 from limner.metrics.classification import LABEL_METRICS
 from limner.models import Model, build_model
-from limner.models.protocols import CountBasedModel, ModelInputs, PairRanker, PretrainedEmbeddingModel
+from limner.models.protocols import GRADIENT_FREE, CountBasedModel, ModelInputs, PairRanker, PretrainedEmbeddingModel
 from limner.process import use_threads_for
 from limner.runs.recipe import Recipe
 from limner.runs.trained_model import (
@@ -250,7 +250,7 @@ def _initialise_from_run(init: Path, model: Model) -> dict[str, str]:
 
 def _require_steps(recipe: Recipe, model: Model, training_set: Examples, devices: Devices) -> None:
     """Check the patterns of parameter names and the memory of the steps of gradient descent, if there are any."""
-    if not isinstance(model, CountBasedModel):
+    if not isinstance(model, GRADIENT_FREE):
         build_optimizer(model.named_parameters(), recipe.training)
         require_training_memory(model, recipe, training_set, devices)
 
@@ -263,7 +263,7 @@ def _require_objective(recipe: Recipe, model: Model) -> None:
             the model is count-based, has a loss of its own, or chooses more than tokens.
     """
     _require_metrics(recipe)
-    if recipe.training.objective == "scst" and isinstance(model, CountBasedModel | PairRanker):
+    if recipe.training.objective == "scst" and isinstance(model, (*GRADIENT_FREE, PairRanker)):
         raise SettingsError(
             f"training.objective=scst: model '{recipe.model.name}' is not trained on the likelihood of sentences by "
             "gradient descent; choose another model, or set training.objective=cross_entropy"
@@ -291,7 +291,12 @@ def _require_metrics(recipe: Recipe) -> None:
             f"training.metric or training.metrics: '{wrong[0]}' does not fit model '{recipe.model.name}', which "
             f"{what}; expected {fitting}"
         )
-    if not generates and training.train_on_val_epochs:
+    if generates and not recipe.model.scores_sentences and "perplexity" in (training.metric, *training.metrics):
+        raise SettingsError(
+            f"training.metric or training.metrics: model '{recipe.model.name}' gives no probabilities of sentences, so "
+            "it has no 'perplexity'; expected metrics of sentences, such as bleu4"
+        )
+    if not recipe.model.scores_sentences and training.train_on_val_epochs:
         raise SettingsError(
             f"training.train_on_val_epochs={training.train_on_val_epochs}: model '{recipe.model.name}' has no "
             "perplexity to stop by; set it to 0"

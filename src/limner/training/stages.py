@@ -18,7 +18,7 @@ from limner.errors import TrainingError
 from limner.evaluation.validate import validate
 from limner.media.modality import IMAGE
 from limner.metrics import higher_is_better
-from limner.models.protocols import CountBasedModel, JointSpaceModel
+from limner.models.protocols import CountBasedModel, JointSpaceModel, SearchingModel
 from limner.runs.trained_model import load_weights
 from limner.storage.tensors import load_tensors
 from limner.text.labels import LABEL_LANGUAGES
@@ -26,6 +26,7 @@ from limner.training.context import TrainingContext
 from limner.training.epoch import CrossEntropy, Objective, train_epoch
 from limner.training.matching import Matching
 from limner.training.scst import SelfCritical
+from limner.training.translation_tables import TranslationTableStage
 
 logger = logging.getLogger(__name__)
 
@@ -51,6 +52,8 @@ def schedule_stages(run: TrainingContext) -> list[Stage]:
     count_based = isinstance(run.trained.model, CountBasedModel)
     if count_based:
         first: Stage = CountStage()
+    elif isinstance(run.trained.model, SearchingModel):
+        first = TranslationTableStage()
     elif isinstance(run.trained.model, JointSpaceModel):
         first = GradientStage(Matching(run))
     elif run.settings.objective == "scst":

@@ -1,0 +1,83 @@
+"""Translations by models with a search of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from limner.data.dataset import GenerationInput
+from limner.decoding.beam_search import Trace
+from limner.decoding.ranking import Hypothesis
+from limner.decoding.settings import DecodingSettings
+from limner.errors import RunError, SettingsError
+from limner.models.protocols import FoundTranslation, SearchingModel
+from limner.progress import Progress
+from limner.runs.trained_model import TrainedModel
+from limner.text.vocab import SPECIAL_TOKENS
+
+CHUNK = 64
+"""Sentences between two reports of the progress."""
+
+
+def find_translations(
+    models: Sequence[TrainedModel],
+    inputs: Sequence[GenerationInput],
+    settings: DecodingSettings,
+    prefixes: Sequence[str] | None = None,
+    trace: Trace | None = None,
+    on_progress: Progress | None = None,
+) -> list[list[Hypothesis]]:
+    """Translate by a `SearchingModel`; arguments are those of `limner.inference.generate.generate`.
+
+    Returns:
+        The `n_best` hypotheses of each input; their score stands for the log-probability, which they do not have.
+
+    Raises:
+        RunError: there are several models.
+        SettingsError: words are given, or a setting has no meaning for this search.
+    """
+    if len(models) > 1:
+        raise RunError(
+            f"model '{models[0].recipe.model.name}' has no probabilities, so it cannot be part of an ensemble; "
+            "name one --model"
+        )
+    model = models[0].model
+    assert isinstance(model, SearchingModel) and models[0].source_tokenizer is not None
+    _require_settings(models[0].recipe.model.name, settings)
+    if prefixes is not None or trace is not None or any(any(one.constraints) for one in inputs):
+        raise SettingsError(
+            f"model '{models[0].recipe.model.name}' takes whole phrases: it has no prefix, no words that are "
+            "included and no beam to show; leave these options out"
+        )
+    sources = [models[0].source_tokenizer.encode(one.source or "") for one in inputs]
+    rows = [row for row, source in enumerate(sources) if source]
+    hypotheses = [[Hypothesis((), 0.0, 0.0, True)] for _ in inputs]
+    for start in range(0, len(rows), CHUNK):
+        part = rows[start : start + CHUNK]
+        found = model.find_translations([sources[row] for row in part], settings.n_best, settings.beam_size)
+        for row, translations in zip(part, found, strict=True):
+            words = models[0].source_tokenizer.words(inputs[row].source or "")
+            aligned = words if len(words) == len(sources[row]) else None  # else the tokens are no words
+            hypotheses[row] = [_hypothesis(one, aligned) for one in translations]
+        if on_progress is not None:
+            on_progress(start + len(part), len(rows))
+    return hypotheses
+
+
+def _hypothesis(one: FoundTranslation, words: Sequence[str] | None) -> Hypothesis:
+    """Return a translation as a hypothesis; its unknown tokens stand for the aligned source words."""
+    sources = {target: source for source, target in one.alignment}
+    unknown = [position for position, token in enumerate(one.tokens) if token == SPECIAL_TOKENS.unk]
+    copied = () if words is None else tuple(words[sources[position]] for position in unknown)
+    return Hypothesis(one.tokens, one.score, one.score, True, (), copied)
+
+
+def _require_settings(name: str, settings: DecodingSettings) -> None:
+    """Check that only settings are changed that the search has; SettingsError if not."""
+    unused = ("length_penalty", "min_length", "ban_unknown", "sample")
+    default = DecodingSettings()
+    changed = [one for one in unused if getattr(settings, one) != getattr(default, one)]
+    if changed:
+        raise SettingsError(
+            f"decoding.{changed[0]}: model '{name}' has a search of its own, without this setting; leave it out (it "
+            "uses beam_size, the number of hypotheses of a stack, and n_best)"
+        )

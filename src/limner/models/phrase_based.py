@@ -1,0 +1,288 @@
+"""Phrase-based statistical machine translation, Koehn et al. (2003, 2007): PBSMT of Calixto et al. (2016, 2017).
+
+The parts are in `limner.smt`. Shapes: N nodes of the language model, P phrase pairs, M nodes of the source phrases, W
+words of the target phrases, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from limner.bounds import Few, Order, PhraseLength, Reach
+from limner.errors import MissingExtraError, RunError
+from limner.models.protocols import ConditionalLMSettings, FoundTranslation, ModelInputs, ParallelCorpus
+from limner.settings import Settings
+
+if TYPE_CHECKING:
+    from limner.smt.language_model import LanguageModel
+    from limner.smt.phrases import PhraseTable
+    from limner.smt.system import PhrasalTranslation, System
+
+logger = logging.getLogger(__name__)
+
+
+class TuningSettings(Settings):
+    """Settings of the tuning of the weights on the validation split."""
+
+    method: Literal["mert", "mira", "none"] = "mert"
+    """Minimum error rate training (Och, 2003), k-best batch MIRA (Cherry and Foster, 2012), or no tuning."""
+    iterations: Few = 10
+    """Maximum number of times that the validation split is translated."""
+    n_best: Few = 100
+    """Number of translations of each sentence in an iteration."""
+
+
+class PhraseBasedSettings(ConditionalLMSettings):
+    """Settings of phrase-based translation; defaults are those of Koehn et al. (2007) unless the papers differ."""
+
+    name: Literal["phrase_based"] = "phrase_based"
+    order: Order = 5
+    """Order of the language model, Calixto et al. (2017), section 5.1."""
+    language_model: Literal["pairs", "all"] = "pairs"
+    """Sentences that the language model is estimated from: the target sides of the training pairs, or all sentences of
+    the training split in the target language, those without a translation as well."""
+    max_phrase_length: PhraseLength = 7
+    """Maximum number of words of a phrase."""
+    table_limit: Few = 20
+    """Maximum number of phrase pairs of a source phrase that the search uses."""
+    distortion_limit: Reach = 6
+    """Maximum distance in words from the first word that is not translated to the end of any translated phrase."""
+    tuning: TuningSettings = TuningSettings()
+    """Tuning of the weights."""
+
+    @property
+    def translates(self) -> bool:
+        """Whether the model reads a source sentence: always."""
+        return True
+
+    @property
+    def scores_sentences(self) -> bool:
+        """Whether the model gives probabilities of sentences: no, it has scores of the translations that it finds."""
+        return False
+
+
+class _Tables(NamedTuple):
+    """Language model and phrase table."""
+
+    lm: LanguageModel
+    phrases: PhraseTable
+
+
+class PhraseBased(nn.Module):
+    """Log-linear model of phrase pairs with a stack decoder (Koehn et al., 2003, 2007; Och and Ney, 2002).
+
+    The translation of a sentence f is the segmentation into phrase pairs, and their order, that maximises
+
+        sum_k lambda_k h_k(f, e, segmentation)
+
+    where h are the 15 features of `limner.smt.features`: a language model with modified Kneser-Ney smoothing, phrase
+    and lexical translation probabilities in both directions, lexicalised reordering (msd-bidirectional-fe), distortion,
+    and the numbers of words, phrases and copied words. The weights lambda are tuned on BLEU.
+
+    Departures from Moses as the papers use it, each stated where it is implemented: word alignments are those of hidden
+    Markov models in place of IBM model 4; lexical weights are the largest of all alignments of a pair; the probability
+    of the end of the sentence counts in the reordering; the distortion limit bounds the window of translated words.
+    """
+
+    Settings: ClassVar = PhraseBasedSettings
+    uses_image = False
+
+    _DTYPES: ClassVar = {
+        "lm_suffixes": torch.int64,
+        "lm_firsts": torch.int32,
+        "lm_log_probs": torch.float64,
+        "lm_log_backoffs": torch.float64,
+        "edges": torch.int64,
+        "first": torch.int64,
+        "word_starts": torch.int64,
+        "words": torch.int32,
+        "scores": torch.float32,
+        "alignments": torch.int64,
+        "weights": torch.float64,
+    }
+
+    def __init__(self, settings: PhraseBasedSettings, inputs: ModelInputs) -> None:
+        """Build the model with empty tables.
+
+        Args:
+            settings: sizes and limits.
+            inputs: sizes of the vocabularies.
+        """
+        super().__init__()
+        assert inputs.source_vocab_size is not None, "phrase-based models translate"
+        self.settings, self.vocab_size, self.source_vocab_size = settings, inputs.vocab_size, inputs.source_vocab_size
+        for name, dtype in self._DTYPES.items():
+            self.register_buffer(name, torch.zeros(0, dtype=dtype))
+        self._system: System | None = None  # what compiled code reads, made of the buffers when it is first needed
+
+    def fit_pairs(self, corpus: ParallelCorpus, beam_size: int) -> dict[str, object]:
+        """Estimate all tables from the training data, and tune the weights.
+
+        Args:
+            corpus: training and validation data.
+            beam_size: size of the stacks in the tuning.
+
+        Returns:
+            Facts for the records: BLEU of each iteration of the tuning, and sizes of the tables.
+        """
+        require_compiler()
+        from limner.smt.alignment import align
+        from limner.smt.features import DEFAULT_WEIGHTS, FEATURES
+        from limner.smt.language_model import estimate
+        from limner.smt.phrases import extract_all, score
+        from limner.smt.tuning import TuningOptions, TuningSet, tune
+
+        settings, sizes = self.settings, (self.source_vocab_size, self.vocab_size)
+        largest = max((max(one, default=0) for one in corpus.language_model), default=0)
+        lm = estimate(corpus.language_model, settings.order, max(self.vocab_size, largest + 1)).cut(self.vocab_size)
+        logger.info("language model: %d n-grams of up to %d words", len(lm.firsts), settings.order)
+        alignments = align(corpus.sources, corpus.targets)
+        instances = extract_all(corpus.sources, corpus.targets, alignments, sizes, settings.max_phrase_length)
+        words = (np.concatenate([np.array(one) for one in part]) for part in (corpus.sources, corpus.targets))
+        phrases = score(instances, next(words), next(words), sizes, settings.table_limit)
+        logger.info("phrase table: %d pairs of %d occurrences", len(phrases.scores), len(instances.previous))
+        self._register(lm, phrases, DEFAULT_WEIGHTS)
+        history: tuple[float, ...] = ()
+        if settings.tuning.method != "none":
+            options = TuningOptions(
+                settings.tuning.method, settings.tuning.iterations, settings.tuning.n_best, corpus.seed
+            )
+            data = TuningSet(corpus.tuning_sources, corpus.tuning_references)
+            weights, history = tune(self._at(beam_size), data, options)
+            self._register(lm, phrases, weights)
+        return {
+            "phrase_pairs": len(phrases.scores),
+            "language_model_ngrams": len(lm.firsts),
+            "tuning_bleu": [round(100 * value, 3) for value in history],
+            "feature_weights": dict(zip(FEATURES, self.get_buffer("weights").tolist(), strict=True)),
+        }
+
+    def find_translations(
+        self, sources: Sequence[Sequence[int]], n_best: int, beam_size: int
+    ) -> list[list[FoundTranslation]]:
+        """Translate sentences of at least one token; see `SearchingModel`."""
+        found = self._at(beam_size).translate_all(sources, n_best)
+        return [[_found(one) for one in candidates] for candidates in found]
+
+    def _at(self, beam_size: int) -> System:
+        """Return the system that searches with stacks of a size."""
+        if self._system is None:
+            self._system = self._build()
+        return self._system._replace(limits=self._system.limits._replace(stack_size=beam_size, pop_limit=beam_size))
+
+    def _build(self) -> System:
+        """Build the arrays and hash tables that compiled code reads from the buffers."""
+        require_compiler()
+        from limner.smt.decoder import Limits, build_tables
+        from limner.smt.system import System
+
+        settings, (lm, phrases) = self.settings, self._tables()
+        limits = Limits(1, 1, settings.distortion_limit, settings.table_limit, settings.max_phrase_length)
+        return System(build_tables(lm, phrases), phrases.alignments, self.get_buffer("weights").cpu().numpy(), limits)
+
+    def _tables(self) -> _Tables:
+        from limner.smt.language_model import LanguageModel
+        from limner.smt.phrases import PhraseTable
+
+        def array(name: str) -> Any:  # noqa: ANN401  (arrays of several types)
+            values = self.get_buffer(name).cpu().numpy()
+            return values.astype(np.int64) if values.dtype == np.int32 else values
+
+        lm = LanguageModel(
+            self.settings.order,
+            self.vocab_size,
+            *(array(f"lm_{name}") for name in ("suffixes", "firsts", "log_probs", "log_backoffs")),
+        )
+        names = ("edges", "first", "word_starts", "words", "scores", "alignments")
+        return _Tables(lm, PhraseTable(self.source_vocab_size, *map(array, names)))
+
+    def _register(self, lm: LanguageModel, phrases: PhraseTable, weights: Any) -> None:  # noqa: ANN401  (an array)
+        values = (
+            {f"lm_{name}": value for name, value in lm._asdict().items()} | phrases._asdict() | {"weights": weights}
+        )
+        for name, dtype in self._DTYPES.items():
+            setattr(self, name, torch.from_numpy(np.asarray(values[name])).to(dtype))
+        self._system = None
+
+    def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> object:
+        """Load tables of any size; arguments are those of `nn.Module.load_state_dict`.
+
+        Raises:
+            RunError: the tensors do not fit one another or the vocabularies.
+        """
+        if all(name in state_dict for name in self._DTYPES):  # missing tensors are reported below
+            _check({name: state_dict[name] for name in self._DTYPES}, self.vocab_size, self.source_vocab_size)
+        for name, buffer in self.named_buffers():
+            if name in state_dict:
+                setattr(self, name, buffer.new_empty(state_dict[name].shape))
+        self._system = None
+        return super().load_state_dict(state_dict, strict, assign)
+
+
+def require_compiler() -> None:
+    """Check that Numba is installed; MissingExtraError if not."""
+    try:
+        import numba  # noqa: F401
+    except ImportError:
+        raise MissingExtraError("phrase-based translation", "smt") from None
+
+
+def _found(candidate: PhrasalTranslation) -> FoundTranslation:
+    return FoundTranslation(
+        candidate.tokens,
+        candidate.score,
+        tuple((one.source, one.target) for one in candidate.segments),
+        tuple(point for one in candidate.segments for point in one.points),
+    )
+
+
+def _check(tables: dict[str, Tensor], vocab_size: int, source_vocab_size: int) -> None:
+    """Check that tables can be read by compiled code, which does not check its indices.
+
+    Raises:
+        RunError: they do not fit one another or the vocabularies.
+    """
+
+    def within(name: str, low: int, high: int | Tensor) -> bool:
+        values = tables[name]
+        return bool(((values >= low) & (values < high)).all())
+
+    def ascends(name: str, last: int) -> bool:
+        values = tables[name]
+        return (
+            bool(len(values)) and int(values[0]) == 0 and bool((values.diff() >= 0).all()) and int(values[-1]) == last
+        )
+
+    nodes, pairs = len(tables["lm_firsts"]), len(tables["alignments"])
+    edges = len(tables["edges"])
+    flat = all(tables[name].ndim == (2 if name == "scores" else 1) for name in tables)
+    fits = (
+        flat
+        and all(len(tables[f"lm_{name}"]) == nodes for name in ("suffixes", "log_probs", "log_backoffs"))
+        and nodes >= vocab_size
+        and within("lm_firsts", 0, vocab_size)
+        and within("lm_suffixes", -1, torch.arange(nodes))
+        and bool((tables["lm_suffixes"][vocab_size:] >= 0).all())
+        and within("edges", 0, (edges + 1) * source_vocab_size)
+        and len(np.unique(tables["edges"].numpy())) == edges
+        and len(tables["first"]) == edges + 2
+        and ascends("first", pairs)
+        and len(tables["word_starts"]) == pairs + 1
+        and ascends("word_starts", len(tables["words"]))
+        and within("words", 0, vocab_size)
+        and within("alignments", 0, 1 << 49)
+        and tuple(tables["scores"].shape) == (pairs, 10)
+        and tuple(tables["weights"].shape) == (15,)
+    )
+    if not fits:
+        shapes = ", ".join(f"{name} {tuple(values.shape)}" for name, values in tables.items())
+        raise RunError(
+            f"phrase-based model: the tables do not fit one another and vocabularies of {source_vocab_size} and "
+            f"{vocab_size} tokens ({shapes}); restore the model.safetensors of the same training"
+        )

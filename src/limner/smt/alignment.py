@@ -1,0 +1,98 @@
+"""Word alignments of sentence pairs: hidden Markov models in both directions, and their symmetrisation.
+
+Vogel et al. (1996) for the models, by `thot`; Koehn et al. (2003), section 3.1, and Koehn et al. (2005) for
+grow-diag-final-and.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from limner.errors import MissingExtraError
+
+Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+
+IBM1_ITERATIONS = 5
+HMM_ITERATIONS = 5
+
+
+def align(sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> list[Bools]:
+    """Align the words of sentence pairs.
+
+    Args:
+        sources: token ids of the source sentences, none of them empty.
+        targets: token ids of the target sentences.
+
+    Returns:
+        For each pair, whether source word i and target word j are aligned, (S, T).
+    """
+    forward = one_directional(sources, targets)
+    backward = one_directional(targets, sources)
+    return [symmetrise(to_target, to_source.T.copy()) for to_target, to_source in zip(forward, backward, strict=True)]
+
+
+def one_directional(sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> list[Bools]:
+    """Align every target word with one source word or none: Viterbi alignments of the model, (S, T) for each pair."""
+    try:
+        from thot.alignment import HmmAlignmentModel, Ibm1AlignmentModel
+    except ImportError:
+        raise MissingExtraError("word alignments need sil-thot", "smt") from None
+    model = Ibm1AlignmentModel()
+    pairs = [([*map(str, source)], [*map(str, target)]) for source, target in zip(sources, targets, strict=True)]
+    for source, target in pairs:
+        model.add_sentence_pair(source, target)
+    _train(model, IBM1_ITERATIONS)
+    model = HmmAlignmentModel(model)
+    _train(model, HMM_ITERATIONS)
+    found = model.get_best_alignments([source for source, _ in pairs], [target for _, target in pairs])
+    return [np.asarray(matrix.to_numpy()).astype(bool) for _, matrix in found]
+
+
+def _train(model: Any, iterations: int) -> None:  # noqa: ANN401  (thot has no types)
+    model.start_training()
+    for _ in range(iterations):
+        model.train()
+    model.end_training()
+
+
+@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+def symmetrise(forward: Bools, backward: Bools) -> Bools:
+    """Combine the alignments of both directions, (S, T): grow-diag-final-and, Koehn et al. (2005).
+
+    Points of the intersection are kept. A point of the union is added while it is a neighbour, diagonals included, of
+    an aligned point and one of its words has no alignment (grow-diag). Then points of each direction are added whose
+    words both have no alignment (final-and).
+    """
+    height, width = forward.shape
+    result = forward & backward
+    rows, columns = np.zeros(height, dtype=np.bool_), np.zeros(width, dtype=np.bool_)
+    for i in range(height):
+        for j in range(width):
+            if result[i, j]:
+                rows[i] = columns[j] = True
+    added = True
+    while added:
+        added = False
+        for i in range(height):
+            for j in range(width):
+                if not result[i, j]:
+                    continue
+                for di, dj in ((-1, 0), (0, -1), (1, 0), (0, 1), (-1, -1), (-1, 1), (1, -1), (1, 1)):
+                    y, x = i + di, j + dj
+                    if not (0 <= y < height and 0 <= x < width) or result[y, x]:
+                        continue
+                    if (forward[y, x] or backward[y, x]) and not (rows[y] and columns[x]):
+                        result[y, x] = rows[y] = columns[x] = True
+                        added = True
+    for direction in (forward, backward):
+        for i in range(height):
+            for j in range(width):
+                if direction[i, j] and not rows[i] and not columns[j]:
+                    result[i, j] = rows[i] = columns[j] = True
+    return result

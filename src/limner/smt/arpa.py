@@ -1,0 +1,95 @@
+"""Language models in ARPA files, which KenLM, SRILM and Moses read and write."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from limner.errors import RunError
+from limner.files import read_bytes, write_text
+from limner.smt.language_model import IMPOSSIBLE, LanguageModel
+from limner.text.vocab import SPECIAL_TOKEN_STRINGS, SPECIAL_TOKENS
+
+LN10 = float(np.log(10))
+
+
+def write_arpa(model: LanguageModel, entries: Sequence[str], path: Path) -> None:
+    """Write a model; words are the entries of its vocabulary, without <pad>."""
+    lengths = np.ones(len(model.firsts), dtype=np.int64)
+    for node in range(model.vocab_size, len(lengths)):
+        lengths[node] = lengths[model.suffixes[node]] + 1
+    lengths[SPECIAL_TOKENS.pad] = 0
+    orders = [np.flatnonzero(lengths == order) for order in range(1, model.order + 1)]
+    counts = [f"ngram {order}={len(nodes)}" for order, nodes in enumerate(orders, 1)]
+    lines = ["\\data\\", *counts, ""]
+    for order, nodes in enumerate(orders, 1):
+        lines.append(f"\\{order}-grams:")
+        for node in nodes.tolist():
+            words = " ".join(entries[word] for word in model.words(node))
+            backoff = f"\t{model.log_backoffs[node] / LN10:.7g}" if order < model.order else ""
+            lines.append(f"{model.log_probs[node] / LN10:.7g}\t{words}{backoff}")
+        lines.append("")
+    write_text(path, "\n".join([*lines, "\\end\\", ""]))
+
+
+def read_arpa(path: Path, entries: Sequence[str]) -> LanguageModel:
+    """Read a model; n-grams with words that are not in the vocabulary `entries` are left out.
+
+    Raises:
+        RunError: the file is no ARPA file, is damaged, or lacks a word of the vocabulary and <unk> as well, or an
+            n-gram without the first word of another.
+    """
+    ids = {entry: number for number, entry in enumerate(entries)}
+    nodes: dict[tuple[int, ...], int] = {(number,): number for number in range(len(entries))}
+    suffixes, firsts = [-1] * len(entries), list(range(len(entries)))
+    log_probs, log_backoffs = [np.nan] * len(entries), [0.0] * len(entries)
+    highest = 0
+    for order, log_prob, words, log_backoff in _ngrams(path):
+        highest = max(highest, order)
+        if not all(word in ids for word in words):
+            continue
+        key = tuple(ids[word] for word in words)
+        if order > 1:
+            if key[1:] not in nodes:
+                raise RunError(f"{path}: expected '{' '.join(words[1:])}' besides '{' '.join(words)}', found none")
+            nodes[key] = len(firsts)
+            suffixes.append(nodes[key[1:]])
+            firsts.append(key[0])
+            log_probs.append(log_prob)
+            log_backoffs.append(log_backoff)
+        else:
+            log_probs[key[0]], log_backoffs[key[0]] = log_prob, log_backoff
+    log_probs[SPECIAL_TOKENS.pad] = IMPOSSIBLE
+    unknown = log_probs[SPECIAL_TOKENS.unk]
+    if not highest or np.isnan(unknown):
+        raise RunError(
+            f"{path}: expected an ARPA file with '{SPECIAL_TOKEN_STRINGS[SPECIAL_TOKENS.unk]}' among its unigrams"
+        )
+    probs = np.array(log_probs)
+    probs[np.isnan(probs)] = unknown
+    return LanguageModel(highest, len(entries), np.array(suffixes), np.array(firsts), probs, np.array(log_backoffs))
+
+
+def _ngrams(path: Path) -> Iterator[tuple[int, float, list[str], float]]:
+    """Read the n-grams of a file: order, log-probability, words, log-backoff; natural logarithms."""
+    order = 0
+    try:
+        text = read_bytes(path).decode()
+    except (OSError, UnicodeDecodeError) as error:
+        raise RunError(f"{path}: cannot be read as text ({error}); name an ARPA file") from None
+    for number, line in enumerate(text.split("\n"), 1):
+        line = line.strip()
+        if line.endswith("-grams:") and line.startswith("\\"):
+            order += 1
+        elif line and order and not line.startswith("\\"):
+            fields = line.split()
+            try:
+                words, rest = fields[1 : order + 1], fields[order + 1 :]
+                values = [float(value) for value in (fields[0], *rest)]
+            except (ValueError, IndexError):
+                values, words = [], []
+            if len(words) != order or not 1 <= len(values) <= 2 or not np.isfinite(values).all():
+                raise RunError(f"{path}:{number}: expected a log-probability, {order} words and maybe a back-off")
+            yield order, values[0] * LN10, words, values[1] * LN10 if len(values) == 2 else 0.0

@@ -1,0 +1,222 @@
+"""N-gram language model with modified Kneser-Ney smoothing: Chen and Goodman (1998), Heafield et al. (2013).
+
+An n-gram is a node of a trie that grows to the left: the node of w_1 … w_n is the child w_1 of the node of w_2 … w_n.
+The node of a single word is its token id.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from limner.smt.hashing import NOT_FOUND, build_table, find
+from limner.text.vocab import SPECIAL_TOKENS
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+IMPOSSIBLE = -99 * np.log(10)
+"""Log-probability of <pad> and <s>, which are never predicted: -99 in decimal logarithms, as ARPA files have it."""
+
+
+class LanguageModel(NamedTuple):
+    """Back-off form of the model: log-probability and back-off weight of every observed n-gram.
+
+    With the context h, h' without its first word, and the n-gram h w:
+
+        log P(w | h) = log_probs[h w]                       if h w was observed
+                     = log_backoffs[h] + log P(w | h')      otherwise; the back-off of a context not observed is 0
+    """
+
+    order: int
+    vocab_size: int
+    """Number of words V, the special tokens included; their nodes are the first."""
+    suffixes: Ints  # (N,): node without the first word of each node; -1 of words
+    firsts: Ints  # (N,): first word of each node
+    log_probs: Floats  # (N,): natural logarithms
+    log_backoffs: Floats  # (N,): natural logarithms, 0 of the highest order
+
+    def cut(self, vocab_size: int) -> LanguageModel:
+        """Leave out the n-grams with a word from `vocab_size` on: no sentence that is scored has one."""
+        if vocab_size == self.vocab_size:
+            return self
+        foreign = self.firsts >= vocab_size
+        for node in np.flatnonzero(self.suffixes >= 0):  # shorter n-grams first
+            foreign[node] |= foreign[self.suffixes[node]]
+        numbers = np.cumsum(~foreign) - 1
+        suffixes = self.suffixes[~foreign]
+        return LanguageModel(
+            self.order,
+            vocab_size,
+            np.where(suffixes >= 0, numbers[suffixes], -1),
+            self.firsts[~foreign],
+            self.log_probs[~foreign],
+            self.log_backoffs[~foreign],
+        )
+
+    def table(self) -> Ints:
+        """Build the table of the children, for `next_word`: suffix * V + first word -> node."""
+        longer = slice(self.vocab_size, None)
+        keys = self.suffixes[longer] * self.vocab_size + self.firsts[longer]
+        return build_table(keys, np.arange(self.vocab_size, len(self.suffixes)))
+
+    def words(self, node: int) -> list[int]:
+        """Return the words of a node."""
+        found = []
+        while node >= 0:
+            found.append(int(self.firsts[node]))
+            node = int(self.suffixes[node])
+        return found
+
+    def score(self, sentence: Sequence[int], table: Ints) -> Floats:
+        """Compute the natural log-probabilities of the words of a sentence and of its end."""
+        context = np.zeros(max(1, self.order - 1), dtype=np.int64)
+        context[0], known = SPECIAL_TOKENS.bos, min(1, self.order - 1)
+        result = np.zeros(len(sentence) + 1)
+        for position, word in enumerate([*sentence, SPECIAL_TOKENS.eos]):
+            result[position], known = next_word(
+                table, self.log_probs, self.log_backoffs, self.vocab_size, context, known, word
+            )
+        return result
+
+
+@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+def next_word(
+    table: Ints, log_probs: Floats, log_backoffs: Floats, vocab_size: int, context: Ints, known: int, word: int
+) -> tuple[float, int]:
+    """Compute the log-probability of a word after a context, and append the word to the context.
+
+    Args:
+        table: children of the nodes.
+        log_probs: see `LanguageModel`.
+        log_backoffs: see `LanguageModel`.
+        vocab_size: V.
+        context: the last words, the most recent first; changed in place. Its size is the order minus 1.
+        known: number of words of the context.
+        word: the next word.
+
+    Returns:
+        Natural logarithm of the probability, and the number of words of the new context: a longer one was not observed.
+    """
+    node, matched = word, 1
+    for position in range(known):
+        child = find(table, node * vocab_size + context[position])
+        if child == NOT_FOUND:
+            break
+        node, matched = child, matched + 1
+    log_prob = log_probs[node]
+    if matched <= known:
+        history = context[0]
+        for length in range(1, known + 1):
+            if length >= matched:
+                log_prob += log_backoffs[history]
+            if length < known:
+                history = find(table, history * vocab_size + context[length])
+                if history == NOT_FOUND:
+                    break
+    kept = min(matched, len(context))
+    for position in range(kept - 1, 0, -1):
+        context[position] = context[position - 1]
+    if kept:
+        context[0] = word
+    return log_prob, kept
+
+
+class _Order(NamedTuple):
+    """Distinct n-grams of one order."""
+
+    suffixes: Ints  # node of the n-gram without its first word
+    contexts: Ints  # node of the n-gram without its last word
+    firsts: Ints
+    counts: Ints
+    after_bos: NDArray[np.bool_]  # whether the n-gram begins with <s>
+
+
+def estimate(sentences: Iterable[Sequence[int]], order: int, vocab_size: int) -> LanguageModel:
+    """Estimate the model from sentences: interpolated modified Kneser-Ney, Heafield et al. (2013), section 3.
+
+    With the adjusted count a (the number of distinct words before an n-gram; the count itself for the highest order and
+    for n-grams that begin with <s>), and the discounts D_1, D_2, D_3+ of the order:
+
+        P(w | h) = (a(h w) - D(a(h w))) / sum_x a(h x) + b(h) P(w | h')
+        b(h) = sum_x D(a(h x)) / sum_x a(h x)                         P(w | h') of unigrams: 1 / (V - 2)
+
+    Args:
+        sentences: token ids without special tokens.
+        order: largest number of words of an n-gram.
+        vocab_size: V, of which <pad> and <s> are never predicted.
+    """
+    words = np.array(
+        [id_ for sentence in sentences for id_ in (SPECIAL_TOKENS.bos, *sentence, SPECIAL_TOKENS.eos)], dtype=np.int64
+    )
+    orders = _count(words, order, vocab_size)
+    num_nodes = vocab_size + sum(len(one.counts) for one in orders[1:])
+    suffixes, firsts = np.full(num_nodes, -1, dtype=np.int64), np.arange(num_nodes)
+    probs, backoffs = np.zeros(num_nodes), np.zeros(num_nodes)
+    start = 0
+    for n, one in enumerate(orders, 1):
+        nodes = np.arange(start, start + len(one.counts))
+        counts = one.counts
+        if n < order:
+            distinct = np.bincount(orders[n].suffixes - start, minlength=len(nodes))
+            counts = np.where(one.after_bos, counts, distinct)
+        if n == 1:
+            counts = np.where(nodes == SPECIAL_TOKENS.bos, 0, counts)
+        discounted = _discounts(counts)[np.minimum(counts, 3)]
+        contexts = one.contexts if n > 1 else np.zeros(len(nodes), dtype=np.int64)
+        size = start if n > 1 else 1
+        totals = np.bincount(contexts, counts, size)
+        weights = np.bincount(contexts, discounted, size) / np.maximum(totals, 1)
+        lower = probs[one.suffixes] if n > 1 else np.full(len(nodes), 1 / (vocab_size - 2))
+        probs[nodes] = (counts - discounted) / totals[contexts] + weights[contexts] * lower
+        if n > 1:
+            backoffs[np.unique(contexts)] = weights[np.unique(contexts)]
+            suffixes[nodes], firsts[nodes] = one.suffixes, one.firsts
+        start += len(nodes)
+    probs[[SPECIAL_TOKENS.pad, SPECIAL_TOKENS.bos]] = 0
+    impossible = probs <= 0
+    log_probs = np.where(impossible, IMPOSSIBLE, np.log(np.where(impossible, 1, probs)))
+    log_backoffs = np.where(backoffs > 0, np.log(np.where(backoffs > 0, backoffs, 1)), 0.0)
+    return LanguageModel(order, vocab_size, suffixes, firsts, log_probs, log_backoffs)
+
+
+def _count(words: Ints, order: int, vocab_size: int) -> list[_Order]:
+    """Count the n-grams of every order up to `order` within the sentences, each from <s> to </s>."""
+    offset = np.arange(len(words)) - np.maximum.accumulate(
+        np.where(words == SPECIAL_TOKENS.bos, np.arange(len(words)), 0)
+    )
+    counts = np.bincount(words, minlength=vocab_size)
+    no_context = np.zeros(vocab_size, dtype=np.int64)
+    is_bos = np.arange(vocab_size) == SPECIAL_TOKENS.bos
+    result = [_Order(no_context - 1, no_context, np.arange(vocab_size), counts, is_bos)]
+    nodes, start = words, vocab_size  # node of the n-gram that ends at each position
+    for n in range(2, order + 1):
+        at = np.flatnonzero(offset >= n - 1)
+        keys = nodes[at] * vocab_size + words[at - n + 1]
+        distinct, index, inverse, counts = np.unique(keys, return_index=True, return_inverse=True, return_counts=True)
+        firsts = distinct % vocab_size
+        result.append(
+            _Order(distinct // vocab_size, nodes[at - 1][index], firsts, counts, firsts == SPECIAL_TOKENS.bos)
+        )
+        nodes = np.full(len(words), -1, dtype=np.int64)
+        nodes[at] = start + inverse
+        start += len(distinct)
+    return result
+
+
+def _discounts(counts: Ints) -> Floats:
+    """Estimate D_0 = 0, D_1, D_2 and D_3+ from the adjusted counts of an order, Chen and Goodman (1998), eq. 26.
+
+    Where no n-gram has one of the counts 1 to 4, or a discount is not between 0 and its count, all are those that
+    Heafield's lmplz uses instead: 0.5, 1 and 1.5.
+    """
+    n1, n2, n3, n4 = (int((counts == count).sum()) for count in range(1, 5))
+    if min(n1, n2, n3, n4) == 0:
+        return np.array([0, 0.5, 1, 1.5])
+    y = n1 / (n1 + 2 * n2)
+    found = np.array([0, 1 - 2 * y * n2 / n1, 2 - 3 * y * n3 / n2, 3 - 4 * y * n4 / n3])
+    return found if (found >= 0).all() and (found <= np.arange(4)).all() else np.array([0, 0.5, 1, 1.5])

@@ -1,0 +1,116 @@
+"""The n best translations of a search, and the features of each: Koehn et al. (2007); Huang and Chiang (2005)."""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from limner.smt.decoder import COPIED, EOS, NONE, Lattice, PhraseOptions, Tables, _pop, _push, lm_phrase
+from limner.smt.features import (
+    DISTORTION,
+    LANGUAGE_MODEL,
+    NEXT,
+    NUM_FEATURES,
+    PHRASES,
+    PREVIOUS,
+    SCORES,
+    UNKNOWN,
+    WORDS,
+)
+from limner.smt.language_model import next_word
+from limner.smt.reordering import NUM_ORIENTATIONS, orientation
+from limner.text.vocab import SPECIAL_TOKENS
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+
+@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+def best_paths(lattice: Lattice, count: int) -> list[Ints]:
+    """Find the best paths of a lattice, by A* from its end with the exact scores of the nodes.
+
+    Args:
+        lattice: hypotheses of a search.
+        count: largest number of paths.
+
+    Returns:
+        PhraseOptions of each path in the order of the target, the best path first.
+    """
+    capacity = 1024
+    places = np.empty((capacity, 3), dtype=np.int64)  # node, option that follows it, and the item of that option
+    suffixes, totals = np.empty(capacity), np.empty(capacity)
+    heap = np.empty(capacity, dtype=np.int64)
+    places[0] = (lattice.final, NONE, NONE)
+    suffixes[0], totals[0] = 0.0, lattice.node_scores[lattice.final]
+    used, size, paths = 1, _push(heap, totals, 0, 0), [np.empty(0, dtype=np.int64) for _ in range(0)]
+    while size and len(paths) < count:
+        item = heap[0]
+        size = _pop(heap, totals, size)
+        if places[item, 0] == 0:
+            path = [NONE]
+            while item != NONE:
+                if places[item, 1] != NONE:
+                    path.append(places[item, 1])
+                item = places[item, 2]
+            paths.append(np.array(path[1:], dtype=np.int64))
+            continue
+        arc = lattice.node_arcs[places[item, 0]]
+        while arc != NONE:
+            if used == capacity:
+                places = np.concatenate((places, np.empty_like(places)))
+                suffixes = np.concatenate((suffixes, np.empty_like(suffixes)))
+                totals = np.concatenate((totals, np.empty_like(totals)))
+                heap = np.concatenate((heap, np.empty_like(heap)))
+                capacity *= 2
+            places[used] = (lattice.arc_from[arc], lattice.arc_options[arc], item)
+            suffixes[used] = suffixes[item] + lattice.arc_scores[arc]
+            totals[used] = suffixes[used] + lattice.node_scores[lattice.arc_from[arc]]
+            size = _push(heap, totals, size, used)
+            used += 1
+            arc = lattice.arc_next[arc]
+    return paths
+
+
+@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+def path_features(tables: Tables, options: PhraseOptions, path: Ints, size: int) -> Floats:
+    """Compute the features of a path, (NUM_FEATURES,).
+
+    Args:
+        tables: language model and phrase table.
+        options: options of the sentence.
+        path: options in the order of the target.
+        size: number of source words.
+    """
+    features = np.zeros(NUM_FEATURES)
+    context = np.zeros(max(1, tables.lm_order - 1), dtype=np.int64)
+    context[0], known = SPECIAL_TOKENS.bos, min(1, tables.lm_order - 1)
+    last_start, last_end, last_kind = NONE, NONE, NONE
+    for option in path:
+        start, end, pair = options.starts[option], options.ends[option], options.pairs[option]
+        log_prob, known = lm_phrase(tables, context, known, pair)
+        features[LANGUAGE_MODEL] += log_prob
+        features[DISTORTION] -= abs(start - last_end - 1)
+        features[PHRASES] += 1
+        kind = orientation(last_start, last_end, start, end)
+        if last_kind != NONE:
+            features[NEXT + kind] += tables.next_scores[last_kind, kind]
+        if pair == COPIED:
+            features[WORDS] += 1
+            features[UNKNOWN] += 1
+            features[PREVIOUS + kind] += np.log(1 / NUM_ORIENTATIONS)
+            last_kind = len(tables.next_scores) - 1
+        else:
+            features[WORDS] += tables.word_starts[pair + 1] - tables.word_starts[pair]
+            for score in range(4):
+                features[SCORES + score] += tables.scores[pair, score]
+            features[PREVIOUS + kind] += tables.scores[pair, 4 + kind]
+            last_kind = tables.next_kinds[pair]
+        last_start, last_end = start, end
+    kind = orientation(last_start, last_end, size, size)
+    features[NEXT + kind] += tables.next_scores[last_kind, kind]
+    log_prob, _ = next_word(
+        tables.lm_table, tables.lm_log_probs, tables.lm_log_backoffs, tables.lm_size, context, known, EOS
+    )
+    features[LANGUAGE_MODEL] += log_prob
+    return features

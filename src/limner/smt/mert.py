@@ -1,0 +1,140 @@
+"""Minimum error rate training on BLEU with exact line search: Och (2003)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from limner.smt.bleu_statistics import NUM_STATISTICS, bleu
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+MIN_GAIN = 1e-5
+"""Smallest gain of BLEU, 0 to 1, for which another round over all directions is made."""
+
+
+class Candidates(NamedTuple):
+    """N-best translations of many sentences, those of a sentence together."""
+
+    features: Floats  # (N, F)
+    statistics: Floats  # (N, NUM_STATISTICS): statistics of BLEU
+    first: Ints  # (number of sentences + 1,): candidates of sentence s are first[s] … first[s + 1] - 1
+
+
+class LineOptimum(NamedTuple):
+    """The best point of a line."""
+
+    step: float
+    bleu: float
+
+
+def corpus_bleu(candidates: Candidates, weights: Floats) -> float:
+    """Compute BLEU, 0 to 1, of the candidates that the weights choose."""
+    return float(bleu(candidates.statistics[best_candidates(candidates, weights)].sum(0)))
+
+
+def best_candidates(candidates: Candidates, weights: Floats) -> Ints:
+    """Return the candidate of largest score of every sentence, the first of several."""
+    scores = candidates.features @ weights
+    first = candidates.first
+    return np.array([low + np.argmax(scores[low:high]) for low, high in pairwise(first)])
+
+
+@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+def _envelope(intercepts: Floats, slopes: Floats) -> tuple[Ints, Floats]:
+    """Find the lines that are the largest somewhere, from step -inf to inf, and the steps from which they are."""
+    order = np.argsort(intercepts)  # of equal slopes the largest intercept is last
+    order = order[np.argsort(slopes[order], kind="mergesort")]
+    lines, starts, count = np.empty(len(order), dtype=np.int64), np.empty(len(order)), 0
+    for line in order:
+        start = -np.inf
+        while count:
+            last = lines[count - 1]
+            if slopes[last] == slopes[line]:
+                count -= 1
+                continue
+            start = (intercepts[last] - intercepts[line]) / (slopes[line] - slopes[last])
+            if start > starts[count - 1]:
+                break
+            count -= 1
+            start = -np.inf
+        lines[count], starts[count] = line, start if count else -np.inf
+        count += 1
+    return lines[:count], starts[:count]
+
+
+@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+def _search(intercepts: Floats, slopes: Floats, statistics: Floats, first: Ints) -> tuple[float, float]:
+    """Return the middle of the interval of steps with the largest BLEU, and this BLEU; see `line_search`."""
+    total, count = np.zeros(NUM_STATISTICS), 0
+    steps, corners = np.empty(len(intercepts)), np.empty((len(intercepts), 2), dtype=np.int64)
+    for sentence in range(len(first) - 1):
+        low, high = first[sentence], first[sentence + 1]
+        lines, starts = _envelope(intercepts[low:high], slopes[low:high])
+        total += statistics[low + lines[0]]
+        for k in range(1, len(lines)):
+            steps[count] = starts[k]
+            corners[count] = (low + lines[k - 1], low + lines[k])
+            count += 1
+    if count == 0:
+        return 0.0, bleu(total)
+    order = np.argsort(steps[:count])
+    best_step, best_bleu = steps[order[0]] - 1, bleu(total)
+    for k in range(count):
+        here = steps[order[k]]
+        total += statistics[corners[order[k], 1]] - statistics[corners[order[k], 0]]
+        end = steps[order[k + 1]] if k + 1 < count else here + 2
+        if end - here > 1e-9:  # else two corners are one
+            value = bleu(total)
+            if value > best_bleu:
+                best_step, best_bleu = (here + end) / 2, value
+    return best_step, best_bleu
+
+
+def line_search(candidates: Candidates, weights: Floats, direction: Floats) -> LineOptimum:
+    """Find the step along a direction with the largest BLEU: Och (2003), section 5.
+
+    The score of a candidate is linear in the step, so that the best one of a sentence changes only at the corners of
+    the upper envelope. BLEU is constant between two corners of all sentences; the middle of the best interval is
+    taken, or, of an unbounded one, the point at distance 1 from its end.
+    """
+    intercepts, slopes = candidates.features @ weights, candidates.features @ direction
+    return LineOptimum(*_search(intercepts, slopes, candidates.statistics, candidates.first))
+
+
+def optimise(
+    candidates: Candidates, starts: Sequence[Floats], tuned: int, rng: np.random.Generator, directions: int
+) -> tuple[Floats, float]:
+    """Optimise the weights by line searches from several points, and return the best ones with their BLEU.
+
+    From each point the lines of the single weights and of random directions are searched in turn, until a round over
+    all of them gains nothing.
+
+    Args:
+        candidates: n-best translations.
+        starts: initial weights, (F,) each.
+        tuned: number of weights that change, the first ones.
+        rng: draws the random directions.
+        directions: number of random directions of each round.
+    """
+    best, best_bleu = starts[0], -1.0
+    for start in starts:
+        weights, value, before = start, corpus_bleu(candidates, start), -1.0
+        while value - before > MIN_GAIN:
+            before = value
+            lines = np.zeros((tuned + directions, len(weights)))
+            lines[:tuned, :tuned] = np.eye(tuned)
+            lines[tuned:, :tuned] = rng.uniform(-1, 1, (directions, tuned))
+            for line in rng.permutation(lines):
+                found = line_search(candidates, weights, line)
+                if found.bleu > value:
+                    weights, value = weights + found.step * line, found.bleu
+        if value > best_bleu:
+            best, best_bleu = weights, value
+    return best, best_bleu

@@ -1,0 +1,117 @@
+"""A complete translation system: tables, weights and limits, with its results as plain records."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from limner.smt.decoder import COPIED, UNK, Limits, PhraseOptions, Tables, search
+from limner.smt.lattice import best_paths, path_features
+from limner.smt.phrases import MAX_PHRASE_LENGTH
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+MAX_PATHS = 4
+"""Paths that are read for each translation that is asked for: several paths give the same words."""
+
+
+class Segment(NamedTuple):
+    """A phrase pair of a translation."""
+
+    source: tuple[int, int]
+    """First source word, and the one after the last."""
+    target: tuple[int, int]
+    """First target word, and the one after the last."""
+    points: tuple[tuple[int, int], ...]
+    """Aligned source and target words, by their positions in the sentences."""
+
+
+class PhrasalTranslation(NamedTuple):
+    """A translation."""
+
+    tokens: tuple[int, ...]
+    score: float
+    """Weighted sum of the features."""
+    features: Floats
+    segments: tuple[Segment, ...]
+    """Phrase pairs in the order of the target."""
+
+
+class System(NamedTuple):
+    """Tables and weights of a log-linear model, and the limits of its search."""
+
+    tables: Tables
+    alignments: Ints
+    """Aligned words of each phrase pair; see `limner.smt.phrases.Instances`."""
+    weights: Floats
+    limits: Limits
+
+    def translate(self, source: Sequence[int], n_best: int = 1) -> list[PhrasalTranslation]:
+        """Translate a sentence of at least one word.
+
+        Args:
+            source: token ids.
+            n_best: largest number of translations, of different words.
+
+        Returns:
+            Translations, the best first.
+        """
+        words = np.array(source, dtype=np.int64)
+        options, lattice = search(self.tables, words, self.weights, self.limits)
+        found: dict[tuple[int, ...], PhrasalTranslation] = {}
+        for path in best_paths(lattice, 1 if n_best == 1 else MAX_PATHS * n_best):
+            tokens = self._tokens(options, path)
+            if tokens in found:
+                continue
+            features = path_features(self.tables, options, path, len(words))
+            found[tokens] = PhrasalTranslation(
+                tokens, float(features @ self.weights), features, self._segments(options, path)
+            )
+            if len(found) == n_best:
+                break
+        return list(found.values())
+
+    def translate_all(
+        self, sources: Sequence[Sequence[int]], n_best: int = 1, on_done: Callable[[int], None] | None = None
+    ) -> list[list[PhrasalTranslation]]:
+        """Translate sentences on all cores; `on_done` is called with the number of sentences done."""
+        result = []
+        with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:  # the compiled code runs without the lock
+            for done, candidates in enumerate(pool.map(lambda source: self.translate(source, n_best), sources), 1):
+                result.append(candidates)
+                if on_done is not None:
+                    on_done(done)
+        return result
+
+    def _target(self, pair: int) -> list[int]:
+        """Return the target words of a phrase pair."""
+        if pair == COPIED:
+            return [UNK]
+        starts = self.tables.word_starts
+        words: list[int] = self.tables.words[starts[pair] : starts[pair + 1]].tolist()
+        return words
+
+    def _tokens(self, options: PhraseOptions, path: Ints) -> tuple[int, ...]:
+        return tuple(token for pair in options.pairs[path].tolist() for token in self._target(pair))
+
+    def _segments(self, options: PhraseOptions, path: Ints) -> tuple[Segment, ...]:
+        segments, position = [], 0
+        for option in path.tolist():
+            pair, start, end = int(options.pairs[option]), int(options.starts[option]), int(options.ends[option]) + 1
+            length = len(self._target(pair))
+            bits = 1 if pair == COPIED else int(self.alignments[pair])
+            points = tuple(
+                (start + i, position + j)
+                for i in range(end - start)
+                for j in range(length)
+                if bits >> (i * MAX_PHRASE_LENGTH + j) & 1
+            )
+            segments.append(Segment((start, end), (position, position + length), points))
+            position += length
+        return tuple(segments)

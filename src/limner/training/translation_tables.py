@@ -1,0 +1,101 @@
+"""The stage of a translation model with a search of its own: estimation, tuning and validation."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterable, Sequence
+
+from limner.errors import TrainingError
+from limner.evaluation.validate import validate
+from limner.models.phrase_based import PhraseBasedSettings
+from limner.models.protocols import ParallelCorpus, SearchingModel
+from limner.text.tokenizer import Tokenizer
+from limner.text.vocab import SPECIAL_TOKENS
+from limner.training.context import TrainingContext
+
+logger = logging.getLogger(__name__)
+
+
+class TranslationTableStage:
+    """Estimation of a `SearchingModel` from the training split, and its tuning on the validation split."""
+
+    def start(self, run: TrainingContext) -> None:
+        """Nothing to prepare."""
+
+    def finished(self, run: TrainingContext) -> bool:
+        """Whether the model was estimated."""
+        return run.state.epoch > 0
+
+    def run_epoch(self, run: TrainingContext) -> None:
+        """Estimate and tune the model, validate and save it."""
+        model = run.trained.model
+        assert isinstance(model, SearchingModel)
+        began = time.perf_counter()
+        facts = model.fit_pairs(parallel_corpus(run), run.trained.recipe.decoding.beam_size)
+        run.state.seconds += time.perf_counter() - began
+        run.state.epoch = 1
+        names = dict.fromkeys((run.settings.metric, *run.settings.metrics))
+        run.state.best_values = validate(run.trained, run.validation_set, names)
+        run.state.best = run.state.best_values.get(run.settings.metric)
+        run.log.validation(run.state, run.state.best_values)
+        run.save_model(**facts)
+
+
+def parallel_corpus(run: TrainingContext) -> ParallelCorpus:
+    """Collect the sentences that a `SearchingModel` is estimated and tuned on.
+
+    Raises:
+        TrainingError: no training pair has words on both sides, or no validation sentence has.
+    """
+    training, validation, data = run.training_set, run.validation_set, run.trained.recipe.data
+    assert training.sources is not None and training.source is not None
+    rows = training.epoch_rows(run.settings.seed, 0)
+    pairs = [(training.sources[row], training.targets[row]) for row in rows]
+    pairs = [(source, target) for source, target in pairs if len(source) and len(target)]
+    words = _Words(run.trained.tokenizer)
+    tuning = [
+        (training.source.tokenizer.encode(one.source or ""), [words.encode(text) for text in one.references])
+        for one in validation.generation_inputs()
+    ]
+    tuning = [(source, references) for source, references in tuning if source and all(references)]
+    for split, found in ((data.train, pairs), (data.val, tuning)):
+        if not found:
+            raise TrainingError(
+                f"{run.collection.path}: split '{split}' has no pair of sentences with words on both sides; add some, "
+                "or name another split (data.train, data.val)"
+            )
+    settings = run.trained.recipe.model
+    language_model: Sequence[Sequence[int]] = [target for _, target in pairs]
+    if isinstance(settings, PhraseBasedSettings) and settings.language_model == "all":
+        language_model = list(_sentences(run, words))
+        logger.info("language model: %d sentences, %d pairs", len(language_model), len(pairs))
+    sources, targets = zip(*pairs, strict=True)
+    tuning_sources, references = zip(*tuning, strict=True)
+    return ParallelCorpus(sources, targets, language_model, tuning_sources, references, run.settings.seed)
+
+
+def _sentences(run: TrainingContext, words: _Words) -> Iterable[list[int]]:
+    """Encode all sentences of the training split in the target language that people wrote."""
+    lang = run.trained.recipe.data.lang
+    for item in run.collection.items(run.trained.recipe.data.train):
+        for text in item.texts(lang):
+            yield words.encode(text)
+
+
+class _Words:
+    """Token ids of words; those that are not in the vocabulary get ids from its size on."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._unknown: dict[str, int] = {}
+
+    def encode(self, text: str) -> list[int]:
+        """Convert a sentence to ids; of a word with unknown subwords the whole word has one id."""
+        ids: list[int] = []
+        for word in self._tokenizer.words(text):
+            known = self._tokenizer.encode_word(word)
+            if SPECIAL_TOKENS.unk in known:
+                known = (self._unknown.setdefault(word, len(self._tokenizer) + len(self._unknown)),)
+            ids.extend(known)
+        return ids

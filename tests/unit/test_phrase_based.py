@@ -1,0 +1,144 @@
+"""The phrase-based model in training, translation and evaluation, and what it refuses."""
+
+import random
+
+import pytest
+import torch
+
+from limner.data.collection import Collection, write_items
+from limner.data.examples import Item, Sentence
+from limner.decoding.scoring import score_examples
+from limner.errors import RunError, SettingsError
+from limner.evaluation.evaluate import evaluate
+from limner.inference.translator import Translator
+from limner.runs.recipe import load_recipe
+from limner.runs.trained_model import load_trained_model
+from limner.storage.tensors import load_tensors
+from limner.training.loop import train
+
+NOUNS = {"dog": "Hund", "tomcat": "Kater", "man": "Mann", "boy": "Junge"}
+ADJECTIVES = {"big": "großer", "small": "kleiner", "red": "roter"}
+VERBS = {"runs": "läuft", "sleeps": "schläft", "sings": "singt"}
+TIMES = {"today": "heute", "outside": "draußen"}
+
+
+def sentence_pair(rng):
+    """An English sentence, and its German translation in another order."""
+    noun, adjective, verb, time = (rng.choice(list(words)) for words in (NOUNS, ADJECTIVES, VERBS, TIMES))
+    return (
+        f"a {adjective} {noun} {verb} {time} .",
+        f"{TIMES[time]} {VERBS[verb]} ein {ADJECTIVES[adjective]} {NOUNS[noun]} .",
+    )
+
+
+@pytest.fixture(scope="module")
+def collection(tmp_path_factory):
+    rng, items = random.Random(3), []
+    for split, count in (("train", 150), ("val", 12), ("test", 12)):
+        for number in range(count):
+            english, german = sentence_pair(rng)
+            sentences = (Sentence("en", english, 0), Sentence("de", german, 0))
+            items.append(Item(f"{split}{number}", split, sentences=sentences))
+    folder = tmp_path_factory.mktemp("data") / "collection"
+    write_items(folder, items)
+    return Collection.open(folder)
+
+
+@pytest.fixture(scope="module")
+def run(collection, tmp_path_factory):
+    out = tmp_path_factory.mktemp("runs") / "pbsmt"
+    recipe = load_recipe("calixto2017/pbsmt", ["model.tuning.iterations=2", "decoding.beam_size=20"])
+    return train(recipe, collection, out)
+
+
+def test_reordered_sentences_are_translated(run):
+    ((best, *_),) = Translator.load(run).translate(["a small man sings outside ."])
+    assert best.text == "draußen singt ein kleiner Mann."
+    assert best.tokens == ("draußen", "singt", "ein", "kleiner", "Mann", ".")
+
+
+def test_the_test_split_is_translated_without_an_error(run, collection):
+    scores = {score.name: score.value for score in evaluate([load_trained_model(run)], collection).scores}
+    assert scores["bleu4"] == pytest.approx(100)
+    assert "perplexity" not in scores
+
+
+def test_n_best_translations_differ_and_descend(run):
+    (found,) = Translator.load(run).translate(["a red dog runs today ."], n_best=5)
+    assert len({one.ids for one in found}) == len(found) > 1
+    assert [one.score for one in found] == sorted((one.score for one in found), reverse=True)
+
+
+def test_the_alignment_shows_which_word_translates_which(run):
+    translator, sentences = Translator.load(run), ["a small man sings outside ."]
+    ((best,),) = translator.translate(sentences)
+    (explanation,) = translator.explain(sentences, [best])
+    aligned = {
+        explanation.target[row]: explanation.source[int(weights.argmax())]
+        for row, weights in enumerate(explanation.alignment)
+        if weights.any()
+    }
+    assert aligned["draußen"] == "outside"
+    assert aligned["Mann"] == "man"
+    covered = sorted(position for (start, end), _ in explanation.phrases for position in range(start, end))
+    assert covered == list(range(6))  # each source word is in one phrase
+
+
+def test_training_twice_gives_the_same_tables(run, collection, tmp_path):
+    recipe = load_recipe("calixto2017/pbsmt", ["model.tuning.iterations=2", "decoding.beam_size=20"])
+    again = load_tensors(train(recipe, collection, tmp_path / "again") / "model.safetensors")
+    assert all(torch.equal(values, again[name]) for name, values in load_tensors(run / "model.safetensors").items())
+
+
+def test_validation_bleu_of_the_tuning_is_recorded(run):
+    facts = load_trained_model(run).config.provenance
+    assert facts["validation_bleu4"] == pytest.approx(100)
+    assert max(facts["tuning_bleu"]) == pytest.approx(100)
+
+
+@pytest.mark.parametrize(
+    "assignment",
+    ["training.metric=perplexity", "training.metrics=[perplexity]", "training.train_on_val_epochs=1"],
+)
+def test_what_needs_probabilities_is_refused(collection, tmp_path, assignment):
+    with pytest.raises(SettingsError, match="perplexity"):
+        train(load_recipe("calixto2017/pbsmt", [assignment]), collection, tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    "options", [{"length_penalty": 1.0}, {"sample": {"seed": 1}, "beam_size": 2}, {"must_include": ["Hund"]}]
+)
+def test_options_without_effect_are_refused(run, options):
+    with pytest.raises(SettingsError, match="phrase_based"):
+        Translator.load(run).translate(["a dog ."], **options)
+
+
+def test_an_ensemble_is_refused(run):
+    with pytest.raises(RunError, match="ensemble"):
+        Translator.load(run, run).translate(["a dog ."])
+
+
+def test_given_sentences_have_no_probability(run, collection):
+    trained = load_trained_model(run)
+    from limner.data.dataset import Examples
+
+    examples = Examples.of_split(collection, "test", trained.target, None, source=trained.source)
+    with pytest.raises(SettingsError, match="probabilities"):
+        score_examples(trained.model, examples)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("words", 10_000), ("first", 10**9), ("lm_suffixes", 10**9), ("edges", -5), ("alignments", -1)]
+)
+def test_forged_tables_are_refused(run, name, value):
+    trained = load_trained_model(run)
+    tables = {key: tensor.clone() for key, tensor in trained.model.state_dict().items()}
+    tables[name][-1] = value
+    with pytest.raises(RunError, match="tables do not fit"):
+        trained.model.load_state_dict(tables)
+
+
+def test_unknown_words_are_kept(run):
+    ((best,),) = Translator.load(run).translate(["a small Zeppelin sings outside ."])
+    assert "Zeppelin" in best.tokens
+    assert "Zeppelin" in best.text

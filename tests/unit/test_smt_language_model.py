@@ -1,0 +1,81 @@
+"""The language model: modified Kneser-Ney by hand, and queries as KenLM answers them."""
+
+import math
+
+import kenlm
+import numpy as np
+import pytest
+
+from limner.errors import RunError
+from limner.smt.arpa import read_arpa, write_arpa
+from limner.smt.language_model import estimate
+
+WORDS = ["<pad>", "<s>", "</s>", "<unk>", "a", "b", "c", "d", "e"]
+PAD, BOS, EOS, UNK, A, B, C, D, E = range(9)
+
+
+@pytest.fixture
+def sentences():
+    rng = np.random.default_rng(1)
+    return [rng.choice(np.arange(4, 9), rng.integers(1, 9), p=[0.4, 0.25, 0.2, 0.1, 0.05]).tolist() for _ in range(80)]
+
+
+def test_bigrams_by_hand():
+    """Of 'a b' and 'a c' the discounts are 0.5, 1 and 1.5, as no order has n-grams with counts of 1 to 4."""
+    model = estimate([[A, B], [A, C]], 2, 7)
+    # Unigrams: adjusted counts are words before: a 1 (<s>), b 1, c 1, </s> 2 (b, c); 5 in all.
+    mass = (0.5 + 0.5 + 0.5 + 1) / 5
+    unigram = {A: 0.5 / 5, B: 0.5 / 5, C: 0.5 / 5, EOS: (2 - 1) / 5, UNK: 0.0}
+    unigram = {word: value + mass / 5 for word, value in unigram.items()}
+    assert {word: math.exp(model.log_probs[word]) for word in unigram} == pytest.approx(unigram)
+    assert sum(unigram.values()) == pytest.approx(1)
+    # After a: b 1, c 1; each loses 0.5, so b(a) = 1 / 2.
+    scores = np.exp(model.score([A, B], model.table()))
+    assert scores[0] == pytest.approx((2 - 1) / 2 + 1 / 2 * unigram[A])  # <s> a: count 2 of 2, discount 1
+    assert scores[1] == pytest.approx(0.5 / 2 + 1 / 2 * unigram[B])
+    assert np.exp(model.score([A, A], model.table()))[1] == pytest.approx(1 / 2 * unigram[A])
+
+
+@pytest.mark.parametrize("order", [1, 2, 3, 5])
+def test_probabilities_after_any_context_sum_to_one(sentences, order):
+    model = estimate(sentences, order, 9)
+    table = model.table()
+    for context in ([], [A], [A, B], [E, E, E], [B, A, C, D]):
+        following = [np.exp(model.score([*context, word], table)[len(context)]) for word in range(3, 9)]
+        end = np.exp(model.score(context, table)[-1])
+        assert sum(following) + end == pytest.approx(1)
+
+
+@pytest.mark.parametrize("order", [2, 3, 5])
+def test_queries_equal_those_of_kenlm(sentences, order, tmp_path):
+    model = estimate(sentences, order, 9)
+    write_arpa(model, WORDS, tmp_path / "lm.arpa")
+    other, table = kenlm.Model(str(tmp_path / "lm.arpa")), model.table()
+    rng = np.random.default_rng(2)
+    for sentence in [*sentences[:10], *(rng.integers(3, 9, 7).tolist() for _ in range(20))]:
+        text = " ".join(WORDS[word] for word in sentence)
+        expected = [score for score, _, _ in other.full_scores(text, bos=True, eos=True)]
+        assert model.score(sentence, table) / math.log(10) == pytest.approx(expected, abs=1e-5)
+
+
+def test_a_written_model_is_read_again(sentences, tmp_path):
+    model = estimate(sentences, 3, 9)
+    write_arpa(model, WORDS, tmp_path / "lm.arpa")
+    again = read_arpa(tmp_path / "lm.arpa", WORDS)
+    for sentence in sentences[:5]:
+        assert again.score(sentence, again.table()) == pytest.approx(model.score(sentence, model.table()), abs=1e-4)
+
+
+def test_words_out_of_the_vocabulary_are_cut_and_change_no_other_probability(sentences):
+    whole = estimate(sentences, 3, 9)
+    cut = whole.cut(8)
+    for sentence in ([A, B, C], [D, A], [C, C, C]):
+        assert cut.score(sentence, cut.table()) == pytest.approx(whole.score(sentence, whole.table()))
+    assert (cut.firsts < 8).all()
+
+
+@pytest.mark.parametrize("text", ["", "no ARPA file\n", "\\data\\\n\\1-grams:\nx\ta\n", "\\1-grams:\n-1\ta\n"])
+def test_a_file_that_is_no_arpa_file_is_refused(tmp_path, text):
+    (tmp_path / "lm.arpa").write_text(text)
+    with pytest.raises(RunError, match=r"lm\.arpa"):
+        read_arpa(tmp_path / "lm.arpa", WORDS)

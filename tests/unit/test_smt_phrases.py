@@ -1,0 +1,86 @@
+"""Symmetrisation, phrase extraction, scores and orientations: tables worked by hand."""
+
+import numpy as np
+import pytest
+
+from limner.smt.alignment import symmetrise
+from limner.smt.phrases import extract, extract_all, score
+from limner.smt.reordering import DISCONTINUOUS, MONOTONE, SWAP, orientation, orientation_log_probs
+
+
+def matrix(height, width, points):
+    result = np.zeros((height, width), dtype=bool)
+    for point in points:
+        result[point] = True
+    return result
+
+
+def test_grow_diag_adds_neighbours_and_final_and_adds_free_words():
+    forward = matrix(4, 5, [(0, 0), (0, 1), (1, 2), (3, 4)])
+    backward = matrix(4, 5, [(0, 0), (1, 2), (2, 2), (2, 0)])
+    # Intersection: (0, 0), (1, 2). (0, 1) and (2, 2) are neighbours with a free word. (2, 0) then has none. (3, 4) has
+    # two free words and no neighbour.
+    expected = matrix(4, 5, [(0, 0), (1, 2), (0, 1), (2, 2), (3, 4)])
+    assert (symmetrise(forward, backward) == expected).all()
+
+
+def test_phrases_of_a_swap_and_a_word_without_alignment():
+    """f0 f1 f2 and e0 e1: f0-e1, f1-e0; f2 is not aligned."""
+    found = {pair[:4] for pair in extract(matrix(3, 2, [(0, 1), (1, 0)]), 7)}
+    assert found == {(1, 1, 0, 0), (1, 2, 0, 0), (0, 0, 1, 1), (0, 1, 0, 1), (0, 2, 0, 1)}
+
+
+def test_phrases_are_no_longer_than_the_limit():
+    found = extract(np.eye(4, dtype=bool), 2)
+    assert {(end - start + 1, last - first + 1) for start, end, first, last, _, _ in found} == {(1, 1), (2, 2)}
+    assert len(found) == 4 + 3
+
+
+def test_orientations_of_extracted_phrases():
+    """f0 f1 f2 to e0 e1 e2 in the order f0, f2, f1."""
+    pairs = {pair[:4]: pair[4:] for pair in extract(matrix(3, 3, [(0, 0), (2, 1), (1, 2)]), 7)}
+    assert pairs[0, 0, 0, 0] == (MONOTONE, DISCONTINUOUS)
+    assert pairs[2, 2, 1, 1] == (DISCONTINUOUS, SWAP)
+    assert pairs[1, 1, 2, 2] == (SWAP, DISCONTINUOUS)  # the end of the source follows f2, not f1
+    assert pairs[0, 2, 0, 2] == (MONOTONE, MONOTONE)
+    assert pairs[1, 2, 1, 2] == (MONOTONE, MONOTONE)
+
+
+def test_orientation_in_the_search():
+    assert orientation(-1, -1, 0, 1) == MONOTONE
+    assert orientation(0, 1, 2, 2) == MONOTONE
+    assert orientation(3, 4, 1, 2) == SWAP
+    assert orientation(3, 4, 0, 1) == DISCONTINUOUS
+
+
+def test_orientation_probabilities_are_smoothed_with_half_an_observation():
+    pairs, orientations = np.array([0, 0, 0, 1]), np.array([MONOTONE, MONOTONE, SWAP, DISCONTINUOUS])
+    overall = np.array([3, 2, 2]) / 7  # one more observation of each
+    expected = np.array([(2, 1, 0) + 0.5 * overall, (0, 0, 1) + 0.5 * overall]) / [[3.5], [1.5]]
+    assert np.exp(orientation_log_probs(pairs, orientations, 2)) == pytest.approx(expected)
+
+
+def test_scores_of_phrase_pairs():
+    """Three sentence pairs of single words: f0 to e0 twice, f0 to e1 once; and f1 f0 to e0."""
+    sources, targets = [[0], [0], [0], [1, 0]], [[0], [0], [1], [0]]
+    alignments = [np.ones((1, 1), dtype=bool)] * 3 + [matrix(2, 1, [(1, 0)])]
+    instances = extract_all(sources, targets, alignments, (2, 2), 7)
+    table = score(instances, np.concatenate(sources), np.concatenate(targets), (2, 2), 20)
+    scores = {}
+    for node in range(len(table.first) - 1):
+        for pair in range(table.first[node], table.first[node + 1]):
+            words = table.words[table.word_starts[pair] : table.word_starts[pair + 1]].tolist()
+            scores[node, *words] = np.exp(table.scores[pair, :4])
+    one, two = 1, 3  # nodes: 0 empty, 1 'f0', 2 'f1', 3 'f1 f0'
+    assert set(scores) == {(one, 0), (one, 1), (two, 0)}
+    # phi(f|e): of e0 are 3 'f0' and 1 'f1 f0'. w(f0|e0) = 1; w(e0|f0) = 3/4; f1 is aligned with NULL: w(f1|NULL) = 1.
+    assert scores[one, 0] == pytest.approx([3 / 4, 1, 3 / 4, 3 / 4])
+    assert scores[one, 1] == pytest.approx([1, 1, 1 / 4, 1 / 4])
+    assert scores[two, 0] == pytest.approx([1 / 4, 1, 1, 3 / 4])
+
+
+def test_the_most_probable_pairs_of_a_source_phrase_are_kept():
+    sources, targets = [[0]] * 6, [[0], [0], [0], [1], [1], [2]]
+    instances = extract_all(sources, targets, [np.ones((1, 1), dtype=bool)] * 6, (1, 3), 7)
+    table = score(instances, np.concatenate(sources), np.concatenate(targets), (1, 3), 2)
+    assert table.words.tolist() == [0, 1]

@@ -1,0 +1,134 @@
+"""The search against all derivations, the n best of them, and the tuning against a grid."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from limner.smt import mert, mira
+from limner.smt.bleu_statistics import Reference, bleu
+from limner.smt.decoder import Limits, PhraseOptions, build_tables, search
+from limner.smt.features import NUM_FEATURES, NUM_TUNED
+from limner.smt.language_model import estimate
+from limner.smt.lattice import best_paths, path_features
+from limner.smt.phrases import extract_all, score
+
+WIDE = Limits(5000, 5000, 40, 20, 3)
+
+
+@pytest.fixture(scope="module")
+def tables():
+    """Tables of random sentence pairs: four source words (and one unknown), five target words."""
+    rng = np.random.default_rng(4)
+    sources = [rng.integers(4, 8, rng.integers(1, 6)).tolist() for _ in range(40)]
+    targets = [rng.permutation([word + rng.integers(2) for word in source]).tolist() for source in sources]
+    alignments = [rng.random((len(s), len(t))) < 0.3 for s, t in zip(sources, targets, strict=True)]
+    for one in alignments:
+        one[0, 0] = True
+    instances = extract_all(sources, targets, alignments, (9, 9), 3)
+    phrases = score(instances, np.concatenate(sources), np.concatenate(targets), (9, 9), 3)
+    return build_tables(estimate(targets, 3, 9), phrases)
+
+
+@pytest.fixture(scope="module")
+def weights():
+    rng = np.random.default_rng(5)
+    values = rng.uniform(0.1, 1, NUM_FEATURES)
+    values[-1] = -10
+    return values
+
+
+def derivations(options: PhraseOptions, size: int, limit: int):
+    """All orders of options that translate every word once, with phrases that end in the window of the limit."""
+
+    def extend(path, covered):
+        if len(covered) == size:
+            yield path
+            return
+        gap = next(position for position in range(size) if position not in covered)
+        for option in range(len(options.starts)):
+            span = set(range(options.starts[option], options.ends[option] + 1))
+            if span & covered or (options.starts[option] != gap and options.ends[option] + 1 - gap > limit):
+                continue
+            yield from extend([*path, option], covered | span)
+
+    return extend([], frozenset())
+
+
+@pytest.mark.parametrize("limit", [0, 2, 40])
+@pytest.mark.parametrize("source", [[4], [5, 4, 6], [7, 8, 4], [6, 6, 5, 4]])
+def test_wide_stacks_find_the_best_of_all_derivations(tables, weights, source, limit):
+    limits = WIDE._replace(distortion_limit=limit, table_limit=3)
+    options, lattice = search(tables, np.array(source), weights, limits)
+    scores = [
+        path_features(tables, options, np.array(path), len(source)) @ weights
+        for path in derivations(options, len(source), limit)
+    ]
+    assert lattice.node_scores[lattice.final] == pytest.approx(max(scores))
+    found = best_paths(lattice, 10)
+    assert [path_features(tables, options, path, len(source)) @ weights for path in found] == pytest.approx(
+        sorted(scores, reverse=True)[:10]
+    )
+
+
+def test_narrow_stacks_find_a_derivation_that_is_no_better(tables, weights):
+    source = np.array([6, 6, 5, 4, 7, 4])
+    wide = search(tables, source, weights, WIDE)[1]
+    _, lattice = search(tables, source, weights, Limits(2, 2, 6, 3, 3))
+    assert lattice.node_scores[lattice.final] <= wide.node_scores[wide.final] + 1e-9
+
+
+def test_unknown_words_have_one_option_that_copies(tables, weights):
+    options, _ = search(tables, np.array([8]), weights, WIDE)
+    assert options.pairs.tolist() == [-1]
+
+
+@pytest.fixture(scope="module")
+def candidates():
+    rng = np.random.default_rng(6)
+    features = rng.normal(size=(60, NUM_FEATURES))
+    references = [Reference([rng.integers(0, 4, 9).tolist()]) for _ in range(12)]
+    statistics = np.array([references[row // 5].statistics(rng.integers(0, 4, 8).tolist()) for row in range(60)])
+    statistics[:, :4] += 1  # no order without a match
+    statistics[:, 4:8] += 1
+    return mert.Candidates(features, statistics, np.arange(0, 61, 5))
+
+
+def test_bleu_statistics_equal_those_of_sacrebleu():
+    from sacrebleu import corpus_bleu
+
+    rng = np.random.default_rng(7)
+    texts, references = (rng.integers(0, 3, (6, 12)).tolist() for _ in range(2))
+    total = sum(Reference([one]).statistics(text) for text, one in zip(texts, references, strict=True))
+    joined = [[" ".join(map(str, one)) for one in part] for part in (texts, references)]
+    expected = corpus_bleu(joined[0], [joined[1]], tokenize="none", smooth_method="none").score
+    assert 100 * bleu(total) == pytest.approx(expected)
+
+
+def test_the_line_search_is_as_good_as_a_fine_grid(candidates):
+    rng = np.random.default_rng(8)
+    for _ in range(5):
+        weights, direction = rng.normal(size=(2, NUM_FEATURES))
+        grid = [mert.corpus_bleu(candidates, weights + step * direction) for step in np.linspace(-20, 20, 8001)]
+        found = mert.line_search(candidates, weights, direction)
+        assert found.bleu >= max(grid) - 1e-12
+        assert mert.corpus_bleu(candidates, weights + found.step * direction) == pytest.approx(found.bleu)
+
+
+@pytest.mark.parametrize("method", ["mert", "mira"])
+def test_tuning_raises_bleu_and_keeps_the_fixed_weight(candidates, method):
+    start, rng = np.ones(NUM_FEATURES), np.random.default_rng(9)
+    if method == "mert":
+        weights, value = mert.optimise(candidates, [start], NUM_TUNED, rng, 5)
+    else:
+        weights, value = mira.optimise(candidates, start, NUM_TUNED, rng)
+    assert value == pytest.approx(mert.corpus_bleu(candidates, weights))
+    assert value > mert.corpus_bleu(candidates, start)
+    assert weights[NUM_TUNED:].tolist() == [1.0] * (NUM_FEATURES - NUM_TUNED)
+
+
+def test_references_of_different_lengths_count_by_the_closest():
+    statistics = Reference([[1, 2, 3], [1, 2, 3, 4, 5, 6]]).statistics([1, 2, 3, 4])
+    assert statistics[-2:].tolist() == [4, 3]
+    assert statistics[:4].tolist() == [4, 3, 2, 1]
+    assert list(itertools.chain(statistics[4:8])) == [4, 3, 2, 1]

@@ -25,7 +25,7 @@ from limner.features.store import FeatureStore
 from limner.inference.collection_features import open_features
 from limner.retrieval.all_pairs import pair_log_probs
 from limner.retrieval.index.embeddings import EmbeddingIndex, embeddings_of
-from limner.retrieval.index.estimated import CODE_CANDIDATES, EXPANSIONS, MOST_CELLS, ExpansionIndex, write_cells
+from limner.retrieval.index.estimated import EXPANSIONS, MOST_CELLS, ExpansionIndex, write_cells
 from limner.retrieval.index.expansions import ImageCodes
 from limner.retrieval.index.protocol import CANDIDATES, IndexedImages
 from limner.runs.trained_model import TrainedModel, load_trained_model
@@ -139,7 +139,7 @@ def _measure_searches(work: Task, index: ExpansionIndex, coder: ImageCodes) -> N
         for query in work.queries:
             tokens = work.tokens(query)
             began, marks = time.perf_counter(), [time.process_time()]
-            rows = index.candidates(tokens, CODE_CANDIDATES)
+            rows = index.candidates(tokens, CANDIDATES)
             marks.append(time.process_time())
             scores = index.code_scores(tokens, rows)
             marks.append(time.process_time())
@@ -166,9 +166,7 @@ def _measure_searches(work: Task, index: ExpansionIndex, coder: ImageCodes) -> N
         recalls.append(np.isin(np.argsort(-scores, kind="stable")[:BEST], rows).mean())
     if recalls:
         seconds = (time.process_time() - began) / len(recalls)
-        report(
-            "expansion_recall", np.mean(recalls), f"recall@{BEST} in {CODE_CANDIDATES}", ">= 0.99", images=len(index)
-        )
+        report("expansion_recall", np.mean(recalls), f"recall@{BEST} in {CANDIDATES}", ">= 0.99", images=len(index))
         report("expansion_exhaustive", seconds, "s of processor time a query", "-", images=len(index))
 
 

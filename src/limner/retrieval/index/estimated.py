@@ -52,8 +52,6 @@ SAMPLE = 4096
 """Number of codes that the directions of the leading coordinates are computed of."""
 ESTIMATED_AGAIN = 2000
 """Number of images, or ten for each candidate if that is more, whose score is estimated by all expansions."""
-CODE_CANDIDATES = 100
-"""Default number of images that are scored where the codes are all that the decoder reads."""
 IMAGES_PER_CELL = 64
 MOST_CELLS = 16
 NARROWED = (8, 2)
@@ -157,9 +155,8 @@ class ExpansionIndex:
         return len(self.codes)
 
     def search(self, query: Query, count: int, options: SearchOptions) -> Found:
-        """Score the images with the highest estimates, 100 by default, 200 of an attention model; see `ImageIndex`."""
-        default = CANDIDATES if self._coder.averages else CODE_CANDIDATES
-        rows = self.candidates(query.tokens, max(count, options.max_scored or default))
+        """Score the images with the highest estimates, 200 by default; see `ImageIndex`."""
+        rows = self.candidates(query.tokens, max(count, options.max_scored or CANDIDATES))
         if self._coder.averages:
             return ranked_candidates(rows, count, len(self), query.exact_scores)
         return ranked_candidates(rows, count, len(self), lambda some: self.code_scores(query.tokens, some))

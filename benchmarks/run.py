@@ -45,7 +45,6 @@ from limner.runs.trained_model import TrainedModel, load_trained_model
 from limner.training.context import TrainProgress
 from measuring import CPU, median_time, product_rate, random_jpegs, real_data, report
 from memory import memory
-from meteor import meteor
 from ray_features import ray_features
 from recurrent import cells, soft_attention
 from runtime import runtime
@@ -418,7 +417,6 @@ BENCHMARKS = {
     "soft_attention": soft_attention,
     "dense_captions": dense_captions,
     "scst": lambda: self_critical(*load_texts()),
-    "meteor": meteor,
     "translation": translation,
     "ray": lambda: ray_features(random_jpegs),
     "serve": serve,

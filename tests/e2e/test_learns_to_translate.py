@@ -25,6 +25,7 @@ def by_condition(part):
     return {one["name"]: {score["metric"]: score["value"] for score in one["scores"]} for one in part}
 
 
+@pytest.mark.slow
 def test_the_image_is_used(tmp_path):
     """Words dropped from the source depend on the image. Ambiguous nouns take longer to learn: see the slow test."""
     scenes = generate_scenes(

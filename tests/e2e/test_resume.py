@@ -109,7 +109,9 @@ def log_without_times(run):
     return [{k: v for k, v in line.items() if k not in ("seconds", "tokens_per_second")} for line in lines]
 
 
-@pytest.mark.parametrize("settings", [ADAMW, SGD], ids=["adamw", "sgd"])
+@pytest.mark.parametrize(
+    "settings", [pytest.param(ADAMW, id="adamw"), pytest.param(SGD, id="sgd", marks=pytest.mark.slow)]
+)
 def test_a_run_killed_twice_is_resumed(settings, scenes, tmp_path):
     recipe, whole, run = tmp_path / "recipe.yaml", tmp_path / "whole", tmp_path / "run"
     recipe.write_text(yaml.safe_dump(settings))

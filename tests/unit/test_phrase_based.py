@@ -13,6 +13,8 @@ from limner.evaluation.evaluate import evaluate
 from limner.inference.translator import Translator
 from limner.runs.recipe import load_recipe
 from limner.runs.trained_model import load_trained_model
+from limner.server.models import load_served_models
+from limner.server.settings import ServerSettings
 from limner.storage.tensors import load_tensors
 from limner.training.loop import train
 
@@ -116,6 +118,11 @@ def test_options_without_effect_are_refused(run, options):
 def test_an_ensemble_is_refused(run):
     with pytest.raises(RunError, match="ensemble"):
         Translator.load(run, run).translate(["a dog ."])
+
+
+def test_the_service_refuses_it(run):
+    with pytest.raises(SettingsError, match="'phrase_based' has no probabilities of tokens, which the service gives"):
+        load_served_models(ServerSettings(models=(str(run),)))
 
 
 def test_given_sentences_have_no_probability(run, collection):

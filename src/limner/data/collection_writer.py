@@ -34,7 +34,7 @@ from limner.errors import CollectionError, system_reason
 from limner.files import LOCK_FILE, locked, open_file
 from limner.progress import Progress
 from limner.storage.ids import RowsById
-from limner.storage.lance_tables import WRITE_ERRORS
+from limner.storage.lance_tables import WRITE_ERRORS, remove_unfinished
 from limner.storage.names import require_name
 from limner.storage.outputs import require_outside
 from limner.storage.places import is_remote, place, store_errors, this_writer, unreachable
@@ -169,9 +169,7 @@ class CollectionWriter:
     def _extend(self, files: Mapping[str, Path], on_progress: Progress | None) -> Changes:
         """Add the items to the table of a collection; it is rewritten if stored items change."""
         assert self._spool is not None
-        if not is_remote(self.path):
-            for leftover in (self.path / ITEMS).glob("**/.tmp*"):  # of an interrupted write of Lance
-                leftover.unlink(missing_ok=True)
+        remove_unfinished(self.path / ITEMS)
         old = Collection.open(self.path)
         plan = _plan(self._spool, RowsById(old.id_batches()))
         updated = sum(before != after for before, after in _merged(old, self._spool, plan))

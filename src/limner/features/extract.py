@@ -24,6 +24,7 @@ from limner.files import LOCK_FILE, locked
 from limner.media.modality import VIDEO
 from limner.process import require_memory
 from limner.progress import Progress
+from limner.storage.lance_tables import remove_unfinished
 from limner.storage.names import require_name
 
 logger = logging.getLogger(__name__)
@@ -92,11 +93,12 @@ def named_specs(backbone: Backbone, name: str | None) -> list[FeatureSpec]:
 
 @contextmanager
 def locked_tables(collection: Collection, specs: Sequence[FeatureSpec]) -> Iterator[None]:
-    """Hold the locks of feature tables; FeatureError if another process holds one."""
+    """Hold the locks of feature tables, without what an interrupted write has left; FeatureError if one is locked."""
     with ExitStack() as locks:
         for name in sorted(spec.name for spec in specs):
             path = table_path(collection.path, name)
             locks.enter_context(locked(path, FeatureError, collection.path / f".features-{name}{LOCK_FILE}"))
+            remove_unfinished(path)
         yield
 
 

@@ -117,7 +117,7 @@ def load_served_models(settings: ServerSettings) -> Models:
     """Load the models of the settings, or the built-in captioner.
 
     Raises:
-        SettingsError: a run is of labels, which the service does not serve.
+        SettingsError: a run is of labels, or has a search of its own, which the service does not serve.
         RunError: a run cannot be loaded.
     """
     if not settings.models:
@@ -147,11 +147,17 @@ def _load_run(run: Path, settings: ServerSettings) -> ServedModel:
     from limner.inference.captioner import Captioner
     from limner.inference.load import load
     from limner.inference.translator import Translator
+    from limner.models.protocols import SearchingModel
 
     generator = load(run, backbone=settings.backbone, device=settings.device)
     if not isinstance(generator, Captioner | Translator):
         raise SettingsError(
             f"{run}: a model of labels; the service serves captioners and translators, name one of them"
+        )
+    if isinstance(generator.models[0].model, SearchingModel):
+        raise SettingsError(
+            f"{run}: model '{generator.models[0].recipe.model.name}' has no probabilities of tokens, which the service "
+            "gives; translate with limner translate, or serve another run"
         )
     lang = generator.models[0].recipe.data.lang
     source = generator.source.lang if isinstance(generator, Translator) else None

@@ -74,6 +74,13 @@ def _time(file: Path) -> int:
         return 0
 
 
+def remove_unfinished(path: Path) -> None:
+    """Remove the files that an interrupted write of Lance has left in a local table; the caller holds its lock."""
+    if not is_remote(path):
+        for leftover in path.glob("**/.tmp*"):
+            leftover.unlink(missing_ok=True)
+
+
 def has_column(path: Path, name: str) -> bool:
     """Whether a table can be opened and has a column."""
     try:

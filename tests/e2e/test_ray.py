@@ -53,17 +53,17 @@ def assert_equal(one: FeatureTable, two: FeatureTable) -> None:
 
 def test_a_killed_node_loses_nothing_and_repeats_nothing(cluster, collection):
     whole = extract(collection, PIXELS.load(collection), name="whole", batch_size=4)
-    survive_kill(cluster, collection, whole, after=3)
+    assert_a_kill_loses_nothing(cluster, collection, whole, after=3)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("after", range(1, 11))
 def test_ten_points_of_killing_a_node(cluster, collection, after):
     whole = extract(collection, PIXELS.load(collection), name="whole", batch_size=4)
-    survive_kill(cluster, collection, whole, after=after)
+    assert_a_kill_loses_nothing(cluster, collection, whole, after=after)
 
 
-def survive_kill(cluster, collection, whole, after):
+def assert_a_kill_loses_nothing(cluster, collection, whole, after):
     killed = []
 
     def kill(done, total):

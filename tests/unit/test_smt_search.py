@@ -7,10 +7,11 @@ import pytest
 
 from limner.smt import mert, mira
 from limner.smt.bleu_statistics import Reference, bleu
-from limner.smt.decoder import Limits, PhraseOptions, build_tables, search
+from limner.smt.decoder import search
 from limner.smt.features import NUM_FEATURES, NUM_TUNED
 from limner.smt.language_model import estimate
 from limner.smt.lattice import best_paths, path_features
+from limner.smt.options import Limits, PhraseOptions, build_tables
 from limner.smt.phrases import extract_all, score
 
 WIDE = Limits(5000, 5000, 40, 20, 3)

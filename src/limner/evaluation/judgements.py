@@ -85,7 +85,9 @@ def _rows(path: Path) -> list[tuple[int, list[str]]]:
     try:
         data = read_bytes(path)
     except OSError as error:
-        raise SettingsError(f"{path}: cannot be read ({error.strerror}); expected a file of judgements") from None
+        raise SettingsError(
+            f"{path}: cannot be read ({error.strerror}); expected lines separated by tabs; check the path"
+        ) from None
     text = decode_utf8(data, SettingsError, lambda line: f"{path}, line {line}")
     lines = [line.removesuffix("\r") for line in text.split("\n")]
     return [(number, line.split("\t")) for number, line in enumerate(lines, start=1) if line.strip()]

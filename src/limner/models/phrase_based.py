@@ -179,7 +179,7 @@ class PhraseBased(nn.Module):
     def _build(self) -> System:
         """Build the arrays and hash tables that compiled code reads from the buffers."""
         require_compiler()
-        from limner.smt.decoder import Limits, build_tables
+        from limner.smt.options import Limits, build_tables
         from limner.smt.system import System
 
         settings, (lm, phrases) = self.settings, self._tables()

@@ -6,7 +6,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from limner.smt.decoder import COPIED, EOS, NONE, Lattice, PhraseOptions, Tables, _pop, _push, lm_phrase
+from limner.smt.decoder import NONE, Lattice
 from limner.smt.features import (
     DISTORTION,
     LANGUAGE_MODEL,
@@ -18,7 +18,9 @@ from limner.smt.features import (
     UNKNOWN,
     WORDS,
 )
+from limner.smt.heap import pop, push
 from limner.smt.language_model import next_word
+from limner.smt.options import COPIED, EOS, PhraseOptions, Tables, lm_phrase
 from limner.smt.reordering import NUM_ORIENTATIONS, orientation
 from limner.text.vocab import SPECIAL_TOKENS
 
@@ -43,10 +45,10 @@ def best_paths(lattice: Lattice, count: int) -> list[Ints]:
     heap = np.empty(capacity, dtype=np.int64)
     places[0] = (lattice.final, NONE, NONE)
     suffixes[0], totals[0] = 0.0, lattice.node_scores[lattice.final]
-    used, size, paths = 1, _push(heap, totals, 0, 0), [np.empty(0, dtype=np.int64) for _ in range(0)]
+    used, size, paths = 1, push(heap, totals, 0, 0), [np.empty(0, dtype=np.int64) for _ in range(0)]
     while size and len(paths) < count:
         item = heap[0]
-        size = _pop(heap, totals, size)
+        size = pop(heap, totals, size)
         if places[item, 0] == 0:
             path = [NONE]
             while item != NONE:
@@ -66,7 +68,7 @@ def best_paths(lattice: Lattice, count: int) -> list[Ints]:
             places[used] = (lattice.arc_from[arc], lattice.arc_options[arc], item)
             suffixes[used] = suffixes[item] + lattice.arc_scores[arc]
             totals[used] = suffixes[used] + lattice.node_scores[lattice.arc_from[arc]]
-            size = _push(heap, totals, size, used)
+            size = push(heap, totals, size, used)
             used += 1
             arc = lattice.arc_next[arc]
     return paths

@@ -10,15 +10,16 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from limner.smt.decoder import COPIED, UNK, Limits, PhraseOptions, Tables, search
+from limner.smt.decoder import search
 from limner.smt.lattice import best_paths, path_features
+from limner.smt.options import COPIED, UNK, Limits, PhraseOptions, Tables
 from limner.smt.phrases import MAX_PHRASE_LENGTH
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
 MAX_PATHS = 4
-"""Paths that are read for each translation that is asked for: several paths give the same words."""
+"""Paths that are read for each requested translation: several paths give the same words."""
 
 
 class Segment(NamedTuple):

@@ -82,8 +82,8 @@ class PublishedTable(NamedTuple):
     gradients: bool = False
     """Whether gradients through time are measured on the validation split."""
     trained_on: tuple[DataSet, ...] = ()
-    """Data sets of `datasets` that the rows can be trained on; empty if the rows have the same recipe for any
-    collection."""
+    """Data sets that the rows can be trained on, those of `datasets` first; empty if the rows have the same recipe for
+    any collection."""
 
     @property
     def metrics(self) -> tuple[str, ...]:
@@ -107,13 +107,15 @@ class PublishedTable(NamedTuple):
         """Return the part of the table about one data set: its rows with the recipes for it, and its figures.
 
         Figures on data sets that no row can be trained on stay part of it. Rows without figures on the data set are
-        left out, unless they have none at all.
+        left out, unless they have none at all. A data set without any figure has all rows and all figures: those of
+        the paper, on its own data, beside ours.
         """
-        others = {other.name for other in self.trained_on} - {dataset.name}
+        stands_in = not any(dataset.name in row.published for row in self.rows)
+        others = set() if stands_in else {other.name for other in self.trained_on} - {dataset.name}
         rows = tuple(
             row._replace(recipe=row.recipe and row.recipe.format(dataset=dataset.key))
             for row in self.rows
-            if dataset.name in row.published or not row.published
+            if stands_in or dataset.name in row.published or not row.published
         )
         names = {row.name for row in rows}
         rows = tuple(

@@ -51,9 +51,18 @@ def place(tmp_path, trained_on_colours, monkeypatch) -> Path:
         ("describe a.png --model run --model run", "--model run: given twice"),
         ("describe a.png --model text-run --backbone b", "--backbone: text-run was trained without features"),
         ("score a.png one --model text-run --backbone b", "--backbone: text-run was trained without features"),
-        ("search wall --model run --collection c --backbone b", "--backbone: has an effect only on an image file"),
-        ("search wall --model run --collection c --min-confidence 0.5", "--min-confidence has an effect only with"),
-        ("search wall --model run --collection c --regions --backbone b", "--backbone: has an effect only on an image"),
+        (
+            "search wall --model run --collection c --backbone b",
+            "--backbone: has an effect only with --in FOLDER by an image",
+        ),
+        (
+            "search wall --model run --collection c --min-confidence 0.5",
+            "--min-confidence: has an effect only with --collection",
+        ),
+        (
+            "search wall --model run --collection c --regions --backbone b",
+            "got a search with --collection and --regions",
+        ),
         ("evaluate --model run --collection c --no-retrieval --marginal 0", "--marginal: have an effect only on retr"),
         ("evaluate --model run --collection c --no-retrieval --memory 9", "--memory: have an effect only on retrieval"),
         ("evaluate --model run --collection c --region-captioner run", "--region-captioner: has an effect only with"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -21,6 +22,7 @@ from limner.cli.options import (
     Number,
     SearchedCollectionOption,
     SearchedSplitOption,
+    names_given,
     refuse,
     require_one_model,
 )
@@ -53,6 +55,25 @@ SheetOption = Annotated[
     Path | None,
     typer.Option("--sheet", metavar="FILE", help="With --in: write a contact sheet, an image or an .html page."),
 ]
+FOLDER_BY_SENTENCE, FOLDER_BY_IMAGE = "with --in FOLDER by a sentence", "with --in FOLDER by an image"
+COLLECTION_BY_SENTENCE, COLLECTION_BY_IMAGE = "with --collection by a sentence", "with --collection by an image"
+REGIONS = "with --collection and --regions"
+IN_COLLECTION = (COLLECTION_BY_SENTENCE, COLLECTION_BY_IMAGE, REGIONS)
+USES = {
+    "--collection": IN_COLLECTION,
+    "--regions": (REGIONS,),
+    "--split": IN_COLLECTION,
+    "--index": (FOLDER_BY_SENTENCE, FOLDER_BY_IMAGE, COLLECTION_BY_SENTENCE),
+    "--exact": (FOLDER_BY_SENTENCE, COLLECTION_BY_SENTENCE),
+    "--max-scored": (COLLECTION_BY_SENTENCE,),
+    "--slack": (COLLECTION_BY_SENTENCE,),
+    "--alpha": (COLLECTION_BY_IMAGE,),
+    "--min-confidence": (REGIONS,),
+    "--sheet": (FOLDER_BY_SENTENCE, FOLDER_BY_IMAGE),
+    "--force": (FOLDER_BY_SENTENCE, FOLDER_BY_IMAGE),
+    "--backbone": (FOLDER_BY_IMAGE, COLLECTION_BY_IMAGE),
+}
+"""The searches in which an option has an effect; the other options have one in all."""
 
 
 @app.command(rich_help_panel=USE)
@@ -98,54 +119,64 @@ def search(
     Example: `limner search "a dog on the beach" --in photos`
     """
     by_file = _is_file(query, regions)
-    if regions or not by_file:
-        refuse({"--backbone": backbone}, "has an effect only on an image file as the query; leave it out")
+    use = _use_of(query, by_file, regions, folder, collection)
+    given: dict[str, object] = {
+        "--collection": collection,
+        "--regions": regions,
+        "--split": split,
+        "--index": index,
+        "--exact": exact,
+    }
+    given |= {"--max-scored": max_scored, "--slack": slack, "--alpha": alpha, "--min-confidence": min_confidence}
+    given |= {"--sheet": sheet, "--force": force, "--backbone": backbone}
+    _refuse_options_of_other_uses(use, given)
     if folder is not None:
-        refuse(
-            {
-                "--collection": collection,
-                "--split": split,
-                "--regions": regions,
-                "--min-confidence": min_confidence,
-                "--max-scored": max_scored,
-                "--slack": slack,
-                "--alpha": alpha,
-            },
-            "has an effect only in a collection; leave it out, or leave out --in",
-        )
         moved = require_one_model(model, "search") if model else None
         options = FolderSearch(folder, index, moved, by_file, count, exact, sheet, force, device, backbone)
         search_folder(query, options, as_json)
         return
-    refuse(
-        {"--sheet": sheet, "--force": force},
-        "has an effect only in a folder of images; add --in FOLDER",
-    )
-    if collection is None:
-        raise SettingsError(
-            "nothing to search: expected --in FOLDER, a folder of images that 'limner index' has read, or --collection "
-            "DIR; give one of them"
-        )
     run = require_one_model(model, "search")
-    index_options = {"--index": index, "--max-scored": max_scored, "--slack": slack}
-    if regions or by_file:
-        refuse(index_options | {"--exact": exact}, "has an effect only on images for a sentence; leave it out")
-    if regions or not by_file:
-        refuse({"--alpha": alpha}, "has an effect only on an image file as the query; leave it out")
-    if exact:
-        refuse(index_options, "has no effect with --exact, which scores all images; leave it out")
-    if regions:
+    assert collection is not None, "a search without --in has a collection"
+    if use == REGIONS:
         confidence = MIN_CONFIDENCE if min_confidence is None else min_confidence
         _search_regions(query, run, collection, split, count, confidence, device, as_json)
         return
-    if min_confidence is not None:
-        raise SettingsError("--min-confidence has an effect only with --regions")
+    if exact:
+        refuse(
+            {"--index": index, "--max-scored": max_scored, "--slack": slack},
+            "has no effect with --exact, which scores all images; leave it out",
+        )
     from limner.cli.search_collection import CollectionSearch, search_collection
 
     limits = (index, exact, max_scored, slack or 0.0)
     weight = 1.0 if alpha is None else alpha
     chosen = CollectionSearch(collection, run, split, count, by_file, *limits, weight)
     search_collection(query, chosen, device, backbone, as_json)
+
+
+def _use_of(query: str, by_file: bool, regions: bool, folder: Path | None, collection: Path | None) -> str:
+    """Return which of the five searches the options ask for.
+
+    Raises:
+        SettingsError: neither a folder nor a collection was given.
+    """
+    if folder is not None:
+        return FOLDER_BY_IMAGE if by_file else FOLDER_BY_SENTENCE
+    if collection is None:
+        raise SettingsError(
+            "nothing to search: expected --in FOLDER, a folder of images that 'limner index' has read, or --collection "
+            "DIR; give one of them"
+        )
+    if regions:
+        return REGIONS
+    return COLLECTION_BY_IMAGE if by_file else COLLECTION_BY_SENTENCE
+
+
+def _refuse_options_of_other_uses(use: str, given: Mapping[str, object]) -> None:
+    """Raise SettingsError for an option that has no effect in this search."""
+    for name in names_given(given):
+        if use not in (uses := USES[name]):
+            raise SettingsError(f"{name}: has an effect only {' or '.join(uses)}, got a search {use}; leave it out")
 
 
 def _is_file(query: str, regions: bool) -> bool:

@@ -43,8 +43,6 @@ def search_folder(query: str, options: FolderSearch, as_json: bool) -> None:
     from limner.folders.index import FolderIndex
 
     _, index, run, by_file, count, exact, sheet, force, device, backbone = options
-    if by_file and exact:
-        raise SettingsError("--exact: has an effect only on a sentence; similar images are always compared exactly")
     if sheet is not None:
         _claim_sheet(sheet, force)
     opened = FolderIndex.open(options.folder, index)

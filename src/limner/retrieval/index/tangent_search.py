@@ -163,7 +163,7 @@ def tangent_bounds(cells: TangentCells, rows: Rows, values: Floats, gradients: F
     edges = np.searchsorted(rows, cells.first)
     for cell in np.flatnonzero(np.diff(edges)):
         part = slice(edges[cell], edges[cell + 1])
-        # np.dot: for '@', numpy reports invalid values that some kernels meet in padding, although all results are finite.
+        # np.dot: for "@", numpy can report invalid values in the padding of a kernel although all results are finite.
         bounds[part] = np.dot(cells.terms[rows[part]], slopes[cell]) + constants[cell]
     return bounds
 

@@ -54,6 +54,7 @@ RUN_FOLDERS = {
     "crossvalidate": ("crossvalidate", "lecture/sentiment", "--collection", "c", "--out"),
     "demo": ("demo", "--out"),
     "reproduce": ("reproduce", "kiros2014/table1", "--collection", "c", "--out"),
+    "book": ("book", "--out"),
 }
 """Commands that write runs to a folder."""
 OUTPUT_OPTIONS = {"--out", "--output", "--sheet", "--map", "--plot", "--explain-beam", "--attention"}
@@ -131,7 +132,7 @@ def test_plots_replace_no_image_or_page_of_the_user(name, folder, capsys, monkey
 
 @pytest.mark.parametrize("name", RUN_FOLDERS)
 def test_no_run_is_written_into_a_collection_or_over_a_file(name, folder, capsys, monkeypatch):
-    for file in ("crossvalidation.json", "translation.html", "table.md"):
+    for file in ("crossvalidation.json", "translation.html", "table.md", "index.md"):
         (folder / file).write_text("mine")
     before = contents(folder)
     for place, message in (

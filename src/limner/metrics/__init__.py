@@ -108,8 +108,8 @@ def metrics_for(lang: str) -> dict[str, Metric]:
 
 
 def higher_is_better(name: str) -> bool:
-    """Whether higher values of a metric, or of perplexity, are better."""
-    return METRICS[name].higher_is_better if name in METRICS else name != "perplexity"
+    """Whether higher values of a metric, of perplexity or of a score of retrieval are better."""
+    return METRICS[name].higher_is_better if name in METRICS else not name.endswith(("perplexity", "median_rank"))
 
 
 class MetricStatistics(NamedTuple):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from limner.features.controls import ImageControl
 from limner.reproduce.tables import PublishedRow, PublishedTable, TableColumn
 
 IAPR, ATTRIBUTES = "IAPR TC-12", "Attributes"
@@ -19,6 +20,7 @@ def _row(
     attributes: tuple[float | None, ...] = (),
     *,
     shuffled: bool = False,
+    baselines: tuple[str, ...] = (),
     alternatives: tuple[tuple[str, ...], ...] = ((),),
 ) -> PublishedRow:
     published = {
@@ -26,7 +28,8 @@ def _row(
         for dataset, values in ((IAPR, iapr), (ATTRIBUTES, attributes))
         if values
     }
-    return PublishedRow(name, recipe, "shuffled" if shuffled else "right", alternatives, published)
+    control: ImageControl = "shuffled" if shuffled else "right"
+    return PublishedRow(name, recipe, control, alternatives, published, baselines=baselines)
 
 
 TABLE_1 = PublishedTable(
@@ -50,10 +53,22 @@ TABLE_1 = PublishedTable(
         _row("MLBL-F-conv-R", "mlbl-f-conv", shuffled=True),
         _row("MLBL-B-R", "mlbl-b", shuffled=True),
         _row("MLBL-F-R", "mlbl-f", shuffled=True),
-        _row("MLBL-B", "mlbl-b", (18.0, 34.9, 16.1, 7.9)),
-        _row("MLBL-F", "mlbl-f", (20.3, 34.8, 16.5, 8.5)),
-        _row("MLBL-B-conv", "mlbl-b-conv", (20.6, 34.9, 16.5, 8.5), (99.2, 18.9, 4.8, 1.7)),
-        _row("MLBL-F-conv", "mlbl-f-conv", (21.7, 34.1, 15.6, 7.3), (113.2, 17.5, 4.2, 1.4)),
+        _row("MLBL-B", "mlbl-b", (18.0, 34.9, 16.1, 7.9), baselines=("LBL", "MLBL-B-R")),
+        _row("MLBL-F", "mlbl-f", (20.3, 34.8, 16.5, 8.5), baselines=("LBL", "MLBL-F-R")),
+        _row(
+            "MLBL-B-conv",
+            "mlbl-b-conv",
+            (20.6, 34.9, 16.5, 8.5),
+            (99.2, 18.9, 4.8, 1.7),
+            baselines=("LBL", "MLBL-B-conv-R"),
+        ),
+        _row(
+            "MLBL-F-conv",
+            "mlbl-f-conv",
+            (21.7, 34.1, 15.6, 7.3),
+            (113.2, 17.5, 4.2, 1.4),
+            baselines=("LBL", "MLBL-F-conv-R"),
+        ),
         _row("LBL, random word initialisation", None, (23.4, None, None, None), (109.6, None, None, None)),
         _row("Gupta et al.", None, (None, 15.0, 6.0, 1.0)),
         _row("Gupta & Mannem", None, (None, 33.0, 18.0, 7.0)),

@@ -1,0 +1,225 @@
+"""Pages of the reproduction book in Markdown, rendered from records."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from limner.files import write_text
+from limner.metrics.base import format_value
+from limner.reproduce import PROPERTY_TABLES, TABLES
+from limner.reproduce.book.record import RowRecord, TableRecord
+from limner.reproduce.book.verdicts import Effect, Order, effects, is_better, mean_of, orders, values_of
+from limner.reproduce.tables import PublishedRow, PublishedTable, TableColumn
+
+PAPERS = {
+    "kiros2014": "Kiros et al. (2014)",
+    "mao2015": "Mao et al. (2015)",
+    "calixto2016": "Calixto et al. (2016)",
+    "calixto2017": "Calixto et al. (2017)",
+    "lecture": "The lecture on recurrent networks",
+    "vinyals2015": "Vinyals et al. (2015)",
+    "xu2015": "Xu et al. (2015)",
+    "johnson2016": "Johnson et al. (2016)",
+}
+"""Titles of the pages by the first part of the names of tables."""
+INDEX = "index.md"
+WRITTEN_BY = "This page is written by `limner book` from the records of `limner reproduce`; nothing on it is typed."
+HOW_TO_READ = """Each row has the scores of the paper and ours: mean ± standard deviation over the seeds.
+
+- **Order** compares how the published scores and ours sort the rows: Kendall's τ-b, and the pairs of rows that are
+  swapped.
+- **Effects** are the differences of a row from its baselines. p-values of metrics of sentences are those of the test
+  that the page names, p-values of other scores those of Welch's t-test over the seeds; both are adjusted by Holm's
+  method. An effect is the same if it has the direction of the paper and is significant, and opposite if it is
+  significant in the other direction.
+- **Values** are compared on the data set of the paper only.
+"""
+
+
+def page_names() -> list[str]:
+    """File names of the pages, the index first."""
+    return [INDEX, *(f"{paper}.md" for paper in PAPERS)]
+
+
+def write_book(records: Sequence[TableRecord], out: Path) -> list[Path]:
+    """Write the pages of the book to a folder; return their paths."""
+    paths = []
+    for name, text in render_pages(records).items():
+        out.mkdir(parents=True, exist_ok=True)
+        write_text(out / name, text)
+        paths.append(out / name)
+    return paths
+
+
+def render_pages(records: Sequence[TableRecord]) -> dict[str, str]:
+    """Render the page of every paper that has tables, and an index, by file name."""
+    pages = {INDEX: _index(records)}
+    for paper, title in PAPERS.items():
+        tables = [table for name, table in TABLES.items() if name.startswith(f"{paper}/")]
+        lines = [f"# {title}", "", WRITTEN_BY, ""]
+        lines += [line for name in PROPERTY_TABLES if name.startswith(f"{paper}/") for line in _properties(name)]
+        for table in tables:
+            own = [record for record in records if record.table == table.name]
+            lines += [f"## {table.title}", ""]
+            lines += [line for record in own for line in _record(table, record)] or [*_not_trained(table)]
+        pages[f"{paper}.md"] = "\n".join(lines).rstrip() + "\n"
+    return pages
+
+
+def _index(records: Sequence[TableRecord]) -> str:
+    lines = ["# The reproduction book", "", WRITTEN_BY, "", HOW_TO_READ]
+    lines += ["| table | data | rows | seeds | effects | time |", "|---|---|---|---|---|---|"]
+    for name, table in TABLES.items():
+        own = [record for record in records if record.table == name]
+        link = f"[{table.title}]({name.split('/')[0]}.md)"
+        lines += [f"| {link} | {' | '.join(_summary(table, record))} |" for record in own]
+        lines += [] if own else [f"| {link} | – | – | – | – | – |"]
+    return "\n".join(lines) + "\n"
+
+
+def _summary(table: PublishedTable, record: TableRecord) -> Iterator[str]:
+    yield record.collection
+    yield f"{len(record.rows)} of {sum(row.recipe is not None for row in table.rows)}"
+    yield " to ".join(dict.fromkeys(str(one([len(row.seeds) for row in record.rows])) for one in (min, max)))
+    yield "; ".join(f"{number} {verdict}" for verdict, number in _counts(effects(table, record))) or "–"
+    yield _duration(sum(seed.seconds for row in record.rows for seed in row.seeds))
+
+
+def _record(table: PublishedTable, record: TableRecord) -> Iterator[str]:
+    """Lines about one reproduction of a table."""
+    yield from (f"### On {record.collection}", "")
+    paper = ", ".join(table.datasets) or "no published figures"
+    sentences = ", ".join(sorted({f"{row.training_sentences:,}" for row in record.rows if row.training_sentences}))
+    same = " (the same data set)" if record.dataset in table.datasets else ""
+    yield f"- Data of the paper: {paper}. Ours: {record.collection}{same}, {sentences} training sentences,"
+    yield f"  {record.items:,} items of split '{record.split}', fingerprint {record.fingerprint[:12]}."
+    yield f"- Hardware: {record.machine}. Versions: {', '.join(f'{k} {v}' for k, v in record.versions.items())}."
+    yield from ("", "```bash", *record.commands, "```", "")
+    yield from _scores(table, record.rows)
+    yield from ("", table.notes, "")
+    yield from _differences(record)
+    yield from _orders(list(orders(table, record)))
+    yield from _effects(effects(table, record), record)
+    yield from _reached(table, record)
+
+
+def _scores(table: PublishedTable, rows: Sequence[RowRecord]) -> Iterator[str]:
+    """The table: for each row a line of published scores for each data set, and one of ours."""
+    columns = [column for column in table.columns if column.score != "training_minutes"]
+    yield f"| row | scores of | {' | '.join(column.label for column in columns)} | seeds | time of a seed |"
+    yield "|---" * (len(columns) + 4) + "|"
+    ours = {row.row: row for row in rows}
+    for row in table.rows:
+        name = row.name if row.recipe is not None else f"{row.name} (published only)"
+        for dataset in (one for one in table.datasets if row.published.get(one)):
+            cells = [_published(row, dataset, column) for column in columns]
+            yield f"| {name} | the paper, {dataset} | {' | '.join(cells)} | | |"
+            name = ""
+        if row.name in ours:
+            made = ours[row.name]
+            cells = [_ours(made, column) for column in columns]
+            seeds = ", ".join(str(seed.seed) for seed in made.seeds)
+            time = _duration(float(np.mean([seed.seconds for seed in made.seeds])))
+            yield f"| {name} | **Limner** | {' | '.join(cells)} | {seeds} | {time} |"
+        elif row.recipe is not None:
+            yield f"| {name} | Limner | {' | '.join('–' for _ in columns)} | none | |"
+
+
+def _published(row: PublishedRow, dataset: str, column: TableColumn) -> str:
+    value = row.published[dataset].get(column.score)
+    mark = row.published_marks.get(dataset, {}).get(column.score, "")
+    return "–" if value is None else f"{_number(value, column)}{mark}"
+
+
+def _ours(row: RowRecord, column: TableColumn) -> str:
+    values, mean = values_of(row, column.score), mean_of(row, column.score)
+    if mean is None:
+        return "–"
+    spread = f" ± {_number(float(np.std(values, ddof=1)), column)}" if len(values) > 1 else ""
+    return f"**{_number(mean, column)}**{spread}"
+
+
+def _number(value: float, column: TableColumn) -> str:
+    return format_value(value * column.scale, column.digits)
+
+
+def _differences(record: TableRecord) -> Iterator[str]:
+    """What differs from the recipes, once for all rows that have the same differences."""
+    rows: dict[tuple[str, ...], list[str]] = {}
+    for row in record.rows:
+        rows.setdefault((row.recipe.rpartition("/")[0], *row.differences), []).append(row.row)
+    yield from ("**What differs** from the recipes of the paper:", "")
+    for (folder, *differences), names in rows.items():
+        settings = ", ".join(f"`{one}`" for one in differences) or "nothing"
+        yield f"- {', '.join(names)} (recipes `{folder}`): {settings}"
+    yield from ("", "[Models](../models.md) lists the departures of each model from its paper.", "")
+
+
+def _orders(found: Sequence[Order]) -> Iterator[str]:
+    if not found:
+        return
+    yield from ("**Order** of the rows:", "", "| score | data of the paper | τ-b | pairs | swapped with us |")
+    yield "|---|---|---|---|---|"
+    for order in found:
+        swapped = "; ".join(f"{better} / {worse}" for better, worse in order.swapped) or "none"
+        label, tau = order.column.label, f"{order.tau:.2f}"
+        yield f"| {label} | {order.dataset} | {tau} | {order.pairs} | {len(order.swapped)}: {swapped} |"
+    yield ""
+
+
+def _effects(found: Sequence[Effect], record: TableRecord) -> Iterator[str]:
+    if not found:
+        return
+    test = f" Test of metrics of sentences: `{record.test}`." if record.test else ""
+    counts = "; ".join(f"{number} {verdict}" for verdict, number in _counts(found))
+    yield from (f"**Effects**: {counts}.{test}", "")
+    yield "| row | against | score | data of the paper | published | ours | p | verdict |"
+    yield "|---|---|---|---|---|---|---|---|"
+    for one in found:
+        differences = (
+            format_value(value * one.column.scale, one.column.digits, "+") for value in (one.published, one.ours)
+        )
+        cells = [one.row, one.baseline, one.column.label, one.dataset, *differences]
+        p = "–" if one.p is None else f"{one.p:.2g}"
+        cells[4] += f" {one.mark}" if one.mark else ""
+        yield f"| {' | '.join(cells)} | {p} | {one.verdict} |"
+    yield ""
+
+
+def _reached(table: PublishedTable, record: TableRecord) -> Iterator[str]:
+    """On the data set of the paper: how many published scores are reached by each row."""
+    if record.dataset not in table.datasets:
+        return
+    rows = {row.name: row.published.get(str(record.dataset), {}) for row in table.rows}
+    yield from ("**Values**, on the data set of the paper:", "")
+    for made in record.rows:
+        means = {score: mean_of(made, score) for score in rows[made.row]}
+        compared = {score: mean for score, mean in means.items() if mean is not None}
+        reached = sum(is_better(score, mean, rows[made.row][score]) for score, mean in compared.items())
+        yield f"- {made.row}: at least as good as published in {reached} of {len(compared)} scores"
+    yield ""
+
+
+def _counts(found: Sequence[Effect]) -> list[tuple[str, int]]:
+    """Verdicts with their numbers, in alphabetical order from the end: 'same' before 'opposite'."""
+    return sorted(Counter(effect.verdict for effect in found).items(), reverse=True)
+
+
+def _properties(name: str) -> Iterator[str]:
+    """A table of properties of models, of which nothing is trained."""
+    yield from (PROPERTY_TABLES[name].to_markdown().replace("# ", "## ", 1).rstrip(), "")
+
+
+def _not_trained(table: PublishedTable) -> Iterator[str]:
+    """The published scores of a table that no record is about."""
+    yield from (f"Not reproduced: needs {table.needs}.", "", *_scores(table, ()), "")
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"

@@ -1,0 +1,196 @@
+"""Compact record of a reproduced table, collected from the results of its rows."""
+
+from __future__ import annotations
+
+import platform
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from limner.errors import RunError
+from limner.evaluation.comparison import Contrast
+from limner.files import read_bytes
+from limner.reproduce import find_table
+from limner.reproduce.datasets import recognise_ids
+from limner.reproduce.plan import result_paths
+from limner.reproduce.significance import FILE, TableComparison, contrasts
+from limner.reproduce.tables import PublishedRow, PublishedTable, RowResult, by_row
+from limner.runs.recipe import load_recipe
+from limner.runs.records import Record, RunConfig
+
+MEASURED = Path(__file__).parent / "measured"
+"""Folder of the records that were measured with Limner, part of the package."""
+NO_DIFFERENCES = ("description", "published", "training.seed")
+"""Keys of a recipe that are no settings of its scores, or differ between the seeds."""
+SOFTWARE = ("limner", "torch", "transformers", "sacrebleu", "numpy")
+"""Programs whose versions are part of a record."""
+
+
+class SeedRecord(Record):
+    """Scores of a row with one seed."""
+
+    seed: int
+    scores: dict[str, float]
+    """Scores by name, on our scale."""
+    seconds: float
+    """Training and validation time, preceding stages included."""
+
+
+class RowRecord(Record):
+    """One reproduced row."""
+
+    row: str
+    seeds: tuple[SeedRecord, ...]
+    recipe: str
+    """Name of the recipe."""
+    differences: tuple[str, ...]
+    """Settings KEY=VALUE that differ from the table's own recipe for this row, and what initialised it."""
+    training_sentences: int | None
+    signatures: dict[str, str]
+    """Signature of each score."""
+    contrasts: tuple[Contrast, ...]
+    """Differences from the baselines by metrics of sentences."""
+
+
+class TableRecord(Record):
+    """A published table, reproduced on one collection."""
+
+    table: str
+    collection: str
+    """Name of the folder of the collection."""
+    dataset: str | None
+    """Data set of a published table with the same form of ids, if it is one."""
+    fingerprint: str
+    items: int
+    """Number of items of the evaluated split."""
+    split: str
+    commands: tuple[str, ...]
+    machine: str
+    """Processor, cores and threads."""
+    versions: dict[str, str]
+    test: str | None
+    """Signature of the significance test of metrics of sentences."""
+    rows: tuple[RowRecord, ...]
+
+    @property
+    def name(self) -> str:
+        """File name without suffix: the table, and the collection."""
+        return re.sub(r"[^a-z0-9_]+", "-", f"{self.table}-{self.collection}".lower())
+
+
+def collect(folder: Path) -> TableRecord:
+    """Collect the record of a table from the folder of `limner reproduce`.
+
+    Raises:
+        RunError: the folder has no finished row.
+    """
+    table, results = _results(folder)
+    rows, first = by_row(results), results[0].evaluation
+    comparison = TableComparison.load(folder / FILE) if (folder / FILE).exists() else TableComparison()
+    provenance = RunConfig.load(folder / results[0].run / "config.json").provenance
+    dataset = recognise_ids([item.id for item in first.items])
+    return TableRecord(
+        table=table.name,
+        collection=Path(first.collection).name,
+        dataset=None if dataset is None else dataset.name,
+        fingerprint=first.fingerprint,
+        items=len(first.items),
+        split=first.split,
+        commands=tuple(dict.fromkeys(result.evaluation.command for result in results)),
+        machine=f"{_processor()}, {provenance.get('machine', 'unknown machine')}",
+        versions={name: str(provenance[name]) for name in SOFTWARE if name in provenance},
+        test=next((pair.signature for pair in comparison.pairs), None),
+        rows=tuple(
+            _row_record(row, rows[row.name], table, comparison, folder) for row in table.rows if row.name in rows
+        ),
+    )
+
+
+def read_records(folder: Path) -> list[TableRecord]:
+    """Read all records of a folder, in the order of their names.
+
+    Raises:
+        RunError: a file is no record.
+    """
+    return [TableRecord.load(path) for path in sorted(folder.glob("*.json"))]
+
+
+def _results(folder: Path) -> tuple[PublishedTable, list[RowResult]]:
+    """The table of a folder, and the results of its rows in the order of the table."""
+    paths = sorted((folder / "rows").glob("*.json"))
+    names = {RowResult.load(path).table for path in paths[:1]}
+    if not names or (name := names.pop()) is None:
+        raise RunError(f"{folder}: expected the folder of 'limner reproduce' with finished rows in rows/")
+    table = find_table(name)
+    results = [RowResult.load(path) for path in result_paths(table, folder)]
+    return table, results
+
+
+def _row_record(
+    row: PublishedRow, seeds: Sequence[RowResult], table: PublishedTable, comparison: TableComparison, folder: Path
+) -> RowRecord:
+    first = seeds[0]
+    provenance = RunConfig.load(folder / first.run / "config.json").provenance
+    scores = [column.score for column in table.columns if column.score in first.scores]
+    return RowRecord(
+        row=row.name,
+        seeds=tuple(
+            SeedRecord(
+                seed=result.seed,
+                scores={name: result.scores[name].value for name in scores if name in result.scores},
+                seconds=result.seconds,
+            )
+            for result in seeds
+        ),
+        recipe=f"{first.recipe_folder or table.recipes}/{_recipe_key(row, first, table)}",
+        differences=tuple(_differences(row, first, table)),
+        training_sentences=provenance.get("training_sentences"),
+        signatures={name: first.scores[name].signature for name in scores},
+        contrasts=tuple(one for of_baseline in contrasts(row, comparison).values() for one in of_baseline),
+    )
+
+
+def _recipe_key(row: PublishedRow, result: RowResult, table: PublishedTable) -> str:
+    """The row's recipe; the key of the data set is that with which the name of its run starts."""
+    run = Path(result.run).name
+    keys = [dataset.key for dataset in table.trained_on if run.startswith(dataset.key)]
+    return str(row.recipe).format(dataset=max(keys, key=len, default=""))
+
+
+def _differences(row: PublishedRow, result: RowResult, table: PublishedTable) -> Iterator[str]:
+    """Settings of a result that differ from the recipe of its row in the table's own folder."""
+    printed = load_recipe(f"{table.recipes}/{_recipe_key(row, result, table)}", list(row.changes)).model_dump(
+        mode="json"
+    )
+    expected, actual = dict(_flat(printed)), dict(_flat(result.recipe))
+    for key in sorted(expected.keys() & actual.keys()):
+        if expected[key] != actual[key] and not any(key == one or key.startswith(f"{one}.") for one in NO_DIFFERENCES):
+            yield f"{key}={_short(actual[key])}"
+    if result.initialised_from is not None:
+        yield f"initialised from run '{result.initialised_from.run}'"
+    if result.budget != 1:
+        yield f"budget {result.budget:g}"
+
+
+def _flat(settings: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Settings by dotted keys; patterns of parameters are one value."""
+    for key, value in settings.items():
+        if isinstance(value, dict) and not any("*" in str(name) for name in value):
+            yield from _flat(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def _short(value: object) -> str:
+    return ",".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def _processor() -> str:
+    """Name of the processor of this machine."""
+    try:
+        lines = read_bytes(Path("/proc/cpuinfo")).decode(errors="replace").splitlines()
+    except OSError:
+        return platform.processor() or "unknown processor"
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or "unknown processor"

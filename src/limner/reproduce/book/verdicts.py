@@ -1,0 +1,153 @@
+"""Verdicts on a reproduced table, computed by stated rules: the order of its rows, and the effects between them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import combinations
+from typing import NamedTuple
+
+import numpy as np
+
+from limner.metrics import higher_is_better
+from limner.metrics.significance import holm
+from limner.reproduce.book.record import RowRecord, TableRecord
+from limner.reproduce.tables import PublishedRow, PublishedTable, TableColumn
+
+
+class Order(NamedTuple):
+    """Order of the rows by one column: the published scores of a data set against ours."""
+
+    column: TableColumn
+    dataset: str
+    pairs: int
+    """Pairs of rows with different published scores."""
+    tau: float
+    """Kendall's τ-b of the published and our scores."""
+    swapped: tuple[tuple[str, str], ...]
+    """Pairs of rows, the one with the better published score first, whose order is the opposite with us."""
+
+
+class Effect(NamedTuple):
+    """Difference of a row from a baseline by one column."""
+
+    row: str
+    baseline: str
+    column: TableColumn
+    dataset: str
+    published: float
+    """Published difference, on our scale."""
+    mark: str
+    """Published significance mark of the row, † or ‡."""
+    ours: float
+    """Difference of our means over the seeds."""
+    p: float | None
+    """p-value, adjusted by Holm's method; None with a single seed and no test over sentences."""
+    level: float
+    """Significance level of the row."""
+
+    @property
+    def verdict(self) -> str:
+        """Whether the effect is the published one, in words."""
+        if self.published == 0:
+            return "no published difference"
+        direction = "same" if self.published * self.ours > 0 else "opposite"
+        if self.p is None:
+            return f"{direction} direction, not tested"
+        return f"{direction} effect" if self.p < self.level else f"{direction} direction, not significant"
+
+
+def orders(table: PublishedTable, record: TableRecord) -> Iterator[Order]:
+    """Compare the order of the rows by every column, for each data set with at least two published scores."""
+    from scipy.stats import kendalltau
+
+    ours = {row.row: row for row in record.rows}
+    for dataset in table.datasets:
+        for column in table.columns:
+            scored = [
+                (row.name, row.published[dataset][column.score], mean)
+                for row in table.rows
+                if column.score in row.published.get(dataset, {})
+                and row.name in ours
+                and (mean := mean_of(ours[row.name], column.score)) is not None
+            ]
+            pairs = [(a, b) for a, b in combinations(scored, 2) if a[1] != b[1]]
+            if pairs:
+                tau = float(kendalltau([one[1] for one in scored], [one[2] for one in scored]).statistic)
+                swapped = tuple(_better_first(a, b, column) for a, b in pairs if (a[1] - b[1]) * (a[2] - b[2]) < 0)
+                yield Order(column, dataset, len(pairs), tau, swapped)
+
+
+def effects(table: PublishedTable, record: TableRecord) -> list[Effect]:
+    """Compare the differences from the baselines that the paper reports with ours.
+
+    p-values of metrics of sentences are those of the record. For other scores, of rows with several seeds, they are
+    those of Welch's t-test over the seeds, adjusted by Holm's method for the pairs of the table by the same score.
+    """
+    found = [effect for row in table.rows for effect in _effects_of(row, table, record)]
+    untested = [number for number, effect in enumerate(found) if effect.p is None]
+    for column in {found[number].column for number in untested}:
+        numbers = [number for number in untested if found[number].column == column]
+        pairs = {(found[number].row, found[number].baseline) for number in numbers}
+        p_values = {pair: p for pair in sorted(pairs) if (p := _seeds_p(record, *pair, column.score)) is not None}
+        adjusted = dict(zip(p_values, holm(list(p_values.values())), strict=True))
+        for number in numbers:
+            found[number] = found[number]._replace(p=adjusted.get((found[number].row, found[number].baseline)))
+    return found
+
+
+def mean_of(row: RowRecord, score: str) -> float | None:
+    """Mean score over the seeds; None if it was not measured."""
+    values = values_of(row, score)
+    return float(np.mean(values)) if values else None
+
+
+def values_of(row: RowRecord, score: str) -> list[float]:
+    """Scores of the seeds."""
+    return [seed.scores[score] for seed in row.seeds if score in seed.scores]
+
+
+def is_better(score: str, value: float, other: float) -> bool:
+    """Whether a score is better than another one, or equal."""
+    return value >= other if higher_is_better(score) else value <= other
+
+
+def _better_first(a: tuple[str, float, float], b: tuple[str, float, float], column: TableColumn) -> tuple[str, str]:
+    return (a[0], b[0]) if is_better(column.score, a[1], b[1]) else (b[0], a[0])
+
+
+def _effects_of(row: PublishedRow, table: PublishedTable, record: TableRecord) -> Iterator[Effect]:
+    ours, rows = {one.row: one for one in record.rows}, {one.name: one for one in table.rows}
+    for baseline in (name for name in row.baselines if name in ours and name != row.name and row.name in ours):
+        for dataset in table.datasets:
+            theirs, of_baseline = row.published.get(dataset, {}), rows[baseline].published.get(dataset, {})
+            for column in (one for one in table.columns if one.score in theirs and one.score in of_baseline):
+                means = mean_of(ours[row.name], column.score), mean_of(ours[baseline], column.score)
+                if means[0] is None or means[1] is None:
+                    continue
+                yield Effect(
+                    row.name,
+                    baseline,
+                    column,
+                    dataset,
+                    published=round(theirs[column.score] - of_baseline[column.score], 6),
+                    mark=row.published_marks.get(dataset, {}).get(column.score, ""),
+                    ours=means[0] - means[1],
+                    p=_contrast_p(ours[row.name], baseline, column.score),
+                    level=row.level,
+                )
+
+
+def _contrast_p(row: RowRecord, baseline: str, metric: str) -> float | None:
+    found = (one.adjusted_p for one in row.contrasts if one.baseline == baseline and one.metric == metric)
+    return next(found, None)
+
+
+def _seeds_p(record: TableRecord, row: str, baseline: str, score: str) -> float | None:
+    """p-value of Welch's t-test over the seeds of two rows; None if a row has one, or no variance."""
+    from scipy.stats import ttest_ind
+
+    rows = {one.row: one for one in record.rows}
+    samples: Sequence[list[float]] = [values_of(rows[name], score) for name in (row, baseline)]
+    if min(map(len, samples)) < 2 or all(np.ptp(values) == 0 for values in samples):
+        return None
+    return float(ttest_ind(*samples, equal_var=False).pvalue)

@@ -1,0 +1,153 @@
+"""The reproduction book: records of reproduced tables, verdicts by hand-worked rules, and the committed pages."""
+
+from pathlib import Path
+
+import pytest
+
+from limner.errors import RunError
+from limner.evaluation.comparison import Contrast
+from limner.reproduce import TABLES, ReproductionSettings, find_table, reproduce_table
+from limner.reproduce.book import MEASURED, collect, page_names, read_records, render_pages, write_book
+from limner.reproduce.book.record import RowRecord, SeedRecord, TableRecord
+from limner.reproduce.book.verdicts import effects, orders
+from limner.reproduce.tables import PublishedRow, PublishedTable, TableColumn
+
+PAGES = Path(__file__).parents[2] / "docs" / "reproduction"
+PPL, BLEU = TableColumn("perplexity", "PPL", 2), TableColumn("bleu4", "B-4", 3, scale=0.01)
+
+
+def published(name, perplexity, bleu, *baselines):
+    return PublishedRow(
+        name, name, published={"Theirs": {"perplexity": perplexity, "bleu4": bleu}}, baselines=baselines
+    )
+
+
+TABLE = PublishedTable(
+    name="test/table",
+    title="A table",
+    recipes="test",
+    columns=(PPL, BLEU),
+    datasets=("Theirs",),
+    rows=(published("a", 20.0, 15.0), published("b", 18.0, 16.0, "a"), published("c", 17.0, 16.0, "a", "b")),
+    notes="Notes.",
+)
+
+
+def row(name, perplexities, bleus=(), contrasts=()):
+    scores = [{"perplexity": one} for one in perplexities]
+    for seed, value in zip(scores, bleus, strict=False):
+        seed["bleu4"] = value
+    seeds = tuple(SeedRecord(seed=i + 1, scores=one, seconds=60) for i, one in enumerate(scores))
+    return RowRecord(
+        row=name,
+        seeds=seeds,
+        recipe=f"test/{name}",
+        differences=(),
+        training_sentences=100,
+        signatures={},
+        contrasts=contrasts,
+    )
+
+
+def record(*rows):
+    return TableRecord(
+        table="test/table",
+        collection="ours",
+        dataset=None,
+        fingerprint="0" * 64,
+        items=10,
+        split="test",
+        commands=("limner reproduce test/table",),
+        machine="a machine",
+        versions={},
+        test="a test",
+        rows=rows,
+    )
+
+
+def test_the_order_of_rows_names_the_swapped_pairs():
+    found = {
+        order.column.score: order
+        for order in orders(TABLE, record(row("a", [30], [20]), row("b", [20], [19]), row("c", [25], [21])))
+    }
+    # PPL: a > b > c with them, a > c > b with us: one of three pairs. BLEU: b and c are equal with them.
+    assert found["perplexity"].swapped == (("c", "b"),)
+    assert (found["perplexity"].pairs, found["perplexity"].tau) == (3, pytest.approx(1 / 3))
+    assert (found["bleu4"].pairs, found["bleu4"].swapped) == (2, (("b", "a"),))
+
+
+def contrast(baseline, metric, difference, p):
+    return Contrast(
+        system="", baseline=baseline, metric=metric, difference=difference, p=p / 2, adjusted_p=p, interval=(0, 1)
+    )
+
+
+def test_effects_of_metrics_have_the_adjusted_p_of_the_record():
+    for difference, p, verdict in (
+        (1.0, 0.01, "same effect"),
+        (1.0, 0.2, "same direction, not significant"),
+        (-1.0, 0.2, "opposite direction, not significant"),
+        (-1.0, 0.04, "opposite effect"),
+    ):
+        compared = row("b", [20], [20.0 + difference], (contrast("a", "bleu4", difference, p),))
+        effect = next(one for one in effects(TABLE, record(row("a", [30], [20.0]), compared)) if one.column == BLEU)
+        assert (effect.row, effect.baseline, effect.p, effect.verdict) == ("b", "a", p, verdict)
+        assert (effect.ours, effect.published) == (pytest.approx(difference), 1.0)
+
+
+def test_effects_of_other_scores_are_tested_over_the_seeds():
+    made = record(row("a", [30.0, 30.1, 29.9]), row("b", [20.0, 20.1, 19.9]), row("c", [20.0, 20.2, 19.9]))
+    found = {(one.row, one.baseline): one for one in effects(TABLE, made)}
+    assert found["b", "a"].verdict == found["c", "a"].verdict == "same effect"
+    assert found["c", "b"].verdict == "opposite direction, not significant"
+    # Welch's t of b against a: 10 / sqrt(0.01 / 3 + 0.01 / 3) with 4 degrees of freedom, times 3 pairs or fewer.
+    assert 1e-9 < found["b", "a"].p < 1e-6
+    single = effects(TABLE, record(row("a", [30.0]), row("b", [20.0])))
+    assert [one.verdict for one in single] == ["same direction, not tested"]
+
+
+def test_the_record_of_a_reproduction_has_what_a_page_shows(tiny, tmp_path):
+    table, changes = find_table("kiros2014/table1"), ("text.min_count=1", "evaluation.skip_words=0")
+    changes = (*changes, "evaluation.samples=2", "evaluation.prefix_words=1", "decoding.max_length=8")
+    settings = ReproductionSettings(rows=("Back-off GT2", "Back-off GT3"), seeds=2, overrides=changes)
+    reproduction = reproduce_table(table, tiny, tmp_path / "out", settings=settings, command="limner reproduce it")
+    made = collect(tmp_path / "out")
+    assert (made.table, made.collection, made.dataset) == (table.name, tiny.path.name, None)
+    assert made.commands == ("limner reproduce it",)
+    assert [one.row for one in made.rows] == ["Back-off GT2", "Back-off GT3"]
+    assert [seed.seed for seed in made.rows[0].seeds] == [1, 2]
+    assert made.rows[0].seeds[0].scores["perplexity"] == reproduction.results[0].scores["perplexity"].value
+    assert made.rows[0].signatures["perplexity"] == reproduction.results[0].scores["perplexity"].signature
+    assert set(made.rows[0].differences) == {  # the order of a recipe's own value and the printed one
+        "text.min_count=1",
+        "evaluation.skip_words=0",
+        "evaluation.samples=2",
+        "evaluation.prefix_words=1",
+        "decoding.max_length=8",
+    }
+    made.save(tmp_path / "records" / f"{made.name}.json")
+    assert read_records(tmp_path / "records") == [made]
+    page = render_pages([made])["kiros2014.md"]
+    assert f"**{made.rows[0].seeds[0].scores['perplexity']:.2f}** ± 0.00" in page and "`text.min_count=1`" in page
+    assert page.count("| none |") == sum(one.recipe is not None for one in table.rows) - 2
+
+
+def test_a_folder_without_rows_is_refused(tmp_path):
+    with pytest.raises(RunError, match="expected the folder of 'limner reproduce'"):
+        collect(tmp_path)
+
+
+def test_every_published_row_has_a_place_in_the_book(tmp_path):
+    write_book([], tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(page_names())
+    for name, table in TABLES.items():
+        page = (tmp_path / f"{name.split('/')[0]}.md").read_text(encoding="utf-8")
+        assert table.title in page
+        assert all(one.name in page for one in table.rows)
+
+
+def test_the_committed_pages_are_those_of_the_committed_records():
+    pages = render_pages(read_records(MEASURED))
+    assert {path.name for path in PAGES.glob("*.md")} == set(pages)
+    for name, text in pages.items():
+        assert (PAGES / name).read_text(encoding="utf-8") == text, f"{name}: run 'limner book --out docs/reproduction'"

@@ -11,8 +11,9 @@ from limner.smt.decoder import search
 from limner.smt.features import NUM_FEATURES, NUM_TUNED
 from limner.smt.language_model import estimate
 from limner.smt.lattice import best_paths, path_features
-from limner.smt.options import Limits, PhraseOptions, build_tables
+from limner.smt.options import Limits, PhraseOptions
 from limner.smt.phrases import extract_all, score
+from limner.smt.tables import build_tables
 
 WIDE = Limits(5000, 5000, 40, 20, 3)
 

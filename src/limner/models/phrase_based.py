@@ -179,8 +179,9 @@ class PhraseBased(nn.Module):
     def _build(self) -> System:
         """Build the arrays and hash tables that compiled code reads from the buffers."""
         require_compiler()
-        from limner.smt.options import Limits, build_tables
+        from limner.smt.options import Limits
         from limner.smt.system import System
+        from limner.smt.tables import build_tables
 
         settings, (lm, phrases) = self.settings, self._tables()
         limits = Limits(1, 1, settings.distortion_limit, settings.table_limit, settings.max_phrase_length)

@@ -13,30 +13,13 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from limner.smt.features import (
-    DISTORTION,
-    LANGUAGE_MODEL,
-    NEXT,
-    PREVIOUS,
-)
+from limner.smt.features import NUM_FEATURES, add_end_features, add_order_features, weighted
 from limner.smt.heap import pop, push
-from limner.smt.language_model import next_word
-from limner.smt.options import (
-    BOS,
-    COPIED,
-    EOS,
-    Limits,
-    PhraseOptions,
-    Tables,
-    find_options,
-    future_scores,
-    lm_phrase,
-)
-from limner.smt.reordering import NUM_ORIENTATIONS, orientation
+from limner.smt.options import Limits, PhraseOptions, find_options, future_scores
+from limner.smt.tables import BOS, Tables
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
-Scores = NDArray[np.float32]
 
 NONE = -1
 
@@ -72,8 +55,7 @@ def _remaining(future: Floats, gap: int, mask: int, size: int) -> float:
 
 GAP, MASK, START, END, KIND, KNOWN, CONTEXT = range(7)
 """Columns of the state of a hypothesis, by which hypotheses are recombined: the first word that is not translated; bits
-of the translated words from there on; first and last word of the last phrase; its number in `next_kinds`; number of
-known words of the language model's context; these words, the most recent first."""
+of the translated words from there on; `last` and `context` of `add_order_features`."""
 
 
 class Stacks(NamedTuple):
@@ -107,32 +89,26 @@ class SearchProblem(NamedTuple):
     future: Floats
     weights: Floats
     size: int
+    features: Floats  # (NUM_FEATURES,): space for those of one phrase
 
 
 @njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
 def _extend(problem: SearchProblem, stacks: Stacks, hypothesis: int, option: int, items: Items, item: int) -> None:
     """Write the extension of a hypothesis by an option as an item."""
-    tables, options, weights = problem.tables, problem.options, problem.weights
-    old, state = stacks.states[hypothesis], items.states[item]
-    start, end, pair = options.starts[option], options.ends[option], options.pairs[option]
-    state[CONTEXT:] = old[CONTEXT:]
-    log_prob, known = lm_phrase(tables, state[CONTEXT:], old[KNOWN], pair)
-    state[CONTEXT + known :] = 0
-    added = options.fixed[option] + weights[LANGUAGE_MODEL] * log_prob
-    added -= weights[DISTORTION] * abs(start - old[END] - 1)
-    kind = orientation(old[START], old[END], start, end)
-    log_orientation = np.log(1 / NUM_ORIENTATIONS) if pair == COPIED else tables.scores[pair, 4 + kind]
-    added += weights[PREVIOUS + kind] * log_orientation
-    if old[END] >= 0:
-        added += weights[NEXT + kind] * tables.next_scores[old[KIND], kind]
+    options, old, state = problem.options, stacks.states[hypothesis], items.states[item]
+    start, end = options.starts[option], options.ends[option]
+    state[START:] = old[START:]
+    features, context = problem.features, state[CONTEXT:]
+    features[:] = 0
+    add_order_features(problem.tables, state[START:CONTEXT], start, end, options.pairs[option], context, features)
+    context[state[KNOWN] :] = 0
+    added = options.fixed[option] + weighted(problem.weights, features)
     gap = old[GAP]
     mask = old[MASK] | ((1 << (end + 1 - gap)) - (1 << (start - gap)))
     while mask & 1:
         mask >>= 1
         gap += 1
-    state[GAP], state[MASK], state[START], state[END] = gap, mask, start, end
-    state[KIND] = len(tables.next_scores) - 1 if pair == COPIED else tables.next_kinds[pair]
-    state[KNOWN] = known
+    state[GAP], state[MASK] = gap, mask
     items.added[item] = added
     items.totals[item] = stacks.scores[hypothesis] + added + _remaining(problem.future, gap, mask, problem.size)
 
@@ -282,18 +258,14 @@ def _group(stacks: Stacks, begin: int, end: int, stack: int, stack_size: int, of
 @njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
 def _finish(problem: SearchProblem, stacks: Stacks, begin: int, end: int) -> int:
     """Add the end of the sentence to all complete hypotheses; return the node of the complete translations."""
-    tables, weights, final = problem.tables, problem.weights, stacks.used[0]
+    features, final = problem.features, stacks.used[0]
     stacks.used[0] += 1
     stacks.arcs[final], stacks.scores[final] = NONE, -np.inf
-    context = np.empty(stacks.states.shape[1] - CONTEXT, dtype=np.int64)
     for hypothesis in range(begin, end):
-        state = stacks.states[hypothesis]
-        context[:] = state[CONTEXT:]
-        log_prob, _ = next_word(
-            tables.lm_table, tables.lm_log_probs, tables.lm_log_backoffs, tables.lm_size, context, state[KNOWN], EOS
-        )
-        kind = orientation(state[START], state[END], problem.size, problem.size)
-        added = weights[LANGUAGE_MODEL] * log_prob + weights[NEXT + kind] * tables.next_scores[state[KIND], kind]
+        state = stacks.states[hypothesis].copy()
+        features[:] = 0
+        add_end_features(problem.tables, state[START:CONTEXT], problem.size, state[CONTEXT:], features)
+        added = weighted(problem.weights, features)
         stacks.scores[final] = max(stacks.scores[final], stacks.scores[hypothesis] + added)
         _add_arc(stacks, final, hypothesis, NONE, added)
     return int(final)
@@ -311,7 +283,7 @@ def search(tables: Tables, source: Ints, weights: Floats, limits: Limits) -> tup
     """
     size = len(source)
     options = find_options(tables, source, weights, limits)
-    problem = SearchProblem(tables, options, future_scores(options, size), weights, size)
+    problem = SearchProblem(tables, options, future_scores(options, size), weights, size, np.empty(NUM_FEATURES))
     hypotheses = size * limits.pop_limit + 2
     arcs = hypotheses + limits.pop_limit
     stacks = Stacks(

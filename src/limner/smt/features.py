@@ -1,10 +1,19 @@
-"""Features of the log-linear model and their weights: Koehn et al. (2003, 2007)."""
+"""Features of the log-linear model and their weights: Koehn et al. (2003, 2007).
+
+The only place that knows the position of each feature: the search adds up weighted features, and the n-best lists have
+the features themselves, both by the functions below.
+"""
 
 from __future__ import annotations
 
 import numpy as np
+from numba import njit
 from numpy.typing import NDArray
 
+from limner.smt.reordering import NUM_ORIENTATIONS, orientation
+from limner.smt.tables import COPIED, EOS, Tables, lm_phrase, lm_word
+
+Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
 FEATURES = (
@@ -28,11 +37,70 @@ FEATURES = (
 numbers of target words and of phrases; scores of the phrase pairs; log-probabilities of the orientations to the
 previous and to the next phrase; number of source words that are copied because no phrase pair has them."""
 NUM_FEATURES = len(FEATURES)
-DISTORTION, LANGUAGE_MODEL, WORDS, PHRASES, SCORES, PREVIOUS, NEXT, UNKNOWN = 0, 1, 2, 3, 4, 8, 11, 14
-"""Positions of the features; the four scores start at `SCORES`, the orientations at `PREVIOUS` and `NEXT`."""
-NUM_TUNED = UNKNOWN
+_DISTORTION, LANGUAGE_MODEL, _WORDS, _PHRASES, _SCORES, _PREVIOUS, _NEXT, _UNKNOWN = 0, 1, 2, 3, 4, 8, 11, 14
+"""Positions of the features; the four scores start at `_SCORES`, the orientations at `_PREVIOUS` and `_NEXT`."""
+NUM_TUNED = _UNKNOWN
 """Number of features whose weights are tuned, the first ones: the weight of `unknown_words` is fixed."""
 
 DEFAULT_WEIGHTS: Floats = np.array([0.3, 0.5, 1.0, 0.2, *[0.2] * 4, *[0.3] * 6, -100.0])
 """Weights before tuning, of the size that Koehn et al. (2007) start with. That of `words` is positive, because the
 language model prefers short translations."""
+
+
+@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+def weighted(weights: Floats, features: Floats) -> float:
+    """Compute the weighted sum of features, both (NUM_FEATURES,)."""
+    total = 0.0
+    for feature in range(NUM_FEATURES):
+        total += weights[feature] * features[feature]
+    return total
+
+
+@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+def add_phrase_features(tables: Tables, pair: int, features: Floats) -> None:
+    """Add the features of a phrase pair that do not depend on other phrases to `features`, (NUM_FEATURES,)."""
+    features[_PHRASES] += 1
+    if pair == COPIED:
+        features[_WORDS] += 1
+        features[_UNKNOWN] += 1
+        return
+    features[_WORDS] += tables.word_starts[pair + 1] - tables.word_starts[pair]
+    for score in range(4):
+        features[_SCORES + score] += tables.scores[pair, score]
+
+
+@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+def add_order_features(
+    tables: Tables, last: Ints, start: int, end: int, pair: int, context: Ints, features: Floats
+) -> None:
+    """Add the features of a phrase pair that depend on what precedes it in the target to `features`, (NUM_FEATURES,).
+
+    Args:
+        tables: language model and phrase table.
+        last: first and last source word of the last phrase, -1 at the beginning; its number in `Tables.next_kinds`; and
+            the number of known words of `context`, (4,). Set to those of the pair.
+        start: first source word of the pair.
+        end: last source word of the pair.
+        pair: phrase pair, or `COPIED`.
+        context: words of the language model's context, the most recent first. Set to that after the pair.
+        features: features that are added to, (NUM_FEATURES,).
+    """
+    log_prob, known = lm_phrase(tables, context, last[3], pair)
+    features[LANGUAGE_MODEL] += log_prob
+    features[_DISTORTION] -= abs(start - last[1] - 1)
+    kind = orientation(last[0], last[1], start, end)
+    if last[1] >= 0:
+        features[_NEXT + kind] += tables.next_scores[last[2], kind]
+    copied = pair == COPIED
+    features[_PREVIOUS + kind] += np.log(1 / NUM_ORIENTATIONS) if copied else tables.scores[pair, 4 + kind]
+    last[0], last[1], last[3] = start, end, known
+    last[2] = len(tables.next_scores) - 1 if copied else tables.next_kinds[pair]
+
+
+@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+def add_end_features(tables: Tables, last: Ints, size: int, context: Ints, features: Floats) -> None:
+    """Add the features of the end of a sentence of `size` source words; see `add_order_features`."""
+    log_prob, _ = lm_word(tables, context, last[3], EOS)
+    features[LANGUAGE_MODEL] += log_prob
+    kind = orientation(last[0], last[1], size, size)
+    features[_NEXT + kind] += tables.next_scores[last[2], kind]

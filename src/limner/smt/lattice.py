@@ -7,22 +7,10 @@ from numba import njit
 from numpy.typing import NDArray
 
 from limner.smt.decoder import NONE, Lattice
-from limner.smt.features import (
-    DISTORTION,
-    LANGUAGE_MODEL,
-    NEXT,
-    NUM_FEATURES,
-    PHRASES,
-    PREVIOUS,
-    SCORES,
-    UNKNOWN,
-    WORDS,
-)
+from limner.smt.features import NUM_FEATURES, add_end_features, add_order_features, add_phrase_features
 from limner.smt.heap import pop, push
-from limner.smt.language_model import next_word
-from limner.smt.options import COPIED, EOS, PhraseOptions, Tables, lm_phrase
-from limner.smt.reordering import NUM_ORIENTATIONS, orientation
-from limner.text.vocab import SPECIAL_TOKENS
+from limner.smt.options import PhraseOptions
+from limner.smt.tables import BOS, Tables
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -86,33 +74,11 @@ def path_features(tables: Tables, options: PhraseOptions, path: Ints, size: int)
     """
     features = np.zeros(NUM_FEATURES)
     context = np.zeros(max(1, tables.lm_order - 1), dtype=np.int64)
-    context[0], known = SPECIAL_TOKENS.bos, min(1, tables.lm_order - 1)
-    last_start, last_end, last_kind = NONE, NONE, NONE
+    context[0] = BOS
+    last = np.array([NONE, NONE, NONE, min(1, tables.lm_order - 1)])
     for option in path:
         start, end, pair = options.starts[option], options.ends[option], options.pairs[option]
-        log_prob, known = lm_phrase(tables, context, known, pair)
-        features[LANGUAGE_MODEL] += log_prob
-        features[DISTORTION] -= abs(start - last_end - 1)
-        features[PHRASES] += 1
-        kind = orientation(last_start, last_end, start, end)
-        if last_kind != NONE:
-            features[NEXT + kind] += tables.next_scores[last_kind, kind]
-        if pair == COPIED:
-            features[WORDS] += 1
-            features[UNKNOWN] += 1
-            features[PREVIOUS + kind] += np.log(1 / NUM_ORIENTATIONS)
-            last_kind = len(tables.next_scores) - 1
-        else:
-            features[WORDS] += tables.word_starts[pair + 1] - tables.word_starts[pair]
-            for score in range(4):
-                features[SCORES + score] += tables.scores[pair, score]
-            features[PREVIOUS + kind] += tables.scores[pair, 4 + kind]
-            last_kind = tables.next_kinds[pair]
-        last_start, last_end = start, end
-    kind = orientation(last_start, last_end, size, size)
-    features[NEXT + kind] += tables.next_scores[last_kind, kind]
-    log_prob, _ = next_word(
-        tables.lm_table, tables.lm_log_probs, tables.lm_log_backoffs, tables.lm_size, context, known, EOS
-    )
-    features[LANGUAGE_MODEL] += log_prob
+        add_phrase_features(tables, pair, features)
+        add_order_features(tables, last, start, end, pair, context, features)
+    add_end_features(tables, last, size, context, features)
     return features

@@ -8,45 +8,12 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from limner.smt.features import (
-    LANGUAGE_MODEL,
-    PHRASES,
-    SCORES,
-    UNKNOWN,
-    WORDS,
-)
+from limner.smt.features import LANGUAGE_MODEL, NUM_FEATURES, add_phrase_features, weighted
 from limner.smt.hashing import NOT_FOUND, find
-from limner.smt.language_model import LanguageModel, next_word
-from limner.smt.phrases import PhraseTable
-from limner.smt.reordering import NUM_ORIENTATIONS
-from limner.text.vocab import SPECIAL_TOKENS
+from limner.smt.tables import COPIED, Tables, lm_phrase
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
-Scores = NDArray[np.float32]
-
-
-BOS, EOS, UNK = SPECIAL_TOKENS.bos, SPECIAL_TOKENS.eos, SPECIAL_TOKENS.unk
-COPIED = -1
-"""Phrase pair of an option that copies an unknown word."""
-
-
-class Tables(NamedTuple):
-    """A language model and a phrase table with the hash tables of their tries, as arrays for compiled code."""
-
-    lm_table: Ints
-    lm_log_probs: Floats
-    lm_log_backoffs: Floats
-    lm_size: int
-    lm_order: int
-    edges: Ints
-    source_size: int
-    first: Ints
-    word_starts: Ints
-    words: Ints
-    scores: Scores
-    next_kinds: Ints  # (P,): pairs with equal probabilities of the next orientation have the same number
-    next_scores: Floats  # (C + 1, 3): these log-probabilities; the last row is that of copied words
 
 
 class Limits(NamedTuple):
@@ -76,26 +43,11 @@ class PhraseOptions(NamedTuple):
 
 
 @njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
-def lm_phrase(tables: Tables, context: Ints, known: int, pair: int) -> tuple[float, int]:
-    """Score the words of a phrase pair after a context, which is changed; see `next_word`."""
-    if pair == COPIED:
-        log_prob, known = next_word(
-            tables.lm_table, tables.lm_log_probs, tables.lm_log_backoffs, tables.lm_size, context, known, UNK
-        )
-        return log_prob, known
-    total = 0.0
-    for position in range(tables.word_starts[pair], tables.word_starts[pair + 1]):
-        log_prob, known = next_word(
-            tables.lm_table,
-            tables.lm_log_probs,
-            tables.lm_log_backoffs,
-            tables.lm_size,
-            context,
-            known,
-            tables.words[position],
-        )
-        total += log_prob
-    return total, known
+def _fixed(tables: Tables, pair: int, weights: Floats, features: Floats) -> float:
+    """Weigh the features of a phrase pair that do not depend on other phrases; `features` is overwritten."""
+    features[:] = 0
+    add_phrase_features(tables, pair, features)
+    return float(weighted(weights, features))
 
 
 @njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
@@ -105,7 +57,7 @@ def find_options(tables: Tables, source: Ints, weights: Floats, limits: Limits) 
     starts, ends, pairs = [0 for _ in range(0)], [0 for _ in range(0)], [0 for _ in range(0)]
     fixed, estimates = [0.0 for _ in range(0)], [0.0 for _ in range(0)]
     spans = np.zeros((size, longest + 1), dtype=np.int64)
-    context = np.zeros(max(1, tables.lm_order - 1), dtype=np.int64)
+    context, features = np.zeros(max(1, tables.lm_order - 1), dtype=np.int64), np.empty(NUM_FEATURES)
     for start in range(size):
         node = 0
         spans[start, 0] = len(starts)
@@ -117,11 +69,7 @@ def find_options(tables: Tables, source: Ints, weights: Floats, limits: Limits) 
                 count = high - low
                 own, whole = np.empty(count), np.empty(count)
                 for k in range(count):
-                    own[k] = weights[PHRASES] + weights[WORDS] * (
-                        tables.word_starts[low + k + 1] - tables.word_starts[low + k]
-                    )
-                    for score in range(4):
-                        own[k] += weights[SCORES + score] * tables.scores[low + k, score]
+                    own[k] = _fixed(tables, low + k, weights, features)
                     whole[k] = own[k] + weights[LANGUAGE_MODEL] * lm_phrase(tables, context, 0, low + k)[0]
                 for k in np.argsort(-whole, kind="mergesort")[: limits.table_limit]:
                     starts.append(start)
@@ -133,7 +81,7 @@ def find_options(tables: Tables, source: Ints, weights: Floats, limits: Limits) 
                     starts.append(start)
                     ends.append(end)
                     pairs.append(COPIED)
-                    fixed.append(weights[PHRASES] + weights[WORDS] + weights[UNKNOWN])
+                    fixed.append(_fixed(tables, COPIED, weights, features))
                     estimates.append(fixed[-1] + weights[LANGUAGE_MODEL] * lm_phrase(tables, context, 0, COPIED)[0])
             spans[start, length] = len(starts)
     return PhraseOptions(np.array(starts), np.array(ends), np.array(pairs), np.array(fixed), np.array(estimates), spans)
@@ -154,24 +102,3 @@ def future_scores(options: PhraseOptions, size: int) -> Floats:
             for middle in range(start + 1, end):
                 best[start, end] = max(best[start, end], best[start, middle] + best[middle, end])
     return best
-
-
-def build_tables(lm: LanguageModel, phrases: PhraseTable) -> Tables:
-    """Build the arrays that a search reads."""
-    distinct, kinds = np.unique(phrases.scores[:, 7:], axis=0, return_inverse=True)
-    copied = np.full((1, NUM_ORIENTATIONS), np.log(1 / NUM_ORIENTATIONS))
-    return Tables(
-        lm.table(),
-        lm.log_probs,
-        lm.log_backoffs,
-        lm.vocab_size,
-        lm.order,
-        phrases.table(),
-        phrases.vocab_size,
-        phrases.first,
-        phrases.word_starts,
-        phrases.words,
-        phrases.scores,
-        kinds.reshape(-1),
-        np.concatenate([distinct.astype(np.float64), copied]),
-    )

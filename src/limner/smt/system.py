@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 
 from limner.smt.decoder import search
 from limner.smt.lattice import best_paths, path_features
-from limner.smt.options import COPIED, UNK, Limits, PhraseOptions, Tables
+from limner.smt.options import Limits, PhraseOptions
 from limner.smt.phrases import MAX_PHRASE_LENGTH
+from limner.smt.tables import COPIED, UNK, Tables
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]

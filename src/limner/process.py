@@ -1,4 +1,4 @@
-"""The process: memory that is available and that the allocator keeps, wait policy and number of threads of torch."""
+"""The process and its machine: available memory and what the allocator keeps, wait policy, threads, processor."""
 
 from __future__ import annotations
 
@@ -209,3 +209,13 @@ def use_threads_for(parameters: Iterable[Tensor]) -> None:
     _available_threads = available_threads()
     count = sum(parameter.numel() for parameter in parameters)
     torch.set_num_threads(thread_count(count, _available_threads))
+
+
+def processor_name() -> str:
+    """Return the name and the architecture of the processor, 'AMD EPYC (x86_64)', or the architecture alone."""
+    try:
+        facts = read_bytes(Path("/proc/cpuinfo")).decode(errors="replace")
+    except OSError:  # not Linux
+        facts = ""
+    names = [line.partition(":")[2].strip() for line in facts.splitlines() if line.startswith("model name")]
+    return f"{names[0]} ({platform.machine()})" if names else platform.machine()

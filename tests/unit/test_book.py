@@ -58,7 +58,7 @@ def record(*rows):
         items=10,
         split="test",
         commands=("limner reproduce test/table",),
-        machine="a machine",
+        machines=("a machine",),
         versions={},
         test="a test",
         rows=rows,

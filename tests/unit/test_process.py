@@ -1,11 +1,13 @@
 """Threads and wait policy of the commands: chosen by the size of the model unless the user decides."""
 
 import os
+import platform
 import subprocess
 import sys
 
 import pytest
 
+from limner import process
 from limner.process import PARAMETERS_FOR_THREADS, thread_count
 from limner.runs.trained_model import load_trained_model
 
@@ -55,3 +57,15 @@ def test_loading_a_model_chooses_its_threads(trained, monkeypatch):
     )
     model = load_trained_model(trained).model
     assert sizes == [sum(parameter.numel() for parameter in model.parameters())]
+
+
+def test_the_processor_is_named_where_the_system_tells_it(monkeypatch):
+    facts = b"processor\t: 0\nmodel name\t: A Processor 3000\n\nprocessor\t: 1\nmodel name\t: A Processor 3000\n"
+    monkeypatch.setattr(process, "read_bytes", lambda path: facts)
+    assert process.processor_name() == f"A Processor 3000 ({platform.machine()})"
+
+    def refuse(path):
+        raise FileNotFoundError(path)
+
+    monkeypatch.setattr(process, "read_bytes", refuse)
+    assert process.processor_name() == platform.machine()

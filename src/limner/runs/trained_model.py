@@ -24,7 +24,7 @@ from limner.errors import RunError, SettingsError
 from limner.features.spec import FeatureSpec
 from limner.files import read_bytes, write_text
 from limner.models import Model, ModelInputs, build_model
-from limner.process import use_threads_for
+from limner.process import processor_name, use_threads_for
 from limner.runs.recipe import Recipe
 from limner.runs.records import RunConfig
 from limner.storage.json_text import to_json
@@ -273,7 +273,7 @@ def provenance(seed: int, command: str) -> dict[str, Any]:
         "seed": seed,
         "command": command,
         "python": platform.python_version(),
-        "machine": f"{platform.machine()}, {os.cpu_count()} cores, torch threads {torch.get_num_threads()}",
+        "machine": f"{processor_name()}, {os.cpu_count()} cores, torch threads {torch.get_num_threads()}",
         **{name: version(name) for name in PACKAGES},
     }
 

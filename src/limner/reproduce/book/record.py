@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import platform
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -10,7 +9,6 @@ from typing import Any
 
 from limner.errors import RunError
 from limner.evaluation.comparison import Contrast
-from limner.files import read_bytes
 from limner.reproduce import find_table
 from limner.reproduce.datasets import recognise_ids
 from limner.reproduce.plan import result_paths
@@ -66,8 +64,8 @@ class TableRecord(Record):
     """Number of items of the evaluated split."""
     split: str
     commands: tuple[str, ...]
-    machine: str
-    """Processor, cores and threads."""
+    machines: tuple[str, ...]
+    """Processor, cores and threads of the runs; different ones once."""
     versions: dict[str, str]
     test: str | None
     """Signature of the significance test of metrics of sentences."""
@@ -88,7 +86,7 @@ def collect(folder: Path) -> TableRecord:
     table, results = _results(folder)
     rows, first = by_row(results), results[0].evaluation
     comparison = TableComparison.load(folder / FILE) if (folder / FILE).exists() else TableComparison()
-    provenance = RunConfig.load(folder / results[0].run / "config.json").provenance
+    runs = [RunConfig.load(folder / result.run / "config.json").provenance for result in results]
     dataset = recognise_ids([item.id for item in first.items])
     return TableRecord(
         table=table.name,
@@ -98,8 +96,8 @@ def collect(folder: Path) -> TableRecord:
         items=len(first.items),
         split=first.split,
         commands=tuple(dict.fromkeys(result.evaluation.command for result in results)),
-        machine=f"{_processor()}, {provenance.get('machine', 'unknown machine')}",
-        versions={name: str(provenance[name]) for name in SOFTWARE if name in provenance},
+        machines=tuple(dict.fromkeys(str(run.get("machine", "unknown")) for run in runs)),
+        versions={name: str(runs[0][name]) for name in SOFTWARE if name in runs[0]},
         test=next((pair.signature for pair in comparison.pairs), None),
         rows=tuple(
             _row_record(row, rows[row.name], table, comparison, folder) for row in table.rows if row.name in rows
@@ -184,13 +182,3 @@ def _flat(settings: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any
 
 def _short(value: object) -> str:
     return ",".join(map(str, value)) if isinstance(value, list) else str(value)
-
-
-def _processor() -> str:
-    """Name of the processor of this machine."""
-    try:
-        lines = read_bytes(Path("/proc/cpuinfo")).decode(errors="replace").splitlines()
-    except OSError:
-        return platform.processor() or "unknown processor"
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor() or "unknown processor"

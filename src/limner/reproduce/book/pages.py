@@ -97,7 +97,8 @@ def _record(table: PublishedTable, record: TableRecord) -> Iterator[str]:
     same = " (the same data set)" if record.dataset in table.datasets else ""
     yield f"- Data of the paper: {paper}. Ours: {record.collection}{same}, {sentences} training sentences,"
     yield f"  {record.items:,} items of split '{record.split}', fingerprint {record.fingerprint[:12]}."
-    yield f"- Hardware: {'; '.join(record.machines)}. Versions: {', '.join(f'{k} {v}' for k, v in record.versions.items())}."
+    versions = ", ".join(f"{name} {version}" for name, version in record.versions.items())
+    yield f"- Hardware: {'; '.join(record.machines)}. Versions: {versions}."
     yield from ("", "```bash", *record.commands, "```", "")
     yield from _scores(table, record.rows)
     yield from ("", table.notes, "")

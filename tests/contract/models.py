@@ -158,6 +158,8 @@ CASES = [
     Case("nmt-lstm", _nmt(cell="lstm"), {}, uses_image=False, lr=0.03),
     Case("nmt-peephole", _nmt(cell="peephole", decoder="plain", image=["attention"]), {"grid": (3, 4)}, lr=0.03),
     Case("nmt-tied", _nmt(tie_embeddings=True, readout_dim=5), {}, uses_image=False, lr=0.03),
+    Case("nmt-shared", _nmt(tie_embeddings=True, share_embeddings=True, readout_dim=5), {}, uses_image=False, lr=0.03),
+    Case("nmt-deep-encoder", _nmt(encoder_layers=2), {}, uses_image=False, lr=0.03),
     Case("nmt-first", _nmt(initial_state="first"), {}, uses_image=False, lr=0.03),
     Case("nmt-plain", _nmt(decoder="plain"), {}, uses_image=False, lr=0.03),
     Case("nmt-src-img", _nmt(image=["attention"]), {"grid": (3, 4)}, lr=0.03),

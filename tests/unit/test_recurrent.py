@@ -182,3 +182,16 @@ def test_initial_recurrent_weights_are_orthogonal_for_each_gate():
     for gate in gates:
         torch.testing.assert_close(gate.t() @ gate, torch.eye(40), rtol=0, atol=1e-5)
     assert not any(torch.allclose(gate, gates[0]) for gate in gates[1:])
+
+
+def test_residual_layers_add_their_input_above_the_first():
+    settings = GRU.model_copy(update={"layers": 2})
+    residual = BidirectionalLayers(INPUT, HIDDEN, settings, residual=True)
+    plain = BidirectionalLayers(INPUT, HIDDEN, settings)
+    plain.load_state_dict(residual.state_dict())
+    inputs = torch.randn(4, 5, INPUT)
+    (states, ends), (plain_states, plain_ends) = residual(inputs, MASK), plain(inputs, MASK)
+    first = BidirectionalLayers(INPUT, HIDDEN, GRU, residual=True)
+    first.load_state_dict({name: residual.state_dict()[name] for name in first.state_dict()})
+    torch.testing.assert_close(states, plain_states + first(inputs, MASK)[0])
+    torch.testing.assert_close(ends, plain_ends)

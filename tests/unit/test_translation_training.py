@@ -134,6 +134,21 @@ def test_an_image_input_needs_features_of_its_kind(walls, tmp_path):
         recipe_of({"tie_embeddings": True, "readout_dim": 5})
 
 
+def test_shared_embeddings_need_a_joint_vocabulary(walls, tmp_path):
+    tied = {"share_embeddings": True, "tie_embeddings": True, "encoder_layers": 2}
+    with pytest.raises(
+        SettingsError, match=r"share_embeddings=true needs one vocabulary .*data\.joint_vocabulary=true"
+    ):
+        recipe_of(tied)
+    recipe = recipe_of(tied, data={"joint_vocabulary": True}, epochs=1)
+    run = train(recipe, walls, tmp_path / "run")
+    names = [
+        name for name in load_tensors(run / "model.safetensors") if "embedding" in name or name == "readout.weight"
+    ]
+    assert names == ["target_embedding.weight"]
+    assert load_trained_model(run).model.source_embedding is None
+
+
 # Training
 
 

@@ -191,16 +191,17 @@ class RecurrentLayers(nn.Module):
 class BidirectionalLayers(nn.Module):
     """Stacked bidirectional layers (Schuster and Paliwal, 1997): each reads the states of both directions below it."""
 
-    def __init__(self, input_dim: int, hidden_dim: int, settings: RecurrentSettings) -> None:
+    def __init__(self, input_dim: int, hidden_dim: int, settings: RecurrentSettings, *, residual: bool = False) -> None:
         """Build the layers with randomly initialised weights.
 
         Args:
             input_dim: size E of the inputs.
             hidden_dim: size H of the state of each direction.
             settings: cell and structure of the layers.
+            residual: whether layers above the first add their input to their output.
         """
         super().__init__()
-        self.settings = settings
+        self.settings, self.residual = settings, residual
         sizes = [input_dim, *[2 * hidden_dim] * (settings.layers - 1)]
         self.forwards = nn.ModuleList(RecurrentLayer(size, hidden_dim, settings) for size in sizes)
         self.backwards = nn.ModuleList(RecurrentLayer(size, hidden_dim, settings) for size in sizes)
@@ -223,7 +224,8 @@ class BidirectionalLayers(nn.Module):
                 inputs = dropout(inputs, self.settings.dropout, self.training)
             there, last = self._run(forward, inputs, mask, rate)
             back, first = self._run_backward(backward, inputs, mask, rate)
-            inputs, ends = torch.cat([there, back], -1), torch.cat([last, first], -1)
+            outputs, ends = torch.cat([there, back], -1), torch.cat([last, first], -1)
+            inputs = inputs + outputs if index and self.residual else outputs
         return inputs, ends
 
     def _run(self, layer: nn.Module, inputs: Tensor, mask: Tensor | None, rate: float) -> tuple[Tensor, Tensor]:

@@ -13,7 +13,7 @@ from pydantic import model_validator
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from limner.bounds import PositiveDeviation, Rate, Width
+from limner.bounds import Layers, PositiveDeviation, Rate, Width
 from limner.data.examples import Batch
 from limner.errors import SettingsError
 from limner.layers.attention import AdditiveAttention, Annotations
@@ -67,11 +67,22 @@ class NMTSettings(ConditionalLMSettings):
     learn faster with more than the papers' 0.01."""
     tie_embeddings: bool = False
     """Whether the vocabulary weights are the target embeddings; readout_dim must then equal embedding_dim."""
+    share_embeddings: bool = False
+    """Whether the source embeddings are the target embeddings (Press and Wolf, 2017; with `tie_embeddings` the
+    three-way tying of that paper); needs `data.joint_vocabulary`."""
+    encoder_layers: Layers = 1
+    """Number of bidirectional layers of the encoder; 1 in the papers. Layers above the first add their input to their
+    output (residual connections)."""
 
     @property
     def translates(self) -> bool:
         """Whether the model reads a source sentence: yes."""
         return True
+
+    @property
+    def shares_embeddings(self) -> bool:
+        """Whether the source embeddings are the target embeddings."""
+        return self.share_embeddings
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -137,8 +148,11 @@ class NMT(nn.Module):
         assert inputs.source_vocab_size is not None, "a translation model has a source vocabulary"
         self.settings, self.vocab_size = settings, inputs.vocab_size
         embedding, hidden, readout = settings.embedding_dim, settings.hidden_dim, settings.readout_dim
-        self.source_embedding = nn.Embedding(inputs.source_vocab_size, embedding)  # E_x
-        self.encoder = BidirectionalLayers(embedding, hidden, RecurrentSettings(cell=settings.cell))
+        self.source_embedding = None  # E_x; None where it is E_y
+        if not settings.share_embeddings:
+            self.source_embedding = nn.Embedding(inputs.source_vocab_size, embedding)
+        structure = RecurrentSettings(cell=settings.cell, layers=settings.encoder_layers)
+        self.encoder = BidirectionalLayers(embedding, hidden, structure, residual=True)
         self.initial = nn.Linear(2 * hidden, hidden)  # f_init
         self.target_embedding = nn.Embedding(inputs.vocab_size, embedding)  # E_y
         self.grid_encoder = None
@@ -201,7 +215,8 @@ class NMT(nn.Module):
         """Embed image prefix tokens and source tokens: (B, S, E), and a mask (B, S)."""
         assert batch.source is not None and batch.source_mask is not None, "a translation has a source sentence"
         settings = self.settings
-        words, mask = self.source_embedding(batch.source), batch.source_mask
+        embedding = self.target_embedding if self.source_embedding is None else self.source_embedding
+        words, mask = embedding(batch.source), batch.source_mask
         if self.training and settings.source_word_dropout:
             words = words * _dropout_mask((*words.shape[:2], 1), settings.source_word_dropout, words)
         prefix = None if self.prefix_encoder is None else self.prefix_encoder(batch.image)

@@ -33,6 +33,11 @@ class ConditionalLMSettings(Settings):
         return False
 
     @property
+    def shares_embeddings(self) -> bool:
+        """Whether source and target tokens have the same embeddings, which needs one vocabulary of both languages."""
+        return False
+
+    @property
     def describes_regions(self) -> bool:
         """Whether the model describes regions of images instead of whole images."""
         return False

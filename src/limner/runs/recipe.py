@@ -159,6 +159,25 @@ class Recipe(Settings):
         return self
 
     @model_validator(mode="after")
+    def _shared_embeddings_have_one_vocabulary(self) -> Self:
+        if self.model.shares_embeddings and not self.data.joint_vocabulary:
+            raise ValueError(
+                "model.share_embeddings=true needs one vocabulary of both languages: set data.joint_vocabulary=true, "
+                "or model.share_embeddings=false"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _bpe_dropout_has_subwords(self) -> Self:
+        levels = {self.text.level, self.text.level if self.source_text is None else self.source_text.level}
+        if self.training.bpe_dropout and (levels != {"bpe"} or self.model.describes_regions):
+            raise ValueError(
+                f"training.bpe_dropout={self.training.bpe_dropout:g} draws subwords of whole sentences: set "
+                "text.level=bpe for a model that does not describe regions, or training.bpe_dropout=0"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _translation_has_source_language(self) -> Self:
         if self.model.translates and self.data.source_lang is None:
             raise ValueError(f"model '{self.model.name}' translates: set the source language, data.source_lang")

@@ -164,6 +164,9 @@ class TrainingSettings(Settings):
     token; the paper's lambda, with the loss in bits, is 1.4427 times this."""
     label_smoothing: Rate = 0.0
     """Share of the target probability spread evenly over the vocabulary."""
+    bpe_dropout: Rate = 0.0
+    """Probability of leaving out a merge in the subwords of a training sentence (Provilkov et al., 2020), drawn anew
+    for every sentence and epoch; validation and translation use all merges. Needs `text.level` 'bpe'."""
     clip_norm: PositiveWeight | None = None
     """Maximum norm of the gradient; larger gradients are scaled down."""
     ema_decay: Rate = 0.0
@@ -214,7 +217,7 @@ class TrainingSettings(Settings):
                     "objective 'scst' maximises a metric of generated sentences, and perplexity gets worse: set "
                     "training.metric=cider (or another metric of sentences)"
                 )
-            unused = [name for name in ("label_smoothing", "train_on_val_epochs") if getattr(self, name)]
+            unused = [name for name in ("label_smoothing", "bpe_dropout", "train_on_val_epochs") if getattr(self, name)]
             if unused:
                 raise ValueError(f"{unused[0]} has no effect on objective 'scst'; set training.{unused[0]}=0")
         return self

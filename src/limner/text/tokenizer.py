@@ -274,6 +274,11 @@ class Tokenizer:
         entry = self.entries[token_id]
         return entry.removeprefix(WORD_START) if self.settings.level == "bpe" else entry
 
+    @property
+    def merges(self) -> list[tuple[str, str]]:
+        """Pairs of subwords that byte-pair encoding merges, in the order in which they were learned; none of words."""
+        return [(left, right) for left, right in json.loads(self._inner.to_str())["model"].get("merges", ())]
+
     def can_extend(self, word: str) -> bool:
         """Whether a word could be one entry of the vocabulary."""
         return self.settings.level == "word" and self.splitter is None and self.words(word) == [word]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
+from functools import partial
 from typing import Protocol
 
 from torch.nn.utils import clip_grad_norm_
@@ -20,6 +21,7 @@ from limner.training.losses import loss_terms
 from limner.training.optimizers import add_l2_gradient, set_learning_rates
 from limner.training.processes import StepLoss
 from limner.training.state import TrainState
+from limner.training.subwords import RandomSubwords
 
 
 class Objective(Protocol):
@@ -29,8 +31,8 @@ class Objective(Protocol):
         """Draw the batches of an epoch, numbered from 0: the rows of each batch."""
         ...
 
-    def batch(self, rows: Sequence[int]) -> Batch:
-        """Collate a batch; called in another thread."""
+    def batch(self, rows: Sequence[int], epoch: int) -> Batch:
+        """Collate a batch of an epoch, numbered from 0; called in another thread."""
         ...
 
     def loss(self, batch: Batch, epoch: int) -> StepLoss:
@@ -43,14 +45,15 @@ class CrossEntropy:
 
     def __init__(self, run: TrainingContext, examples: Examples) -> None:
         self.run, self.examples = run, examples
+        self.subwords = RandomSubwords.of(examples, run.settings)
 
     def epoch_batches(self, epoch: int) -> list[list[int]]:
         """Draw the batches of an epoch; see `Objective`."""
         return epoch_batches(self.examples, self.run.settings, epoch)
 
-    def batch(self, rows: Sequence[int]) -> Batch:
-        """Collate a batch."""
-        return self.examples.batch(rows)
+    def batch(self, rows: Sequence[int], epoch: int) -> Batch:
+        """Collate a batch of an epoch."""
+        return self.examples.batch(rows, None if self.subwords is None else self.subwords.of_epoch(epoch))
 
     def loss(self, batch: Batch, epoch: int) -> StepLoss:
         """Compute the mean loss of the tokens of a batch."""
@@ -77,7 +80,8 @@ def train_epoch(run: TrainingContext, objective: Objective) -> None:
     parameters = list(run.trained.model.parameters())
     run.trained.model.train()
     remaining = batches[state.batch :]
-    shares = prefetch(objective.batch, map(processes.rows, remaining), settings.prefetch)
+    collate = partial(objective.batch, epoch=state.epoch)
+    shares = prefetch(collate, map(processes.rows, remaining), settings.prefetch)
     for rows, batch in zip(remaining, shares, strict=True):
         began = time.perf_counter()
         set_learning_rates(optimizer, settings, state.step, state.epoch, total_steps)

@@ -130,7 +130,7 @@ class Matching:
         """Draw the batches of an epoch: the rows of each group, in random order."""
         return [group.rows for group in self._epoch_groups(epoch)]
 
-    def batch(self, rows: Sequence[int]) -> Batch:
+    def batch(self, rows: Sequence[int], epoch: int = 0) -> Batch:
         """Collate the sentences of a group with their images."""
         return self.examples.batch(rows)
 

@@ -69,7 +69,7 @@ class SelfCritical:
         lengths = [len(source or ()) for source in self.sources]
         return epoch_order(lengths, settings.batch_size, settings.bucket, settings.seed, epoch)
 
-    def batch(self, rows: Sequence[int]) -> Batch:
+    def batch(self, rows: Sequence[int], epoch: int = 0) -> Batch:
         """Collate images and source sentences."""
         features = self.run.training_set.features
         items = [self.inputs[row].item for row in rows]

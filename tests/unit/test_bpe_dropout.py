@@ -1,0 +1,194 @@
+"""BPE dropout: its limits, its distribution against enumeration, and trainings with it."""
+
+import itertools
+from collections import Counter
+from random import Random
+
+import pytest
+
+from limner.data.collection import Collection, write_items
+from limner.data.dataset import Examples, SourceLanguage, TargetLanguage
+from limner.data.examples import Item, Sentence
+from limner.errors import SettingsError
+from limner.runs.recipe import Recipe
+from limner.runs.trained_model import load_trained_model
+from limner.runs.training_settings import TrainingSettings
+from limner.text.bpe_dropout import BPEDropout
+from limner.text.tokenizer import TextSettings, Tokenizer
+from limner.text.vocab import SPECIAL_TOKENS, WORD_START
+from limner.training.loop import train
+from limner.training.subwords import RandomSubwords
+
+SENTENCES = [
+    "Ein Mann läuft am Strand entlang.",
+    "Eine Frau läuft mit dem Hund am Strand.",
+    "Männer und Frauen laufen, ein Hund entläuft.",
+    "Strandhunde laufen am Strand.",
+]
+
+
+def tokenizer_of(sentences=SENTENCES, **settings):
+    return Tokenizer.train(sentences, TextSettings(level="bpe", **{"max_size": 70, "lang": "de", **settings}))
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return tokenizer_of()
+
+
+def spelled(tokenizer, token_ids):
+    return [tokenizer.entries[token_id] for token_id in token_ids]
+
+
+@pytest.mark.parametrize(
+    ("sentences", "settings"),
+    [
+        pytest.param(SENTENCES, {}, id="moses"),
+        pytest.param(SENTENCES, {"tokenise": "unicode", "lowercase": False}, id="unicode"),
+        pytest.param(["狗在海滩上跑，狗在水里。", "A 狗 runs 狗在 fast."], {"lang": "zh", "max_size": 60}, id="han"),
+        pytest.param(SENTENCES * 9, {"split_compounds": True, "max_size": 80}, id="compounds"),
+    ],
+)
+def test_without_dropout_the_subwords_are_those_of_the_tokenizer(sentences, settings):
+    tokenizer = tokenizer_of(sentences, **settings)
+    segment = BPEDropout(tokenizer, 0.0)
+    for text in [*sentences, "Ein Ω läuftΩ x", ""]:
+        assert segment(tokenizer.encode(text), Random(1)) == tokenizer.encode(text)
+
+
+def test_with_all_merges_left_out_the_subwords_are_characters(tokenizer):
+    segment = BPEDropout(tokenizer, 1.0)
+    for text in SENTENCES:
+        characters = [*"".join(WORD_START + word for word in tokenizer.words(text))]
+        assert spelled(tokenizer, segment(tokenizer.encode(text), Random(1))) == characters
+
+
+@pytest.mark.parametrize("rate", [0.1, 0.5, 0.9])
+def test_the_words_stay_the_same(tokenizer, rate):
+    segment, random = BPEDropout(tokenizer, rate), Random(2)
+    drawn = {tuple(segment(tokenizer.encode(SENTENCES[0]), random)) for _ in range(50)}
+    assert len(drawn) > 10
+    assert {tokenizer.decode(token_ids) for token_ids in drawn} == {tokenizer.decode(tokenizer.encode(SENTENCES[0]))}
+
+
+def test_words_with_unknown_characters_keep_their_subwords(tokenizer):
+    token_ids = tokenizer.encode("läuftΩ")
+    assert SPECIAL_TOKENS.unk in token_ids
+    assert BPEDropout(tokenizer, 1.0)(token_ids, Random(1)) == token_ids
+
+
+def exact(tokens, merges, rate):
+    """Probability of every segmentation, from algorithm 1 of the paper: the first possible merge not left out."""
+    possible = sorted((merges.index(pair), at) for at, pair in enumerate(itertools.pairwise(tokens)) if pair in merges)
+    result = Counter({tokens: rate ** len(possible)})
+    for number, (_, at) in enumerate(possible):
+        share = (1 - rate) * rate**number
+        merged = (*tokens[:at], tokens[at] + tokens[at + 1], *tokens[at + 2 :])
+        for other, probability in exact(merged, merges, rate).items():
+            result[other] += share * probability
+    return result
+
+
+@pytest.mark.parametrize("rate", [0.1, 0.5])
+@pytest.mark.parametrize("word", ["läuft", "Strand", "Männer"])
+def test_the_distribution_is_that_of_enumeration(tokenizer, word, rate):
+    number, segment, random = 4000, BPEDropout(tokenizer, rate), Random(3)
+    token_ids = tokenizer.encode(word)
+    drawn = Counter(tuple(spelled(tokenizer, segment(token_ids, random))) for _ in range(number))
+    word = tokenizer.words(word)[0]
+    expected = exact(tuple(WORD_START + word), tokenizer.merges, rate)
+    assert sum(expected.values()) == pytest.approx(1)
+    assert set(drawn) <= set(expected)
+    for tokens, probability in expected.items():
+        deviation = (probability * (1 - probability) / number) ** 0.5
+        assert abs(drawn[tokens] / number - probability) <= 5 * deviation + 1e-9
+
+
+# Trainings
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("corpus")
+    texts = [(text, text.upper()) for text in SENTENCES] * 4
+    items = [
+        Item(f"{split}{row}", split, sentences=(Sentence("de", german), Sentence("en", english)))
+        for split, chosen in (("train", texts), ("val", texts[:2]))
+        for row, (german, english) in enumerate(chosen)
+    ]
+    write_items(folder, items)
+    return Collection.open(folder)
+
+
+def recipe_of(model=None, data=None, **training):
+    sizes = {"embedding_dim": 6, "hidden_dim": 8, "attention_dim": 7, "readout_dim": 6}
+    return Recipe.parse(
+        {
+            "data": {"lang": "de", "source_lang": "en", **(data or {})},
+            "text": {"lowercase": False, "level": "bpe", "max_size": 60},
+            "model": {"name": "nmt", **sizes, **(model or {})},
+            "training": {
+                "epochs": 3,
+                "batch_size": 6,
+                "metrics": [],
+                "precision": "fp32",
+                "bpe_dropout": 0.2,
+                **training,
+            },
+        }
+    )
+
+
+class Stop(Exception):
+    """Raised by a test to interrupt training."""
+
+
+def stop_at(step):
+    def progress(news):
+        if news.state.step == step:
+            raise Stop
+
+    return progress
+
+
+@pytest.mark.parametrize("moment", [2, 3, 4])  # 3 steps an epoch
+def test_a_resumed_run_equals_an_uninterrupted_one(corpus, tmp_path, moment):
+    recipe = recipe_of(ema_decay=0.9, save_every=1)
+    whole = train(recipe, corpus, tmp_path / "whole")
+    with pytest.raises(Stop):
+        train(recipe, corpus, tmp_path / "run", on_progress=stop_at(moment))
+    run = train(recipe, corpus, tmp_path / "run", resume=True)
+    assert (run / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
+
+
+def test_the_saved_tokenizer_is_that_of_a_training_without_dropout(corpus, tmp_path):
+    with_dropout = train(recipe_of(epochs=1), corpus, tmp_path / "with")
+    without = train(recipe_of(epochs=1, bpe_dropout=0), corpus, tmp_path / "without")
+    assert (with_dropout / "tokenizer.json").read_bytes() == (without / "tokenizer.json").read_bytes()
+    assert (with_dropout / "model.safetensors").read_bytes() != (without / "model.safetensors").read_bytes()
+
+
+def test_subwords_depend_on_epoch_and_row_and_not_on_the_order(corpus, tmp_path):
+    run = load_trained_model(train(recipe_of(epochs=1), corpus, tmp_path / "run"))
+    target, source = TargetLanguage("de", run.tokenizer), SourceLanguage("en", run.source_tokenizer)
+    examples = Examples.of_split(corpus, "train", target, None, source=source)
+    subwords = RandomSubwords.of(examples, TrainingSettings(bpe_dropout=0.3))
+    first, second = (examples.batch(range(8), subwords.of_epoch(epoch)) for epoch in (0, 1))
+    reverse = examples.batch(range(7, -1, -1), subwords.of_epoch(0))
+    assert first.target_out.tolist() == reverse.target_out.flip(0).tolist()
+    assert first.target_out.tolist() != second.target_out.tolist()
+    assert first.source.tolist() != second.source.tolist()
+    assert first.source[0].tolist() != first.source[4].tolist(), "equal sentences differ"
+    assert RandomSubwords.of(examples, TrainingSettings()) is None
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"text": {"level": "word"}}, {"text": {"level": "bpe", "max_size": 50}, "source_text": {"level": "word"}}],
+)
+def test_a_vocabulary_of_words_is_refused(changes):
+    values = {**recipe_of().model_dump(mode="json"), **changes}
+    if "source_text" not in changes:
+        values.pop("source_text")
+    with pytest.raises(SettingsError, match=r"training\.bpe_dropout=0\.2 .* set text\.level=bpe"):
+        Recipe.parse(values)

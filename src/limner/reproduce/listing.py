@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from limner.data.collection import Collection
 from limner.errors import CollectionError, SettingsError
+from limner.metrics.base import format_value
+from limner.report.provenance import duration
 from limner.reproduce import PROPERTY_TABLES, TABLES, find_table
+from limner.reproduce.book.record import MEASURED, read_records
 from limner.reproduce.properties import PropertyTable
-from limner.reproduce.tables import PublishedTable
+from limner.reproduce.tables import PublishedRow, PublishedTable, TableColumn
+from limner.runs.recipe import load_recipe
 
 
 class TableList(NamedTuple):
@@ -18,7 +23,7 @@ class TableList(NamedTuple):
     tables: tuple[PublishedTable | PropertyTable, ...]
 
     def to_markdown(self) -> str:
-        """Render the title, the data and the rows of each table."""
+        """Render the title, the data and the rows of each table, with their published scores and training times."""
         return "\n".join(line for entry in self.to_plain()["tables"] for line in _lines(entry))
 
     def to_plain(self) -> dict[str, Any]:
@@ -54,15 +59,79 @@ def open_collection(table: PublishedTable, path: Path | None) -> Collection:
 
 
 def _entry(table: PublishedTable | PropertyTable) -> dict[str, Any]:
-    made = [row.name for row in table.rows if row.recipe is not None]
-    published = [row.name for row in table.rows if row.recipe is None]
-    data = "no collection" if isinstance(table, PropertyTable) else table.needs
-    return {"table": table.name, "title": table.title, "data": data, "made": made, "published": published}
+    """A table as plain values: its rows with their published scores, and the training times of the book."""
+    if isinstance(table, PropertyTable):
+        columns: list[str] = list(table.columns)
+        rows = [_row(row.name, None if row.recipe is None else [], {"": list(row.published)}) for row in table.rows]
+        return {"table": table.name, "title": table.title, "data": "no collection", "columns": columns, "rows": rows}
+    shown = [column for column in table.columns if any(column.score in _scores(row) for row in table.rows)]
+    seconds = {
+        row.row: sum(seed.seconds for seed in row.seeds) / len(row.seeds)
+        for record in read_records(MEASURED)
+        if record.table == table.name
+        for row in record.rows
+    }
+    return {
+        "table": table.name,
+        "title": table.title,
+        "data": table.needs,
+        "columns": [column.label for column in shown],
+        "rows": [_row(row.name, _needs(row, table), _figures(row, shown), seconds.get(row.name)) for row in table.rows],
+    }
+
+
+def _row(
+    name: str, needs: list[str] | None, published: dict[str, list[str]], seconds: float | None = None
+) -> dict[str, Any]:
+    """A row as plain values; `needs` is None for a system that is not trained."""
+    time = None if seconds is None else round(seconds, 1)
+    trained = needs is not None
+    return {"row": name, "trained": trained, "needs": needs or [], "published": published, "seconds_of_a_seed": time}
+
+
+def _needs(row: PublishedRow, table: PublishedTable) -> list[str] | None:
+    """Languages and feature tables that a row needs; None if it is not trained."""
+    if row.recipe is None:
+        return None
+    if "{" in row.recipe:  # the recipe depends on the data set
+        return [f"features {' or '.join(row.features)} or of the recipe"] if row.features else []
+    recipe = load_recipe(f"{table.recipes}/{row.recipe}", list(row.changes))
+    languages = [] if recipe.data.source_lang is None else [f"{recipe.data.source_lang} to {recipe.data.lang}"]
+    return languages + [f"features {name}" for name in (row.features or recipe.features.tables)]
+
+
+def _scores(row: PublishedRow) -> set[str]:
+    return {score for values in row.published.values() for score in values}
+
+
+def _figures(row: PublishedRow, columns: Sequence[TableColumn]) -> dict[str, list[str]]:
+    """Published scores of a row as printed, '–' where there is none, by data set."""
+    return {
+        dataset: [
+            format_value(values[column.score] * column.scale, column.digits) + marks.get(column.score, "")
+            if column.score in values
+            else "–"
+            for column in columns
+        ]
+        for dataset, values in row.published.items()
+        for marks in [row.published_marks.get(dataset, {})]
+    }
 
 
 def _lines(entry: dict[str, Any]) -> list[str]:
-    lines = [f"{entry['table']}: {entry['title']}", f"  data: {entry['data']}", "  rows:"]
-    lines += [f"    {name}" for name in entry["made"]]  # one per line: names contain commas
-    if entry["published"]:
-        lines += ["  published only:", *(f"    {name}" for name in entry["published"])]
+    """Lines about a table: a row a line, because names contain commas."""
+    columns = ", ".join(entry["columns"]) or "none published"
+    lines = [f"{entry['table']}: {entry['title']}", f"  data: {entry['data']}", f"  published scores: {columns}"]
+    for heading, trained in (("rows", True), ("published only, of other authors or not implemented", False)):
+        rows = [row for row in entry["rows"] if row["trained"] == trained]
+        lines += [f"  {heading}:", *(f"    {_line(row)}" for row in rows)] if rows else []
     return lines
+
+
+def _line(row: dict[str, Any]) -> str:
+    figures = [
+        f"{' '.join(scores)}{f' ({dataset})' if dataset else ''}" for dataset, scores in row["published"].items()
+    ]
+    time = row["seconds_of_a_seed"]
+    measured = [] if time is None else [f"{duration(time)} a seed"]
+    return " | ".join([row["row"], *row["needs"], *figures, *measured])

@@ -10,6 +10,7 @@ import numpy as np
 
 from limner.files import write_text
 from limner.metrics.base import format_value
+from limner.report.provenance import duration
 from limner.reproduce import PROPERTY_TABLES, TABLES
 from limner.reproduce.book.record import RowRecord, TableRecord
 from limner.reproduce.book.verdicts import Effect, Order, effects, is_better, mean_of, orders, values_of
@@ -86,7 +87,7 @@ def _summary(table: PublishedTable, record: TableRecord) -> Iterator[str]:
     yield f"{len(record.rows)} of {sum(row.recipe is not None for row in table.rows)}"
     yield " to ".join(dict.fromkeys(str(one([len(row.seeds) for row in record.rows])) for one in (min, max)))
     yield "; ".join(f"{number} {verdict}" for verdict, number in _counts(effects(table, record))) or "–"
-    yield _duration(sum(seed.seconds for row in record.rows for seed in row.seeds))
+    yield duration(sum(seed.seconds for row in record.rows for seed in row.seeds))
 
 
 def _record(table: PublishedTable, record: TableRecord) -> Iterator[str]:
@@ -124,7 +125,7 @@ def _scores(table: PublishedTable, rows: Sequence[RowRecord]) -> Iterator[str]:
             made = ours[row.name]
             cells = [_ours(made, column) for column in columns]
             seeds = ", ".join(str(seed.seed) for seed in made.seeds)
-            time = _duration(float(np.mean([seed.seconds for seed in made.seeds])))
+            time = duration(float(np.mean([seed.seconds for seed in made.seeds])))
             yield f"| {name} | **Limner** | {' | '.join(cells)} | {seeds} | {time} |"
         elif row.recipe is not None:
             yield f"| {name} | Limner | {' | '.join('–' for _ in columns)} | none | |"
@@ -218,9 +219,3 @@ def _properties(name: str) -> Iterator[str]:
 def _not_trained(table: PublishedTable) -> Iterator[str]:
     """The published scores of a table that no record is about."""
     yield from (f"Not reproduced: needs {table.needs}.", "", *_scores(table, ()), "")
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 100:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"

@@ -9,7 +9,8 @@ import pytest
 from limner.data.collection import Collection, write_items
 from limner.data.dataset import Examples, SourceLanguage, TargetLanguage
 from limner.data.examples import Item, Sentence
-from limner.errors import SettingsError
+from limner.errors import RunError, SettingsError
+from limner.inference.load import load
 from limner.runs.recipe import Recipe
 from limner.runs.trained_model import load_trained_model
 from limner.runs.training_settings import TrainingSettings
@@ -192,3 +193,14 @@ def test_a_vocabulary_of_words_is_refused(changes):
         values.pop("source_text")
     with pytest.raises(SettingsError, match=r"training\.bpe_dropout=0\.2 .* set text\.level=bpe"):
         Recipe.parse(values)
+
+
+def test_runs_of_other_seeds_and_rates_form_an_ensemble_and_other_subwords_do_not(corpus, tmp_path):
+    runs = [
+        train(recipe_of(epochs=1, seed=seed, bpe_dropout=rate), corpus, tmp_path / f"run{seed}")
+        for seed, rate in ((1, 0.2), (2, 0.0))
+    ]
+    assert len(load(*runs).translate(["EIN MANN LÄUFT."], beam_size=2, n_best=2)[0]) == 2
+    joint = train(recipe_of(data={"joint_vocabulary": True}, epochs=1), corpus, tmp_path / "joint")
+    with pytest.raises(RunError, match=r"must share one vocabulary: .* the same text settings"):
+        load(runs[0], joint)

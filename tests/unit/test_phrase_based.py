@@ -10,6 +10,8 @@ from limner.data.examples import Item, Sentence
 from limner.decoding.scoring import score_examples
 from limner.errors import RunError, SettingsError
 from limner.evaluation.evaluate import evaluate
+from limner.export.folder import export
+from limner.export.language_model import export_language_model
 from limner.inference.translator import Translator
 from limner.runs.recipe import load_recipe
 from limner.runs.trained_model import load_trained_model
@@ -68,6 +70,9 @@ def test_the_test_split_is_translated_without_an_error(run, collection):
 def test_n_best_translations_differ_and_descend(run):
     (found,) = Translator.load(run).translate(["a red dog runs today ."], n_best=5)
     assert len({one.ids for one in found}) == len(found) > 1
+    weights = dict(load_trained_model(run).config.provenance["feature_weights"])
+    for one in found:
+        assert sum(weights[name] * value for name, value in one.features) == pytest.approx(one.score)
     assert [one.score for one in found] == sorted((one.score for one in found), reverse=True)
 
 
@@ -143,6 +148,28 @@ def test_forged_tables_are_refused(run, name, value):
     tables[name][-1] = value
     with pytest.raises(RunError, match="tables do not fit"):
         trained.model.load_state_dict(tables)
+
+
+def test_the_language_model_is_written_and_used_by_another_training(run, collection, tmp_path):
+    file = tmp_path / "lm.arpa"
+    model = load_trained_model(run).model.language_model()
+    assert export_language_model(run, file) == len(model.firsts)
+    untuned = ["model.tuning.method=none", f"model.language_model_file={file}"]
+    other = train(load_recipe("calixto2017/pbsmt", untuned), collection, tmp_path / "other")
+    again = load_trained_model(other).model.language_model()
+    sentence = [7, 5, 9]
+    assert again.score(sentence, again.table()) == pytest.approx(model.score(sentence, model.table()), abs=1e-4)
+    with pytest.raises(SettingsError, match=r"lm\.arpa: .* found up to 5; set model\.order=5"):
+        train(load_recipe("calixto2017/pbsmt", [*untuned, "model.order=3"]), collection, tmp_path / "third")
+    with pytest.raises(SettingsError, match="exists"):
+        export_language_model(run, file)
+    with pytest.raises(SettingsError, match="is inside the run"):
+        export_language_model(run, run / "lm.arpa")
+
+
+def test_a_translator_of_this_kind_has_no_graphs(run, tmp_path):
+    with pytest.raises(SettingsError, match="'phrase_based' cannot be exported: it has a search of its own"):
+        export(run, tmp_path / "graphs")
 
 
 def test_unknown_words_are_kept(run):

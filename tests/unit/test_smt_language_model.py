@@ -74,6 +74,27 @@ def test_words_out_of_the_vocabulary_are_cut_and_change_no_other_probability(sen
     assert (cut.firsts < 8).all()
 
 
+@pytest.mark.parametrize(
+    ("before", "after", "message"),
+    [
+        ("\\end\\", "", "not complete"),
+        ("ngram 3=", "ngram 3=1", "not complete"),
+        ("\\2-grams:", "\\3-grams:", r"arpa:\d+: expected the 2-grams"),
+        ("\\2-grams:\n", "\\2-grams:\nx\ta b\n", r"arpa:\d+: expected a log-probability, 2 words"),
+        ("\\2-grams:\n", "\\2-grams:\n0.5\ta b\n", r"arpa:\d+: expected a log-probability, 2 words"),
+        ("\\2-grams:\n", "\\2-grams:\n-1\ta\n", r"arpa:\d+: expected a log-probability, 2 words"),
+    ],
+)
+def test_a_damaged_file_is_refused(sentences, tmp_path, before, after, message):
+    file = tmp_path / "lm.arpa"
+    write_arpa(estimate(sentences, 3, 9), WORDS, file)
+    text = file.read_text()
+    assert before in text
+    file.write_text(text.replace(before, after))
+    with pytest.raises(RunError, match=message):
+        read_arpa(file, WORDS)
+
+
 @pytest.mark.parametrize("text", ["", "no ARPA file\n", "\\data\\\n\\1-grams:\nx\ta\n", "\\1-grams:\n-1\ta\n"])
 def test_a_file_that_is_no_arpa_file_is_refused(tmp_path, text):
     (tmp_path / "lm.arpa").write_text(text)

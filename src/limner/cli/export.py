@@ -8,26 +8,45 @@ from typing import Annotated, Literal
 import typer
 
 from limner.cli.app import USE, app
-from limner.cli.options import BackboneOption, CaptionerOption, JsonOption, LangOption, model_or_pretrained
+from limner.cli.options import (
+    BackboneOption,
+    CaptionerOption,
+    JsonOption,
+    LangOption,
+    model_or_pretrained,
+)
 from limner.cli.terminal import activity, echo, print_json, tab_separated
+from limner.errors import SettingsError
 
 
 @app.command(rich_help_panel=USE)
 def export(
-    out: Annotated[Path, typer.Argument(metavar="OUT", help="Folder to write; an exported model in it is replaced.")],
+    out: Annotated[
+        Path,
+        typer.Argument(
+            metavar="OUT", help="Folder to write; an exported model in it is replaced. With --format arpa, a new file."
+        ),
+    ],
     model: CaptionerOption = None,
     lang: LangOption = None,
-    format_: Annotated[Literal["onnx"], typer.Option("--format", help="Format of the graphs.")] = "onnx",
+    format_: Annotated[
+        Literal["onnx", "arpa"],
+        typer.Option("--format", help="onnx: the model as graphs; arpa: the language model of a phrase-based model."),
+    ] = "onnx",
     backbone: BackboneOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Export a captioner or translator as ONNX graphs, which run without torch and start in a fraction of the time.
 
-    `limner describe` and `limner translate` take the folder as --model. Other programs use `limner.runtime`.
+    `limner describe` and `limner translate` take the folder as --model. Other programs use `limner.runtime`. With
+    `--format arpa`, write the n-gram language model of a phrase-based model to a file, which KenLM and Moses read.
 
     Example: `limner export captioner --model runs/mrnn`
     """
     run = model_or_pretrained(model, lang, "export")
+    if format_ == "arpa":
+        _export_arpa(run, out, backbone=backbone, as_json=as_json)
+        return
     with activity("exporting the model"):
         from limner.export.folder import export as export_model
 
@@ -42,3 +61,17 @@ def export(
         echo(f"without a backbone ({result.no_backbone}): limner.runtime describes features, not files")
     if result.left_out:
         echo(f"without {', '.join(result.left_out)}, which need the run; captions of the run can differ")
+
+
+def _export_arpa(run: Path, out: Path, *, backbone: str | None, as_json: bool) -> None:
+    """Write the language model of a phrase-based model."""
+    if backbone is not None:
+        raise SettingsError("--backbone: a language model has none; leave it out, or choose --format onnx")
+    with activity("writing the language model"):
+        from limner.export.language_model import export_language_model
+
+        ngrams = export_language_model(run, out)
+    if as_json:
+        print_json({"file": str(out), "ngrams": ngrams})
+    else:
+        echo(tab_separated(out, f"{ngrams:,} n-grams"))

@@ -326,9 +326,17 @@ def _format_lines(
         for one in hypotheses:
             text = printable(" ".join(one.tokens) if tokenised else one.text)
             if several:
-                yield f"{number} ||| {text} ||| logprob= {one.log_prob:.4f} ||| {one.score:.4f}\n"
+                features = one.features or (("logprob", one.log_prob),)
+                values = " ".join(f"{name}= {value:.4f}" for name, value in features)
+                yield f"{number} ||| {text} ||| {values} ||| {one.score:.4f}\n"
             else:
                 yield tab_separated(text, *((f"{one.log_prob:.4f}",) if scores else ())) + "\n"
+
+
+def _json_values(one: Translation) -> dict[str, object]:
+    """Return the fields of a translation for JSON; one with features has no probability."""
+    values = {key: value for key, value in one._asdict().items() if key not in ("ids", "features")}
+    return values | {"log_prob": None, "features": dict(one.features)} if one.features else values
 
 
 def _format_json(
@@ -338,9 +346,7 @@ def _format_json(
         {
             "source": text,
             "image": None if image is None else str(image),
-            "translations": [
-                {key: value for key, value in one._asdict().items() if key != "ids"} for one in hypotheses
-            ],
+            "translations": [_json_values(one) for one in hypotheses],
         }
         for text, image, hypotheses in zip(texts, images, translations, strict=True)
     ]

@@ -32,6 +32,8 @@ class Hypothesis(NamedTuple):
 
     copied: tuple[str, ...] = ()
     """Source words in place of the unknown tokens, in their order; empty where the model copies none."""
+    features: tuple[tuple[str, float], ...] = ()
+    """Features whose weighted sum is the score, of a model without probabilities; `log_prob` is the score as well."""
 
     @property
     def token_log_probs(self) -> list[float] | None:

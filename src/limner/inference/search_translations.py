@@ -68,7 +68,7 @@ def _hypothesis(one: FoundTranslation, words: Sequence[str] | None) -> Hypothesi
     sources = {target: source for source, target in one.alignment}
     unknown = [position for position, token in enumerate(one.tokens) if token == SPECIAL_TOKENS.unk]
     copied = () if words is None else tuple(words[sources[position]] for position in unknown)
-    return Hypothesis(one.tokens, one.score, one.score, True, (), copied)
+    return Hypothesis(one.tokens, one.score, one.score, True, (), copied, one.features)
 
 
 def _require_settings(name: str, settings: DecodingSettings) -> None:

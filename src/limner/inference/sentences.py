@@ -80,6 +80,8 @@ class Translation(NamedTuple):
     """Token ids in the vocabulary of the model, without special tokens."""
     ended: bool = True
     """False where the translation was cut off at `max_length`."""
+    features: tuple[tuple[str, float], ...] = ()
+    """Features whose weighted sum is the score, of a model without probabilities; `log_prob` is the score as well."""
 
 
 EMPTY_TRANSLATION = Translation("", (), 0.0, 0.0)
@@ -95,7 +97,7 @@ def translation_of(tokenizer: Tokenizer, one: Hypothesis) -> Translation:
     """Return a hypothesis as a translation."""
     text = tokenizer.decode(one.tokens, detokenise=True, copied=one.copied)
     tokens = tokenizer.decode(one.tokens, copied=one.copied).split()
-    return Translation(text, tuple(tokens), one.log_prob, one.score, one.tokens, one.ended)
+    return Translation(text, tuple(tokens), one.log_prob, one.score, one.tokens, one.ended, one.features)
 
 
 def images_of_sentences(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
@@ -15,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from limner.bounds import Few, Order, PhraseLength, Reach
-from limner.errors import MissingExtraError, RunError
+from limner.errors import MissingExtraError, RunError, SettingsError
 from limner.models.protocols import ConditionalLMSettings, FoundTranslation, ModelInputs, ParallelCorpus
 from limner.settings import Settings
 
@@ -47,6 +48,9 @@ class PhraseBasedSettings(ConditionalLMSettings):
     language_model: Literal["pairs", "all"] = "pairs"
     """Sentences that the language model is estimated from: the target sides of the training pairs, or all sentences of
     the training split in the target language, those without a translation as well."""
+    language_model_file: Path | None = None
+    """ARPA file of a language model, which is used in place of an estimated one. Its words are those of the target
+    vocabulary; words of the vocabulary that it lacks have the probability of <unk>."""
     max_phrase_length: PhraseLength = 7
     """Maximum number of words of a phrase."""
     table_limit: Few = 20
@@ -134,13 +138,11 @@ class PhraseBased(nn.Module):
         require_compiler()
         from limner.smt.alignment import align
         from limner.smt.features import DEFAULT_WEIGHTS, FEATURES
-        from limner.smt.language_model import estimate
         from limner.smt.phrases import extract_all, score
         from limner.smt.tuning import TuningOptions, TuningSet, tune
 
         settings, sizes = self.settings, (self.source_vocab_size, self.vocab_size)
-        largest = max((max(one, default=0) for one in corpus.language_model), default=0)
-        lm = estimate(corpus.language_model, settings.order, max(self.vocab_size, largest + 1)).cut(self.vocab_size)
+        lm = self._language_model(corpus)
         logger.info("language model: %d n-grams of up to %d words", len(lm.firsts), settings.order)
         alignments = align(corpus.sources, corpus.targets)
         instances = extract_all(corpus.sources, corpus.targets, alignments, sizes, settings.max_phrase_length)
@@ -162,6 +164,27 @@ class PhraseBased(nn.Module):
             "tuning_bleu": [round(100 * value, 3) for value in history],
             "feature_weights": dict(zip(FEATURES, self.get_buffer("weights").tolist(), strict=True)),
         }
+
+    def _language_model(self, corpus: ParallelCorpus) -> LanguageModel:
+        """Estimate the language model, or read it from the file of the settings."""
+        from limner.smt.arpa import read_arpa
+        from limner.smt.language_model import estimate
+
+        order, file = self.settings.order, self.settings.language_model_file
+        if file is not None:
+            lm = read_arpa(file, corpus.target_words)
+            if lm.order != order:
+                raise SettingsError(
+                    f"{file}: expected n-grams of up to {order} words (model.order), found up to {lm.order}; set "
+                    f"model.order={lm.order}"
+                )
+            return lm
+        largest = max((max(one, default=0) for one in corpus.language_model), default=0)
+        return estimate(corpus.language_model, order, max(self.vocab_size, largest + 1)).cut(self.vocab_size)
+
+    def language_model(self) -> LanguageModel:
+        """Return the n-gram language model of the target language."""
+        return self._tables().lm
 
     def find_translations(
         self, sources: Sequence[Sequence[int]], n_best: int, beam_size: int
@@ -235,11 +258,14 @@ def require_compiler() -> None:
 
 
 def _found(candidate: PhrasalTranslation) -> FoundTranslation:
+    from limner.smt.features import FEATURES
+
     return FoundTranslation(
         candidate.tokens,
         candidate.score,
         tuple((one.source, one.target) for one in candidate.segments),
         tuple(point for one in candidate.segments for point in one.points),
+        tuple(zip(FEATURES, candidate.features.tolist(), strict=True)),
     )
 
 

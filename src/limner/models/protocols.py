@@ -245,6 +245,8 @@ class ParallelCorpus(NamedTuple):
     tuning_sources: Sequence[Sequence[int]]
     tuning_references: Sequence[Sequence[Sequence[int]]]
     """References of each of them; words that are not in the vocabulary have ids from its size on."""
+    target_words: Sequence[str]
+    """Entries of the target vocabulary."""
     seed: int
     """Seed of the tuning."""
 
@@ -260,6 +262,8 @@ class FoundTranslation(NamedTuple):
     translation."""
     alignment: tuple[tuple[int, int], ...]
     """Aligned source and target tokens."""
+    features: tuple[tuple[str, float], ...] = ()
+    """Names and values of the features whose weighted sum is the score."""
 
 
 @runtime_checkable

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -13,6 +15,13 @@ from limner.smt.language_model import IMPOSSIBLE, LanguageModel
 from limner.text.vocab import SPECIAL_TOKEN_STRINGS, SPECIAL_TOKENS
 
 LN10 = float(np.log(10))
+BLANKS = " \t\r"
+"""Characters between the fields of a line; words can have other kinds of spaces."""
+_BETWEEN, _HEADER, _COUNT = (
+    re.compile(f"[{BLANKS}]+"),
+    re.compile(r"\\(\d+)-grams:"),
+    re.compile(r"ngram (\d+) *= *(\d+)"),
+)
 
 
 def write_arpa(model: LanguageModel, entries: Sequence[str], path: Path) -> None:
@@ -73,23 +82,53 @@ def read_arpa(path: Path, entries: Sequence[str]) -> LanguageModel:
 
 
 def _ngrams(path: Path) -> Iterator[tuple[int, float, list[str], float]]:
-    """Read the n-grams of a file: order, log-probability, words, log-backoff; natural logarithms."""
-    order = 0
+    """Read the n-grams of a file: order, log-probability, words, log-backoff; natural logarithms.
+
+    Raises:
+        RunError: the file cannot be read, a line is not that of an n-gram, or n-grams are missing.
+    """
     try:
         text = read_bytes(path).decode()
     except (OSError, UnicodeDecodeError) as error:
         raise RunError(f"{path}: cannot be read as text ({error}); name an ARPA file") from None
+    order, ended = 0, False
+    stated: Counter[int] = Counter()
+    found: Counter[int] = Counter()
     for number, line in enumerate(text.split("\n"), 1):
-        line = line.strip()
-        if line.endswith("-grams:") and line.startswith("\\"):
+        line = line.strip(BLANKS)
+        if header := _HEADER.fullmatch(line):
             order += 1
-        elif line and order and not line.startswith("\\"):
-            fields = line.split()
-            try:
-                words, rest = fields[1 : order + 1], fields[order + 1 :]
-                values = [float(value) for value in (fields[0], *rest)]
-            except (ValueError, IndexError):
-                values, words = [], []
-            if len(words) != order or not 1 <= len(values) <= 2 or not np.isfinite(values).all():
-                raise RunError(f"{path}:{number}: expected a log-probability, {order} words and maybe a back-off")
-            yield order, values[0] * LN10, words, values[1] * LN10 if len(values) == 2 else 0.0
+            if int(header[1]) != order:
+                raise RunError(f"{path}:{number}: expected the {order}-grams, found '{line}'; copy the file again")
+        elif order == 0 and (count := _COUNT.fullmatch(line)):
+            stated[int(count[1])] = int(count[2])
+        elif line == "\\end\\":
+            ended = True
+            break
+        elif line and order:
+            found[order] += 1
+            yield order, *_ngram(line, order, f"{path}:{number}")
+    if order == 0:
+        raise RunError(f"{path}: expected an ARPA file, found no section of n-grams; name another file")
+    if not ended or found != stated:
+        raise RunError(
+            f"{path}: expected {_counts(stated)} and then '\\end\\', found {_counts(found)}; the file is not complete: "
+            "copy or create it again"
+        )
+
+
+def _ngram(line: str, order: int, where: str) -> tuple[float, list[str], float]:
+    """Read one line: log-probability, words, log-backoff."""
+    fields = [field for field in _BETWEEN.split(line) if field]
+    try:
+        words, rest = fields[1 : order + 1], fields[order + 1 :]
+        values = [float(value) for value in (fields[0], *rest)]
+    except ValueError:
+        values, words = [], []
+    if len(words) != order or not 1 <= len(values) <= 2 or not np.isfinite(values).all() or values[0] > 0:
+        raise RunError(f"{where}: expected a log-probability, {order} words and maybe a back-off; correct the line")
+    return values[0] * LN10, words, values[1] * LN10 if len(values) == 2 else 0.0
+
+
+def _counts(counts: Counter[int]) -> str:
+    return ", ".join(f"{count} {order}-grams" for order, count in sorted(counts.items())) or "no n-grams"

@@ -72,7 +72,8 @@ def parallel_corpus(run: TrainingContext) -> ParallelCorpus:
         logger.info("language model: %d sentences, %d pairs", len(language_model), len(pairs))
     sources, targets = zip(*pairs, strict=True)
     tuning_sources, references = zip(*tuning, strict=True)
-    return ParallelCorpus(sources, targets, language_model, tuning_sources, references, run.settings.seed)
+    entries = run.trained.tokenizer.entries
+    return ParallelCorpus(sources, targets, language_model, tuning_sources, references, entries, run.settings.seed)
 
 
 def _sentences(run: TrainingContext, words: _Words) -> Iterable[list[int]]:

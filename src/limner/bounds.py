@@ -167,6 +167,8 @@ Rate = Annotated[float, Bounds(0, 1, whole=False, high_excluded=True)]
 # Weights of sums, and other factors.
 Alpha = Annotated[float, Bounds(0, 10, whole=False)]
 """Weight of the marginal log-probability of a sentence."""
+Threshold = Annotated[float, Bounds(0, 100, whole=False)]
+"""Threshold of the activation of k-means filters."""
 Weight = Annotated[float, Bounds(0, 1e6, whole=False)]
 """Weight in a sum, coefficient, tolerance or pseudo-count."""
 PositiveWeight = Annotated[float, Bounds(0, 1e6, whole=False, low_excluded=True)]

@@ -62,6 +62,7 @@ OPTIONS = {
         "--seed": ("-1", "9" * 23),
     },
     "kmeans c --out f.safetensors": {
+        "--activation": ("soft", "none"),
         "--size": ("-5", "0", "100000"),
         "--patch": ("0", "-1", "65", "x"),
         "--filters": ("0", "3", "1000000000"),
@@ -69,6 +70,7 @@ OPTIONS = {
         "--patches": ("0", "-1", "1" + "0" * 13),
         "--seed": ("-1", "9" * 23),
     },
+    "kmeans c --out f.safetensors --activation soft-threshold": {"--alpha": ("-0.1", "101", "nan", "x")},
     "search 'a red ball' --model captioner --collection c": {
         "--count": ("0", "-1", "x"),
         "--max-scored": ("0", "-1", "1e20", "x"),

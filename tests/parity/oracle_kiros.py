@@ -259,11 +259,20 @@ def triangle(patch: Array, centroids: Array) -> Array:
     return np.array([max(0.0, mean - z_k) for z_k in z])
 
 
-def encode(image: Array, r: int, m: Array, W: Array, centroids: Array) -> Array:
-    """Feature maps (H-r+1, W-r+1, k_f) of an image (H, W, 3) of values 0-255; centroids (k_f, 3rr)."""
+def soft_threshold(patch: Array, centroids: Array, alpha: float) -> Array:
+    """f_k = max(0, D_k . x - alpha) of the whitened patch x, (k_f,)."""
+    return np.array([max(0.0, float(centroid @ patch) - alpha) for centroid in centroids])
+
+
+def encode(image: Array, r: int, m: Array, W: Array, centroids: Array, alpha: float | None = None) -> Array:
+    """Feature maps (H-r+1, W-r+1, k_f) of an image (H, W, 3) of values 0-255; centroids (k_f, 3rr).
+
+    The activation is the triangle, or with alpha the soft threshold.
+    """
     maps = np.zeros((image.shape[0] - r + 1, image.shape[1] - r + 1, len(centroids)))
     for top, left, patch in patches_of(image, r):
-        maps[top, left] = triangle(W @ (contrast_normalise(patch) - m), centroids)
+        x = W @ (contrast_normalise(patch) - m)
+        maps[top, left] = triangle(x, centroids) if alpha is None else soft_threshold(x, centroids, alpha)
     return maps
 
 

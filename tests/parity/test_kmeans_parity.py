@@ -25,13 +25,13 @@ def random():
     return np.random.default_rng(3)
 
 
-def whitened_filters(random):
+def whitened_filters(random, **activation):
     """A whitening fitted to patches, by the oracle, and centroids drawn at random, in our order."""
     patches = np.stack([oracle.contrast_normalise(row) for row in random.integers(0, 256, (200, DEPTH))])
     mean, whitening = oracle.whitening(patches)
     centroids = random.normal(size=(COUNT, DEPTH))
     centroids /= np.linalg.norm(centroids, axis=1, keepdims=True)
-    settings = KMeansSettings(size=SIZE, patch=PATCH, filters=COUNT, grid=GRID, patches=200)
+    settings = KMeansSettings(size=SIZE, patch=PATCH, filters=COUNT, grid=GRID, patches=200, **activation)
     tensors = (torch.from_numpy(values).float() for values in (mean, whitening, centroids))
     return Filters(settings, *tensors), (mean, whitening, centroids)
 
@@ -43,16 +43,18 @@ def random_images(random):
     return np.stack([noise, ramp.round(), almost_white]).astype(np.uint8)
 
 
-def test_maps_equal_the_equations(random, tmp_path):
-    filters, (mean, whitening, centroids) = whitened_filters(random)
+@pytest.mark.parametrize("alpha", [None, 0.0, 0.6])
+def test_maps_equal_the_equations(random, tmp_path, alpha):
+    activation = {} if alpha is None else {"activation": "soft-threshold", "alpha": alpha}
+    filters, (mean, whitening, centroids) = whitened_filters(random, **activation)
     save_filters(tmp_path / "filters.safetensors", filters)
     shown = random_images(random)
     maps = KMeansBackbone(tmp_path / "filters.safetensors")(shown[:, None])["maps"]
-    assert maps.shape == (3, COUNT, GRID, GRID)
+    assert maps.shape == (3, COUNT, GRID, GRID) and (maps[0] > 0).any()
     order = CHANNELS_LAST
     for image, ours in zip(shown, maps, strict=True):
         full = oracle.encode(
-            image.astype(np.float64), PATCH, mean[order], whitening[np.ix_(order, order)], centroids[:, order]
+            image.astype(np.float64), PATCH, mean[order], whitening[np.ix_(order, order)], centroids[:, order], alpha
         )
         expected = oracle.max_pool_grid(full, GRID).transpose(2, 0, 1)
         # float16 keeps eleven binary digits

@@ -19,7 +19,7 @@ from transformers import ResNetConfig, ResNetModel, ViTConfig, ViTForImageClassi
 from limner.errors import BackboneError, FeatureError, SettingsError
 from limner.features.encoders import transformers
 from limner.features.encoders.base import BackboneOptions
-from limner.features.encoders.classic import VGG19, AlexNet
+from limner.features.encoders.classic import AlexNet, vgg16, vgg19
 from limner.features.encoders.load import load_backbone, load_backbone_for
 from limner.features.encoders.network import NetworkBackbone, PretrainedNetwork
 from limner.features.preprocessing import Preprocessing
@@ -262,13 +262,15 @@ def test_preprocessing_agrees_with_transformers(tmp_path):
     np.testing.assert_allclose(ours.transpose(2, 0, 1), expected, atol=1e-5)
 
 
+VGG16_LAYERS = [0, 2, 5, 7, 10, 12, 14, 17, 19, 21, 24, 26, 28]
 VGG_LAYERS = [0, 2, 5, 7, 10, 12, 14, 16, 19, 21, 23, 25, 28, 30, 32, 34]
 
 
 @pytest.mark.parametrize(
     ("network", "features", "classifier", "last"),
     [
-        (VGG19, VGG_LAYERS, [0, 3, 6], (512, 512, 3, 3)),
+        (vgg16, VGG16_LAYERS, [0, 3, 6], (512, 512, 3, 3)),
+        (vgg19, VGG_LAYERS, [0, 3, 6], (512, 512, 3, 3)),
         (AlexNet, [0, 3, 6, 8, 10], [1, 4, 6], (256, 256, 3, 3)),
     ],
 )
@@ -290,7 +292,7 @@ def thin_weights(network):
 
 @pytest.mark.parametrize(
     ("name", "network", "grid", "side"),
-    [("vgg19", VGG19, (196, 512), 14), ("alexnet", AlexNet, (169, 256), 13)],
+    [("vgg16", vgg16, (196, 512), 14), ("vgg19", vgg19, (196, 512), 14), ("alexnet", AlexNet, (169, 256), 13)],
 )
 def test_classic_networks_return_fc7_and_the_last_convolution(tmp_path, name, network, grid, side):
     file = tmp_path / "weights.pth"
@@ -298,7 +300,9 @@ def test_classic_networks_return_fc7_and_the_last_convolution(tmp_path, name, ne
     backbone = load_backbone(f"{name}:{file}", kind="both")
     assert [(spec.name, spec.shape) for spec in backbone.specs] == [(name, (4096,)), (f"{name}.grid", grid)]
     assert backbone.specs[1].grid_size == (side, side)
-    last = load_backbone(f"{name}:{file}", layer="conv5_4" if name == "vgg19" else "conv5", kind="grid")
+    last = load_backbone(
+        f"{name}:{file}", layer={"vgg16": "conv5_3", "vgg19": "conv5_4"}.get(name, "conv5"), kind="grid"
+    )
     assert last.specs[0].shape == grid
 
 
@@ -309,6 +313,15 @@ def test_classic_layer_fc7_is_the_default_vector_and_no_grid(tmp_path, image):
     np.testing.assert_array_equal(encode(default, image)["pooled"], encode(named, image)["pooled"])
     with pytest.raises(BackboneError, match="returns one vector, not a grid"):
         load_backbone(f"alexnet:{file}", layer="fc7", kind="grid")
+
+
+@pytest.mark.parametrize(("network", "number"), [(vgg16, 15), (vgg19, 18)])
+def test_fc7_of_vgg16_is_the_fifteenth_layer_with_weights(network, number):
+    """Mao et al. (2015), section 4, read the "15th layer of VggNet"; fc7 of VGG-19 is the 18th."""
+    with torch.device("meta"):
+        module = network()
+    weighted = [name for name, layer in module.named_modules() if isinstance(layer, torch.nn.Conv2d | torch.nn.Linear)]
+    assert weighted[number - 1] == "classifier.3" and len(weighted) == number + 1
 
 
 def test_classic_weights_are_read_from_safetensors_too(tmp_path):

@@ -191,9 +191,9 @@ def test_a_full_disk_keeps_the_old_file(learned, file, monkeypatch):
     assert [path.name for path in file.parent.iterdir()] == [file.name]
 
 
-def hand_made(path, size, grid, centroids):
+def hand_made(path, size, grid, centroids, **activation):
     """Filters of 2 x 2 pixels without whitening."""
-    settings = KMeansSettings(size=size, patch=2, filters=len(centroids), grid=grid)
+    settings = KMeansSettings(size=size, patch=2, filters=len(centroids), grid=grid, **activation)
     rows = torch.tensor([[value for _ in range(3) for value in centroid] for centroid in centroids]) / 12**0.5
     save_filters(path, Filters(settings, torch.zeros(12), torch.eye(12), rows))
     return KMeansBackbone(path)
@@ -212,6 +212,40 @@ def test_maps_by_hand(tmp_path):
     expected[0, ::2, :, 1] = 1
     assert maps == pytest.approx(expected, abs=2e-3)
     assert maps.dtype == np.float16
+
+
+def test_soft_threshold_by_hand(tmp_path):
+    """The edge has the product sqrt(12) with its own filter and the opposite sign with the other one."""
+    edge, opposite = [-1.0, 1.0, -1.0, 1.0], [1.0, -1.0, 1.0, -1.0]
+    backbone = hand_made(tmp_path / "filters", 4, 3, [edge, opposite] * 2, activation="soft-threshold", alpha=1.5)
+    image = np.zeros((1, 4, 4, 3), dtype=np.uint8)
+    image[:, :, 2:] = 255
+    expected = np.zeros((4, 3, 3))
+    expected[::2, :, 1] = 12**0.5 - 1.5
+    assert backbone(image[None])["maps"][0] == pytest.approx(expected, abs=2e-3)
+
+
+def test_the_activation_is_part_of_the_fingerprint_and_the_default_one_is_not_named(learned, tmp_path):
+    """Files and features of the triangle activation are those of versions that had no other one."""
+    specs = {}
+    for name, activation in {
+        "triangle": {},
+        "quarter": {"activation": "soft-threshold"},
+        "half": {"activation": "soft-threshold", "alpha": 0.5},
+    }.items():
+        path = tmp_path / f"{name}.safetensors"
+        save_filters(path, learned._replace(settings=SMALL.model_copy(update=activation)))
+        specs[name] = load_backbone(f"kmeans:{path}").specs[0]
+    assert {name: spec.layer for name, spec in specs.items()} == {
+        "triangle": None,
+        "quarter": "soft-threshold(0.25)",
+        "half": "soft-threshold(0.5)",
+    }
+    assert len({spec.fingerprint for spec in specs.values()}) == 3
+    assert "layer soft-threshold(0.5)" in str(specs["half"])
+    assert b"activation" not in (tmp_path / "triangle.safetensors").read_bytes()
+    moved = load_backbone_for([specs["half"]], f"kmeans:{tmp_path / 'half.safetensors'}")
+    assert moved.specs[0].fingerprint == specs["half"].fingerprint
 
 
 def test_regions_overlap_where_the_grid_does_not_divide_the_maps(tmp_path):
@@ -275,6 +309,8 @@ def test_extraction_and_new_images_agree(stripes, file, tmp_path):
         ({"size": 12, "patch": 6}, "expected a grid no larger than the maps, got grid 9 for maps of side 7"),
         ({"filters": 3}, "expected at least 4 filters, got 3: models take maps of three channels for pixels"),
         ({"fitlers": 12}, "fitlers"),
+        ({"alpha": 0.5}, "alpha 0.5 has no effect on the triangle activation"),
+        ({"activation": "soft"}, "should be 'triangle' or 'soft-threshold'"),
     ],
 )
 def test_invalid_settings_are_refused(values, message):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -18,6 +18,7 @@ from limner.bounds import (
     Regions,
     Seed,
     Several,
+    Threshold,
     Views,
 )
 from limner.cli.app import DATA, app
@@ -30,6 +31,7 @@ from limner.cli.options import (
     Number,
     RayOption,
     given,
+    refuse,
 )
 from limner.cli.terminal import echo, err, print_json, print_next, progress_bar, progress_bars
 from limner.errors import SettingsError
@@ -46,8 +48,8 @@ EncoderOption = Annotated[
     str,
     typer.Option(
         "--backbone",
-        help="efficientnet-lite2 (built in), hub id, folder in transformers format, vgg19:FILE, alexnet:FILE, "
-        "kmeans:FILE, pixels:64 (the pixels themselves, 64 x 64), or logmel for audio files.",
+        help="efficientnet-lite2 (built in), hub id, folder in transformers format, vgg16:FILE, vgg19:FILE, "
+        "alexnet:FILE, kmeans:FILE, pixels:64 (the pixels themselves, 64 x 64), or logmel for audio files.",
     ),
 ]
 LayerOption = Annotated[
@@ -149,6 +151,19 @@ NumPatchesOption = Annotated[
 ]
 SplitOption = Annotated[str, typer.Option("--split", help="Split to learn from.")]
 SeedOption = Annotated[int | None, typer.Option("--seed", help="Random seed; default: 1.", parser=Number(Seed))]
+ActivationOption = Annotated[
+    Literal["triangle", "soft-threshold"] | None,
+    typer.Option("--activation", help="Activation of the filters, with which images are encoded; default: triangle."),
+]
+AlphaOption = Annotated[
+    float | None,
+    typer.Option(
+        "--alpha",
+        help="With --activation soft-threshold: threshold of the product of a whitened patch and a filter; default: "
+        "0.25.",
+        parser=Number(Threshold),
+    ),
+]
 SheetOption = Annotated[
     Path | None, typer.Option("--sheet", metavar="FILE", help="Write an image of the filters as a PNG file.")
 ]
@@ -238,6 +253,8 @@ def kmeans(
     patches: NumPatchesOption = None,
     split: SplitOption = "train",
     seed: SeedOption = None,
+    activation: ActivationOption = None,
+    alpha: AlphaOption = None,
     sheet: SheetOption = None,
     force: ForceOption = False,
     as_json: JsonOption = False,
@@ -246,6 +263,8 @@ def kmeans(
 
     Example: `limner kmeans collections/flickr8k --out filters.safetensors`
     """
+    if activation != "soft-threshold":
+        refuse({"--alpha": alpha}, "has an effect only with --activation soft-threshold; leave it out")
     _claim_filters(out, force)
     if sheet is not None:
         claim_file(sheet, "--sheet", force=force)
@@ -256,6 +275,7 @@ def kmeans(
     if sheet is not None:
         require_sheet_suffix(sheet)
     values = given(size=size, patch=patch, filters=filters, grid=grid, patches=patches, seed=seed)
+    values |= given(activation=activation, alpha=alpha)
     settings = KMeansSettings.parse(values, "kmeans")
     with progress_bar("learning filters") as bar:
         learned = learn_filters(Collection.open(collection), settings, split=split, on_progress=bar)

@@ -4,7 +4,7 @@ Kiros et al. (2014), section 5, after Coates and Ng (2011): patches of training 
 whitened, and spherical k-means learns a dictionary of filters. `encoders.kmeans` encodes images with it.
 
 Choices that the papers leave open: a patch is assigned to the centroid with the largest signed product, because the
-activation is one-sided: an edge and its opposite get separate filters. Centroids are updated after each mini-batch
+activations are one-sided: an edge and its opposite get separate filters. Centroids are updated after each mini-batch
 instead of each pass.
 
 Shapes: D is the size of a patch, 3 * patch * patch (channel-major, then row-major); K is the number of filters.
@@ -17,7 +17,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -28,7 +28,7 @@ from pydantic import model_validator
 from torch import Tensor
 from torch.nn import functional as F
 
-from limner.bounds import Epochs, FilterCount, GridSide, PatchSide, Seed, Several
+from limner.bounds import Epochs, FilterCount, GridSide, PatchSide, Seed, Several, Threshold
 from limner.errors import BackboneError, CollectionError, MediaError
 from limner.features.preprocessing import Preprocessing, preprocess, raw_pixels
 from limner.files.structured import StructureError, parse_json
@@ -70,9 +70,16 @@ class KMeansSettings(Settings):
     """Number of passes of k-means over the patches."""
     seed: Seed = 1
     """Seed of the drawn patches and initial centroids."""
+    activation: Literal["triangle", "soft-threshold"] = "triangle"
+    """Activation of the filters: 'triangle', max(0, mean(z) - z_k) with the distances z to the centroids (Coates, Lee
+    and Ng, 2011), or 'soft-threshold', max(0, D_k x - alpha) (Coates and Ng, 2011)."""
+    alpha: Threshold = 0.25
+    """Threshold alpha of the activation 'soft-threshold'."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
+        if self.activation == "triangle" and "alpha" in self.model_fields_set:
+            raise ValueError(f"alpha {self.alpha:g} has no effect on the triangle activation; leave it out")
         if self.filters < 4:
             raise ValueError(
                 f"expected at least 4 filters, got {self.filters}: models take maps of three channels for pixels"
@@ -85,6 +92,11 @@ class KMeansSettings(Settings):
                 f"(size {self.size} - patch {self.patch} + 1); use a smaller grid or a larger size"
             )
         return self
+
+    @property
+    def activation_name(self) -> str | None:
+        """Name of the activation in specifications of features; None for the triangle activation, the default."""
+        return None if self.activation == "triangle" else f"{self.activation}({self.alpha:g})"
 
     @property
     def positions(self) -> int:
@@ -304,7 +316,10 @@ def save_filters(path: Path, filters: Filters) -> None:
         RunError: the file cannot be written.
     """
     tensors = {name: values for name, values in filters._asdict().items() if name != "settings"}
-    save_tensors(path, tensors, {_FACTS_KEY: filters.settings.model_dump(mode="json")})
+    settings = filters.settings
+    # Without the default activation, a file has the bytes, and its features the fingerprint, that they always had.
+    usual = {"activation", "alpha"} if settings.activation_name is None else set[str]()
+    save_tensors(path, tensors, {_FACTS_KEY: settings.model_dump(mode="json", exclude=usual)})
 
 
 def load_filters(path: Path) -> Filters:

@@ -44,7 +44,8 @@ class FeatureSpec(Settings):
     backbone: str
     """Name of a built-in backbone, base name of the hub id or the folder, or the weight file's architecture."""
     layer: str | None = None
-    """Module whose output the features are; None for the last layer."""
+    """Module whose output the features are; None for the last layer. Of k-means filters, the activation; None for the
+    triangle activation."""
     grid_size: tuple[GridSide, GridSide] | None = None
     """Height and width of a grid in locations; L is their product, in row-major order."""
     regions: RegionRows | None = None

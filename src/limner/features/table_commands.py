@@ -13,6 +13,7 @@ TABLE_OPTIONS = {
     "lite2.grid": f"{_LITE2} --kind both --size 300 --resize squash --views 2 --name lite2",
     "lite2_16.grid": f"{_LITE2} --layer stage5 --kind grid --size 256 --resize squash --name lite2_16",
     "mobilenet_v2_regions": f"{_MOBILENET} --boxes FILE --name mobilenet_v2_regions",
+    "vgg16": "--backbone vgg16:FILE --name vgg16",
     "vgg19": "--backbone vgg19:FILE --name vgg19",
     "vgg19.grid": "--backbone vgg19:FILE --kind both --name vgg19",
     "vgg19_regions": "--backbone vgg19:FILE --boxes FILE --regions 4 --name vgg19_regions",

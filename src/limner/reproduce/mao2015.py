@@ -9,8 +9,8 @@ from limner.reproduce.tables import PublishedRow, PublishedTable, TableColumn, r
 
 RECIPES = "mao2015"
 RECIPE = "{dataset}"
-ALEXNET, VGGNET = ("alexnet",), ("vgg19",)
-"""Feature tables of the backbones of the paper."""
+ALEXNET, VGGNET = ("alexnet",), ("vgg16", "vgg19")
+"""Feature tables of the backbones of the paper; the "15th layer" of section 4 is fc7 of VGG-16."""
 BEAM = ("decoding.beam_size=3",)
 """Beam search of Table 7; the paper does not state its size."""
 PERPLEXITY = TableColumn("perplexity", "PPL", 2)
@@ -22,8 +22,8 @@ RETRIEVAL = tuple(
     for score, heading in (("r1", "R@1"), ("r5", "R@5"), ("r10", "R@10"), ("median_rank", "Med r"))
 )
 FEATURES_NOTE = (
-    "A row reads the features of the paper's backbone, the table 'alexnet' or 'vgg19', if the collection has it, and "
-    "otherwise those of its recipe. "
+    "A row reads the features of the paper's backbone, the table 'alexnet' or 'vgg16', if the collection has it; "
+    "for VGG then the table 'vgg19'; otherwise those of its recipe. "
 )
 RETRIEVAL_NOTE = (
     "R@K in percent, and the median rank of the first correct result. Sentences are ranked for an image by their "

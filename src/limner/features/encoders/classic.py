@@ -1,7 +1,8 @@
-"""VGG-19 and AlexNet, the networks of the first captioning papers, with torchvision's parameter names."""
+"""VGG-16, VGG-19 and AlexNet, the networks of the first captioning papers, with torchvision's parameter names."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
@@ -14,17 +15,22 @@ from limner.features.preprocessing import parse_processor_config
 from limner.storage.tensors import load_tensors
 
 
-class VGG19(nn.Module):
-    """VGG-19 (Simonyan and Zisserman, 2015, configuration E): conv5_4 as grid features, fc7 as pooled features.
+class VGG(nn.Module):
+    """A VGG network (Simonyan and Zisserman, 2015): its last convolution as grid features, fc7 as pooled features.
 
-    At 224 x 224 pixels, conv5_4 (after ReLU, before pooling) is 14 x 14 x 512 and fc7 has 4,096 values.
+    At 224 x 224 pixels, the last convolution (after ReLU, before pooling) is 14 x 14 x 512 and fc7 has 4,096 values.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, convolutions: Sequence[int]) -> None:
+        """Build the network.
+
+        Args:
+            convolutions: number of convolutions in each of the five blocks.
+        """
         super().__init__()
         layers: list[nn.Module] = []
         channels = 3
-        for width, count in ((64, 2), (128, 2), (256, 4), (512, 4), (512, 4)):
+        for width, count in zip((64, 128, 256, 512, 512), convolutions, strict=True):
             for _ in range(count):
                 layers += [nn.Conv2d(channels, width, 3, padding=1), nn.ReLU()]
                 channels = width
@@ -43,6 +49,16 @@ class VGG19(nn.Module):
 
     def forward(self, pixels: Tensor) -> dict[str, Tensor]:
         return _forward(self.features, self.avgpool, self.classifier, pixels)
+
+
+def vgg16() -> VGG:
+    """Build VGG-16 (configuration D): fc7 is the fifteenth layer with weights, that of Mao et al. (2015), section 4."""
+    return VGG((2, 2, 3, 3, 3))
+
+
+def vgg19() -> VGG:
+    """Build VGG-19 (configuration E): conv5_4 and fc7 are the features of Calixto et al. (2016), section 2."""
+    return VGG((2, 2, 4, 4, 4))
 
 
 class AlexNet(nn.Module):
@@ -80,9 +96,10 @@ class AlexNet(nn.Module):
         return _forward(self.features, self.avgpool, self.classifier, pixels)
 
 
-CLASSIC: dict[str, type[VGG19 | AlexNet]] = {"vgg19": VGG19, "alexnet": AlexNet}
+CLASSIC: dict[str, Callable[[], VGG | AlexNet]] = {"vgg16": vgg16, "vgg19": vgg19, "alexnet": AlexNet}
 
 _LAYER_NAMES = {
+    "vgg16": {"conv4_3": "features.22", "conv5_3": "features.29", "fc6": "classifier.1", "fc7": "classifier.4"},
     "vgg19": {"conv4_4": "features.26", "conv5_4": "features.35", "fc6": "classifier.1", "fc7": "classifier.4"},
     "alexnet": {"conv5": "features.11", "fc6": "classifier.2", "fc7": "classifier.5"},
 }
@@ -97,7 +114,7 @@ def _forward(
 
 
 def load_classic(name: str, file: Path) -> PretrainedNetwork:
-    """Load VGG-19 or AlexNet with the weights of a `.pth` or `.safetensors` file.
+    """Load VGG-16, VGG-19 or AlexNet with the weights of a `.pth` or `.safetensors` file.
 
     Args:
         name: key of `CLASSIC`.

@@ -1,7 +1,9 @@
 """Feature maps of filters learned by k-means: Kiros et al. (2014), section 5, after Coates and Ng (2011).
 
-An image is encoded as one coarse map per filter of the triangle activation, max(0, mean(z) - z_k), which is the "soft
-activation" that the paper does not define.
+An image is encoded as one coarse map per filter. The paper's "soft activation encoding" has no equation; there are two
+readings. The triangle activation max(0, mean(z) - z_k) is what Coates, Lee and Ng (2011) use with k-means. The soft
+threshold max(0, D_k x - alpha) is that of the paper's reference [22], Coates and Ng (2011), where -D_k x is encoded as
+well: Kiros et al. have as many maps as filters, so these maps are left out.
 
 Shapes: D is the size of a patch, 3 * patch * patch (channel-major, then row-major); K is the number of filters.
 """
@@ -14,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from torch import Tensor
 from torch.nn import functional as F
 
 from limner.features.encoders.base import EncoderInput
@@ -49,6 +52,7 @@ class KMeansBackbone:
             kind="maps",
             shape=(settings.filters, settings.grid, settings.grid),
             backbone="kmeans",
+            layer=settings.activation_name,
             preprocessing=self.preprocessing.model_dump(mode="json"),
             weights_sha256=hashlib.sha256(read_bytes(path)).hexdigest(),
             source=f"kmeans:{path.resolve()}",
@@ -71,19 +75,31 @@ class KMeansBackbone:
 
     @torch.inference_mode()
     def _encode(self, image: Pixels) -> FeatureArray:
-        """Compute the max-pooled triangle activations of an image (H, W, 3); Coates and Ng (2011), section 3.
-
-        f_k = max(0, mean(z) - z_k), where z_k is the Euclidean distance of the whitened patch to centroid k.
-        """
+        """Compute the max-pooled activations of an image (H, W, 3)."""
         settings = self._filters.settings
         channels = torch.from_numpy(image.transpose(2, 0, 1).astype(np.float32))
         patches = F.unfold(channels[None], settings.patch)[0]  # (D, n * n)
         outputs = self._weights @ normalise(patches.T).T - self._offset
         whitened, products = outputs[: len(patches)], outputs[len(patches) :]
-        distances = (whitened.square().sum(0) - 2 * products + self._lengths).clamp(min=0).sqrt()
-        activations = distances.mean(0) - distances  # (K, n * n)
+        activations = self._activate(whitened, products)  # (K, n * n)
         maps = activations.view(settings.filters, settings.positions, settings.positions)
         # max(0, .) commutes with max-pooling, so it is applied to the smaller result.
         pooled = F.adaptive_max_pool2d(maps, settings.grid).clamp(min=0)
         values: FeatureArray = pooled.numpy().astype(np.float16)
         return values
+
+    def _activate(self, whitened: Tensor, products: Tensor) -> Tensor:
+        """Compute the activations f_k of patches before the maximum with zero, (K, n * n).
+
+        Triangle: mean(z) - z_k, where z_k is the Euclidean distance of the patch to centroid k (Coates, Lee and Ng,
+        2011). Soft threshold: D_k x - alpha (Coates and Ng, 2011).
+
+        Args:
+            whitened: whitened patches x, (D, n * n).
+            products: their products D_k x with the centroids, (K, n * n).
+        """
+        settings = self._filters.settings
+        if settings.activation == "soft-threshold":
+            return products - settings.alpha
+        distances = (whitened.square().sum(0) - 2 * products + self._lengths).clamp(min=0).sqrt()
+        return distances.mean(0) - distances

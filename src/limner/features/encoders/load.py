@@ -33,9 +33,10 @@ def load_backbone(name: str, **options: Any) -> Backbone:  # noqa: ANN401
 
     Args:
         name: `efficientnet-lite2`, which is built in (`-lite0` and `-lite1` with extra `backbones`), a hub id
-            (`microsoft/resnet-50`), a folder in the format of transformers, `vgg19:FILE` or `alexnet:FILE` with
-            torchvision's weights, `kmeans:FILE` with filters of `limner kmeans`, `pixels` or `pixels:SIDE` for the
-            images themselves, `logmel` for statistics of audio files, or `logmel:FRAMES` for a grid of their frames.
+            (`microsoft/resnet-50`), a folder in the format of transformers, `vgg16:FILE`, `vgg19:FILE` or
+            `alexnet:FILE` with torchvision's weights, `kmeans:FILE` with filters of `limner kmeans`, `pixels` or
+            `pixels:SIDE` for the images themselves, `logmel` for statistics of audio files, or `logmel:FRAMES` for a
+            grid of their frames.
         options: fields of `BackboneOptions` to change, such as layer='res4f', kind='grid'.
 
     Raises:

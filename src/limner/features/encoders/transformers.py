@@ -30,6 +30,7 @@ _FAMILIAR = (
     *(f"efficientnet-lite{n}" for n in range(3)),
     "pixels:64",
     "logmel",
+    "vgg16:FILE",
     "vgg19:FILE",
     "alexnet:FILE",
     "kmeans:FILE",

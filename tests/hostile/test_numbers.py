@@ -155,6 +155,7 @@ SETTINGS = (
     ("training.clip_norm", "0", "-1", ".nan"),
     ("training.ema_decay", "-1", "1", ".nan"),
     ("training.label_smoothing", "-1", "1"),
+    ("training.bpe_dropout", "-0.1", "1", ".nan", "0.1"),  # 0.1: the vocabulary of the recipe has words
     ("training.l2", "-1", ".inf"),
     ("training.save_every", "0", "-1"),
     ("training.schedule.warmup_steps", "-1", "x"),

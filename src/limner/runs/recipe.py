@@ -170,10 +170,11 @@ class Recipe(Settings):
     @model_validator(mode="after")
     def _bpe_dropout_has_subwords(self) -> Self:
         levels = {self.text.level, self.text.level if self.source_text is None else self.source_text.level}
-        if self.training.bpe_dropout and (levels != {"bpe"} or self.model.describes_regions):
+        of_sentences = self.model.generates and not self.model.describes_regions
+        if self.training.bpe_dropout and (levels != {"bpe"} or not of_sentences):
             raise ValueError(
-                f"training.bpe_dropout={self.training.bpe_dropout:g} draws subwords of whole sentences: set "
-                "text.level=bpe for a model that does not describe regions, or training.bpe_dropout=0"
+                f"training.bpe_dropout={self.training.bpe_dropout:g} draws the subwords of sentences that the model "
+                "learns to generate: set text.level=bpe for such a model, or training.bpe_dropout=0"
             )
         return self
 

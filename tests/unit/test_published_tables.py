@@ -2,8 +2,10 @@
 
 import dataclasses
 import itertools
+import shlex
 
 import pytest
+from typer.main import get_command
 from typer.testing import CliRunner
 
 from limner.cli import app
@@ -20,7 +22,9 @@ from limner.reproduce import (
     reproduce_table,
     run,
 )
+from limner.reproduce.book import render_pages
 from limner.reproduce.datasets import COCO, FLICKR8K, FLICKR30K, IAPR, VISUAL_GENOME, recognise_ids
+from limner.reproduce.figures import FIGURES
 from limner.reproduce.listing import list_tables, open_collection
 from limner.reproduce.plan import ReproductionJob, plan_row, table_of_collection
 from limner.reproduce.properties import recurrent_properties
@@ -320,3 +324,28 @@ def test_kiros_rows_without_a_recipe_have_their_printed_values():
     ]
     assert list(rows["Gupta & Mannem"].published["IAPR TC-12"].values()) == [33.0, 18.0, 7.0]
     assert "perplexity" not in rows["Gupta et al."].published["IAPR TC-12"]
+
+
+def test_the_commands_of_figures_have_options_tables_and_recipes_that_exist():
+    commands = [shlex.split(command) for figure in FIGURES for command in figure.commands]
+    known = get_command(app)
+    for program, name, *words in commands:
+        assert program == "limner" and name in known.commands, name
+        options = {option for parameter in known.commands[name].params for option in parameter.opts}
+        assert {word for word in words if word.startswith("--")} <= options, name
+        if name == "train":
+            load_recipe(words[0], [])
+        if name == "reproduce":
+            find_table(words[0])
+    assert all(figure.commands or figure.note for figure in FIGURES)
+    assert {figure.paper for figure in FIGURES} <= {name.partition("/")[0] for name in TABLES}
+
+
+def test_all_figures_are_listed_and_have_a_place_in_the_book():
+    text, plain = list_tables(None).to_markdown(), list_tables(None).to_plain()
+    pages = render_pages([])
+    for figure, listed in zip(FIGURES, plain["figures"], strict=True):
+        assert f"{figure.paper}, {figure.heading}\n" in text and listed["number"] == figure.number
+        assert figure.title in pages[f"{figure.paper}.md"]
+        assert all(command in pages[f"{figure.paper}.md"] for command in figure.commands)
+    assert list_tables("mao2015/table7").figures == ()

@@ -12,34 +12,40 @@ from limner.metrics.base import format_value
 from limner.report.provenance import duration
 from limner.reproduce import PROPERTY_TABLES, TABLES, find_table
 from limner.reproduce.book.record import MEASURED, read_records
+from limner.reproduce.figures import FIGURES, PublishedFigure
 from limner.reproduce.properties import PropertyTable
 from limner.reproduce.tables import PublishedRow, PublishedTable, TableColumn
 from limner.runs.recipe import load_recipe
 
 
 class TableList(NamedTuple):
-    """Published tables."""
+    """Published tables, and figures."""
 
     tables: tuple[PublishedTable | PropertyTable, ...]
+    figures: tuple[PublishedFigure, ...] = ()
 
     def to_markdown(self) -> str:
-        """Render the title, the data and the rows of each table, with their published scores and training times."""
-        return "\n".join(line for entry in self.to_plain()["tables"] for line in _lines(entry))
+        """Render the tables with their data, rows, published scores and training times, then the figures."""
+        lines = [line for entry in self.to_plain()["tables"] for line in _lines(entry)]
+        return "\n".join([*lines, *(line for figure in self.figures for line in _figure_lines(figure))])
 
     def to_plain(self) -> dict[str, Any]:
-        """Return the tables as plain values for JSON."""
-        return {"tables": [_entry(table) for table in self.tables]}
+        """Return the tables and figures as plain values for JSON."""
+        return {
+            "tables": [_entry(table) for table in self.tables],
+            "figures": [figure._asdict() for figure in self.figures],
+        }
 
 
 def list_tables(name: str | None) -> TableList:
-    """List all tables, or the one of a name.
+    """List all tables and figures, or the table of a name.
 
     Raises:
         SettingsError: there is no such table.
     """
     if name is None:
         everything: dict[str, PublishedTable | PropertyTable] = {**TABLES, **PROPERTY_TABLES}
-        return TableList(tuple(everything[one] for one in sorted(everything)))
+        return TableList(tuple(everything[one] for one in sorted(everything)), FIGURES)
     return TableList((PROPERTY_TABLES[name] if name in PROPERTY_TABLES else find_table(name),))
 
 
@@ -126,6 +132,12 @@ def _lines(entry: dict[str, Any]) -> list[str]:
         rows = [row for row in entry["rows"] if row["trained"] == trained]
         lines += [f"  {heading}:", *(f"    {_line(row)}" for row in rows)] if rows else []
     return lines
+
+
+def _figure_lines(figure: PublishedFigure) -> list[str]:
+    """Lines about a figure: the commands that make it, or why there are none."""
+    note = [f"  {figure.note}"] if figure.note else []
+    return [f"{figure.paper}, {figure.heading}", *(f"    {command}" for command in figure.commands), *note]
 
 
 def _line(row: dict[str, Any]) -> str:

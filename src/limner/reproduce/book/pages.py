@@ -14,6 +14,7 @@ from limner.report.provenance import duration
 from limner.reproduce import PROPERTY_TABLES, TABLES
 from limner.reproduce.book.record import RowRecord, TableRecord
 from limner.reproduce.book.verdicts import Effect, Order, effects, is_better, mean_of, orders, values_of
+from limner.reproduce.figures import PLACEHOLDERS, figures_of
 from limner.reproduce.tables import PublishedRow, PublishedTable, TableColumn
 
 PAPERS = {
@@ -67,6 +68,7 @@ def render_pages(records: Sequence[TableRecord]) -> dict[str, str]:
             own = [record for record in records if record.table == table.name]
             lines += [f"## {table.title}", ""]
             lines += [line for record in own for line in _record(table, record)] or [*_not_trained(table)]
+        lines += _figures(paper)
         pages[f"{paper}.md"] = "\n".join(lines).rstrip() + "\n"
     return pages
 
@@ -219,3 +221,17 @@ def _properties(name: str) -> Iterator[str]:
 def _not_trained(table: PublishedTable) -> Iterator[str]:
     """The published scores of a table that no record is about."""
     yield from (f"Not reproduced: needs {table.needs}.", "", *_scores(table, ()), "")
+
+
+def _figures(paper: str) -> Iterator[str]:
+    """The figures of a paper with their commands."""
+    figures = figures_of(paper)
+    if any(figure.commands for figure in figures):
+        yield from ("## Figures and examples", "", PLACEHOLDERS, "")
+        for figure in figures:
+            if figure.commands:
+                note = f" ({figure.note})" if figure.note else ""
+                yield from (f"**{figure.number}**: {figure.title}{note}.", "", "```bash", *figure.commands, "```", "")
+    drawings = ", ".join(f"{figure.number} ({figure.title})" for figure in figures if not figure.commands)
+    if drawings:
+        yield from (f"Drawings of models, for which nothing is computed: {drawings}.", "")

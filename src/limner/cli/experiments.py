@@ -107,6 +107,15 @@ SeedsOption = Annotated[
     int,
     typer.Option("--seeds", help="Number of training seeds per row; the table shows the means.", parser=Number(Few)),
 ]
+BackTranslatorOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--back-translator",
+        metavar="RUN",
+        help="Run of the opposite direction, which generates source sentences for the rows that train with them; "
+        "default: the table's recipe, which is trained first.",
+    ),
+]
 BudgetOption = Annotated[
     float,
     typer.Option(
@@ -140,6 +149,7 @@ def reproduce(
         Path | None,
         typer.Option("--init", metavar="RUN", help="Start every row from the weights and vocabularies of this run."),
     ] = None,
+    back_translator: BackTranslatorOption = None,
     budget: BudgetOption = 1.0,
     show_list: ListOption = False,
     as_json: JsonOption = False,
@@ -156,7 +166,8 @@ def reproduce(
 
     if show_list:
         others = {"--collection": collection, "--out": out, "--dataset": dataset, "--recipes": recipes, "--row": row}
-        refuse({**others, "--init": init}, "--list only lists; leave one of them out")
+        others |= {"--init": init, "--back-translator": back_translator}
+        refuse(others, "--list only lists; leave one of them out")
     if show_list or table in PROPERTY_TABLES:
         _print_listing(list_tables(table) if show_list else PROPERTY_TABLES[str(table)], as_json)
         return
@@ -167,7 +178,7 @@ def reproduce(
     published = find_table(table)
     opened = open_collection(published, collection)
     values = given(rows=row, seeds=seeds, dataset=dataset, recipes=recipes, overrides=changes, init=init, budget=budget)
-    settings = ReproductionSettings.parse(values)
+    settings = ReproductionSettings.parse({**values, **given(back_translator=back_translator)})
     with progress_bars() as progress:
         reproduction = reproduce_table(
             published, opened, out, settings=settings, command=command_line(), on_progress=progress

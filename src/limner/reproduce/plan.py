@@ -31,6 +31,9 @@ class ReproductionSettings(Settings):
     """Recipe overrides KEY=VALUE, applied to every row and its preceding stages."""
     init: Path | None = None
     """Run directory of the initial vocabularies and, where name and shape agree, weights of every row."""
+    back_translator: Path | None = None
+    """Run directory of a model of the opposite direction, which generates the source sentences of rows that train with
+    them; None to train the one of the table."""
     budget: PositiveShare = 1.0
     """Fraction of the recipes' epochs and samples, for a faster and less accurate reproduction."""
 
@@ -107,6 +110,13 @@ def plan_row(row: PublishedRow, job: ReproductionJob, repetition: int = 0) -> Ro
     )
 
 
+def back_translator_run(job: ReproductionJob) -> TrainingRun:
+    """The training run of the table's recipe of the opposite direction."""
+    assert job.table.reverse is not None, "the table has a recipe of the opposite direction"
+    recipe = _load_recipe(f"{_folder_of(job.table.reverse, job)}/{job.table.reverse}", job, 0)
+    return TrainingRun(recipe, job.out / "runs" / job.table.reverse, None)
+
+
 def table_of_collection(table: PublishedTable, collection: Collection, key: str | None) -> PublishedTable:
     """Return the part of a table about the data set of a collection; the table itself if its recipes fit any.
 
@@ -150,8 +160,12 @@ def result_paths_of_row(row: PublishedRow, out: Path) -> list[Path]:
 
 def recipe_folder_of(row: PublishedRow, job: ReproductionJob) -> str:
     """Folder of the row's recipe: the alternative folder if it has the recipe, else the table's own."""
+    return _folder_of(str(row.recipe), job)
+
+
+def _folder_of(recipe: str, job: ReproductionJob) -> str:
     folder = job.settings.recipes
-    return folder if folder and f"{folder}/{row.recipe}" in recipe_names() else job.table.recipes
+    return folder if folder and f"{folder}/{recipe}" in recipe_names() else job.table.recipes
 
 
 def parse_stored_recipe(settings: dict[str, Any]) -> Recipe | None:

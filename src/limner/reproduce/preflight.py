@@ -11,6 +11,7 @@ from limner.data.dataset import Examples
 from limner.errors import RunError, SettingsError
 from limner.features.store import FeatureStore
 from limner.inference.collection_features import control_features, open_features
+from limner.reproduce.back_translation import check_back_translation, is_derived, translator_of
 from limner.reproduce.plan import (
     ReproductionJob,
     RowPlan,
@@ -60,10 +61,25 @@ def check(rows: Sequence[PublishedRow], job: ReproductionJob) -> None:
         job.on_progress("checking", done, len(trainings))
         # Runs of the table that initialise others do not exist yet.
         init = training.init if training.init == job.settings.init else None
-        model = prepare(training.recipe, job.collection, job.command, init)[0]
+        model = prepare(_checked_recipe(training, job), job.collection, job.command, init)[0]
         for _, row, measures in (one for one in pending if one[0].run == training.run):
             retrieval = job.table.retrieval and row.image_control == "right"
             _require_evaluable(model, row, measures, job.collection, retrieval)
+
+
+def _checked_recipe(training: TrainingRun, job: ReproductionJob) -> Recipe:
+    """The recipe of a training, without generated source sentences if these do not exist yet, but can be generated.
+
+    Raises:
+        LimnerError: they cannot.
+    """
+    data = training.recipe.data
+    if not is_derived(data, job.collection):
+        return training.recipe
+    check_back_translation(data, job)
+    if isinstance(translator := translator_of(job), TrainingRun):
+        prepare(translator.recipe, job.collection, job.command, translator.init)
+    return training.recipe.model_copy(update={"data": data.model_copy(update={"synthetic": 0.0})})
 
 
 def initial_run(init: Path | None) -> InitialRun | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from limner.data.collection import Collection
@@ -11,6 +11,14 @@ from limner.errors import SettingsError, did_you_mean
 from limner.evaluation.evaluate import evaluate
 from limner.evaluation.options import EvaluationOptions
 from limner.progress import StageProgress
+from limner.reproduce.back_translation import (
+    FOLDER,
+    RECORD,
+    DerivedCollection,
+    back_translated,
+    is_derived,
+    translator_of,
+)
 from limner.reproduce.plan import (
     ReproductionJob,
     ReproductionSettings,
@@ -134,6 +142,7 @@ def _train_and_evaluate(plan: RowPlan, job: ReproductionJob) -> None:
         overrides=job.settings.overrides,
         pretraining=tuple(recipe.model_dump(mode="json") for recipe in plan.pretraining),
         initialised_from=initial_run(job.settings.init),
+        back_translated_by=_back_translated_by(trainings.values(), job),
         features=tuple(spec.fingerprint for spec in model.config.features),
         run=str(best.run.relative_to(job.out)),
         image_control=row.image_control,
@@ -156,16 +165,35 @@ def _gradients(model: TrainedModel, run: Path, job: ReproductionJob) -> Gradient
 
 
 def _train(training: TrainingRun, job: ReproductionJob) -> None:
-    """Train a run, or resume it if it exists."""
+    """Train a run, or resume it if it exists, on the collection or on the one with back-translated sentences."""
     train(
         training.recipe,
-        job.collection,
+        _collection_of(training, job),
         training.run,
         resume=training.run.exists(),
         init=training.init,
         command=job.command,
         on_progress=lambda news: job.on_progress(f"training {training.run.name}", news.state.step, news.total_steps),
     )
+
+
+def _collection_of(training: TrainingRun, job: ReproductionJob) -> Collection:
+    """The collection of a training: the derived one if it needs generated source sentences that the table's lacks."""
+    data = training.recipe.data
+    if not is_derived(data, job.collection):
+        return job.collection
+    translator = translator_of(job)
+    if isinstance(translator, TrainingRun):
+        _train(translator, job)
+        translator = translator.run
+    return back_translated(data, translator, job)
+
+
+def _back_translated_by(trainings: Iterable[TrainingRun], job: ReproductionJob) -> str | None:
+    """Name of the run that generated source sentences for one of the trainings, if one did."""
+    if not any(is_derived(training.recipe.data, job.collection) for training in trainings):
+        return None
+    return DerivedCollection.load(job.out / FOLDER / RECORD).generated_by
 
 
 def _remaining_alternatives(plan: RowPlan, job: ReproductionJob) -> tuple[TrainingSequence, ...]:

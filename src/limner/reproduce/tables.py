@@ -81,6 +81,9 @@ class PublishedTable(NamedTuple):
     """Whether image-text retrieval is evaluated, which is slow for models without a faster all-pairs scoring."""
     gradients: bool = False
     """Whether gradients through time are measured on the validation split."""
+    reverse: str | None = None
+    """Recipe of the opposite direction, in the same folder, which translates descriptions for rows that train with
+    generated source sentences."""
     trained_on: tuple[DataSet, ...] = ()
     """Data sets that the rows can be trained on, those of `datasets` first; empty if the rows have the same recipe for
     any collection."""
@@ -174,6 +177,8 @@ class RowResult(Record):
     """All settings of the preceding training stages, in order."""
     initialised_from: InitialRun | None = None
     """Run that initialised the first training stage."""
+    back_translated_by: str | None = None
+    """Run that generated the source sentences of a derived collection, if a stage was trained on it."""
     features: tuple[str, ...] | None = None
     """Fingerprints of the features of the model; None in records of older versions."""
     run: str

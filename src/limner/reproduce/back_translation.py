@@ -1,0 +1,138 @@
+"""Back-translation for rows that train with generated source sentences: a derived collection in the table's folder.
+
+Calixto et al. (2017), section 4: a model of the opposite direction translates the independent descriptions in the
+target language. The user's collection is not changed; all rows are evaluated on it.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from limner.data.collection import FEATURES, Collection, write_items
+from limner.errors import RunError, SettingsError
+from limner.files import write_error
+from limner.inference.back_translation import BackTranslationSettings, back_translate, run_name, untranslated
+from limner.reproduce.plan import ReproductionJob, TrainingRun, back_translator_run
+from limner.runs.recipe import DataSettings
+from limner.runs.records import Record
+from limner.runs.trained_model import load_trained_model, read_config
+from limner.storage.places import is_remote
+
+FOLDER = "back-translated"
+"""Folder of the derived collection."""
+RECORD = "derived.json"
+
+
+class DerivedCollection(Record):
+    """What a derived collection was made from."""
+
+    fingerprint: str
+    """Fingerprint of the collection that it is a copy of."""
+    generated_by: str
+    """Name of the run that translated, as its sentences are marked."""
+
+
+def is_derived(data: DataSettings, collection: Collection) -> bool:
+    """Whether a training needs generated source sentences that the collection lacks."""
+    if not data.synthetic:
+        return False
+    pairs = (pair for item in collection.items(data.train) for pair in item.pairs(str(data.source_lang), data.lang))
+    return not any(source.generated_by for source, _ in pairs)
+
+
+def check_back_translation(data: DataSettings, job: ReproductionJob) -> None:
+    """Check that the sentences of a derived collection can be generated, and that an existing one fits.
+
+    Raises:
+        SettingsError: the table has no model of the opposite direction, or the one given has other languages; or the
+            collection has no sentence to translate.
+        RunError: the derived collection in the table's folder was made from another collection or by another model.
+    """
+    if job.settings.back_translator is None and job.table.reverse is None:
+        raise SettingsError(
+            f"{job.table.name}: data.synthetic={data.synthetic:g} needs generated source sentences, and the table has "
+            "no recipe of the opposite direction; name a run that translates with --back-translator RUN"
+        )
+    source, target = str(data.source_lang), data.lang
+    if (run := job.settings.back_translator) is not None:
+        translated = read_config(run)[1].data
+        if (translated.source_lang, translated.lang) != (target, source):
+            raise SettingsError(
+                f"--back-translator {run}: translates {translated.source_lang} to {translated.lang}, expected {target} "
+                f"to {source}; name a run of that direction"
+            )
+    if not any(untranslated(item, target, source) for item in job.collection.items(data.train)):
+        raise SettingsError(
+            f"{job.collection.path}: split '{data.train}' has no sentence in '{target}' without a translation in "
+            f"'{source}'; import the independent descriptions as well (task 2 of Multi30k)"
+        )
+    if (path := job.out / FOLDER / RECORD).exists():
+        _require_same(DerivedCollection.load(path), job, path)
+
+
+def back_translated(data: DataSettings, translator: Path, job: ReproductionJob) -> Collection:
+    """Return the derived collection, translating the sentences that have no translation yet.
+
+    Args:
+        data: languages and splits of the training.
+        translator: run of the opposite direction.
+        job: the table and its folder.
+
+    Raises:
+        RunError: the derived collection has another origin, or no translation is complete.
+    """
+    folder = job.out / FOLDER
+    derived = DerivedCollection(fingerprint=job.collection.fingerprint(), generated_by=run_name(translator))
+    if (folder / RECORD).exists():
+        _require_same(DerivedCollection.load(folder / RECORD), job, folder / RECORD, derived.generated_by)
+    else:
+        _copy(job.collection, folder, derived)
+    model = load_trained_model(translator)
+    settings = BackTranslationSettings(
+        split=data.train, decoding=model.recipe.decoding.model_copy(update={"beam_size": 1})
+    )
+    back_translate(
+        [model],
+        Collection.open(folder),
+        generated_by=derived.generated_by,
+        settings=settings,
+        on_progress=lambda done, total: job.on_progress("back-translation", done, total),
+    )
+    if is_derived(data, translated := Collection.open(folder)):
+        raise RunError(
+            f"{translator}: none of its translations of the descriptions is complete; train it for longer, or name "
+            "another run with --back-translator"
+        )
+    return translated
+
+
+def translator_of(job: ReproductionJob) -> TrainingRun | Path:
+    """The run that translates: one that was given, or the training run of the table's recipe."""
+    return back_translator_run(job) if job.settings.back_translator is None else job.settings.back_translator
+
+
+def _copy(collection: Collection, folder: Path, derived: DerivedCollection) -> None:
+    """Copy the items of a collection, with a link to its features; the record is written last."""
+    try:
+        if folder.exists():
+            shutil.rmtree(folder)  # an interrupted copy, which has no record
+        write_items(folder, collection.items())
+        if not is_remote(collection.path) and (features := collection.path / FEATURES).exists():
+            (folder / FEATURES).symlink_to(features.resolve(), target_is_directory=True)
+    except OSError as error:
+        raise write_error(folder, error) from None
+    derived.save(folder / RECORD)
+
+
+def _require_same(
+    derived: DerivedCollection, job: ReproductionJob, path: Path, generated_by: str | None = None
+) -> None:
+    """Raise RunError if a derived collection has another origin."""
+    if derived.fingerprint != job.collection.fingerprint():
+        raise RunError(f"{path}: made from another collection; choose another --out")
+    if generated_by not in (None, derived.generated_by):
+        raise RunError(
+            f"{path}: translated by {derived.generated_by}, not by {generated_by}; use the same --back-translator, or "
+            "another --out"
+        )

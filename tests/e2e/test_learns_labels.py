@@ -25,6 +25,7 @@ BRIEF = ["training.epochs=6", "training.schedule={name: constant}"]
 """About 700 steps of lecture/reviews: the network needs 500 to leave chance."""
 
 
+@pytest.mark.slow
 def test_reviews_that_a_bag_of_words_cannot_classify(tmp_path):
     reviews = tmp_path / "reviews"
     run("generate", "reviews", reviews, "--train", 4000, "--val", 100, "--test", 200)

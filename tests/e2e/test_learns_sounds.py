@@ -1,4 +1,4 @@
-"""Command line: a log-bilinear model learns to describe a folder of audio files."""
+"""Command line: a log-bilinear model learns to describe a folder of audio files (slow: two trainings)."""
 
 import json
 import random
@@ -13,6 +13,8 @@ import limner
 from limner.data.collection import Collection
 from limner.errors import MediaError
 from limner.synthetic.sounds import QUALITIES, SoundSettings, generate_sounds
+
+pytestmark = pytest.mark.slow
 
 SETTINGS = SoundSettings(seed=5, train=300, val=20, test=60)
 METRIC = ["--metric", "bleu4", "--no-retrieval"]

@@ -160,6 +160,7 @@ CASES = [
     Case("nmt-tied", _nmt(tie_embeddings=True, readout_dim=5), {}, uses_image=False, lr=0.03),
     Case("nmt-shared", _nmt(tie_embeddings=True, share_embeddings=True, readout_dim=5), {}, uses_image=False, lr=0.03),
     Case("nmt-deep-encoder", _nmt(encoder_layers=2), {}, uses_image=False, lr=0.03),
+    Case("nmt-encoder-dim", _nmt(encoder_dim=4), {}, uses_image=False, lr=0.03),
     Case("nmt-first", _nmt(initial_state="first"), {}, uses_image=False, lr=0.03),
     Case("nmt-plain", _nmt(decoder="plain"), {}, uses_image=False, lr=0.03),
     Case("nmt-src-img", _nmt(image=["attention"]), {"grid": (3, 4)}, lr=0.03),

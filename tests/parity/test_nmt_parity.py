@@ -42,6 +42,15 @@ VARIANTS = {
     "text-2017": Variant("nmt-2017", {}),
     "text-2017-tied": Variant("nmt-2017", {"tie_embeddings": True, "readout_dim": SIZES["embedding_dim"]}),
     "src-img-2017": Variant("src-img-2017", {"image": ["attention"]}, feature_kinds=("grid",)),
+    "src-img-2017-encoder": Variant(
+        "src-img-2017", {"image": ["attention"], "encoder_dim": 4}, feature_kinds=("grid",)
+    ),
+    "doubly-2016-encoder": Variant(
+        "doubly-2016",
+        {"decoder": "plain", "image": ["initial", "attention"], "initial_state": "first", "encoder_dim": 3},
+        "fc7",
+        feature_kinds=("pooled", "grid"),
+    ),
     "text-2016": Variant("bahdanau-2016", {"decoder": "plain"}),
     "fc7-2016": Variant(
         "fc7-2016",

@@ -44,7 +44,10 @@ class NMTSettings(ConditionalLMSettings):
     embedding_dim: Width = 620
     """Size E of the source and target embeddings."""
     hidden_dim: Width = 1024
-    """Size H of each direction of the encoder and of the decoder state."""
+    """Size H of the decoder state, and of each direction of the encoder unless `encoder_dim` is set."""
+    encoder_dim: Width | None = None
+    """Size of each direction of the encoder; None for `hidden_dim`. A context vector has twice this size, so that the
+    1000D states and 1000D context vectors of 2016, section 3, need 1000 and 500."""
     attention_dim: Width = 1024
     """Size A of the hidden layer of the attentions; the papers do not give it."""
     readout_dim: Width = 620
@@ -148,29 +151,31 @@ class NMT(nn.Module):
         assert inputs.source_vocab_size is not None, "a translation model has a source vocabulary"
         self.settings, self.vocab_size = settings, inputs.vocab_size
         embedding, hidden, readout = settings.embedding_dim, settings.hidden_dim, settings.readout_dim
+        encoder = hidden if settings.encoder_dim is None else settings.encoder_dim
+        context = 2 * encoder  # size of an annotation [forward; backward], and of c_t
         self.source_embedding = None  # E_x; None where it is E_y
         if not settings.share_embeddings:
             self.source_embedding = nn.Embedding(inputs.source_vocab_size, embedding)
         structure = RecurrentSettings(cell=settings.cell, layers=settings.encoder_layers)
-        self.encoder = BidirectionalLayers(embedding, hidden, structure, residual=True)
-        self.initial = nn.Linear(2 * hidden, hidden)  # f_init
+        self.encoder = BidirectionalLayers(embedding, encoder, structure, residual=True)
+        self.initial = nn.Linear(context, hidden)  # f_init
         self.target_embedding = nn.Embedding(inputs.vocab_size, embedding)  # E_y
         self.grid_encoder = None
         if "attention" in settings.image:
             self.grid_encoder = GridEncoder(_require(inputs, settings, "grid", "maps"), settings.image_encoder)
         image_dim = self.grid_encoder.dim if self.grid_encoder else 0
         decoder = ConditionalDecoder if settings.decoder == "conditional" else AttentionDecoder
-        self.decoder = decoder(settings.cell, embedding, hidden, 2 * hidden, settings.attention_dim, image_dim)
+        self.decoder = decoder(settings.cell, embedding, hidden, context, settings.attention_dim, image_dim)
         self.readout_hidden = nn.Linear(hidden, readout)  # L_s
         self.readout_word = nn.Linear(embedding, readout, bias=False)  # L_w
-        self.readout_context = nn.Linear(2 * hidden, readout, bias=False)  # L_cs
+        self.readout_context = nn.Linear(context, readout, bias=False)  # L_cs
         self.readout_image = nn.Linear(image_dim, readout, bias=False) if image_dim else None  # L_ci
         self.readout = None if settings.tie_embeddings else nn.Linear(readout, inputs.vocab_size)  # L_o
         self.readout_bias = nn.Parameter(torch.zeros(inputs.vocab_size)) if settings.tie_embeddings else None
         self.initial_encoder = self.prefix_encoder = None
         if "initial" in settings.image:
             self.initial_encoder = ImageEncoder(_require(inputs, settings, "pooled", "grid"), settings.image_encoder)
-            self.image_initial = nn.Linear(self.initial_encoder.dim, 2 * hidden)  # W_I, b_I
+            self.image_initial = nn.Linear(self.initial_encoder.dim, context)  # W_I, b_I
         if "prefix" in settings.image:
             self.prefix_encoder = GridEncoder(_require(inputs, settings, "pooled", "grid"), settings.image_encoder)
             self.image_prefix = nn.Linear(self.prefix_encoder.dim, embedding)

@@ -1,0 +1,84 @@
+"""Readings of the papers that sizes and recipes depend on; `docs/models.md` lists them."""
+
+import pytest
+import torch
+
+from limner.models.nmt import NMT
+from limner.models.protocols import ModelInputs
+from limner.runs.recipe import load_recipe
+
+ENGLISH, GERMAN = 83_093, 91_141
+"""Sizes of the vocabularies of Calixto et al. (2017), section 4."""
+
+
+def sizes_of(recipe, *changes, vocabulary=(ENGLISH, GERMAN), shapes=None):
+    """Create the model of a recipe without memory for its weights."""
+    source, target = vocabulary
+    settings = load_recipe(recipe, list(changes)).model
+    shapes = {"grid": (196, 1024), "pooled": (4096,)} if shapes is None else shapes
+    with torch.device("meta"):
+        return NMT(settings, ModelInputs(target, shapes, source))
+
+
+def millions(model):
+    return round(sum(weight.numel() for weight in model.parameters()) / 1e6, 2)
+
+
+@pytest.mark.parametrize(
+    ("changes", "text", "image"),
+    [
+        ((), 196.76, 202.64),
+        (("model.attention_dim=2048",), 199.91, 207.89),
+        (("model.attention_dim=4608", "model.readout_dim=540"), 200.19, 213.34),
+        (("model.attention_dim=4096", "model.readout_dim=550", "projection"), 199.56, 212.72),
+    ],
+)
+def test_sizes_that_give_the_printed_numbers_of_parameters(changes, text, image):
+    """Calixto et al. (2017), section 5.2, print about 200 and 213 million, 6.6 % more."""
+    own = [change for change in changes if change != "projection"]
+    dropout = {"image_encoder": "{dropout: 0.5, projection_dim: 1024}"} if "projection" in changes else {}
+    with_image = [*own, *(f"model.{key}={value}" for key, value in dropout.items())]
+    counted = millions(sizes_of("calixto2017/nmt", *own)), millions(sizes_of("calixto2017/src-img", *with_image))
+    assert counted == (text, image)
+    printed = abs(text - 200) < 0.5 and abs(image - 213) < 0.5
+    assert printed == (len(changes) > 1)
+
+
+@pytest.mark.parametrize("readout", [620, 650, 680])
+def test_no_larger_readout_gives_the_printed_numbers(readout):
+    """With the largest attention that keeps the text-only model at 200 million, the image adds less than 9 million."""
+
+    def count(recipe, attention):
+        return millions(sizes_of(recipe, f"model.readout_dim={readout}", f"model.attention_dim={attention}"))
+
+    without = count("calixto2017/nmt", 1)
+    unit = (count("calixto2017/nmt", 1001) - without) / 1000  # the number of weights is linear in the attention size
+    largest = 1 + int((200.5 - without) / unit)
+    assert largest > 0
+    assert count("calixto2017/src-img", largest) - count("calixto2017/nmt", largest) < 9
+
+
+@pytest.mark.parametrize("folder", ["calixto2016", "calixto2016/small"])
+def test_rows_of_2016_differ_by_the_image_alone(folder):
+    """Calixto et al. (2016), section 2.1 and eq. 2: s_0 = f_init(h_1 + i_proj), and without the image f_init(h_1)."""
+    models = [load_recipe(f"{folder}/{name}", []).model for name in ("text", "fc7", "conv5")]
+    assert [model.image for model in models] == [(), ("initial",), ("initial", "attention")]
+    assert {model.initial_state for model in models} == {"first"}
+    assert len({model.model_copy(update={"image": (), "image_encoder": None}) for model in models}) == 1
+
+
+@pytest.mark.parametrize("row", ["text", "fc7", "conv5"])
+def test_states_and_context_vectors_of_2016_have_1000_values(row):
+    """Calixto et al. (2016), section 3: 300D word embeddings, 1000D hidden states and 1000D context vectors."""
+    model = sizes_of(f"calixto2016/{row}", vocabulary=(50, 60), shapes={"pooled": (4096,), "grid": (196, 512)})
+    assert model.initial.weight.shape == (1000, 1000)  # from h_1 to s_0
+    assert model.decoder.source_context.in_features == 1000
+    assert model.target_embedding.embedding_dim == model.source_embedding.embedding_dim == 300
+
+
+def test_without_an_encoder_size_the_weights_are_those_of_earlier_versions():
+    same, default = (
+        sizes_of("calixto2017/nmt", *change, vocabulary=(50, 60)) for change in ((), ("model.encoder_dim=1024",))
+    )
+    shapes = [{name: weight.shape for name, weight in model.state_dict().items()} for model in (same, default)]
+    assert shapes[0] == shapes[1]

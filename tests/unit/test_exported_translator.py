@@ -39,6 +39,13 @@ def test_translations_are_those_of_the_run(run, exported, decoding):
     np.testing.assert_allclose(*log_probs, atol=1e-4)
 
 
+def test_shared_embeddings_and_a_deep_encoder_are_exported(tmp_path):
+    run = learn(text_collection(tmp_path / "collection"), tmp_path / "run", level="bpe", steps=120, shared=True)
+    sentences = SENTENCES[:3]
+    found = limner.runtime.load(export(run, tmp_path / "exported").folder).translate(sentences)
+    assert [one[0].text for one in found] == ["two one", "three", "one one"]
+
+
 def test_the_command_translates_without_torch(run, exported):
     command = [sys.executable, "-c", PROGRAM, "translate", "zwei eins", "--model", str(exported)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)

@@ -83,22 +83,32 @@ def image_collection(folder: Path) -> Collection:
 
 
 def learn(
-    collection: Collection, run: Path, *, image: tuple[str, ...] = (), level: str = "word", steps: int = 80
+    collection: Collection,
+    run: Path,
+    *,
+    image: tuple[str, ...] = (),
+    level: str = "word",
+    steps: int = 80,
+    shared: bool = False,
 ) -> Path:
-    """Train a model until it reproduces its collection, translating from 'de' to 'en'; return its run."""
+    """Train a model until it reproduces its collection, translating from 'de' to 'en'; return its run.
+
+    With `shared`, both languages have one vocabulary and one table of embeddings, and the encoder has two layers.
+    """
     sizes = {"embedding_dim": 12, "hidden_dim": 16, "attention_dim": 12, "readout_dim": 12}
+    strong = {"share_embeddings": True, "tie_embeddings": True, "encoder_layers": 2} if shared else {}
     recipe = Recipe.parse(
         {
-            "data": {"lang": "en", "source_lang": "de", "test": "train"},
+            "data": {"lang": "en", "source_lang": "de", "test": "train", "joint_vocabulary": shared},
             "text": {"tokenise": "space", "level": level, "max_size": 40},
             "features": {"tables": ["quarters"] if image else []},
-            "model": {"name": "nmt", "image": list(image), **sizes},
+            "model": {"name": "nmt", "image": list(image), **sizes, **strong},
             "decoding": {"max_length": 12},
         }
     )
     texts = {lang: [text for item in collection.items() for text in item.texts(lang)] for lang in ("de", "en")}
     source_tokenizer, tokenizer = Tokenizer.train_pair(
-        texts["de"], texts["en"], recipe.source_text, recipe.text, joint=False
+        texts["de"], texts["en"], recipe.source_text, recipe.text, joint=shared
     )
     feature_store = FeatureStore.open(collection, recipe.features.tables, 8) if image else None
     features = tuple(table.spec for table in feature_store.tables) if feature_store else ()

@@ -132,8 +132,8 @@ class NMT(nn.Module):
     contexts; the MLP of the initial state is one tanh layer; sizes of the attention and the read-out layer are
     settings. The 2017 paper drops units "in the encoder bidirectional RNN" and "the decoder RNN" with one mask for all
     steps: here, dropout is applied to the input embeddings and to the states in recurrent products. Huang et al. read
-    the regions of m3 in parallel encoders; here they are prefix tokens of one sequence. The settings `share_embeddings`,
-    `tie_embeddings` and `encoder_layers` are in none of the papers.
+    the regions of m3 in parallel encoders; here they are prefix tokens of one sequence. Tied and shared embeddings and
+    several encoder layers are in none of the papers.
     """
 
     Settings: ClassVar = NMTSettings

@@ -84,7 +84,8 @@ def run_step(step: str, folder: Path) -> None:
 def store_features(collection: object) -> None:
     """Write random features of every item, in the order of the items."""
     from limner.features.spec import FeatureSpec
-    from limner.features.store import FeatureTable, TableWriter, table_path
+    from limner.features.store import FeatureTable, TableWriter
+    from limner.features.table_format import table_path
     from limner.storage.ids import IdSet
 
     spec = FeatureSpec(

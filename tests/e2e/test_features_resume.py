@@ -22,11 +22,11 @@ COUNT = 60
 SCRIPT = """
 import sys, time
 from limner.data.collection import Collection
-from limner.features import store
+from limner.features import table_format
 from limner.features.extract import extract
 from limner.features.encoders.load import load_backbone
 
-store._CHUNK_ROWS = 8
+table_format._CHUNK_ROWS = 8
 collection, network = sys.argv[1:]
 def slowly(done, total):
     print(done, flush=True)
@@ -38,7 +38,7 @@ extract(Collection.open(collection), backbone, name="killed", batch_size=4, on_p
 
 COMMAND = """
 import sys, time
-from limner.features import extract, store
+from limner.features import extract, table_format
 from limner import cli
 
 read_batches = extract._read_batches
@@ -46,7 +46,7 @@ def slowly(*arguments):
     for batch in read_batches(*arguments):
         yield batch
         time.sleep(0.1)
-extract._read_batches, store._CHUNK_ROWS = slowly, 8
+extract._read_batches, table_format._CHUNK_ROWS = slowly, 8
 sys.argv[0] = "limner"
 cli.main()
 """

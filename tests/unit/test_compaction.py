@@ -13,7 +13,8 @@ from limner.data.examples import Item, Sentence
 from limner.errors import CollectionError
 from limner.features import compaction
 from limner.features.compaction import compact
-from limner.features.store import FeatureTable, TableWriter, table_path
+from limner.features.store import FeatureTable, TableWriter
+from limner.features.table_format import table_path
 from limner.files import locked
 from limner.storage.ids import IdSet
 

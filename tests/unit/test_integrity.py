@@ -25,7 +25,8 @@ from limner.features.encoders.load import load_backbone
 from limner.features.extract import extract
 from limner.features.repair import discard_unreadable, repair_table
 from limner.features.spec import FeatureSpec
-from limner.features.store import DamagedTableError, FeatureTable, TableWriter
+from limner.features.store import FeatureTable, TableWriter
+from limner.features.table_format import DamagedTableError
 from limner.inference.retriever import Retriever
 from limner.inference.word_vectors import nearest_words
 from limner.media.image import open_image

@@ -20,7 +20,8 @@ from limner.errors import CollectionError, FeatureError, LimnerError, SettingsEr
 from limner.evaluation.evaluate import save_evaluation
 from limner.features.encoders.load import load_backbone
 from limner.features.extract import extract
-from limner.features.store import FeatureTable, table_path
+from limner.features.store import FeatureTable
+from limner.features.table_format import table_path
 from limner.files import LOCK_FILE, locked
 from limner.media.signatures import is_audio, is_image, is_video
 from limner.runs.records import Evaluation

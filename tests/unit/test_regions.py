@@ -13,7 +13,7 @@ from limner import cli
 from limner.data.collection import Collection, write_items
 from limner.data.examples import Item, Region
 from limner.errors import CollectionError, FeatureError, MediaError, SettingsError
-from limner.features import backbone_choice, store
+from limner.features import backbone_choice, table_format
 from limner.features.encoders import load
 from limner.features.encoders.pixels import PixelBackbone
 from limner.features.extract import extract
@@ -291,7 +291,7 @@ def test_fingerprint_without_regions_excludes_that_field(backbone):
 
 
 def test_an_interrupted_run_is_continued_and_other_boxes_are_refused(collection, backbone, monkeypatch):
-    monkeypatch.setattr(store, "_CHUNK_ROWS", 1)
+    monkeypatch.setattr(table_format, "_CHUNK_ROWS", 1)
     boxes = written(collection.path, {"item-one": [SMALL, MIDDLE], "item-three": [LARGE]})
     whole = extract(collection, with_regions(backbone, collection, boxes), batch_size=1, name="whole").tables[0]
     regional = with_regions(backbone, collection, boxes)

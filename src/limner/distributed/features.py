@@ -35,7 +35,8 @@ from limner.features.extract import (
 from limner.features.fragments import FragmentWriter, commit_fragments, data_files, remove_uncommitted
 from limner.features.repair import IntactRows, discard_unreadable
 from limner.features.spec import FeatureSpec, require_compatible
-from limner.features.store import FeatureTable, chunk_rows, table_path
+from limner.features.store import FeatureTable
+from limner.features.table_format import chunk_rows, table_path
 from limner.files import atomic_write
 from limner.progress import Progress
 

@@ -19,7 +19,8 @@ from limner.errors import FeatureError, MediaError, counted
 from limner.features.encoders.base import Backbone, EncoderInput, encode
 from limner.features.repair import IntactRows, discard_unreadable, repair_table, stored_spec
 from limner.features.spec import FeatureArray, FeatureKind, FeatureSpec, require_compatible
-from limner.features.store import FeatureTable, TableWriter, table_path
+from limner.features.store import FeatureTable, TableWriter
+from limner.features.table_format import table_path
 from limner.files import LOCK_FILE, locked
 from limner.media.modality import VIDEO
 from limner.process import require_memory

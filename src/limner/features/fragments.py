@@ -14,7 +14,7 @@ import numpy as np
 
 from limner.errors import FeatureError, system_reason
 from limner.features.spec import FeatureArray, FeatureSpec
-from limner.features.store import arrow_schema, arrow_table, chunk_rows, open_features_table, table_exists
+from limner.features.table_format import arrow_schema, arrow_table, chunk_rows, open_features_table, table_exists
 from limner.storage.json_text import to_json
 from limner.storage.lance_tables import WRITE_ERRORS
 

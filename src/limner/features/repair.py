@@ -16,9 +16,9 @@ import numpy as np
 
 from limner.errors import FeatureError
 from limner.features.spec import FeatureSpec
-from limner.features.store import (
+from limner.features.store import TableWriter
+from limner.features.table_format import (
     DamagedTableError,
-    TableWriter,
     chunk_rows,
     column_of_checksums,
     damaged_rows,

@@ -44,6 +44,19 @@ SGD = {
         "save_every": 5,
     },
 }
+TRANSLATION = {
+    "data": {"lang": "de", "source_lang": "en", "joint_vocabulary": True},
+    "text": {"level": "bpe", "max_size": 200},
+    "model": {
+        "name": "nmt",
+        **dict.fromkeys(("embedding_dim", "hidden_dim", "attention_dim", "readout_dim"), 16),
+        "tie_embeddings": True,
+        "share_embeddings": True,
+        "encoder_layers": 2,
+        "encoder_dropout": 0.2,
+    },
+    "training": {"epochs": 3, "batch_size": 32, "bpe_dropout": 0.2, "ema_decay": 0.99, "metrics": [], "save_every": 7},
+}
 FUSED = {
     **{key: value for key, value in COMMON.items() if key != "image"},
     "model": {"name": "lbl", "variant": "LBL", "word_dim": 8, "context": 3},
@@ -110,7 +123,12 @@ def log_without_times(run):
 
 
 @pytest.mark.parametrize(
-    "settings", [pytest.param(ADAMW, id="adamw"), pytest.param(SGD, id="sgd", marks=pytest.mark.slow)]
+    "settings",
+    [
+        pytest.param(ADAMW, id="adamw"),
+        pytest.param(SGD, id="sgd", marks=pytest.mark.slow),
+        pytest.param(TRANSLATION, id="bpe-dropout", marks=pytest.mark.slow),
+    ],
 )
 def test_a_run_killed_twice_is_resumed(settings, scenes, tmp_path):
     recipe, whole, run = tmp_path / "recipe.yaml", tmp_path / "whole", tmp_path / "run"

@@ -1,15 +1,17 @@
 """The reproduction book: records of reproduced tables, verdicts by hand-worked rules, and the committed pages."""
 
+import hashlib
 from pathlib import Path
 
 import pytest
 
 from limner.errors import RunError
 from limner.evaluation.comparison import Contrast
-from limner.reproduce import TABLES, ReproductionSettings, find_table, reproduce_table
+from limner.reproduce import TABLES, ReproductionSettings, datasets, find_table, reproduce_table
 from limner.reproduce.book import MEASURED, collect, page_names, read_records, render_pages, write_book
 from limner.reproduce.book.record import RowRecord, SeedRecord, TableRecord
 from limner.reproduce.book.verdicts import effects, orders
+from limner.reproduce.datasets import evaluated_data_set
 from limner.reproduce.tables import PublishedRow, PublishedTable, TableColumn
 
 PAGES = Path(__file__).parents[2] / "docs" / "reproduction"
@@ -104,6 +106,41 @@ def test_effects_of_other_scores_are_tested_over_the_seeds():
     assert 1e-9 < found["b", "a"].p < 1e-6
     single = effects(TABLE, record(row("a", [30.0]), row("b", [20.0])))
     assert [one.verdict for one in single] == ["same direction, not tested"]
+
+
+def test_rows_that_are_baselines_of_each_other_are_one_effect_with_the_mark_of_either():
+    marked = published("b", 18.0, 16.0, "a", "b")._replace(published_marks={"Theirs": {"bleu4": "†"}})
+    third = published("c", 17.0, 17.0, "a", "b")._replace(published_marks={"Theirs": {"bleu4": "‡"}})
+    table = TABLE._replace(rows=(published("a", 20.0, 15.0, "a", "b"), marked, third))
+    made = record(row("a", [30], [20]), row("b", [20], [21]), row("c", [20], [22]))
+    found = [(one.row, one.baseline, one.mark) for one in effects(table, made) if one.column == BLEU]
+    assert found == [("b", "a", "†"), ("c", "a", ""), ("c", "b", "‡")]
+    better = published("a", 20.0, 15.0, "a", "b")._replace(published_marks={"Theirs": {"bleu4": "‡"}})
+    table = table._replace(rows=(better, published("b", 18.0, 14.0, "a", "b")))
+    found = [(one.row, one.baseline, one.mark) for one in effects(table, made) if one.column == BLEU]
+    assert found == [("b", "a", "‡")]
+
+
+def test_the_data_set_of_multi30k_is_that_of_its_test_images_alone(monkeypatch):
+    ids = ["1007129816", "1009434119"]
+    assert evaluated_data_set(ids) == "Flickr30k"
+    monkeypatch.setattr(datasets, "MULTI30K_TEST", hashlib.sha256(b"1007129816\n1009434119").hexdigest())
+    assert evaluated_data_set([*reversed(ids), ids[0]]) == "Multi30k"  # an item may have several sentences
+    assert evaluated_data_set(["a", "b"]) is None
+
+
+def test_the_time_of_a_shared_run_is_counted_once_and_signatures_name_their_rows():
+    def made(name, run, signature):
+        one = row(name, [20.0])
+        seeds = tuple(seed.model_copy(update={"run": run, "seconds": 60}) for seed in one.seeds)
+        return one.model_copy(update={"seeds": seeds, "signatures": {"perplexity": signature}, "features": ("grid",)})
+
+    rows = (made("LBL", "runs/a", "one"), made("MLBL-B", "runs/b", "two"), made("MLBL-B-R", "runs/b", "two"))
+    pages = render_pages([record(*rows).model_copy(update={"table": "kiros2014/table1"})])
+    assert "| 2 min |" in pages["index.md"] or "| 2 min 0 s |" in pages["index.md"]
+    page = pages["kiros2014.md"]
+    assert "- perplexity of MLBL-B, MLBL-B-R: `two`" in page
+    assert "features grid" in page
 
 
 def test_the_record_of_a_reproduction_has_what_a_page_shows(tiny, tmp_path):

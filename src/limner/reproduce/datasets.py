@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -35,6 +36,10 @@ IAPR = DataSet("IAPR TC-12", "iapr", r"\d{1,5}", "iapr SOURCE COLLECTION")
 VISUAL_GENOME = DataSet("Visual Genome", "visual-genome", r"\d{1,7}", "visual-genome SOURCE COLLECTION")
 DATA_SETS = (FLICKR8K, FLICKR30K, COCO, IAPR, VISUAL_GENOME)
 """All data sets; a form of ids that contains another one comes after it."""
+MULTI30K = "Multi30k"
+MULTI30K_TEST = "3561ef20c1ce29ad8138e655ad5a6239d8c6bf191c41b495786d9b3a46d895aa"
+"""SHA-256 of the sorted ids of the images of test 2016 of Multi30k, one a line. The forms of the ids are those of
+Flickr30k, so that other splits of the same images have other sums."""
 
 
 def recognise(collection: Collection) -> DataSet | None:
@@ -49,3 +54,14 @@ def recognise_ids(ids: Sequence[str]) -> DataSet | None:
         if ids and matching >= RECOGNISED_SHARE * len(ids):
             return dataset
     return None
+
+
+def evaluated_data_set(ids: Sequence[str]) -> str | None:
+    """Return the name of the data set whose test items have these ids; None if it is not known.
+
+    A part of Multi30k other than test 2016 is not the data of the papers, and has no name.
+    """
+    if hashlib.sha256("\n".join(sorted(set(ids))).encode()).hexdigest() == MULTI30K_TEST:
+        return MULTI30K
+    recognised = recognise_ids(ids)
+    return None if recognised is None else recognised.name

@@ -33,11 +33,11 @@ WRITTEN_BY = "This page is written by `limner book` from the records of `limner 
 HOW_TO_READ = """Each row has the scores of the paper and ours: mean ± standard deviation over the seeds.
 
 - **Order** compares how the published scores and ours sort the rows: Kendall's τ-b, and the pairs of rows that are
-  swapped.
-- **Effects** are the differences of a row from its baselines. p-values of metrics of sentences are those of the test
-  that the page names, p-values of other scores those of Welch's t-test over the seeds; both are adjusted by Holm's
-  method. An effect is the same if it has the direction of the paper and is significant, and opposite if it is
-  significant in the other direction.
+  swapped. Pairs in order are those of all scores and data sets of the paper.
+- **Effects** are the differences of a row from its baselines; † and ‡ mark those that the paper found significant.
+  p-values of metrics of sentences are those of the test that the page names, p-values of other scores those of Welch's
+  t-test over the seeds; both are adjusted by Holm's method. An effect is the same if it has the direction of the paper
+  and is significant, and opposite if it is significant in the other direction.
 - **Values** are compared on the data set of the paper only.
 """
 
@@ -75,12 +75,12 @@ def render_pages(records: Sequence[TableRecord]) -> dict[str, str]:
 
 def _index(records: Sequence[TableRecord]) -> str:
     lines = ["# The reproduction book", "", WRITTEN_BY, "", HOW_TO_READ]
-    lines += ["| table | data | rows | seeds | effects | time |", "|---|---|---|---|---|---|"]
+    lines += ["| table | data | rows | seeds | pairs in order | effects | time |", "|---|---|---|---|---|---|---|"]
     for name, table in TABLES.items():
         own = [record for record in records if record.table == name]
         link = f"[{table.title}]({name.split('/')[0]}.md)"
         lines += [f"| {link} | {' | '.join(_summary(table, record))} |" for record in own]
-        lines += [] if own else [f"| {link} | – | – | – | – | – |"]
+        lines += [] if own else [f"| {link} | – | – | – | – | – | – |"]
     return "\n".join(lines) + "\n"
 
 
@@ -88,8 +88,12 @@ def _summary(table: PublishedTable, record: TableRecord) -> Iterator[str]:
     yield record.collection
     yield f"{len(record.rows)} of {sum(row.recipe is not None for row in table.rows)}"
     yield " to ".join(dict.fromkeys(str(one([len(row.seeds) for row in record.rows])) for one in (min, max)))
+    found = list(orders(table, record))
+    pairs, swapped = sum(order.pairs for order in found), sum(len(order.swapped) for order in found)
+    yield f"{pairs - swapped} of {pairs}" if pairs else "–"
     yield "; ".join(f"{number} {verdict}" for verdict, number in _counts(effects(table, record))) or "–"
-    yield duration(sum(seed.seconds for row in record.rows for seed in row.seeds))
+    seeds = [(seed.run or f"{row.row} {seed.seed}", seed.seconds) for row in record.rows for seed in row.seeds]
+    yield duration(sum(dict(seeds).values()))  # rows that share a run are trained once
 
 
 def _record(table: PublishedTable, record: TableRecord) -> Iterator[str]:
@@ -109,6 +113,7 @@ def _record(table: PublishedTable, record: TableRecord) -> Iterator[str]:
     yield from _orders(list(orders(table, record)))
     yield from _effects(effects(table, record), record)
     yield from _reached(table, record)
+    yield from _signatures(record)
 
 
 def _scores(table: PublishedTable, rows: Sequence[RowRecord]) -> Iterator[str]:
@@ -155,11 +160,12 @@ def _differences(record: TableRecord) -> Iterator[str]:
     """What differs from the recipes, once for all rows that have the same differences."""
     rows: dict[tuple[str, ...], list[str]] = {}
     for row in record.rows:
-        rows.setdefault((row.recipe.rpartition("/")[0], *row.differences), []).append(row.row)
+        reads = f"; features {', '.join(row.features)}" if row.features else ""
+        rows.setdefault((f"recipes `{row.recipe.rpartition('/')[0]}`{reads}", *row.differences), []).append(row.row)
     yield from ("**What differs** from the recipes of the paper:", "")
-    for (folder, *differences), names in rows.items():
+    for (recipes, *differences), names in rows.items():
         settings = ", ".join(f"`{one}`" for one in differences) or "nothing"
-        yield f"- {', '.join(names)} (recipes `{folder}`): {settings}"
+        yield f"- {', '.join(names)} ({recipes}): {settings}"
     yield from ("", "[Models](../models.md) lists the departures of each model from its paper.", "")
 
 
@@ -205,6 +211,20 @@ def _reached(table: PublishedTable, record: TableRecord) -> Iterator[str]:
         compared = {score: mean for score, mean in means.items() if mean is not None}
         reached = sum(is_better(score, mean, rows[made.row][score]) for score, mean in compared.items())
         yield f"- {made.row}: at least as good as published in {reached} of {len(compared)} scores"
+    yield ""
+
+
+def _signatures(record: TableRecord) -> Iterator[str]:
+    """The signatures of the scores; a score has several if they differ between the rows."""
+    rows: dict[tuple[str, str], list[str]] = {}
+    for row in record.rows:
+        for score, signature in row.signatures.items():
+            rows.setdefault((score, signature), []).append(row.row)
+    differ = Counter(score for score, _ in rows)
+    yield from ("**Signatures** of the scores:", "")
+    for (score, signature), names in rows.items():
+        of_rows = f" of {', '.join(names)}" if differ[score] > 1 else ""
+        yield f"- {score}{of_rows}: `{signature}`"
     yield ""
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from limner.errors import RunError
 from limner.evaluation.comparison import Contrast
 from limner.reproduce import find_table
-from limner.reproduce.datasets import recognise_ids
+from limner.reproduce.datasets import evaluated_data_set
 from limner.reproduce.plan import result_paths
 from limner.reproduce.significance import FILE, TableComparison, contrasts
 from limner.reproduce.tables import PublishedRow, PublishedTable, RowResult, by_row
@@ -33,6 +33,8 @@ class SeedRecord(Record):
     """Scores by name, on our scale."""
     seconds: float
     """Training and validation time, preceding stages included."""
+    run: str | None = None
+    """Run directory; rows that differ in their evaluation alone share one. None in records of older versions."""
 
 
 class RowRecord(Record):
@@ -44,6 +46,8 @@ class RowRecord(Record):
     """Name of the recipe."""
     differences: tuple[str, ...]
     """Settings KEY=VALUE that differ from the table's own recipe for this row, and what initialised it."""
+    features: tuple[str, ...] = ()
+    """Feature tables that the model reads."""
     training_sentences: int | None
     signatures: dict[str, str]
     """Signature of each score."""
@@ -87,11 +91,10 @@ def collect(folder: Path) -> TableRecord:
     rows, first = by_row(results), results[0].evaluation
     comparison = TableComparison.load(folder / FILE) if (folder / FILE).exists() else TableComparison()
     runs = [RunConfig.load(folder / result.run / "config.json").provenance for result in results]
-    dataset = recognise_ids([item.id for item in first.items])
     return TableRecord(
         table=table.name,
         collection=Path(first.collection).name,
-        dataset=None if dataset is None else dataset.name,
+        dataset=evaluated_data_set([item.id for item in first.items]),
         fingerprint=first.fingerprint,
         items=len(first.items),
         split=first.split,
@@ -138,11 +141,13 @@ def _row_record(
                 seed=result.seed,
                 scores={name: result.scores[name].value for name in scores if name in result.scores},
                 seconds=result.seconds,
+                run=result.run,
             )
             for result in seeds
         ),
         recipe=f"{first.recipe_folder or table.recipes}/{_recipe_key(row, first, table)}",
         differences=tuple(_differences(row, first, table)),
+        features=tuple(first.recipe.get("features", {}).get("tables", ())),
         training_sentences=provenance.get("training_sentences"),
         signatures={name: first.scores[name].signature for name in scores},
         contrasts=tuple(one for of_baseline in contrasts(row, comparison).values() for one in of_baseline),

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from limner.evaluation.comparison import DAGGERS
 from limner.metrics import higher_is_better
 from limner.metrics.significance import holm
 from limner.reproduce.book.record import RowRecord, TableRecord
@@ -37,7 +38,7 @@ class Effect(NamedTuple):
     published: float
     """Published difference, on our scale."""
     mark: str
-    """Published significance mark of the row, † or ‡."""
+    """Published mark of a significant difference between the two rows, † or ‡."""
     ours: float
     """Difference of our means over the seeds."""
     p: float | None
@@ -117,7 +118,8 @@ def _better_first(a: tuple[str, float, float], b: tuple[str, float, float], colu
 
 def _effects_of(row: PublishedRow, table: PublishedTable, record: TableRecord) -> Iterator[Effect]:
     ours, rows = {one.row: one for one in record.rows}, {one.name: one for one in table.rows}
-    for baseline in (name for name in row.baselines if name in ours and name != row.name and row.name in ours):
+    compared = [name for name in row.baselines if name in ours and row.name in ours and name != row.name]
+    for baseline in (name for name in compared if not _is_counted_by(row, rows[name])):
         for dataset in table.datasets:
             theirs, of_baseline = row.published.get(dataset, {}), rows[baseline].published.get(dataset, {})
             for column in (one for one in table.columns if one.score in theirs and one.score in of_baseline):
@@ -130,11 +132,27 @@ def _effects_of(row: PublishedRow, table: PublishedTable, record: TableRecord) -
                     column,
                     dataset,
                     published=round(theirs[column.score] - of_baseline[column.score], 6),
-                    mark=row.published_marks.get(dataset, {}).get(column.score, ""),
+                    mark=_mark(row, rows[baseline], dataset, column.score)
+                    or _mark(rows[baseline], row, dataset, column.score),
                     ours=means[0] - means[1],
                     p=_contrast_p(ours[row.name], baseline, column.score),
                     level=row.level,
                 )
+
+
+def _is_counted_by(row: PublishedRow, baseline: PublishedRow) -> bool:
+    """Whether two rows are baselines of each other, and their difference is listed as an effect of the second one.
+
+    It is listed for the row whose first baseline is the other one, so that it is counted once.
+    """
+    return row.name in baseline.baselines and row.baselines[0] != baseline.name
+
+
+def _mark(row: PublishedRow, baseline: PublishedRow, dataset: str, score: str) -> str:
+    """The mark of a published score that stands for this baseline."""
+    marks = row.published_marks.get(dataset, {}).get(score, "")
+    daggers = dict(zip(row.baselines, DAGGERS, strict=False))
+    return daggers[baseline.name] if daggers.get(baseline.name, "none") in marks else ""
 
 
 def _contrast_p(row: RowRecord, baseline: str, metric: str) -> float | None:

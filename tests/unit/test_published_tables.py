@@ -302,7 +302,7 @@ def test_lists_and_properties_are_printed_without_a_collection():
     listed = runner.invoke(app, ["reproduce", "mao2015/table7", "--list"])
     assert listed.exit_code == 0
     for line in (
-        "rows:\n    m-RNN-greedy-c5 | features vgg19 or of the recipe | 0.668 0.488 0.342 0.239 ",
+        "rows:\n    m-RNN-greedy-c5 | features vgg16 or vgg19 or of the recipe | 0.668 0.488 0.342 0.239 ",
         "published only, of other authors or not implemented:\n    m-RNN-greedy-c40 | 0.845 ",
     ):
         assert line in listed.output

@@ -31,13 +31,15 @@ COMMANDS = (
     f"train scenes/mrnn --collection c --out captioner {BRIEF} {MRNN}",
     f"train scenes/translate-src-img --collection c --out translator {FINISHES} {NMT}",
     f"train johnson2016/scenes --collection c --out dense {BRIEF} {DENSE} {CONVNET}",
+    "import csv pairs.csv pairs",
+    "train calixto2017/pbsmt --collection pairs --out phrases model.tuning.method=none",
     "generate reviews reviews --train 40 --val 10 --test 10",
     f"train lecture/reviews --collection reviews --out classifier {BRIEF}",
     "evaluate --model captioner --collection c --no-retrieval --metric bleu4",
     "export exported --model captioner",
     "export exported-translator --model translator",
 )
-"""What the cases damage: a collection with features, runs of four kinds, and two exported models."""
+"""What the cases damage: a collection with features, runs of five kinds, and two exported models."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -78,10 +80,20 @@ def _build(folder: Path) -> None:
         "id,split,image,lang,text\n"
         + "".join(f"{number},train,photos/{number}.jpg,en,a red square\n" for number in range(3))
     )
+    words = [(colour, thing) for colour in ("red", "blue") for thing in ("ball", "tree")]
+    splits = [split for split in ("train", "val", "test") for _ in words]
+    (folder / "pairs.csv").write_text(
+        "id,split,image,lang,group,text\n"
+        + "".join(
+            f"{row},{split},,{lang},0,{article} {colour} {thing}\n"
+            for row, (split, (colour, thing)) in enumerate(zip(splits, words * 3, strict=True))
+            for lang, article in (("en", "a"), ("de", "ein"))
+        )
+    )
     (folder / "sentences.txt").write_text("a red ball\na blue tree\n")
     (folder / "notes.txt").write_text("notes of the user, to be kept\n")
     for command in COMMANDS:
-        outcome = runner.run(command.split(), folder, seconds=120)
+        outcome = runner.run(command.split(), folder, seconds=300)
         assert outcome.status == 0, (command, outcome.stderr)
     shutil.rmtree(folder.with_name(f"{folder.name}-streams"))
 

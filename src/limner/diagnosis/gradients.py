@@ -23,7 +23,7 @@ from limner.data.dataset import Examples
 from limner.data.examples import Batch
 from limner.errors import SettingsError
 from limner.inference.collection_features import open_features
-from limner.models.protocols import Labeller, Model, device_of
+from limner.models.protocols import Labeller, Model, SearchingModel, device_of
 from limner.progress import StageProgress
 from limner.runs.records import Record
 from limner.runs.trained_model import TrainedModel
@@ -311,10 +311,12 @@ def _states(model: Model, batch: Batch) -> list[dict[str, Tensor]]:
     """Run a model over a batch; return its states s_0 … s_T by name, each as independent inputs of the next step."""
     training = model.training
     model.eval()
-    with torch.no_grad():
-        memory = model.encode(batch)
-        state = model.start(memory)
-    parts = {name: part.clone().requires_grad_() for name, part in _real_tensors(state).items()}
+    parts: dict[str, Tensor] = {}
+    if not isinstance(model, SearchingModel):
+        with torch.no_grad():
+            memory = model.encode(batch)
+            state = model.start(memory)
+        parts = {name: part.clone().requires_grad_() for name, part in _real_tensors(state).items()}
     if not parts and isinstance(model, Labeller):
         raise SettingsError(
             "labellers read the whole sequence at once and are not supported; use 'lecture/rnn' or another generator"

@@ -242,4 +242,6 @@ def require_ensemble(models: Sequence[TrainedModel]) -> None:
                 "text settings and another training.seed"
             )
         if [spec.fingerprint for spec in other.features] != [spec.fingerprint for spec in first.features]:
-            raise RunError("the models of an ensemble must be trained on the same features")
+            raise RunError(
+                "the models of an ensemble must be trained on the same features; name models that are, or one --model"
+            )

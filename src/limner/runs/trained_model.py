@@ -231,7 +231,10 @@ def load_weights(model: Model, weights: dict[str, Tensor], where: str) -> None:
                 f"{where}: weight '{name}': expected shape {tuple(own[name].shape)}, found {tuple(weight.shape)}; "
                 "restore config.json and the weights of the same training"
             )
-    model.load_state_dict(weights)
+    try:
+        model.load_state_dict(weights)
+    except RunError as error:  # tables that do not fit one another
+        raise RunError(f"{where}: {error}") from None
 
 
 def _digest(values: object) -> str:

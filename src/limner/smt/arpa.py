@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from limner.errors import RunError
+from limner.errors import RunError, system_reason
 from limner.files import read_bytes, write_text
 from limner.smt.language_model import IMPOSSIBLE, LanguageModel
 from limner.text.vocab import SPECIAL_TOKEN_STRINGS, SPECIAL_TOKENS
@@ -19,8 +19,8 @@ BLANKS = " \t\r"
 """Characters between the fields of a line; words can have other kinds of spaces."""
 _BETWEEN, _HEADER, _COUNT = (
     re.compile(f"[{BLANKS}]+"),
-    re.compile(r"\\(\d+)-grams:"),
-    re.compile(r"ngram (\d+) *= *(\d+)"),
+    re.compile(r"\\(\d{1,9})-grams:"),
+    re.compile(r"ngram (\d{1,9}) *= *(\d{1,18})"),
 )
 
 
@@ -74,7 +74,8 @@ def read_arpa(path: Path, entries: Sequence[str]) -> LanguageModel:
     unknown = log_probs[SPECIAL_TOKENS.unk]
     if not highest or np.isnan(unknown):
         raise RunError(
-            f"{path}: expected an ARPA file with '{SPECIAL_TOKEN_STRINGS[SPECIAL_TOKENS.unk]}' among its unigrams"
+            f"{path}: expected '{SPECIAL_TOKEN_STRINGS[SPECIAL_TOKENS.unk]}' among the unigrams of an ARPA file; name "
+            "another file"
         )
     probs = np.array(log_probs)
     probs[np.isnan(probs)] = unknown
@@ -90,7 +91,7 @@ def _ngrams(path: Path) -> Iterator[tuple[int, float, list[str], float]]:
     try:
         text = read_bytes(path).decode()
     except (OSError, UnicodeDecodeError) as error:
-        raise RunError(f"{path}: cannot be read as text ({error}); name an ARPA file") from None
+        raise RunError(f"{path}: cannot be read as text ({system_reason(error)}); name an ARPA file") from None
     order, ended = 0, False
     stated: Counter[int] = Counter()
     found: Counter[int] = Counter()

@@ -11,6 +11,7 @@ from limner.data.merging import Changes
 from limner.data.readers import READERS, ReaderOptions, import_collection, read_source
 from limner.data.readers.corpus_files import assign_split
 from limner.errors import CollectionError
+from limner.text.tokenizer import TextSettings, split_words
 
 AUTO = ReaderOptions(split="auto")
 
@@ -378,6 +379,25 @@ def test_iapr(tmp_path):
     apart = [("en", "a hill", 0), ("en", "a lake", 1), ("de", "ein Hügel mit See", 2)]
     assert table(reading) == {"25": ("train", aligned), "1000": ("test", apart)}
     assert reading.skipped == {"images that are missing": 1}
+
+
+def test_whole_descriptions_of_iapr_are_one_sentence_with_semicolons_as_tokens(tmp_path):
+    """Kiros et al. (2014) print descriptions with " ; " (Figures 3 to 7); Mao et al. (2015) split them."""
+    draw(tmp_path / "images", "00/25.jpg")
+    write(tmp_path / "iaprtc12_train_list.txt", "00/25\n")
+    for folder, ending, text in (("eng", "eng", "a café;two palms;"), ("ger", "ger", "ein Café")):
+        annotation = ANNOTATION.format(number="00/25", text=text)
+        write(tmp_path / f"annotations_complete_{folder}/00/25.{ending}", annotation, "latin-1")
+    whole = read_source("iapr", tmp_path, ReaderOptions(descriptions="whole"))
+    assert table(whole) == {"25": ("train", [("en", "a café ; two palms ;", 0), ("de", "ein Café", 0)])}
+    for settings in ({"tokenise": "moses"}, {"tokenise": "unicode"}):
+        words = split_words(whole.items[0].sentences[0].text, TextSettings.parse(settings))
+        assert words == ["a", "café", ";", "two", "palms", ";"]
+    split = read_source("iapr", tmp_path, ReaderOptions(descriptions="split"))
+    assert split.items == read_source("iapr", tmp_path).items
+    assert [text for _, text, _ in table(split)["25"][1]] == ["a café", "two palms", "ein Café"]
+    with pytest.raises(CollectionError, match="'csv' does not support the option 'descriptions'"):
+        read_source("csv", tmp_path, ReaderOptions(descriptions="whole"))
 
 
 def rows(*values):

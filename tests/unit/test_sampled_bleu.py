@@ -36,8 +36,8 @@ def examples(model, tiny):
     return Examples.of_split(tiny, "test", model.target, open_features(model, tiny), max_tokens=80)
 
 
-def settings(samples=3, given=0):
-    return EvaluationSettings(samples=samples, prefix_words=given)
+def settings(samples=3, given=0, scored=False):
+    return EvaluationSettings(samples=samples, prefix_words=given, score_prefix=scored)
 
 
 def scored(model, examples, **changes):
@@ -78,6 +78,26 @@ def test_prefix_words_are_conditioned_on_and_not_scored(model, examples, monkeyp
     assert result["sampled_bleu1"].value == pytest.approx(100 * matched / sum(map(len, references)))
     assert "prefix words:3,not scored" in result["sampled_bleu1"].signature
     assert red != green
+
+
+def test_given_words_are_scored_on_request(model, examples, monkeypatch):
+    """Every given word is right, an unknown one too; the sampled words are those of the other reading."""
+    (green,) = model.tokenizer.encode("green")
+    monkeypatch.setattr(
+        sampled_bleu, "beam_search", saying(lambda given, length, k: (*given, *[green] * (length - len(given))))
+    )
+    inputs = sampled_bleu._sample_inputs(model, examples, 3)
+    sampled = sum(len(one.reference.split()) for one in inputs)
+    without = scored(model, examples, given=3)["sampled_bleu1"].value / 100 * sampled
+    result = scored(model, examples, given=3, scored=True)
+    both = [(one.whole(one.reference).split(), one.given.split()) for one in inputs]
+    matched = sum(len(given) + ("green" in whole[3:] and "green" not in given) for whole, given in both)
+    repeated = sum(whole.count("green") - given.count("green") > 0 for whole, given in both if "green" in given)
+    total = 3 * len(inputs) + sampled
+    assert result["sampled_bleu1"].value == pytest.approx(100 * (matched + repeated) / total)
+    assert matched + repeated == pytest.approx(3 * len(inputs) + without)
+    assert result["sampled_bleu1"].value > scored(model, examples, given=3)["sampled_bleu1"].value
+    assert "prefix words:3,scored" in result["sampled_bleu1"].signature
 
 
 def test_repetitions_of_the_reference_itself_are_perfect(model, examples, monkeypatch):

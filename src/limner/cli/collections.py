@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -64,6 +64,13 @@ def import_(
     split: Annotated[
         str | None, typer.Option("--split", help="Split of items without one; auto assigns 80/10/10 % at random.")
     ] = None,
+    descriptions: Annotated[
+        Literal["split", "whole"] | None,
+        typer.Option(
+            "--descriptions",
+            help="iapr: split descriptions into sentences at ';' (default), or keep each whole, with ';' as a token.",
+        ),
+    ] = None,
     strict: Annotated[bool, typer.Option("--strict", help="Fail instead of skipping damaged entries.")] = False,
     copy: Annotated[
         bool, typer.Option("--copy", help="Copy the images into the collection instead of referring to them.")
@@ -86,7 +93,7 @@ def import_(
     from limner.data.collection import Collection
     from limner.data.readers import ReaderOptions, import_collection
 
-    options = ReaderOptions(images=images, splits=splits, lang=lang, split=split)
+    options = ReaderOptions(images=images, splits=splits, lang=lang, split=split, descriptions=descriptions)
     with progress_bar("copying images" if copy else "importing") as bar:
         report = import_collection(
             kind, source, collection, options, strict=strict, copy=copy, budget=memory << 20, on_progress=bar

@@ -37,8 +37,14 @@ class SampleInput(NamedTuple):
     """Token ids that every sample starts with."""
     length: int
     """Number of tokens of a sample with its prefix: that of the reference."""
+    given: str
+    """The words of the reference in the prefix, joined by spaces."""
     reference: str
     """The reference after the prefix, as tokens joined by spaces."""
+
+    def whole(self, text: str) -> str:
+        """Return the sentence of the prefix and the text after it."""
+        return f"{self.given} {text}".strip()
 
 
 def sampled_scores(
@@ -53,12 +59,15 @@ def sampled_scores(
     """Sample every sentence of a split several times and compute BLEU against the sentence itself.
 
     A sample is conditioned on the image and the first words of its reference, and has the length of the reference. The
-    remaining words are compared with the remaining words of the reference, over the whole corpus.
+    remaining words are compared with the remaining words of the reference, over the whole corpus; with
+    `settings.score_prefix` the given words are compared too. Kiros et al. (2014), section 7.1, give neither the number
+    of given words nor whether they are scored. Given words are right in every sample of every model: they raise all
+    scores and shrink the differences between models, so that they are not scored by default.
 
     Args:
         models: one model, or an ensemble.
         examples: examples of the split; sentences without words after the prefix are left out and counted.
-        settings: number of samples and length of the prefix.
+        settings: number of samples, length of the prefix, and whether its words are scored.
         decoding: `ban_unknown`, and the temperature and truncation of its sampling settings, if it has any.
         seed: seed of the samples.
         on_progress: called with the number of sentences done and their total.
@@ -78,6 +87,9 @@ def sampled_scores(
         )
     texts = sample_texts(models, examples, inputs, settings.samples, decoding, seed, on_progress)
     references = [[one.reference] for one in inputs]
+    if settings.score_prefix:
+        texts = [[one.whole(text) for text in own] for one, own in zip(inputs, texts, strict=True)]
+        references = [[one.whole(one.reference)] for one in inputs]
     repetitions = zip(*texts, strict=True)
     totals = [BLEU_METRICS[0].statistics(hypotheses, references).sum(axis=0) for hypotheses in repetitions]
     sampling = _signature(settings, decoding, seed, len(models), len(inputs), len(examples))
@@ -99,7 +111,7 @@ def _signature(
         f"sentences:{scored}",
         f"left out:{sentences - scored} too short" if scored < sentences else "",
         "length:of the reference",
-        f"prefix words:{settings.prefix_words},not scored",
+        f"prefix words:{settings.prefix_words},{'scored' if settings.score_prefix else 'not scored'}",
         f"samples:{settings.samples}",
         f"seed:{seed}",
         *(f"{key}:{value:g}" for key, value in sampling.items()),
@@ -119,8 +131,8 @@ def _sample_inputs(model: TrainedModel, examples: Examples, prefix_words: int) -
         counts[owner] += 1
         if len(words) > prefix_words:
             target = examples.targets[row]
-            reference = " ".join(words[prefix_words:])
-            inputs.append(SampleInput(row, id_, tuple(target[:prefix]), len(target), reference))
+            given, reference = " ".join(words[:prefix_words]), " ".join(words[prefix_words:])
+            inputs.append(SampleInput(row, id_, tuple(target[:prefix]), len(target), given, reference))
     return inputs
 
 

@@ -76,6 +76,7 @@ TABLE_1 = PublishedTable(
         _row("bow-k", "bow-k", alternatives=DECAYS[::2]),
     ),
     notes=(
+        "Descriptions of IAPR TC-12 are whole, with ';' as a token ('limner import iapr --descriptions whole'). "
         "Perplexity is computed from word 6 on, without descriptions of fewer than 8 words. BLEU is that of sampled "
         "descriptions that start with the first five words of the reference and have its length, without these five "
         "words: mean and standard deviation of ten samples (fewer with a budget). -R: the same model with shuffled "

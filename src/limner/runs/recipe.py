@@ -86,7 +86,9 @@ class EvaluationSettings(Settings):
     samples: FewOrNone = 0
     """Number of samples per sentence for BLEU of sampled sentences; 0 for none."""
     prefix_words: LengthOrNone = 0
-    """Number of words of the reference that each sample starts with; they are excluded from BLEU."""
+    """Number of words of the reference that each sample starts with."""
+    score_prefix: bool = False
+    """Whether BLEU counts these words, which are right in every sample; the paper does not say whether it does."""
     shortlist: Count | None = None
     """Number k_r of nearest images whose sentences are the candidates of image-to-text retrieval; None for no such
     retrieval."""

@@ -69,7 +69,7 @@ READERS: dict[str, Reader] = {
     "iapr": Reader(
         "IAPR TC-12: annotations_complete_eng/, images/, lists of splits",
         read_iapr,
-        frozenset({"images", "splits"}),
+        frozenset({"images", "splits", "descriptions"}),
     ),
     "visual-genome": Reader(
         "Visual Genome: region_descriptions.json, optionally image_data.json, and images",

@@ -12,7 +12,7 @@ from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple, cast
+from typing import Any, BinaryIO, Literal, NamedTuple, cast
 
 from limner.data.readers.image_names import image_key, may_be_same_image
 from limner.data.readers.item_builder import ItemBuilder, SourceLocation
@@ -39,6 +39,9 @@ FLICKR_NAME = re.compile(r"(\d+)(?:_[0-9a-f]+.*)?")
 """Number of an image on Flickr, followed in Flickr8k by an underscore and a hash."""
 
 
+DescriptionForm = Literal["split", "whole"]
+
+
 @dataclass(frozen=True, slots=True)
 class ReaderOptions:
     """Options of readers; each reader supports some of them."""
@@ -51,6 +54,8 @@ class ReaderOptions:
     """Language of the sentences."""
     split: str | None = None
     """Split of items without a split in the source; `auto` assigns splits by item id (`assign_split`)."""
+    descriptions: DescriptionForm | None = None
+    """Form of descriptions of several sentences: `split` into sentences, or `whole`, one sentence with its ';'."""
 
 
 def assign_split(id: str, options: ReaderOptions) -> str:

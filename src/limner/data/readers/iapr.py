@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import os
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 from limner.data.readers.corpus_files import ReaderOptions, SplitLists, find_files
@@ -20,15 +21,18 @@ ENCODING = re.compile(rb"<\?xml[^>]*encoding=[\"']([\w-]+)[\"']")
 def read_iapr(source: Path, options: ReaderOptions, builder: ItemBuilder) -> None:
     """Read `annotations_complete_LANG/NN/NNNN.LANG`: XML with <DOCNO>, <DESCRIPTION> and <IMAGE>.
 
-    The sentences of a description end with ';'. If the English and the German description have the same number of
-    sentences, the n-th sentences are translations of each other; otherwise each sentence has a group of its own. The
-    files are ISO-8859-1 and not always well-formed XML ('&' is not escaped), so tags are matched by a regular
-    expression.
+    The parts of a description end with ';'. By default each is a sentence, the form of Mao et al. (2015), section 7.1,
+    with 1.7 sentences an image. With `descriptions: whole` a description is one sentence, and ';' one of its tokens,
+    as in the samples and retrieved descriptions that Kiros et al. (2014) print (Figures 3 to 7).
+
+    If the English and the German description have the same number of sentences, the n-th sentences are translations of
+    each other; otherwise each sentence has a group of its own. Whole descriptions translate each other. The files are
+    ISO-8859-1 and not always well-formed XML ('&' is not escaped), so tags are matched by a regular expression.
 
     Args:
         source: folder of the corpus, with the annotations, `images/` and lists of splits
             (`iaprtc12_train_list.txt`, `splits/train.txt`, ...).
-        options: `images`, the folder of `00/25.jpg`, ...; `splits`.
+        options: `images`, the folder of `00/25.jpg`, ...; `splits`; `descriptions`.
         builder: receives the items in the order of the annotation files.
 
     Raises:
@@ -49,17 +53,24 @@ def read_iapr(source: Path, options: ReaderOptions, builder: ItemBuilder) -> Non
             builder.skip("images that are missing", str(image), location)
         else:
             builder.add_item(key, location, split=split, image=image)
-            _add_sentences(key, source, path, tags["DESCRIPTION"], builder)
+            sentences_of = _whole if options.descriptions == "whole" else _split_sentences
+            _add_sentences(key, source, path, sentences_of(tags["DESCRIPTION"]), sentences_of, builder)
 
 
-def _add_sentences(key: str, source: Path, english: Path, description: str, builder: ItemBuilder) -> None:
-    sentences = _split_sentences(description)
+def _add_sentences(
+    key: str,
+    source: Path,
+    english: Path,
+    sentences: list[str],
+    sentences_of: Callable[[str], list[str]],
+    builder: ItemBuilder,
+) -> None:
     for group, text in enumerate(sentences):
         builder.add_sentence(key, SourceLocation(english), "en", text, group)
     ending, folder = ANNOTATIONS["de"]
     german = source / folder / english.parent.name / f"{english.stem}.{ending}"
     if german.is_file():
-        translations = _split_sentences(_read_tags(german)["DESCRIPTION"])
+        translations = sentences_of(_read_tags(german)["DESCRIPTION"])
         first_group = 0 if len(translations) == len(sentences) else len(sentences)
         for group, text in enumerate(translations, start=first_group):
             builder.add_sentence(key, SourceLocation(german), "de", text, group)
@@ -67,6 +78,12 @@ def _add_sentences(key: str, source: Path, english: Path, description: str, buil
 
 def _split_sentences(description: str) -> list[str]:
     return [text.strip() for text in description.split(";") if text.strip()]
+
+
+def _whole(description: str) -> list[str]:
+    """Return a description as one sentence, whose ';' are tokens for every tokenisation."""
+    text = " ".join(description.replace(";", " ; ").split())
+    return [text] if text.strip("; ") else []
 
 
 def _image_path(source: Path, options: ReaderOptions, image: str) -> Path:

@@ -45,6 +45,7 @@ from limner.runs.trained_model import TrainedModel, load_trained_model
 from limner.training.context import TrainProgress
 from measuring import CPU, median_time, product_rate, random_jpegs, real_data, report
 from memory import memory
+from phrase_based import phrase_based
 from ray_features import ray_features
 from recurrent import cells, soft_attention
 from runtime import runtime
@@ -418,6 +419,7 @@ BENCHMARKS = {
     "dense_captions": dense_captions,
     "scst": lambda: self_critical(*load_texts()),
     "translation": translation,
+    "phrase_based": phrase_based,
     "ray": lambda: ray_features(random_jpegs),
     "serve": serve,
     "runtime": runtime,

@@ -1,12 +1,18 @@
 """Signatures name what changes the value of a score."""
 
+import re
+from pathlib import Path
+
 import pytest
 
 from limner.data.dataset import Examples
 from limner.decoding.scoring import score_examples
+from limner.evaluation.evaluate import evaluate
+from limner.evaluation.options import EvaluationOptions
 from limner.inference.collection_features import open_features
 from limner.metrics import METRICS
 from limner.retrieval import marginal
+from limner.runs.recipe import EvaluationSettings
 from limner.runs.trained_model import load_trained_model
 from limner.text.tokenizer import TextSettings, split_words
 
@@ -33,7 +39,27 @@ def test_perplexity_names_its_vocabulary_and_unknown_words(tiny, trained_on_colo
     signature = score_examples(model.model, examples).perplexity.signature
     unknown = sum(target.count(model.tokenizer.encode("testword")[0]) for target in examples.targets)
     share = 100 * unknown / sum(map(len, examples.targets))
+    assert f"|{model.tokenizer.settings.signature}|vocabulary:" in signature
     assert unknown and f"|vocabulary:{len(model.tokenizer)}|unk:{share:.2f}%" in signature
+
+
+def test_every_score_of_tokens_names_the_text_settings(tiny, trained_on_colours):
+    """The same sentences have other scores with other casing, punctuation and tokenisation."""
+    model = load_trained_model(trained_on_colours)
+    options = EvaluationOptions(metrics=("bleu1", "chrf3"), measures=EvaluationSettings(samples=1), retrieval=False)
+    signatures = {score.name: score.signature for score in evaluate([model], tiny, options=options).scores}
+    for name in ("bleu1", "chrf3", "sampled_bleu1", "perplexity"):
+        assert model.tokenizer.settings.signature in signatures[name].split("|"), name
+
+
+def test_signatures_in_the_results_name_the_text_settings():
+    """The page shows signatures as the current version prints them."""
+    text = (Path(__file__).parents[2] / "docs" / "results.md").read_text(encoding="utf-8")
+    lines = re.findall(r"^(bleu\d|cider|meteor|sacrebleu|perplexity) +(\S*[a-z]+:.*)$", text, re.MULTILINE)
+    assert {name for name, _ in lines} == {"bleu4", "cider", "meteor", "sacrebleu", "perplexity"}
+    for name, signature in lines:
+        assert re.search(r"\|words:[a-z]+,(lowercase|cased),(no-)?punctuation(\||$)", signature), name
+        assert name != "perplexity" or re.search(r"\|vocabulary:\d+\|unk:\d+\.\d\d%$", signature)
 
 
 def test_chrf3_with_spaces_differs_where_words_are_divided_otherwise():

@@ -33,6 +33,7 @@ class SentenceScores(NamedTuple):
     skip_words: int = 0
     count_eos: bool = True
     vocabulary: int = 0  # number of entries; 0 for labels
+    words: str = ""  # signature of the text settings, on which the tokens and their number depend
     unknown: float = 0.0  # share of <unk> in the tokens of all sentences, end-of-sentence tokens excluded
 
     @property
@@ -43,7 +44,7 @@ class SentenceScores(NamedTuple):
             short = int((self.tokens == 0).sum())
             counted = f"from word:{self.skip_words + 1}|left out:{short} of under {self.skip_words + 3} words"
         if self.vocabulary:
-            words = f"vocabulary:{self.vocabulary}|unk:{100 * self.unknown:.2f}%"
+            words = f"{self.words}|vocabulary:{self.vocabulary}|unk:{100 * self.unknown:.2f}%"
             counted = f"{counted}|{words}" if counted else words
         return perplexity(
             float(self.log_probs.double().sum()), int(self.tokens.sum()), counted, count_eos=self.count_eos
@@ -106,7 +107,9 @@ def score_examples(
         return SentenceScores(log_probs, tokens, skip_words, count_eos)
     unknown = sum(target.count(SPECIAL_TOKENS.unk) for target in examples.targets)
     share = unknown / max(1, sum(map(len, examples.targets)))
-    return SentenceScores(log_probs, tokens, skip_words, count_eos, len(examples.target.tokenizer), share)
+    tokenizer = examples.target.tokenizer
+    words = tokenizer.settings.signature
+    return SentenceScores(log_probs, tokens, skip_words, count_eos, len(tokenizer), words, share)
 
 
 def counted_tokens(batch: Batch, skip_words: int, *, count_eos: bool = True) -> Tensor:

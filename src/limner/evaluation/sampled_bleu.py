@@ -96,7 +96,7 @@ def sampled_scores(
     scores = []
     for metric in BLEU_METRICS[:MAX_ORDER]:
         values = [metric.value(total) for total in totals]
-        signature = f"{metric.signature(references)}|{sampling}"
+        signature = f"{metric.signature(references)}|{models[0].tokenizer.settings.signature}|{sampling}"
         scores.append(Score(f"sampled_{metric.name}", float(np.mean(values)), signature))
         if len(values) > 1:
             scores.append(Score(f"sampled_{metric.name}_std", float(np.std(values, ddof=1)), signature))

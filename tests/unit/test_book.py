@@ -136,11 +136,15 @@ def test_the_time_of_a_shared_run_is_counted_once_and_signatures_name_their_rows
         return one.model_copy(update={"seeds": seeds, "signatures": {"perplexity": signature}, "features": ("grid",)})
 
     rows = (made("LBL", "runs/a", "one"), made("MLBL-B", "runs/b", "two"), made("MLBL-B-R", "runs/b", "two"))
+    rows += (made("LBL, ensemble of 2", "runs/a", "one"),)
     pages = render_pages([record(*rows).model_copy(update={"table": "kiros2014/table1"})])
     assert "| 2 min |" in pages["index.md"] or "| 2 min 0 s |" in pages["index.md"]
     page = pages["kiros2014.md"]
     assert "- perplexity of MLBL-B, MLBL-B-R: `two`" in page
     assert "features grid" in page
+    lines = [line.split(" |")[0] for line in page.splitlines()]
+    assert lines.index("| LBL, ensemble of 2") == lines.index("| LBL") + 3  # after the figures on two data sets
+    assert "| together |" in page and "| 3 of 13 | 1 |" in pages["index.md"]
 
 
 def test_the_record_of_a_reproduction_has_what_a_page_shows(tiny, tmp_path):

@@ -12,6 +12,8 @@ from limner.data.collection import Collection, write_items
 from limner.data.examples import Item, Sentence
 from limner.errors import RunError, SettingsError
 from limner.evaluation.comparison import ComparisonSettings
+from limner.evaluation.evaluate import evaluate
+from limner.evaluation.options import EvaluationOptions
 from limner.metrics import score_sentences
 from limner.metrics.significance import holm
 from limner.reproduce import (
@@ -20,6 +22,7 @@ from limner.reproduce import (
     PublishedTable,
     ReproductionSettings,
     RowResult,
+    ensembles,
     reproduce_table,
     run,
     significance,
@@ -30,6 +33,7 @@ from limner.reproduce.significance import TableComparison, compare_rows
 from limner.reproduce.tables import TableColumn
 from limner.runs.recipe import load_recipe
 from limner.runs.records import EvaluatedItem, Evaluation, RunConfig
+from limner.runs.trained_model import load_trained_model
 from limner.training.loop import train
 
 WORDS = {"eins": "one", "zwei": "two", "drei": "three"}
@@ -212,6 +216,47 @@ def test_finished_seeds_are_kept_and_further_seeds_are_added(made, counting, don
     assert list(cells_of(more.markdown.read_text()))[-2:] == ["The same (2 seeds)", "NMT, more (3 seeds)"]
     for path in (out / "rows").glob("*-seed3.json"):
         path.unlink()
+
+
+def test_the_runs_of_all_seeds_decode_together_as_a_row_below_theirs(counting, tmp_path, done, monkeypatch):
+    out, evaluated = tmp_path / "out", []
+
+    def counted(models, *given, real=ensembles.evaluate, **more):
+        evaluated.append(len(models))
+        return real(models, *given, **more)
+
+    monkeypatch.setattr(ensembles, "evaluate", counted)
+    for problem, settings in (("--seeds 2 or more", {}), ("no metric of decoded sentences", {"seeds": 2})):
+        table = TABLE if not settings else TABLE._replace(columns=COLUMNS[2:])
+        with pytest.raises(SettingsError, match=problem):
+            run_table(table, counting, out, rows=["NMT"], ensemble=True, **settings)
+    assert not out.exists()
+    made = run_table(TABLE, counting, out, rows=["NMT"], seeds=2, ensemble=True)
+    assert [(result.row, len(result.ensemble)) for result in made.results] == [
+        ("NMT", 0),
+        ("NMT", 0),
+        ("NMT, ensemble of 2", 2),
+    ]
+    together = made.results[-1]
+    assert set(together.scores) == {"ter", "chrf3", "training_minutes"}
+    assert together.seconds == pytest.approx(made.results[0].seconds + made.results[1].seconds, abs=0.11)
+    models = [load_trained_model(out / "runs" / name) for name in ("nmt", "nmt-seed2")]
+    expected = evaluate(models, counting, options=EvaluationOptions(metrics=("ter",), retrieval=False))
+    assert [item.hypothesis for item in together.evaluation.items] == [item.hypothesis for item in expected.items]
+    before = made.markdown.read_text()
+    assert list(cells_of(before)) == ["Moses", "NMT (2 seeds)", "NMT, ensemble of 2"]
+    # The row is kept, also by commands without the option; other weights replace it.
+    assert run_table(TABLE, counting, out, rows=["NMT"], seeds=2).markdown.read_text() == before
+    run_table(TABLE, counting, out, rows=["NMT"], seeds=2, ensemble=True)
+    assert evaluated == [2]
+    path = out / "rows" / "nmt-ensemble-of-2.json"
+    other = together.ensemble[0].model_copy(update={"weights_sha256": "0" * 64})
+    together.model_copy(update={"ensemble": (other, together.ensemble[1])}).save(path)
+    run_table(TABLE, counting, out, rows=["NMT"], seeds=2, ensemble=True)
+    assert evaluated == [2, 2] and RowResult.load(path).ensemble == together.ensemble
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(TABLES, TABLE.name, TABLE)
+        assert [row.row for row in collect(out).rows] == ["NMT", "NMT, ensemble of 2"]
 
 
 def test_a_reproduction_interrupted_between_stages_is_resumed(counting, tmp_path, done, monkeypatch):

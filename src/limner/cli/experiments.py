@@ -145,6 +145,10 @@ def reproduce(
     ] = None,
     row: Annotated[list[str] | None, typer.Option("--row", help="Row to train; default: all. Repeatable.")] = None,
     seeds: SeedsOption = 1,
+    ensemble: Annotated[
+        bool,
+        typer.Option("--ensemble", help="Also decode with the runs of all seeds of a row together, as a row below it."),
+    ] = False,
     init: Annotated[
         Path | None,
         typer.Option("--init", metavar="RUN", help="Start every row from the weights and vocabularies of this run."),
@@ -166,7 +170,7 @@ def reproduce(
 
     if show_list:
         others = {"--collection": collection, "--out": out, "--dataset": dataset, "--recipes": recipes, "--row": row}
-        others |= {"--init": init, "--back-translator": back_translator}
+        others |= {"--init": init, "--back-translator": back_translator, "--ensemble": ensemble}
         refuse(others, "--list only lists; leave one of them out")
     if show_list or table in PROPERTY_TABLES:
         _print_listing(list_tables(table) if show_list else PROPERTY_TABLES[str(table)], as_json)
@@ -178,7 +182,7 @@ def reproduce(
     published = find_table(table)
     opened = open_collection(published, collection)
     values = given(rows=row, seeds=seeds, dataset=dataset, recipes=recipes, overrides=changes, init=init, budget=budget)
-    settings = ReproductionSettings.parse({**values, **given(back_translator=back_translator)})
+    settings = ReproductionSettings.parse({**values, "ensemble": ensemble, **given(back_translator=back_translator)})
     with progress_bars() as progress:
         reproduction = reproduce_table(
             published, opened, out, settings=settings, command=command_line(), on_progress=progress

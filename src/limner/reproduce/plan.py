@@ -23,6 +23,8 @@ class ReproductionSettings(Settings):
     """Names of the rows to reproduce; empty for all rows with a recipe."""
     seeds: Few = 1
     """Number of training runs of each row, with consecutive random seeds from that of its recipe."""
+    ensemble: bool = False
+    """Whether the runs of all seeds of a row also decode together, as a row of their own."""
     dataset: str | None = None
     """Key of the data set, for a table whose recipes depend on it; None to recognise it by the ids of the items."""
     recipes: str | None = None
@@ -150,12 +152,17 @@ def result_paths(table: PublishedTable, out: Path) -> list[Path]:
 
 def result_paths_of_row(row: PublishedRow, out: Path) -> list[Path]:
     """Existing result files of a row, in the order of their seeds."""
-    first = out / "rows" / f"{_file_name(row)}.json"
+    first = result_path(row, out)
     pattern = rf"{_file_name(row)}-seed(\d+)"
     repetitions = {
         int(match[1]): path for path in first.parent.glob("*.json") if (match := re.fullmatch(pattern, path.stem))
     }
     return [*([first] if first.exists() else []), *(repetitions[seed] for seed in sorted(repetitions))]
+
+
+def result_path(row: PublishedRow, out: Path) -> Path:
+    """Result file of a row with its first seed."""
+    return out / "rows" / f"{_file_name(row)}.json"
 
 
 def recipe_folder_of(row: PublishedRow, job: ReproductionJob) -> str:

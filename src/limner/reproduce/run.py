@@ -19,6 +19,7 @@ from limner.reproduce.back_translation import (
     is_derived,
     translator_of,
 )
+from limner.reproduce.ensembles import check_ensembles, evaluate_ensemble, with_stored_ensembles
 from limner.reproduce.plan import (
     ReproductionJob,
     ReproductionSettings,
@@ -78,6 +79,8 @@ def reproduce_table(
         known = ", ".join(recipe_names())
         raise SettingsError(f"recipe folder '{settings.recipes}': expected the folder of one of {known}")
     job = ReproductionJob(table, collection, out, settings, command, on_progress or (lambda stage, done, total: None))
+    if settings.ensemble:
+        check_ensembles(job)
     check(rows, job)
     reproduction = None
     for done, row in enumerate(rows):
@@ -86,8 +89,11 @@ def reproduce_table(
             plan = plan_row(row, job, repetition)
             if not plan.result_path.exists():
                 _train_and_evaluate(plan, job)
-        results = [RowResult.load(path) for path in result_paths(table, out)]
-        reproduction = write_table(table, results, out, job.on_progress)
+        if settings.ensemble:
+            evaluate_ensemble(row, job)
+        shown = with_stored_ensembles(table, out)
+        results = [RowResult.load(path) for path in result_paths(shown, out)]
+        reproduction = write_table(shown, results, out, job.on_progress)
     job.on_progress("rows", len(rows), len(rows))
     assert reproduction is not None, "a table has rows"
     return reproduction

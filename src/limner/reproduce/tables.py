@@ -187,6 +187,8 @@ class RowResult(Record):
     """Image control of the evaluation."""
     budget: float = 1.0
     """Fraction of the recipe's epochs and samples."""
+    ensemble: tuple[InitialRun, ...] = ()
+    """Runs that decoded together; empty for a single run."""
     seconds: float
     """Training time in seconds of all alternatives and preceding stages."""
     evaluation: Evaluation

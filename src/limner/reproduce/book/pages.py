@@ -14,6 +14,7 @@ from limner.report.provenance import duration
 from limner.reproduce import PROPERTY_TABLES, TABLES
 from limner.reproduce.book.record import RowRecord, TableRecord
 from limner.reproduce.book.verdicts import Effect, Order, effects, is_better, mean_of, orders, values_of
+from limner.reproduce.ensembles import is_ensemble, with_ensembles
 from limner.reproduce.figures import PLACEHOLDERS, figures_of
 from limner.reproduce.tables import PublishedRow, PublishedTable, TableColumn
 
@@ -67,7 +68,8 @@ def render_pages(records: Sequence[TableRecord]) -> dict[str, str]:
         for table in tables:
             own = [record for record in records if record.table == table.name]
             lines += [f"## {table.title}", ""]
-            lines += [line for record in own for line in _record(table, record)] or [*_not_trained(table)]
+            lines += [line for record in own for line in _record(_shown(table, record), record)]
+            lines += [] if own else _not_trained(table)
         lines += _figures(paper)
         pages[f"{paper}.md"] = "\n".join(lines).rstrip() + "\n"
     return pages
@@ -86,14 +88,20 @@ def _index(records: Sequence[TableRecord]) -> str:
 
 def _summary(table: PublishedTable, record: TableRecord) -> Iterator[str]:
     yield record.collection
-    yield f"{len(record.rows)} of {sum(row.recipe is not None for row in table.rows)}"
-    yield " to ".join(dict.fromkeys(str(one([len(row.seeds) for row in record.rows])) for one in (min, max)))
+    rows = [row for row in record.rows if not is_ensemble(row.row)]
+    yield f"{len(rows)} of {sum(row.recipe is not None for row in table.rows)}"
+    yield " to ".join(dict.fromkeys(str(one([len(row.seeds) for row in rows])) for one in (min, max)))
     found = list(orders(table, record))
     pairs, swapped = sum(order.pairs for order in found), sum(len(order.swapped) for order in found)
     yield f"{pairs - swapped} of {pairs}" if pairs else "–"
     yield "; ".join(f"{number} {verdict}" for verdict, number in _counts(effects(table, record))) or "–"
-    seeds = [(seed.run or f"{row.row} {seed.seed}", seed.seconds) for row in record.rows for seed in row.seeds]
+    seeds = [(seed.run or f"{row.row} {seed.seed}", seed.seconds) for row in rows for seed in row.seeds]
     yield duration(sum(dict(seeds).values()))  # rows that share a run are trained once
+
+
+def _shown(table: PublishedTable, record: TableRecord) -> PublishedTable:
+    """The table with the ensembles of a record."""
+    return with_ensembles(table, [row.row for row in record.rows])
 
 
 def _record(table: PublishedTable, record: TableRecord) -> Iterator[str]:
@@ -131,7 +139,7 @@ def _scores(table: PublishedTable, rows: Sequence[RowRecord]) -> Iterator[str]:
         if row.name in ours:
             made = ours[row.name]
             cells = [_ours(made, column) for column in columns]
-            seeds = ", ".join(str(seed.seed) for seed in made.seeds)
+            seeds = "together" if is_ensemble(row.name) else ", ".join(str(seed.seed) for seed in made.seeds)
             time = duration(float(np.mean([seed.seconds for seed in made.seeds])))
             yield f"| {name} | **Limner** | {' | '.join(cells)} | {seeds} | {time} |"
         elif row.recipe is not None:

@@ -11,6 +11,7 @@ from limner.errors import RunError
 from limner.evaluation.comparison import Contrast
 from limner.reproduce import find_table
 from limner.reproduce.datasets import evaluated_data_set
+from limner.reproduce.ensembles import with_stored_ensembles
 from limner.reproduce.plan import result_paths
 from limner.reproduce.significance import FILE, TableComparison, contrasts
 from limner.reproduce.tables import PublishedRow, PublishedTable, RowResult, by_row
@@ -124,6 +125,7 @@ def _results(folder: Path) -> tuple[PublishedTable, list[RowResult]]:
     if not names or (name := names.pop()) is None:
         raise RunError(f"{folder}: expected the folder of 'limner reproduce' with finished rows in rows/")
     table = find_table(name)
+    table = with_stored_ensembles(table, folder)
     results = [RowResult.load(path) for path in result_paths(table, folder)]
     return table, results
 

@@ -170,8 +170,8 @@ def reproduce(
 
     if show_list:
         others = {"--collection": collection, "--out": out, "--dataset": dataset, "--recipes": recipes, "--row": row}
-        others |= {"--init": init, "--back-translator": back_translator, "--ensemble": ensemble}
-        refuse(others, "--list only lists; leave one of them out")
+        others |= {"--init": init, "--back-translator": back_translator}
+        refuse({**others, "--ensemble": ensemble}, "--list only lists; leave one of them out")
     if show_list or table in PROPERTY_TABLES:
         _print_listing(list_tables(table) if show_list else PROPERTY_TABLES[str(table)], as_json)
         return

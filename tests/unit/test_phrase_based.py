@@ -8,7 +8,7 @@ import torch
 from limner.data.collection import Collection, write_items
 from limner.data.examples import Item, Sentence
 from limner.decoding.scoring import score_examples
-from limner.errors import RunError, SettingsError
+from limner.errors import RunError, SettingsError, TrainingError
 from limner.evaluation.evaluate import evaluate
 from limner.export.folder import export
 from limner.export.language_model import export_language_model
@@ -165,6 +165,37 @@ def test_the_language_model_is_written_and_used_by_another_training(run, collect
         export_language_model(run, file)
     with pytest.raises(SettingsError, match="is inside the run"):
         export_language_model(run, run / "lm.arpa")
+
+
+def test_more_sentences_in_the_language_model_and_back_translated_pairs(tmp_path):
+    """Pairs, a German sentence without a translation, and one with a generated English sentence."""
+    written = (Sentence("en", "a dog runs .", 0), Sentence("de", "ein Hund läuft .", 0))
+    alone = Sentence("de", "ein Kater schläft .")
+    generated = (Sentence("de", "ein Junge singt .", 1), Sentence("en", "a boy sings .", 1, generated_by="a model"))
+    sentences = (*written, alone, *generated)
+    rng, items = random.Random(5), [Item("val", "val", sentences=written)]
+    for number in range(20):
+        english, german = sentence_pair(rng)
+        pair = (Sentence("en", english, 2), Sentence("de", german, 2))
+        items.append(Item(f"train{number}", "train", sentences=(*sentences, *pair)))
+    write_items(tmp_path / "c", items)
+    facts = {}
+    for name in ("pbsmt", "pbsmt-lm", "pbsmt-concat"):
+        recipe = load_recipe(f"calixto2017/{name}", ["model.tuning.method=none", "data.test=val"])
+        folder = train(recipe, Collection.open(tmp_path / "c"), tmp_path / name)
+        facts[name] = load_trained_model(folder).config.provenance
+    sizes = {name: (one["phrase_pairs"], one["language_model_ngrams"]) for name, one in facts.items()}
+    assert sizes["pbsmt-lm"][0] == sizes["pbsmt"][0] < sizes["pbsmt-concat"][0]
+    assert sizes["pbsmt"][1] < sizes["pbsmt-lm"][1]
+    assert sizes["pbsmt"][1] < sizes["pbsmt-concat"][1]
+
+
+def test_pairs_without_aligned_words_are_refused(tmp_path):
+    pair = (Sentence("en", "a dog runs .", 0), Sentence("de", "ein Hund läuft .", 0))
+    write_items(tmp_path / "c", [Item(split, split, sentences=pair) for split in ("train", "val")])
+    recipe = load_recipe("calixto2017/pbsmt", ["data.test=val"])
+    with pytest.raises(TrainingError, match="no words of the 1 sentence pairs could be aligned"):
+        train(recipe, Collection.open(tmp_path / "c"), tmp_path / "run")
 
 
 def test_a_translator_of_this_kind_has_no_graphs(run, tmp_path):

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from limner.bounds import Few, Order, PhraseLength, Reach
-from limner.errors import MissingExtraError, RunError, SettingsError
+from limner.errors import MissingExtraError, RunError, SettingsError, TrainingError
 from limner.models.protocols import ConditionalLMSettings, FoundTranslation, ModelInputs, ParallelCorpus
 from limner.settings import Settings
 
@@ -134,6 +134,9 @@ class PhraseBased(nn.Module):
 
         Returns:
             Facts for the records: BLEU of each iteration of the tuning, and sizes of the tables.
+
+        Raises:
+            TrainingError: no words could be aligned.
         """
         require_compiler()
         from limner.smt.alignment import align
@@ -146,6 +149,11 @@ class PhraseBased(nn.Module):
         logger.info("language model: %d n-grams of up to %d words", len(lm.firsts), settings.order)
         alignments = align(corpus.sources, corpus.targets)
         instances = extract_all(corpus.sources, corpus.targets, alignments, sizes, settings.max_phrase_length)
+        if not len(instances.previous):
+            raise TrainingError(
+                f"phrase-based model: no words of the {len(alignments)} sentence pairs could be aligned, so that there "
+                "are no phrases; add sentence pairs"
+            )
         words = (np.concatenate([np.array(one) for one in part]) for part in (corpus.sources, corpus.targets))
         phrases = score(instances, next(words), next(words), sizes, settings.table_limit)
         logger.info("phrase table: %d pairs of %d occurrences", len(phrases.scores), len(instances.previous))

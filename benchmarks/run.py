@@ -46,6 +46,7 @@ from limner.training.context import TrainProgress
 from measuring import CPU, median_time, product_rate, random_jpegs, real_data, report
 from memory import memory
 from phrase_based import phrase_based
+from meteor import meteor
 from ray_features import ray_features
 from recurrent import cells, soft_attention
 from runtime import runtime
@@ -418,6 +419,7 @@ BENCHMARKS = {
     "soft_attention": soft_attention,
     "dense_captions": dense_captions,
     "scst": lambda: self_critical(*load_texts()),
+    "meteor": meteor,
     "translation": translation,
     "phrase_based": phrase_based,
     "ray": lambda: ray_features(random_jpegs),

@@ -1,4 +1,5 @@
 import os
+import shutil
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -7,12 +8,10 @@ import pytest
 import torch
 
 from limner import process
-from limner.metrics.meteor import find_java
+from limner.metrics.meteor import data
 
 
 def pytest_configure() -> None:
-    # METEOR takes seconds for each evaluation, also in child processes: only tests with the fixture `java` compute it.
-    os.environ["JAVA_HOME"] = str(Path(__file__).parent / "no-java")
     if "PYTEST_XDIST_WORKER" in os.environ:
         torch.set_num_threads(1)  # one process for each core
     # A background shell ignores SIGINT for its children; tests that send it need the default handler.
@@ -29,13 +28,25 @@ def real_data() -> Path:
 
 
 @pytest.fixture
-def java(monkeypatch: pytest.MonkeyPatch) -> str:
-    """Java program of this machine, which METEOR needs."""
-    monkeypatch.delenv("JAVA_HOME")
-    found = find_java()
+def java() -> str:
+    """Java program of this machine, which runs the oracle of METEOR."""
+    home = os.environ.get("JAVA_HOME")
+    found = shutil.which("java", path=str(Path(home) / "bin") if home else None)
     if found is None:
-        pytest.skip("METEOR needs Java, and there is none here")
+        pytest.skip("the oracle of METEOR needs Java, and there is none here")
     return found
+
+
+@pytest.fixture
+def paraphrases() -> None:
+    """Tests that ask for it read the paraphrase table, which takes three seconds."""
+
+
+@pytest.fixture(autouse=True)
+def _no_paraphrases(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """METEOR has no paraphrases in the other tests."""
+    if "paraphrases" not in request.fixturenames:
+        monkeypatch.setattr(data, "paraphrase_file", lambda lang: Path("no-paraphrases"))
 
 
 @pytest.fixture(autouse=True)

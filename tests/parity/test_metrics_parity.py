@@ -2,18 +2,14 @@
 
 import math
 import random
-import shutil
 from collections import Counter
 from itertools import zip_longest
-from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import sacrebleu
 
 from limner.metrics import METRICS, score_sentences
-from limner.metrics import meteor as meteor_module
 
 WORDS = [
     "a",
@@ -105,43 +101,3 @@ def test_cider_and_rouge_equal_coco_captions(name, module, scorer):
     assert metric.score(hypotheses, references).value == pytest.approx(100 * score, rel=1e-9)
     rows = metric.statistics(hypotheses, references)
     assert [metric.value(row) for row in rows] == pytest.approx(100 * np.asarray(segments), rel=1e-9)
-
-
-@pytest.fixture
-def meteor_in_a_folder_with_a_blank(java, tmp_path, monkeypatch):
-    """The same program installed where a blank is in the path, which some Java programs do not support."""
-    installed = Path(pytest.importorskip("pycocoevalcap.meteor.meteor").__file__).parent
-    folder = tmp_path / "my programs"
-    (folder / "data").mkdir(parents=True)
-    shutil.copy(installed / "meteor-1.5.jar", folder)
-    (folder / "data" / "paraphrase-en.gz").symlink_to(installed / "data" / "paraphrase-en.gz")
-    result = SimpleNamespace(__file__=str(folder / "meteor.py"))
-    monkeypatch.setattr(meteor_module, "coco_module", lambda *_: result)
-
-
-@pytest.mark.usefixtures("meteor_in_a_folder_with_a_blank")
-def test_meteor_equals_coco_captions():
-    from pycocoevalcap.meteor.meteor import Meteor
-
-    hypotheses, references = corpus(40)
-    hypotheses += ["", "a dog runs", "the children were playing", "un café ||| noir\nla nuit"]
-    references += [
-        ["a dog"],
-        ["a dog runs", "two"],
-        ["a child plays", "kids at play"],
-        ["un café noir\n la nuit"],
-    ]
-    plain = [" ".join(hypothesis.replace("|||", " ").split()) for hypothesis in hypotheses]
-    wrapper = Meteor()
-    with wrapper.meteor_p.stdout, wrapper.meteor_p.stderr:
-        score, segments = wrapper.compute_score(
-            {row: [" ".join(reference.split()) for reference in own] for row, own in enumerate(references)},
-            {row: [hypothesis] for row, hypothesis in enumerate(plain)},
-        )
-        del wrapper
-    metric = METRICS["meteor"]
-    rows = metric.statistics(hypotheses, references)
-    assert rows.shape == (len(hypotheses), meteor_module.FIELDS)
-    assert metric.value(rows.sum(axis=0)) == pytest.approx(100 * score, rel=1e-9)
-    assert [metric.value(row) for row in rows] == pytest.approx([100 * segment for segment in segments], rel=1e-9)
-    assert segments[40] == 0.0 and segments[41] == 1.0

@@ -265,7 +265,7 @@ def test_a_run_without_an_evaluation_is_an_error_with_a_remedy(run_of, tmp_path)
 
 
 def test_the_language_is_the_target_language_of_the_run(run_of, caplog):
-    # METEOR does not support Japanese; the warning does not depend on Java.
+    # METEOR does not support Japanese.
     runs = [[run_of(name, evaluation(written(2)), "ja")] for name in "ab"]
     chosen = ComparisonSettings(metrics=("meteor", "bleu4"), trials=20)
     with caplog.at_level(logging.WARNING, "limner"):

@@ -2,7 +2,6 @@
 
 import logging
 import math
-import re
 import sys
 import tracemalloc
 
@@ -22,7 +21,6 @@ from limner.metrics import (
     score_sentences,
     sentence_scores,
 )
-from limner.metrics import meteor as meteor_module
 from limner.metrics import ranks as ranks_module
 from limner.metrics.ranks import curve_area, recall_curve
 
@@ -131,32 +129,6 @@ def test_a_missing_extra_is_one_warning_and_other_metrics_are_computed(monkeypat
     assert [score.name for score in scores] == ["bleu1"]
     (line,) = caplog.messages
     assert "limner[coco]" in line and "cider, rouge_l, meteor" in line
-
-
-@pytest.mark.parametrize(
-    ("script", "says"),
-    [
-        (None, "needs Java"),
-        ("echo 'no such heap' >&2; exit 3", "exit status 3.*no such heap"),
-        ("exit 0", "no error message"),
-        ("/bin/cat >/dev/null; echo 1.0 2.0", "exit status 0"),
-        ("exec /bin/sleep 60", "did not finish within"),
-    ],
-)
-def test_a_failing_meteor_is_one_warning(tmp_path, monkeypatch, caplog, script, says):
-    monkeypatch.delenv("JAVA_HOME")
-    monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(meteor_module, "START_SECONDS", 1.0)
-    monkeypatch.setattr(meteor_module, "SECONDS_PER_SEGMENT", 0.0)
-    if script is not None:
-        java = tmp_path / "java"
-        java.write_text(f"#!/bin/sh\n{script}\n")
-        java.chmod(0o755)
-    with caplog.at_level(logging.WARNING, "limner"):
-        scores = score_sentences(HYPOTHESES, REFERENCES, ["meteor", "bleu1"])
-    assert [score.name for score in scores] == ["bleu1"]
-    (line,) = caplog.messages
-    assert re.search(says, line) and "left out: meteor" in line
 
 
 def test_cider_of_one_item_is_0_with_a_warning(caplog):

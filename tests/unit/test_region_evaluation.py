@@ -75,7 +75,7 @@ def run(collection, tmp_path_factory):
 
 
 def words_in_common(sentences, references):
-    """A similarity that needs no Java: the largest share of common words."""
+    """A similarity that needs no extra: the largest share of common words."""
     return np.array(
         [
             max(len(set(s.split()) & set(r.split())) / max(1, len(set(s.split()) | set(r.split()))) for r in own)
@@ -85,7 +85,7 @@ def words_in_common(sentences, references):
 
 
 @pytest.fixture
-def without_java(monkeypatch):
+def without_meteor(monkeypatch):
     monkeypatch.setattr(evaluation, "meteor_similarity", lambda lang: (words_in_common, "common words"))
 
 
@@ -122,7 +122,7 @@ def test_an_epoch_has_one_example_of_each_image_with_all_its_regions(collection)
     assert [one.references for one in inputs[:2]] == [("a red ball", "the ball"), ("a tree",)]
 
 
-def test_evaluation(collection, run, without_java):
+def test_evaluation(collection, run, without_meteor):
     result = evaluate([load_trained_model(run)], collection, options=EvaluationOptions(metrics=("bleu1",)))
     scores = {score.name: score for score in result.scores}
     assert {"map", "localisation_map", "region_r1", "region_median_rank", "bleu1", "perplexity"} <= set(scores)
@@ -141,7 +141,7 @@ def region_examples(collection, split, **options):
 
 
 def test_regions_that_a_centre_crop_removes_are_neither_trained_on_nor_evaluated(
-    collection, run, without_java, monkeypatch, caplog
+    collection, run, without_meteor, monkeypatch, caplog
 ):
     monkeypatch.setattr(RegionStore, "encoded_part", lambda self, item: (0.0, 0.0, 30.0, 40.0))  # the tree is outside
     examples = region_examples(collection, "train")
@@ -174,7 +174,7 @@ def test_detections_in_an_image_without_regions_are_wrong(collection, run, monke
     assert localisation_score(match([own, wrong]), 2).value == pytest.approx(25.5)
 
 
-def test_images_without_features_are_counted_or_refused(collection, run, without_java, monkeypatch):
+def test_images_without_features_are_counted_or_refused(collection, run, without_meteor, monkeypatch):
     covers = RegionStore.covers
     monkeypatch.setattr(RegionStore, "covers", lambda self, item: item.id != "6" and covers(self, item))
     model = load_trained_model(run)
@@ -186,7 +186,7 @@ def test_images_without_features_are_counted_or_refused(collection, run, without
         evaluate([model], collection, options=options.model_copy(update={"skip_missing": False}))
 
 
-def test_the_metrics_of_regions_alone(collection, run, without_java):
+def test_the_metrics_of_regions_alone(collection, run, without_meteor):
     result = evaluate([load_trained_model(run)], collection, options=EvaluationOptions(metrics=("map",)))
     names = {score.name for score in result.scores}
     assert "map" in names and not names & {"bleu1", "cider", "perplexity"} and result.items == ()
@@ -198,7 +198,7 @@ def test_metrics_of_regions_need_a_model_that_describes_regions(tiny, recipe_of,
         evaluate([load_trained_model(tmp_path / "captioner")], tiny, options=EvaluationOptions(metrics=("map",)))
 
 
-def test_a_baseline_has_no_scores_of_the_sentences_of_the_model(collection, run, without_java):
+def test_a_baseline_has_no_scores_of_the_sentences_of_the_model(collection, run, without_meteor):
     model, regions = load_trained_model(run), RegionOptions(baseline="frequent")
     result = evaluate([model], collection, options=EvaluationOptions(regions=regions))
     assert {score.name for score in result.scores} == {"map", "localisation_map"}
@@ -208,7 +208,7 @@ def test_a_baseline_has_no_scores_of_the_sentences_of_the_model(collection, run,
         evaluate([model], collection, options=shuffled)
 
 
-def test_validation_detects_regions(collection, run, without_java):
+def test_validation_detects_regions(collection, run, without_meteor):
     model, examples = load_trained_model(run), region_examples(collection, "test")
     names = ("map", "localisation_map", "perplexity")
     values = validate(model, examples, names)
@@ -221,7 +221,7 @@ def test_validation_detects_regions(collection, run, without_java):
     assert set(validate(model, examples, ["localisation_map"])) == {"localisation_map"}
 
 
-def test_the_metric_of_regions_selects_the_weights(collection, without_java, tmp_path, monkeypatch):
+def test_the_metric_of_regions_selects_the_weights(collection, without_meteor, tmp_path, monkeypatch):
     monkeypatch.setattr("limner.training.setup.score_sentences", lambda *_: [True])  # METEOR
     training = {**RECIPE["training"], "epochs": 3, "metric": "map", "metrics": ["perplexity", "localisation_map"]}
     values = iter([2.0, 5.0, 3.0])
@@ -247,7 +247,7 @@ def test_recipes_select_the_weights_by_precision(name):
 
 
 @pytest.mark.parametrize("baseline", ["frequent", "nearest", "caption"])
-def test_baselines_share_the_boxes(collection, run, without_java, baseline, tmp_path):
+def test_baselines_share_the_boxes(collection, run, without_meteor, baseline, tmp_path):
     own = RegionOptions(retrieval_images=0)
     captioner = tmp_path / "captioner"
     if baseline == "caption":
@@ -280,7 +280,7 @@ def test_the_caption_baseline_needs_a_captioner(collection, run):
 def test_without_meteor_the_boxes_are_evaluated(collection, run, monkeypatch, caplog):
     def unavailable(lang):
         def similarity(sentences, references):
-            raise MetricUnavailable("METEOR needs Java")
+            raise MetricUnavailable("METEOR is missing")
 
         return similarity, ""
 
@@ -295,7 +295,7 @@ def test_without_meteor_the_boxes_are_evaluated(collection, run, monkeypatch, ca
         RegionOptions(retrieval_images=0),
     )
     assert [score.name for score in found.scores] == ["localisation_map"]
-    assert "METEOR needs Java (left out: map)" in caplog.text
+    assert "METEOR is missing (left out: map)" in caplog.text
 
 
 def test_retrieved_regions_are_ranked_by_log_probability(collection, run):

@@ -1,15 +1,11 @@
 """Metrics of translations: edit rate, chrF3 with its precision and recall, METEOR of other languages than English."""
 
 import logging
-import subprocess
-from types import SimpleNamespace
 
 import pytest
 import sacrebleu
 
 from limner.metrics import METRICS, higher_is_better, metrics_for, score_sentences, sentence_statistics
-from limner.metrics import meteor as meteor_module
-from limner.metrics.meteor import LANGUAGES, meteor_in
 
 HYPOTHESES = ["Zwei Hunde spielen im Gras .", "ein mann läuft", "Das ist ein Haus", "die Katze"]
 REFERENCES = [
@@ -105,7 +101,7 @@ def test_direction_of_each_metric():
         True,
     ]
     for name, metric in METRICS.items():
-        # One item has no document frequencies; Java and the dictionaries of MeCab may be missing.
+        # One item has no document frequencies; the extra `coco` and the dictionaries of MeCab may be missing.
         if name not in ("cider", "meteor") and "mecab" not in name:
             right, wrong = (metric.score([text], [["ein Haus am See"]]).value for text in ("ein Haus am See", "x"))
             assert (right > wrong) == metric.higher_is_better
@@ -128,73 +124,3 @@ def test_a_language_unknown_to_meteor_is_one_warning(caplog):
     assert [score.name for score in scores] == ["bleu1"]
     (line,) = caplog.messages
     assert "'ja'" in line and "cs, de, en, es, fr, ru" in line and "left out: meteor" in line
-
-
-@pytest.fixture
-def installed(tmp_path, monkeypatch):
-    """METEOR with English paraphrases only, and a Java that records its arguments."""
-    package = tmp_path / "meteor"
-    (package / "data").mkdir(parents=True)
-    (package / "data" / "paraphrase-en.gz").touch()
-    java = tmp_path / "java"
-    java.write_text(f'#!/bin/sh\n/bin/cat > /dev/null\nprintf "%s;" "$@" > {tmp_path}/arguments\n')
-    java.chmod(0o755)
-    monkeypatch.delenv("JAVA_HOME")
-    monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(meteor_module, "coco_module", lambda *_: SimpleNamespace(__file__=str(package / "meteor.py")))
-    return package
-
-
-@pytest.mark.parametrize(
-    ("lang", "table", "modules"),
-    [
-        ("en", "paraphrase-en.gz", ["exact", "stem", "synonym", "paraphrase"]),
-        ("de", None, ["exact", "stem"]),
-        ("de", "paraphrase-de.gz", ["exact", "stem", "paraphrase"]),
-        ("cs", None, ["exact"]),
-        ("cs", "paraphrase-cz.gz", ["exact", "paraphrase"]),
-    ],
-)
-def test_meteor_uses_the_modules_with_available_data(installed, lang, table, modules):
-    if table:
-        (installed / "data" / table).touch()
-    metric = meteor_in(lang)
-    with pytest.raises(meteor_module.MetricUnavailable):
-        metric.statistics(["a"], [["a"]])
-    command = (installed.parent / "arguments").read_text()
-    assert f"-l;{lang};" in command and f"-m;{' '.join(modules)};" in command
-    assert ("-a;" in command) == (table is not None) and (table or "") in command
-    signature = metric.signature([["a"]])
-    assert f"lang:{lang}|" in signature and f"modules:{','.join(modules)}|" in signature
-
-
-@pytest.mark.parametrize("lang", [lang for lang in LANGUAGES if lang != "en"])
-def test_meteor_of_a_language_equals_the_reference_program(lang, java):
-    program = pytest.importorskip("pycocoevalcap.meteor.meteor").METEOR_JAR
-    metric = meteor_in(lang)
-    # One word of each language differs from the reference in its ending only.
-    rows = metric.statistics([*HYPOTHESES, "Katze chat gato дом"], [*REFERENCES, ["Katzen chats gatos дома"]])
-    # For several segments the program prints the score of each and of the corpus.
-    command = " ||| ".join(["EVAL", *(" ".join(map(str, row)) for row in rows)]) + "\n"
-    modules = " ".join(meteor_module._modules(lang))
-    done = subprocess.run(
-        [java, "-jar", program, "-", "-", "-stdio", "-l", lang, "-norm", "-m", modules],
-        input=command,
-        capture_output=True,
-        encoding="utf-8",
-        cwd=meteor_module._package(),
-        check=True,
-    )
-    *segments, corpus = [100 * float(score) for score in done.stdout.split()]
-    assert [metric.value(row) for row in rows] == pytest.approx(segments)
-    assert segments[-1] > 0 or lang == "cs", "stems match"
-    assert metric.value(rows.sum(axis=0)) == pytest.approx(corpus)
-
-
-def test_java_home_takes_priority_over_the_path(installed, tmp_path, monkeypatch):
-    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "runtime"))
-    with pytest.raises(meteor_module.MetricUnavailable, match=f"no 'java' in JAVA_HOME, {tmp_path}/runtime"):
-        meteor_in("en").statistics(["a"], [["a"]])
-    (tmp_path / "runtime" / "bin").mkdir(parents=True)
-    (tmp_path / "java").rename(tmp_path / "runtime" / "bin" / "java")
-    assert meteor_module.find_java() == str(tmp_path / "runtime" / "bin" / "java")

@@ -20,7 +20,7 @@ from limner.runs.trained_model import load_trained_model
 from limner.synthetic.scenes import SceneSettings, generate_scenes
 from limner.training.loop import train
 
-METRICS = ("bleu1", "bleu2", "bleu3", "bleu4", "chrf")  # those that need no extra and no Java
+METRICS = ("bleu1", "bleu2", "bleu3", "bleu4", "chrf")  # those that need no extra
 TRANSLATION_METRICS = ("bleu4", "chrf3", "ter")
 
 OnProgress = Callable[[str, int, int], None]

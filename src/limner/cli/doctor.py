@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import platform
 import re
-import subprocess
 import sys
 from importlib import metadata
 from pathlib import Path
@@ -62,14 +61,12 @@ class Installation(NamedTuple):
     devices: list[str]
     threads: dict[str, str]
     extras: dict[str, Extra]
-    java: str | None
-    """Version line of the Java that METEOR runs on, None if there is none."""
     folders: dict[str, str]
 
 
 @app.command(rich_help_panel=MORE)
 def doctor(as_json: JsonOption = False) -> None:
-    """Show versions, devices, threads, optional extras, Java and cache folders of this installation.
+    """Show versions, devices, threads, optional extras and cache folders of this installation.
 
     Example: `limner doctor --json`
     """
@@ -98,7 +95,6 @@ def examine() -> Installation:
         devices=_devices(),
         threads=_threads(),
         extras={name: _extra(name, packages) for name, packages in optional.items()},
-        java=_java(),
         folders=_folders(),
     )
 
@@ -115,7 +111,6 @@ def _sections(installation: Installation) -> dict[str, dict[str, str]]:
         "devices": dict(device.split(": ", 1) for device in installation.devices),
         "threads": installation.threads,
         "extras": extras,
-        "java": {"java": installation.java or "missing: METEOR needs it; install a Java runtime, for example openjdk"},
         "folders": installation.folders,
     }
 
@@ -172,19 +167,6 @@ def _threads() -> dict[str, str]:
         "threads": f"{chosen} (OMP_NUM_THREADS)" if chosen else rule,
         "OMP_WAIT_POLICY": os.environ.get("OMP_WAIT_POLICY", "not set"),
     }
-
-
-def _java() -> str | None:
-    from limner.metrics.meteor import find_java
-
-    java = find_java()
-    if java is None:
-        return None
-    try:
-        done = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30, check=True)
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return (done.stderr or done.stdout).partition("\n")[0]
 
 
 def _folders() -> dict[str, str]:

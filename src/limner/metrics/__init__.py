@@ -149,7 +149,7 @@ def sentence_statistics(
 ) -> list[MetricStatistics]:
     """Compute the segment statistics of several metrics.
 
-    A metric that cannot be computed on this machine (missing extra, no Java, unsupported language) is left out with a
+    A metric that cannot be computed on this machine (missing extra, unsupported language) is left out with a
     warning in the log, and so is, without a warning, one that does not apply to the references.
 
     Args:

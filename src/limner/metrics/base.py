@@ -47,7 +47,7 @@ def format_value(value: float, decimals: int = 2, sign: Literal["", "+"] = "") -
 
 
 class MetricUnavailable(LimnerError):
-    """The external program of a metric cannot run on this machine."""
+    """A metric cannot be computed for a language or on this machine."""
 
 
 @dataclass(frozen=True, slots=True)

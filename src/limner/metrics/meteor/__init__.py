@@ -1,0 +1,89 @@
+"""METEOR 1.5 (Banerjee and Lavie, 2005; Denkowski and Lavie, 2011, 2014) with the data of pycocoevalcap (extra `coco`).
+
+Sentences are normalised, aligned with each reference by the modules exact, stem, synonym and paraphrase, and counted;
+the score is computed from the sum of these statistics, so that resampling needs no further alignment. The statistics
+are those of the Java program of the authors, which parity tests run.
+
+METEOR has parameters, stemmers and function words for the languages in `LANGUAGES`. The signature lists the modules
+whose data are installed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from importlib import import_module
+from importlib.metadata import version
+from typing import Any
+
+import numpy as np
+
+from limner.errors import MissingExtraError
+from limner.metrics.base import Metric, MetricUnavailable, References, Statistics
+from limner.metrics.meteor import data
+from limner.metrics.meteor.matchers import number_corpus
+from limner.metrics.meteor.parameters import FIELDS, LANGUAGES, meteor_value, meteor_values
+
+__all__ = ["FIELDS", "LANGUAGES", "METEOR", "meteor_in", "meteor_statistics", "meteor_value", "meteor_values"]
+
+
+def meteor_in(lang: str) -> Metric:
+    """Return METEOR for a language; `statistics` raises MetricUnavailable if the language is not supported."""
+    return Metric("meteor", partial(meteor_statistics, lang), partial(meteor_value, lang), partial(_settings, lang))
+
+
+def meteor_statistics(lang: str, hypotheses: Sequence[str], references: References) -> Statistics:
+    """Compute the METEOR statistics of every segment with its best reference.
+
+    Args:
+        lang: a key of `LANGUAGES`.
+        hypotheses: N hypotheses as tokens joined by spaces.
+        references: N lists of references in the same form.
+
+    Returns:
+        (N, 23): lengths, function words, matches of four modules (content words of hypothesis and reference, function
+        words of both), chunks, matched words.
+
+    Raises:
+        MissingExtraError: the extra `coco` is not installed.
+        MetricUnavailable: the language is not supported.
+    """
+    if lang not in LANGUAGES:
+        raise MetricUnavailable(f"METEOR does not support language '{lang}': expected one of {', '.join(LANGUAGES)}")
+    search = _compiled_search()
+    pairs = [(_clean(one), _clean(other)) for one, own in zip(hypotheses, references, strict=True) for other in own]
+    numbers, corpus = number_corpus(lang, (sentence for pair in pairs for sentence in pair))
+    indices = np.array([[numbers[sentence] for sentence in pair] for pair in pairs], np.int32).reshape(-1, 2)
+    rows: Statistics = search.pair_statistics(*indices.T.copy(), corpus, search.BEAM)
+    # A segment that is matched completely in one chunk has no fragmentation.
+    rows[(rows[:, :2] == rows[:, 21:]).all(axis=1) & (rows[:, 20] == 1), 20] = 0
+    return rows[_best(meteor_values(lang, rows), [len(own) for own in references])]
+
+
+def _compiled_search() -> Any:  # noqa: ANN401  (a compiled module)
+    data.folder()
+    try:
+        return import_module("limner.metrics.meteor.alignment")
+    except ImportError:
+        raise MissingExtraError("METEOR", "coco") from None
+
+
+def _clean(sentence: str) -> str:
+    """Join the tokens by single spaces, without the separator of the Java program."""
+    return " ".join(sentence.replace("|||", " ").split())
+
+
+def _best(scores: np.ndarray, counts: Sequence[int]) -> list[int]:
+    """Return the index of the first of the best scores in each group of successive scores."""
+    ends = np.cumsum(counts)
+    return [int(end - count + scores[end - count : end].argmax()) for end, count in zip(ends, counts, strict=True)]
+
+
+def _settings(lang: str) -> str:
+    return (
+        f"meteor:1.5|lang:{lang}|modules:{','.join(data.modules(lang))}|norm:yes|tok:given|scale:x100|"
+        f"implementation:limner|pycocoevalcap:{version('pycocoevalcap')}"
+    )
+
+
+METEOR = meteor_in("en")

@@ -1,0 +1,162 @@
+"""Numbered words of a corpus with what the matching modules compare: stems, synonym sets and paraphrases.
+
+Every distinct word and phrase of the corpus is looked up once; the search compares numbers.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from limner.errors import MissingExtraError
+from limner.metrics.meteor import data
+from limner.metrics.meteor.normalisation import Normaliser
+from limner.metrics.meteor.parameters import PARAPHRASE
+
+Ids = NDArray[np.int32]
+LONGEST_PHRASE = 7
+"""Number of words of the longest phrase in the tables of METEOR 1.5."""
+STEMMERS = {"de": "German", "en": "English", "es": "Spanish", "fr": "French", "ru": "Russian"}
+DETACHMENT = (
+    *(("s", ""), ("ses", "s"), ("xes", "x"), ("zes", "z"), ("ches", "ch"), ("shes", "sh"), ("men", "man")),
+    *(("ies", "y"), ("es", "e"), ("es", ""), ("ed", "e"), ("ed", ""), ("ing", "e"), ("ing", "")),
+    *(("er", ""), ("est", ""), ("er", "e"), ("est", "e")),
+)
+"""Endings of inflected words and of their lemmas, WordNet's rules of detachment; the first known lemma is taken."""
+
+
+class Lists(NamedTuple):
+    """Lists of numbers of different lengths: list n is `values[starts[n]:starts[n + 1]]`."""
+
+    starts: NDArray[np.int64]
+    values: Ids
+
+    @classmethod
+    def of(cls, lists: Iterable[Sequence[int]]) -> Lists:
+        """Join lists of numbers."""
+        lists = list(lists)
+        starts = np.zeros(len(lists) + 1, np.int64)
+        np.cumsum([len(one) for one in lists], out=starts[1:])
+        return cls(starts, np.array([value for one in lists for value in one], np.int32))
+
+
+class Corpus(NamedTuple):
+    """Distinct sentences of a corpus as numbers, and the properties of its words and phrases."""
+
+    words: Lists
+    """Words of a sentence."""
+    phrases: Lists
+    """Phrases of a sentence with paraphrases: first word, number of words, number of the phrase; three values each."""
+    is_function_word: NDArray[np.bool_]
+    """Whether a word is a function word."""
+    stems: Ids
+    """Stem of a word."""
+    synsets: Lists
+    """Synonym sets of a word, ascending."""
+    paraphrases: Lists
+    """Paraphrases of a phrase, ascending."""
+    slots: Ids
+    """Index of the modules exact, stem, synonym and paraphrase in the statistics; -1 for those that are not used."""
+
+
+def number_corpus(lang: str, sentences: Iterable[str]) -> tuple[dict[str, int], Corpus]:
+    """Normalise the sentences of a corpus and look up its words and phrases.
+
+    Returns:
+        The index of every distinct sentence, and the corpus.
+
+    Raises:
+        MissingExtraError: the extra `coco` is not installed.
+    """
+    place, used = data.folder(), data.modules(lang)
+    normalise = Normaliser(lang, data.prefixes(place, lang))
+    numbers: dict[str, int] = {}
+    ids: dict[str, int] = {}
+    texts: list[list[str]] = []
+    for sentence in sentences:
+        if sentence not in numbers:
+            numbers[sentence] = len(texts)
+            texts.append(normalise(sentence))
+    rows = [[ids.setdefault(word, len(ids)) for word in text] for text in texts]
+    functions = data.function_words(place)
+    stems = _stems(lang, ids) if "stem" in used else ids.values()
+    phrases, pairs = _paraphrases(data.paraphrase_file(lang), texts) if PARAPHRASE in used else ([[]] * len(texts), [])
+    slots = [used.index(one) if one in used else -1 for one in ("exact", "stem", "synonym", PARAPHRASE)]
+    return numbers, Corpus(
+        Lists.of(rows),
+        Lists.of(phrases),
+        np.array([word in functions for word in ids], bool),
+        np.fromiter(stems, np.int32),
+        Lists.of(_synsets(place, ids) if "synonym" in used else [[]] * len(ids)),
+        Lists.of(pairs),
+        np.array(slots, np.int32),
+    )
+
+
+@cache
+def _stemmer(lang: str) -> Any:  # noqa: ANN401  (an untyped class)
+    # The classes in Python, not PyStemmer: their version is the one that is pinned.
+    name = STEMMERS[lang]
+    try:
+        return getattr(import_module(f"snowballstemmer.{name.lower()}_stemmer"), f"{name}Stemmer")()
+    except ImportError:
+        raise MissingExtraError("METEOR", "coco") from None
+
+
+def _stems(lang: str, words: Iterable[str]) -> list[int]:
+    stem, ids = _stemmer(lang).stemWord, dict[str, int]()
+    return [ids.setdefault(stem(word), len(ids)) for word in words]
+
+
+def _synsets(place: Path, words: Iterable[str]) -> list[list[int]]:
+    known, ids = data.synonyms(place), dict[str, int]()
+    found = []
+    for word in words:
+        names = {name for lemma in _lemmas(word, known) for name in known.synsets.get(lemma, ())}
+        found.append(sorted(ids.setdefault(name, len(ids)) for name in names))
+    return found
+
+
+def _lemmas(word: str, known: data.Synonyms) -> list[str]:
+    """Return a word and its possible lemmas."""
+    if word in known.lemmas:
+        return [word, *known.lemmas[word]]
+    if len(word) > 2:
+        for ending, replacement in DETACHMENT:
+            lemma = word.removesuffix(ending) + replacement
+            if word.endswith(ending) and lemma in known.synsets and not (ending == "s" and word.endswith("ss")):
+                return [word, lemma]
+    return [word]
+
+
+def _paraphrases(table: Path, texts: Sequence[Sequence[str]]) -> tuple[list[list[int]], list[list[int]]]:
+    """Find the phrases of the texts that are paraphrases of each other, in any direction of the table."""
+    found: set[bytes] = set()
+    for text in texts:
+        for length in range(1, min(LONGEST_PHRASE, len(text)) + 1):
+            found.update(" ".join(text[a : a + length]).encode() for a in range(len(text) - length + 1))
+    ids: dict[str, int] = {}
+    pairs: defaultdict[int, set[int]] = defaultdict(set)
+    for phrase, paraphrase in data.paraphrases(table, found):
+        one, other = (ids.setdefault(text.decode(), len(ids)) for text in (phrase, paraphrase))
+        pairs[one].add(other)
+        pairs[other].add(one)
+    phrases = [_phrases(text, ids) for text in texts]
+    return phrases, [sorted(pairs[number]) for number in range(len(ids))]
+
+
+def _phrases(text: Sequence[str], ids: dict[str, int]) -> list[int]:
+    row = []
+    for first in range(len(text)):
+        for length in range(1, min(LONGEST_PHRASE, len(text) - first) + 1):
+            number = ids.get(" ".join(text[first : first + length]))
+            if number is not None:
+                row += [first, length, number]
+    return row

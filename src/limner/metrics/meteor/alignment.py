@@ -1,11 +1,17 @@
 """Alignment of a hypothesis and a reference by METEOR's beam search (Denkowski and Lavie, 2011), compiled by numba.
 
-A match pairs words of the reference with words of the hypothesis; every word is in at most one match of an alignment.
-Matches that exclude no other match are part of every alignment. The rest is chosen by a beam search over the words of
-the reference from left to right. Partial alignments are ranked by covered words minus chunks, where a word covered by a
-match of another module than `exact` counts half, and then by exact matches. Of equal ones the search keeps the first; a
-word without a match comes before its matches. This ranking was found by comparing alignments with those of METEOR 1.5;
-the paper describes most covered words, then fewest chunks, then the smallest sum of distances.
+In an alignment every word is in at most one match. The paper asks for the most covered words, then the fewest chunks
+(matches that are adjacent in the same order on both sides), then the smallest sum of distances between the starts of
+the matches, and searches with a beam. What it leaves open was found by comparing alignments of generated sentences with
+those of METEOR 1.5 (options `-writeAlignments`, `-x`, `-a`):
+
+- The words of the reference are read from left to right; each partial alignment is extended by every match that starts
+  at the word, then kept without one. A match that shares no word with another is always taken.
+- A match of another module than `exact` counts half of its words on each side, rounded down: single words count nothing.
+- The distance is that of the matches that were *not* taken although they were possible: of those listed before the
+  match that is taken, or of all if none is.
+- The beam is ranked by covered words, then chunks, then distance, and equal ones keep their order. The chunk that the
+  next match may continue is not counted until the last word has been read.
 """
 
 from __future__ import annotations
@@ -16,196 +22,170 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from limner.metrics.meteor.matchers import Corpus, Ids, Lists
+from limner.metrics.meteor.matchers import Corpus, Ids
+from limner.metrics.meteor.matches import EXACT, certain_matches, list_matches, row_of
 from limner.metrics.meteor.parameters import FIELDS
 
 BEAM = 40
 """Number of partial alignments, the default of METEOR 1.5."""
-CHUNK = 2
-"""Cost of a chunk; a word of an exact match counts 2, another matched word 1."""
+NONE = -1
+"""No match."""
 
 
 class PartialAlignments(NamedTuple):
     """Partial alignments, the best first."""
 
-    scores: NDArray[np.int64]
-    """Twice the covered words minus chunks, (K,)."""
-    exact: NDArray[np.int64]
-    """Number of exact matches, (K,)."""
-    counts: Ids
-    """Number of matches."""
-    chosen: Ids
-    """Matches in the order of the reference, (K, R)."""
+    covered: NDArray[np.int64]
+    """Covered words on both sides, (K,); half of them, rounded down, for matches that are not exact."""
+    chunks: NDArray[np.int64]
+    """Number of chunks, (K,)."""
+    distances: NDArray[np.int64]
+    """Sum of the distances of the matches that were not taken, (K,)."""
     ends: Ids
     """First word of the reference after the last match, (K,)."""
     other_ends: Ids
-    """First word of the hypothesis after the last match, (K,)."""
+    """First word of the hypothesis after the last match, (K,); -1 without a match."""
+    links: Ids
+    """Place of the last match in the history, (K,); -1 without a match."""
     used: NDArray[np.bool_]
     """Whether a word of the hypothesis is in a match, (K, H)."""
 
 
 @njit(cache=True)
-def _intersect(lists: Lists, one: int, other: int) -> bool:
-    """Whether two ascending lists have a common value."""
-    a, b = lists.starts[one], lists.starts[other]
-    while a < lists.starts[one + 1] and b < lists.starts[other + 1]:
-        difference = lists.values[a] - lists.values[b]
-        if difference == 0:
-            return True
-        a += difference < 0
-        b += difference > 0
-    return False
-
-
-@njit(cache=True)
-def _contains(lists: Lists, row: int, value: int) -> bool:
-    """Whether an ascending list contains a value."""
-    values = lists.values[lists.starts[row] : lists.starts[row + 1]]
-    place = np.searchsorted(values, value)
-    return bool(place < len(values) and values[place] == value)
-
-
-@njit(cache=True)
-def _row(lists: Lists, row: int) -> Ids:
-    return lists.values[lists.starts[row] : lists.starts[row + 1]]
-
-
-@njit(cache=True)
-def _matches(hyp: Ids, ref: Ids, hyp_phrases: Ids, ref_phrases: Ids, corpus: Any) -> Ids:  # noqa: ANN401
-    """List all matches by their first word of the reference, then by module.
-
-    Returns:
-        (M, 5): first word and number of words of the reference, the same of the hypothesis, module.
-    """
-    found = []
-    phrase = 0
-    for i in range(len(ref)):
-        for module in range(3):
-            for j in range(len(hyp)):
-                if corpus.slots[module] < 0 or (hyp[j] == ref[i]) != (module == 0):
-                    continue
-                if (
-                    module == 0
-                    or (module == 1 and corpus.stems[hyp[j]] == corpus.stems[ref[i]])
-                    or (module == 2 and _intersect(corpus.synsets, hyp[j], ref[i]))
-                ):
-                    found.append((i, 1, j, 1, module))
-        while phrase < len(ref_phrases) and ref_phrases[phrase] == i:
-            for k in range(0, len(hyp_phrases), 3):
-                if _contains(corpus.paraphrases, ref_phrases[phrase + 2], hyp_phrases[k + 2]):
-                    found.append((i, ref_phrases[phrase + 1], hyp_phrases[k], hyp_phrases[k + 1], 3))
-            phrase += 3
-    result = np.empty((len(found), 5), np.int32)
-    for n, match in enumerate(found):
-        result[n, 0], result[n, 1], result[n, 2], result[n, 3], result[n, 4] = match
-    return result
-
-
-@njit(cache=True)
-def _certain(matches: Ids, hyp_length: int, ref_length: int) -> NDArray[np.bool_]:
-    """Whether no word of a match is in another match, (M,)."""
-    in_hyp, in_ref = np.zeros(hyp_length, np.int32), np.zeros(ref_length, np.int32)
-    for n in range(len(matches)):
-        start, length, other, other_length, _ = matches[n]
-        in_ref[start : start + length] += 1
-        in_hyp[other : other + other_length] += 1
-    certain = np.zeros(len(matches), np.bool_)
-    for n in range(len(matches)):
-        start, length, other, other_length, _ = matches[n]
-        certain[n] = (in_ref[start : start + length] == 1).all() and (in_hyp[other : other + other_length] == 1).all()
-    return certain
-
-
-@njit(cache=True)
-def _empty_beam(size: int, hyp_length: int, ref_length: int) -> PartialAlignments:
+def _empty_beam(size: int, hyp_length: int) -> PartialAlignments:
     return PartialAlignments(
         np.zeros(size, np.int64),
         np.zeros(size, np.int64),
+        np.zeros(size, np.int64),
         np.zeros(size, np.int32),
-        np.empty((size, ref_length), np.int32),
-        np.zeros(size, np.int32),
-        np.full(size, -1, np.int32),
+        np.full(size, NONE, np.int32),
+        np.full(size, NONE, np.int32),
         np.zeros((size, hyp_length), np.bool_),
     )
 
 
 @njit(cache=True)
+def _extended(beam: PartialAlignments, state: int, match: Ids) -> tuple[int, int]:
+    """Return covered words and chunks of a partial alignment with one more match."""
+    start, length, other, other_length, module = match
+    covered = length + other_length if module == EXACT else length // 2 + other_length // 2
+    continued = beam.ends[state] == start and beam.other_ends[state] == other
+    return beam.covered[state] + covered, beam.chunks[state] + (not continued)
+
+
+@njit(cache=True)
+def _insert(ranked: NDArray[np.int64], kept: int, candidate: tuple[int, int, int, int, int]) -> int:
+    """Insert a candidate after all that are at least as good; return the new number of candidates."""
+    covered, chunks, distance, _, _ = candidate
+    place = kept
+    while place > 0:
+        other = ranked[place - 1]
+        if other[0] > covered or (
+            other[0] == covered and (other[1] < chunks or (other[1] == chunks and other[2] <= distance))
+        ):
+            break
+        place -= 1
+    if place == len(ranked):
+        return kept
+    kept = min(kept + 1, len(ranked))
+    for row in range(kept - 1, place, -1):
+        ranked[row] = ranked[row - 1]
+    for column in range(5):
+        ranked[place, column] = candidate[column]
+    return kept
+
+
+@njit(cache=True)
 def _rank(
-    beam: PartialAlignments, size: int, i: int, matches: Ids, options: tuple[int, int, bool]
-) -> NDArray[np.int64]:
-    """Rank the partial alignments without a match at word `i` and with each of its matches.
+    beam: PartialAlignments, size: int, i: int, matches: Ids, span: tuple[int, int, bool], ranked: NDArray[np.int64]
+) -> int:
+    """Rank the partial alignments with each match that starts at word `i`, and without one.
 
     Args:
         beam: partial alignments of the words before.
         size: number of partial alignments.
         i: word of the reference.
         matches: all matches.
-        options: first and last match at the word, whether the match is certain.
+        span: first match at the word, first match after it, whether the match is certain.
+        ranked: filled with (K, 5): covered words, closed chunks, distance, partial alignment, match or -1.
 
     Returns:
-        (K, 4): score, exact, partial alignment, match or -1; the best first.
+        The number of ranked candidates.
     """
-    first, last, certain = options
-    ranked = np.empty((len(beam.scores), 4), np.int64)
+    first, last, certain = span
     kept = 0
     for state in range(size):
-        for n in range(first - 1, last):
-            covered = beam.ends[state] > i
-            score, exact = beam.scores[state], beam.exact[state]
-            if n < first:
-                if certain and not covered:
-                    continue
-            else:
-                length, other, other_length, module = matches[n, 1:]
-                if covered or beam.used[state, other : other + other_length].any():
-                    continue
-                score += (length + other_length) * (2 if module == 0 else 1)
-                if beam.counts[state] == 0 or beam.ends[state] != i or beam.other_ends[state] != other:
-                    score -= CHUNK
-                exact += module == 0
-            place = kept
-            while place > 0 and (
-                ranked[place - 1, 0] < score or (ranked[place - 1, 0] == score and ranked[place - 1, 1] < exact)
-            ):
-                place -= 1
-            if place < len(ranked):
-                kept = min(kept + 1, len(ranked))
-                ranked[place + 1 : kept] = ranked[place : kept - 1].copy()
-                ranked[place] = score, exact, state, n if n >= first else -1
-    return ranked[:kept]
+        distance = beam.distances[state]
+        inside = beam.ends[state] > i
+        for n in range(first, first if inside else last):
+            other, other_length = matches[n, 2], matches[n, 3]
+            if beam.used[state, other : other + other_length].any():
+                continue
+            covered, chunks = _extended(beam, state, matches[n])
+            kept = _insert(ranked, kept, (covered, chunks - 1, distance, state, n))
+            distance += abs(i - other)
+        if inside or not certain:
+            kept = _insert(ranked, kept, (beam.covered[state], beam.chunks[state] - inside, distance, state, NONE))
+    return kept
 
 
 @njit(cache=True)
-def _extend(beam: PartialAlignments, ranked: NDArray[np.int64], matches: Ids, new: PartialAlignments) -> None:
-    """Write the ranked partial alignments to another beam."""
+def _extend(
+    beam: PartialAlignments, ranked: NDArray[np.int64], matches: Ids, new: PartialAlignments, history: Ids, first: int
+) -> None:
+    """Write the ranked partial alignments to another beam, and their matches to the history from row `first` on."""
     for row in range(len(ranked)):
-        new.scores[row], new.exact[row], state, n = ranked[row]
-        count = beam.counts[state]
-        new.counts[row] = count + (n >= 0)
-        new.chosen[row, :count] = beam.chosen[state, :count]
+        _, _, distance, state, n = ranked[row]
+        new.covered[row], new.chunks[row], new.distances[row] = beam.covered[state], beam.chunks[state], distance
         new.ends[row], new.other_ends[row] = beam.ends[state], beam.other_ends[state]
+        new.links[row] = beam.links[state]
         new.used[row] = beam.used[state]
-        if n >= 0:
+        if n != NONE:
+            new.covered[row], new.chunks[row] = _extended(beam, state, matches[n])
             start, length, other, other_length, _ = matches[n]
-            new.chosen[row, count] = n
             new.ends[row], new.other_ends[row] = start + length, other + other_length
             new.used[row, other : other + other_length] = True
+            history[first + row, 0], history[first + row, 1] = n, beam.links[state]
+            new.links[row] = first + row
 
 
 @njit(cache=True)
-def _search(matches: Ids, hyp_length: int, ref_length: int, width: int) -> Ids:
-    """Return the matches of the best alignment in the order of the reference."""
-    certain = _certain(matches, hyp_length, ref_length)
+def best_alignment(matches: Ids, hyp_length: int, ref_length: int, width: int) -> Ids:
+    """Search the matches of the best alignment.
+
+    Args:
+        matches: all matches, (M, 5), by their first word of the reference.
+        hyp_length: words of the hypothesis.
+        ref_length: words of the reference.
+        width: number of partial alignments.
+
+    Returns:
+        Indices of the matches in the order of the reference.
+    """
+    certain = certain_matches(matches, hyp_length, ref_length)
     first = np.searchsorted(matches[:, 0], np.arange(ref_length + 1))
-    beam, new = _empty_beam(width, hyp_length, ref_length), _empty_beam(width, hyp_length, ref_length)
+    beam, new = _empty_beam(width, hyp_length), _empty_beam(width, hyp_length)
+    ranked = np.empty((width, 5), np.int64)
+    history = np.empty((ref_length * width, 2), np.int32)
     size = 1
     for i in range(ref_length):
-        if first[i] < first[i + 1]:
-            options = (first[i], first[i + 1], certain[first[i]])  # a certain match is the only one
-            ranked = _rank(beam, size, i, matches, options)
-            _extend(beam, ranked, matches, new)
-            beam, new, size = new, beam, len(ranked)
-    return beam.chosen[0, : beam.counts[0]]
+        if first[i] == first[i + 1] and size == 1:
+            continue
+        span = (first[i], first[i + 1], first[i] < first[i + 1] and certain[first[i]])  # the only one if certain
+        size = _rank(beam, size, i, matches, span, ranked)
+        _extend(beam, ranked[:size], matches, new, history, i * width)
+        beam, new = new, beam
+    kept = 0
+    for state in range(size):
+        candidate = (beam.covered[state], beam.chunks[state], beam.distances[state], state, NONE)
+        kept = _insert(ranked[:1], kept, candidate)
+    chosen = np.empty(ref_length, np.int32)
+    place = ref_length
+    link = beam.links[ranked[0, 3]]
+    while link != NONE:
+        place -= 1
+        chosen[place], link = history[link, 0], history[link, 1]
+    return chosen[place:]
 
 
 @njit(cache=True)
@@ -228,12 +208,7 @@ def _count(hyp: Ids, ref: Ids, matches: Ids, corpus: Any, row: NDArray[np.float6
 
 
 @njit(cache=True)
-def pair_statistics(
-    hypotheses: Ids,
-    references: Ids,
-    corpus: Corpus,
-    width: int,
-) -> NDArray[np.float64]:
+def pair_statistics(hypotheses: Ids, references: Ids, corpus: Corpus, width: int) -> NDArray[np.float64]:
     """Align pairs of sentences and count their statistics.
 
     Args:
@@ -248,7 +223,7 @@ def pair_statistics(
     rows = np.zeros((len(hypotheses), FIELDS))
     for pair in range(len(hypotheses)):
         h, r = hypotheses[pair], references[pair]
-        hyp, ref = _row(corpus.words, h), _row(corpus.words, r)
-        matches = _matches(hyp, ref, _row(corpus.phrases, h), _row(corpus.phrases, r), corpus)
-        _count(hyp, ref, matches[_search(matches, len(hyp), len(ref), width)], corpus, rows[pair])
+        hyp, ref = row_of(corpus.words, h), row_of(corpus.words, r)
+        matches = list_matches(hyp, ref, row_of(corpus.phrases, h), row_of(corpus.phrases, r), corpus)
+        _count(hyp, ref, matches[best_alignment(matches, len(hyp), len(ref), width)], corpus, rows[pair])
     return rows

@@ -61,7 +61,9 @@ class Corpus(NamedTuple):
     synsets: Lists
     """Synonym sets of a word, ascending."""
     paraphrases: Lists
-    """Paraphrases of a phrase, ascending."""
+    """Paraphrases that the table lists for a phrase, ascending."""
+    entries: Ids
+    """Place of each of these paraphrases in the table."""
     slots: Ids
     """Index of the modules exact, stem, synonym and paraphrase in the statistics; -1 for those that are not used."""
 
@@ -87,7 +89,8 @@ def number_corpus(lang: str, sentences: Iterable[str]) -> tuple[dict[str, int], 
     rows = [[ids.setdefault(word, len(ids)) for word in text] for text in texts]
     functions = data.function_words(place)
     stems = _stems(lang, ids) if "stem" in used else ids.values()
-    phrases, pairs = _paraphrases(data.paraphrase_file(lang), texts) if PARAPHRASE in used else ([[]] * len(texts), [])
+    table = _paraphrases(data.paraphrase_file(lang), texts) if PARAPHRASE in used else ([[]] * len(texts), [], [])
+    phrases, paraphrases, entries = table
     slots = [used.index(one) if one in used else -1 for one in ("exact", "stem", "synonym", PARAPHRASE)]
     return numbers, Corpus(
         Lists.of(rows),
@@ -95,7 +98,8 @@ def number_corpus(lang: str, sentences: Iterable[str]) -> tuple[dict[str, int], 
         np.array([word in functions for word in ids], bool),
         np.fromiter(stems, np.int32),
         Lists.of(_synsets(place, ids) if "synonym" in used else [[]] * len(ids)),
-        Lists.of(pairs),
+        Lists.of(paraphrases),
+        np.array(entries, np.int32),
         np.array(slots, np.int32),
     )
 
@@ -136,20 +140,26 @@ def _lemmas(word: str, known: data.Synonyms) -> list[str]:
     return [word]
 
 
-def _paraphrases(table: Path, texts: Sequence[Sequence[str]]) -> tuple[list[list[int]], list[list[int]]]:
-    """Find the phrases of the texts that are paraphrases of each other, in any direction of the table."""
+def _paraphrases(
+    table: Path, texts: Sequence[Sequence[str]]
+) -> tuple[list[list[int]], list[list[int]], list[int]]:
+    """Find the entries of the table whose phrases are both in the texts.
+
+    Returns:
+        Phrases of each text, paraphrases of each phrase, places of these entries in the table.
+    """
     found: set[bytes] = set()
     for text in texts:
         for length in range(1, min(LONGEST_PHRASE, len(text)) + 1):
             found.update(" ".join(text[a : a + length]).encode() for a in range(len(text) - length + 1))
     ids: dict[str, int] = {}
-    pairs: defaultdict[int, set[int]] = defaultdict(set)
-    for phrase, paraphrase in data.paraphrases(table, found):
-        one, other = (ids.setdefault(text.decode(), len(ids)) for text in (phrase, paraphrase))
-        pairs[one].add(other)
-        pairs[other].add(one)
+    listed: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)
+    for entry, pair in enumerate(data.paraphrases(table, found)):
+        phrase, paraphrase = (ids.setdefault(text.decode(), len(ids)) for text in pair)
+        listed[phrase].append((paraphrase, entry))
     phrases = [_phrases(text, ids) for text in texts]
-    return phrases, [sorted(pairs[number]) for number in range(len(ids))]
+    rows = [sorted(listed[number]) for number in range(len(ids))]
+    return phrases, [[number for number, _ in row] for row in rows], [entry for row in rows for _, entry in row]
 
 
 def _phrases(text: Sequence[str], ids: dict[str, int]) -> list[int]:

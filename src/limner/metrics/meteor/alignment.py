@@ -7,7 +7,7 @@ those of METEOR 1.5 (options `-writeAlignments`, `-x`, `-a`):
 
 - The words of the reference are read from left to right; each partial alignment is extended by every match that starts
   at the word, then kept without one. A match that shares no word with another is always taken.
-- A match of another module than `exact` counts half of its words on each side, rounded down: single words count nothing.
+- A match of another module than `exact` counts half of its words on each side, rounded down: 0 for single words.
 - The distance is that of the matches that were *not* taken although they were possible: of those listed before the
   match that is taken, or of all if none is.
 - The beam is ranked by covered words, then chunks, then distance, and equal ones keep their order. The chunk that the

@@ -6,7 +6,7 @@ Every distinct word and phrase of the corpus is looked up once; the search compa
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -140,33 +140,32 @@ def _lemmas(word: str, known: data.Synonyms) -> list[str]:
     return [word]
 
 
-def _paraphrases(
-    table: Path, texts: Sequence[Sequence[str]]
-) -> tuple[list[list[int]], list[list[int]], list[int]]:
+def _paraphrases(table: Path, texts: Sequence[Sequence[str]]) -> tuple[list[list[int]], list[list[int]], list[int]]:
     """Find the entries of the table whose phrases are both in the texts.
 
     Returns:
         Phrases of each text, paraphrases of each phrase, places of these entries in the table.
     """
-    found: set[bytes] = set()
-    for text in texts:
-        for length in range(1, min(LONGEST_PHRASE, len(text)) + 1):
-            found.update(" ".join(text[a : a + length]).encode() for a in range(len(text) - length + 1))
-    ids: dict[str, int] = {}
+    encoded = [[word.encode() for word in text] for text in texts]
+    found = {phrase for text in encoded for _, _, phrase in _phrases(text)}
+    ids: dict[bytes, int] = {}
     listed: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)
     for entry, pair in enumerate(data.paraphrases(table, found)):
-        phrase, paraphrase = (ids.setdefault(text.decode(), len(ids)) for text in pair)
+        phrase, paraphrase = (ids.setdefault(text, len(ids)) for text in pair)
         listed[phrase].append((paraphrase, entry))
-    phrases = [_phrases(text, ids) for text in texts]
+    del found
+    phrases = [
+        [value for first, length, phrase in _phrases(text) if phrase in ids for value in (first, length, ids[phrase])]
+        for text in encoded
+    ]
     rows = [sorted(listed[number]) for number in range(len(ids))]
     return phrases, [[number for number, _ in row] for row in rows], [entry for row in rows for _, entry in row]
 
 
-def _phrases(text: Sequence[str], ids: dict[str, int]) -> list[int]:
-    row = []
-    for first in range(len(text)):
-        for length in range(1, min(LONGEST_PHRASE, len(text) - first) + 1):
-            number = ids.get(" ".join(text[first : first + length]))
-            if number is not None:
-                row += [first, length, number]
-    return row
+def _phrases(text: Sequence[bytes]) -> Iterator[tuple[int, int, bytes]]:
+    """Yield first word, number of words and text of the phrases, from left to right, the shortest first."""
+    for first, phrase in enumerate(text):
+        yield first, 1, phrase
+        for length, word in enumerate(text[first + 1 : first + LONGEST_PHRASE], 2):
+            phrase += b" " + word
+            yield first, length, phrase

@@ -45,8 +45,8 @@ from limner.runs.trained_model import TrainedModel, load_trained_model
 from limner.training.context import TrainProgress
 from measuring import CPU, median_time, product_rate, random_jpegs, real_data, report
 from memory import memory
-from phrase_based import phrase_based
 from meteor import meteor
+from phrase_based import phrase_based
 from ray_features import ray_features
 from recurrent import cells, soft_attention
 from runtime import runtime

@@ -15,13 +15,12 @@ from limner.data.dataset import Examples
 from limner.data.examples import Batch
 from limner.errors import TrainingError
 from limner.models.protocols import Mean, Model
-from limner.runs.training_settings import TrainingSettings
 from limner.training.context import TrainingContext, TrainProgress
 from limner.training.losses import loss_terms
 from limner.training.optimizers import add_l2_gradient, set_learning_rates
 from limner.training.processes import StepLoss
 from limner.training.state import TrainState
-from limner.training.subwords import RandomSubwords
+from limner.training.subwords import DrawnSubwords, RandomSubwords
 
 
 class Objective(Protocol):
@@ -46,14 +45,23 @@ class CrossEntropy:
     def __init__(self, run: TrainingContext, examples: Examples) -> None:
         self.run, self.examples = run, examples
         self.subwords = RandomSubwords.of(examples, run.settings)
+        self.drawn: DrawnSubwords | None = None
 
     def epoch_batches(self, epoch: int) -> list[list[int]]:
-        """Draw the batches of an epoch; see `Objective`."""
-        return epoch_batches(self.examples, self.run.settings, epoch)
+        """Draw the batches of an epoch, and its subwords, by whose lengths they are sorted; see `Objective`."""
+        settings, rows = self.run.settings, self.examples.epoch_rows(self.run.settings.seed, epoch)
+        if self.subwords is None:
+            own = self.examples.lengths
+            lengths: Sequence[tuple[int, int]] = [own[row] for row in rows]
+        else:
+            self.drawn = self.subwords.of_epoch(epoch, rows)
+            lengths = self.drawn.lengths
+        order = epoch_order(lengths, settings.batch_size, settings.bucket, settings.seed, epoch)
+        return [[rows[k] for k in batch] for batch in order]
 
     def batch(self, rows: Sequence[int], epoch: int) -> Batch:
-        """Collate a batch of an epoch."""
-        return self.examples.batch(rows, None if self.subwords is None else self.subwords.of_epoch(epoch))
+        """Collate a batch of the epoch whose batches were drawn last."""
+        return self.examples.batch(rows, None if self.drawn is None else self.drawn.tokens)
 
     def loss(self, batch: Batch, epoch: int) -> StepLoss:
         """Compute the mean loss of the tokens of a batch."""
@@ -106,13 +114,6 @@ def train_epoch(run: TrainingContext, objective: Objective) -> None:
             run.on_progress(TrainProgress(state, total_steps))
     run.log.epoch(state)
     state.begin_epoch()
-
-
-def epoch_batches(examples: Examples, settings: TrainingSettings, epoch: int) -> list[list[int]]:
-    """Draw the batches of an epoch from its number and the seed: the rows of each batch."""
-    rows, lengths = examples.epoch_rows(settings.seed, epoch), examples.lengths
-    order = epoch_order([lengths[row] for row in rows], settings.batch_size, settings.bucket, settings.seed, epoch)
-    return [[rows[k] for k in batch] for batch in order]
 
 
 def _require_finite(name: str, value: float, state: TrainState, ids: tuple[str, ...]) -> None:

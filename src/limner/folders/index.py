@@ -32,6 +32,7 @@ from limner.media.modality import IMAGE
 from limner.progress import Progress
 from limner.runs.fingerprint import model_fingerprint
 from limner.runs.trained_model import read_config
+from limner.storage.lance_tables import remove_unfinished, unfinished
 
 INDEX_FOLDER = ".limner"
 """Name of the index in the folder that it describes."""
@@ -171,6 +172,8 @@ class FolderIndex:
         scan = self._scan(recursive)
         _make_folder(self.path)
         with locked(self.path, FolderError):
+            for name in (FILES, IMAGES):
+                remove_unfinished(self.path / name)
             if rebuild:
                 for name in (FILES, IMAGES):
                     shutil.rmtree(self.path / name, ignore_errors=True)
@@ -202,6 +205,8 @@ class FolderIndex:
         """
         if not (self.path / RECORD).exists() or self.record.run_digest != run_digest(run):
             return None
+        if any(unfinished(self.path / name) for name in (FILES, IMAGES)):
+            return None  # of an update that was killed: the next one removes them
         scan, rows = self._scan(recursive), read_files(self.path)
         known = ImageTable(self.path, self.record).rows
         if scan.unreadable or len(scan.files) != len(rows):

@@ -74,11 +74,15 @@ def _time(file: Path) -> int:
         return 0
 
 
+def unfinished(path: Path) -> list[Path]:
+    """Return the files that an interrupted write of Lance has left in a local table, or that a write is making now."""
+    return [] if is_remote(path) else list(path.glob("**/.tmp*"))
+
+
 def remove_unfinished(path: Path) -> None:
     """Remove the files that an interrupted write of Lance has left in a local table; the caller holds its lock."""
-    if not is_remote(path):
-        for leftover in path.glob("**/.tmp*"):
-            leftover.unlink(missing_ok=True)
+    for leftover in unfinished(path):
+        leftover.unlink(missing_ok=True)
 
 
 def has_column(path: Path, name: str) -> bool:

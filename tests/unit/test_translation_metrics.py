@@ -50,6 +50,13 @@ def test_character_precision_and_recall_by_hand():
     assert result == pytest.approx([f3, 100, recall])
 
 
+def test_character_precision_and_recall_with_spaces_by_hand():
+    # 1-grams: all 3 of the 3 characters of 'a b', and 2 of the 3 of 'abb'; 2-grams 'a ', ' b' and 'ab', 'bb': none.
+    names = ["chrf3_spaces", "chrf3_spaces_precision", "chrf3_spaces_recall"]
+    precision, recall = 100 * (2 / 3 + 0 + 0) / 3, 100 * (2 / 3 + 0 + 0) / 3
+    assert values(names, ["a b"], [["abb"]]) == pytest.approx([precision, precision, recall])
+
+
 def test_chrf3_is_its_precision_and_recall_with_recall_counted_three_times():
     one_each = [own[:1] for own in REFERENCES]
     f3, precision, recall = values(["chrf3", "chrf3_precision", "chrf3_recall"], HYPOTHESES, one_each)

@@ -7,6 +7,7 @@ running text differ only if detokenisation changes more than spaces; `chrf3_spac
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from functools import cache, partial
 from typing import TYPE_CHECKING
 
@@ -62,10 +63,13 @@ def _settings(beta: int, tokens: str, spaces: str = "no") -> str:
     return sacrebleu_settings(f"case:mixed|eff:yes|nc:{ORDERS}|nw:0|beta:{beta}|space:{spaces}{tokens}")
 
 
-# One object for all metrics that read tokens, so that their statistics are computed once.
-_statistics = partial(sacrebleu_statistics, _CHRF3)
-_value = partial(sacrebleu_value, _CHRF3)
-_given = partial(_settings, 3, "|tok:given")
+def _chrf3_of_tokens(name: str, scorer: Callable[[], Sacrebleu], spaces: str) -> Iterator[Metric]:
+    """Create chrF3 and its precision and recall, which share one function of statistics, so that it runs once."""
+    statistics, settings = partial(sacrebleu_statistics, scorer), partial(_settings, 3, "|tok:given", spaces)
+    yield Metric(name, statistics, partial(sacrebleu_value, scorer), settings)
+    yield Metric(f"{name}_precision", statistics, _precision, settings)
+    yield Metric(f"{name}_recall", statistics, _recall, settings)
+
 
 CHRF2 = Metric(
     "chrf",
@@ -75,14 +79,13 @@ CHRF2 = Metric(
     reads="text",
 )
 CHRF3_METRICS = (
-    Metric("chrf3", _statistics, _value, _given),
-    Metric("chrf3_precision", _statistics, _precision, _given),
-    Metric("chrf3_recall", _statistics, _recall, _given),
+    *_chrf3_of_tokens("chrf3", _CHRF3, "no"),
+    *_chrf3_of_tokens("chrf3_spaces", _CHRF3_SPACES, "yes"),
     Metric(
-        "chrf3_spaces",
-        partial(sacrebleu_statistics, _CHRF3_SPACES),
-        partial(sacrebleu_value, _CHRF3_SPACES),
-        partial(_settings, 3, "|tok:given", "yes"),
+        "chrf3_text",
+        partial(sacrebleu_statistics, _CHRF3),
+        partial(sacrebleu_value, _CHRF3),
+        partial(_settings, 3, ""),
+        reads="text",
     ),
-    Metric("chrf3_text", partial(sacrebleu_statistics, _CHRF3), _value, partial(_settings, 3, ""), reads="text"),
 )

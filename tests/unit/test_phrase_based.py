@@ -83,8 +83,8 @@ def test_the_alignment_shows_which_word_translates_which(run):
     aligned = {
         explanation.target[row]: explanation.source[int(weights.argmax())]
         for row, weights in enumerate(explanation.alignment)
-        if weights.any()
     }
+    assert explanation.target == ("draußen", "singt", "ein", "kleiner", "Mann", ".")  # without the end of the sentence
     assert aligned["draußen"] == "outside"
     assert aligned["Mann"] == "man"
     covered = sorted(position for (start, end), _ in explanation.phrases for position in range(start, end))
@@ -167,7 +167,7 @@ def test_the_language_model_is_written_and_used_by_another_training(run, collect
         export_language_model(run, run / "lm.arpa")
 
 
-def test_more_sentences_in_the_language_model_and_back_translated_pairs(tmp_path):
+def test_more_sentences_in_the_language_model_and_back_translated_pairs(tmp_path, caplog):
     """Pairs, a German sentence without a translation, and one with a generated English sentence."""
     written = (Sentence("en", "a dog runs .", 0), Sentence("de", "ein Hund läuft .", 0))
     alone = Sentence("de", "ein Kater schläft .")
@@ -188,12 +188,18 @@ def test_more_sentences_in_the_language_model_and_back_translated_pairs(tmp_path
     assert sizes["pbsmt-lm"][0] == sizes["pbsmt"][0] < sizes["pbsmt-concat"][0]
     assert sizes["pbsmt"][1] < sizes["pbsmt-lm"][1]
     assert sizes["pbsmt"][1] < sizes["pbsmt-concat"][1]
+    assert "model.language_model=all" not in caplog.text
+
+
+def test_a_language_model_of_all_sentences_without_more_sentences_is_warned_of(collection, tmp_path, caplog):
+    train(load_recipe("calixto2017/pbsmt-lm", ["model.tuning.method=none"]), collection, tmp_path / "run")
+    assert "'train' has no sentences in 'de' besides those of the pairs" in caplog.text
 
 
 def test_pairs_without_aligned_words_are_refused(tmp_path):
     pair = (Sentence("en", "a dog runs .", 0), Sentence("de", "ein Hund läuft .", 0))
     write_items(tmp_path / "c", [Item(split, split, sentences=pair) for split in ("train", "val")])
-    recipe = load_recipe("calixto2017/pbsmt", ["data.test=val"])
+    recipe = load_recipe("calixto2017/pbsmt", ["model.word_alignment=hmm", "data.test=val"])
     with pytest.raises(TrainingError, match="no words of the 1 sentence pairs could be aligned"):
         train(recipe, Collection.open(tmp_path / "c"), tmp_path / "run")
 
@@ -203,7 +209,28 @@ def test_a_translator_of_this_kind_has_no_graphs(run, tmp_path):
         export(run, tmp_path / "graphs")
 
 
-def test_unknown_words_are_kept(run):
+def test_unknown_words_are_kept(run, caplog):
     ((best,),) = Translator.load(run).translate(["a small Zeppelin sings outside ."])
     assert "Zeppelin" in best.tokens
     assert "Zeppelin" in best.text
+    assert "'Zeppelin'; they are copied into the translation" in caplog.text
+
+
+def test_no_perplexity_is_noted_where_there_is_none(tmp_path):
+    rng, items = random.Random(4), []
+    for number, split in enumerate(["train"] * 30 + ["val", "test"]):
+        english, german = sentence_pair(rng)
+        added = "" if split == "train" else " Zeppelin"  # outside the vocabulary
+        sentences = (Sentence("en", english, 0), Sentence("de", german + added, 0))
+        items.append(Item(str(number), split, sentences=sentences))
+    write_items(tmp_path / "collection", items)
+    collection = Collection.open(tmp_path / "collection")
+    out = train(load_recipe("calixto2017/pbsmt", ["model.tuning.method=none"]), collection, tmp_path / "run")
+    trained = load_trained_model(out)
+    assert "<unk>" not in str(trained.config.provenance["notes"])
+    assert "<unk>" not in str(evaluate([trained], collection).notes)
+
+
+def test_a_run_to_start_from_is_refused(run, collection, tmp_path):
+    with pytest.raises(SettingsError, match=f"--init {run}: .*; leave --init out"):
+        train(load_recipe("calixto2017/pbsmt", []), collection, tmp_path / "again", init=run)

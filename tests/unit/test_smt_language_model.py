@@ -1,6 +1,7 @@
-"""The language model: modified Kneser-Ney by hand, and queries as KenLM answers them."""
+"""The language model: modified Kneser-Ney by hand and from the equations, and queries as KenLM answers them."""
 
 import math
+from collections import Counter
 
 import kenlm
 import numpy as np
@@ -34,6 +35,49 @@ def test_bigrams_by_hand():
     assert scores[0] == pytest.approx((2 - 1) / 2 + 1 / 2 * unigram[A])  # <s> a: count 2 of 2, discount 1
     assert scores[1] == pytest.approx(0.5 / 2 + 1 / 2 * unigram[B])
     assert np.exp(model.score([A, A], model.table()))[1] == pytest.approx(1 / 2 * unigram[A])
+
+
+class Interpolated:
+    """Modified Kneser-Ney from the equations of Chen and Goodman (1998), with dictionaries of n-grams."""
+
+    def __init__(self, sentences, order, num_predicted):
+        raw = [Counter() for _ in range(order + 1)]
+        for sentence in ([BOS, *one, EOS] for one in sentences):
+            for n in range(1, order + 1):
+                raw[n].update(tuple(sentence[i : i + n]) for i in range(len(sentence) - n + 1))
+        self.order, self.uniform, self.counts, self.discounts = order, 1 / num_predicted, [Counter()], [()]
+        for n in range(1, order + 1):
+            before = Counter(longer[1:] for longer in raw[n + 1]) if n < order else raw[n]
+            counts = {one: raw[n][one] if one[0] == BOS else before[one] for one in raw[n] if one != (BOS,)}
+            of_counts = Counter(counts.values())
+            y = of_counts[1] / (of_counts[1] + 2 * of_counts[2])
+            self.discounts.append([0, *(k - (k + 1) * y * of_counts[k + 1] / of_counts[k] for k in (1, 2, 3))])
+            self.counts.append(counts)
+
+    def prob(self, word, history):
+        history = history[len(history) - min(len(history), self.order - 1) :]
+        n = len(history) + 1
+        after = {one[-1]: count for one, count in self.counts[n].items() if one[:-1] == history}
+        lower = self.prob(word, history[1:]) if history else self.uniform
+        if not after:
+            return lower
+        discount = {one: self.discounts[n][min(count, 3)] for one, count in after.items()}
+        own = after.get(word, 0) - discount.get(word, 0)
+        return (own + sum(discount.values()) * lower) / sum(after.values())
+
+
+@pytest.mark.parametrize("order", [1, 2, 3])
+def test_estimates_are_those_of_the_equations(order):
+    rng = np.random.default_rng(3)
+    frequencies = 1 / np.arange(1, 121)
+    words = np.arange(4, 124)
+    sentences = [rng.choice(words, rng.integers(1, 9), p=frequencies / frequencies.sum()).tolist() for _ in range(200)]
+    model, oracle = estimate(sentences, order, 124), Interpolated(sentences, order, 122)
+    assert all(0 < own < k for one in oracle.discounts[1:] for k, own in enumerate(one[1:], 1))  # none is replaced
+    for sentence in [*sentences[:3], rng.choice(words, 5).tolist()]:
+        full = (BOS, *sentence, EOS)
+        expected = [oracle.prob(full[i], full[:i]) for i in range(1, len(full))]
+        assert np.exp(model.score(sentence, model.table())) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("order", [1, 2, 3, 5])
@@ -83,6 +127,7 @@ def test_words_out_of_the_vocabulary_are_cut_and_change_no_other_probability(sen
         ("\\2-grams:\n", "\\2-grams:\nx\ta b\n", r"arpa:\d+: expected a log-probability, 2 words"),
         ("\\2-grams:\n", "\\2-grams:\n0.5\ta b\n", r"arpa:\d+: expected a log-probability, 2 words"),
         ("\\2-grams:\n", "\\2-grams:\n-1\ta\n", r"arpa:\d+: expected a log-probability, 2 words"),
+        ("\\3-grams:\n", "\\3-grams:\n-1\ta e <s>\n", r"arpa: expected an n-gram 'e <s>' as well as 'a e <s>'"),
     ],
 )
 def test_a_damaged_file_is_refused(sentences, tmp_path, before, after, message):

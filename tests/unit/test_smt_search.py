@@ -6,16 +6,16 @@ import numpy as np
 import pytest
 
 from limner.smt import mert, mira
-from limner.smt.bleu_statistics import Reference, bleu
-from limner.smt.decoder import search
+from limner.smt.bleu_statistics import NUM_STATISTICS, Reference, bleu
+from limner.smt.decoder import _remaining, search
 from limner.smt.features import NUM_FEATURES, NUM_TUNED
 from limner.smt.language_model import estimate
 from limner.smt.lattice import best_paths, path_features
-from limner.smt.options import Limits, PhraseOptions
+from limner.smt.options import Limits, PhraseOptions, future_scores
 from limner.smt.phrases import extract_all, score
 from limner.smt.tables import build_tables
 
-WIDE = Limits(5000, 5000, 40, 20, 3)
+WIDE = Limits(5000, 5000, 40, 3)
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +60,7 @@ def derivations(options: PhraseOptions, size: int, limit: int):
 @pytest.mark.parametrize("limit", [0, 2, 40])
 @pytest.mark.parametrize("source", [[4], [5, 4, 6], [7, 8, 4], [6, 6, 5, 4]])
 def test_wide_stacks_find_the_best_of_all_derivations(tables, weights, source, limit):
-    limits = WIDE._replace(distortion_limit=limit, table_limit=3)
+    limits = WIDE._replace(distortion_limit=limit)
     options, lattice = search(tables, np.array(source), weights, limits)
     scores = [
         path_features(tables, options, np.array(path), len(source)) @ weights
@@ -73,10 +73,25 @@ def test_wide_stacks_find_the_best_of_all_derivations(tables, weights, source, l
     )
 
 
+def test_future_scores_are_those_of_the_best_segmentation():
+    """Options of one word cost 2, 3 and 4, one of two words 4 and one of three words 7; nothing translates f3 alone."""
+    spans = {(0, 0): -2.0, (1, 1): -3.0, (2, 2): -4.0, (1, 2): -4.0, (0, 2): -7.0, (2, 3): -1.0}
+    starts, ends = np.array(list(spans)).T
+    values = np.array(list(spans.values()))
+    options = PhraseOptions(starts, ends, np.arange(6), values, values, np.zeros((4, 4), dtype=np.int64))
+    future = future_scores(options, 4)
+    assert [future[0, 1], future[0, 2], future[0, 3], future[1, 3]] == [-2, -5, -6, -4]
+    assert [future[0, 4], future[1, 4], future[3, 4]] == [-6, -4, -np.inf]
+    # Of six words the first is translated, f2 as well: f1 and f3 … f5 remain, each by its own best segmentation.
+    future = -(np.arange(49.0).reshape(7, 7) ** 2)
+    assert _remaining(future, 1, 0b10, 6) == future[1, 2] + future[3, 6]
+    assert _remaining(future, 0, 0b110010, 6) == future[0, 1] + future[2, 4] + future[6, 6]
+
+
 def test_narrow_stacks_find_a_derivation_that_is_no_better(tables, weights):
     source = np.array([6, 6, 5, 4, 7, 4])
     wide = search(tables, source, weights, WIDE)[1]
-    _, lattice = search(tables, source, weights, Limits(2, 2, 6, 3, 3))
+    _, lattice = search(tables, source, weights, Limits(2, 2, 6, 3))
     assert lattice.node_scores[lattice.final] <= wide.node_scores[wide.final] + 1e-9
 
 
@@ -127,6 +142,22 @@ def test_tuning_raises_bleu_and_keeps_the_fixed_weight(candidates, method):
     assert value == pytest.approx(mert.corpus_bleu(candidates, weights))
     assert value > mert.corpus_bleu(candidates, start)
     assert weights[NUM_TUNED:].tolist() == [1.0] * (NUM_FEATURES - NUM_TUNED)
+
+
+@pytest.mark.parametrize(("scale", "step"), [(1.0, mira.REGULARISATION), (100.0, None)])
+def test_mira_moves_towards_the_hope_and_away_from_the_fear(scale, step):
+    """One sentence, two candidates: the step is the loss over the squared distance, and at most C."""
+    features = np.zeros((2, NUM_FEATURES))
+    features[0, 0] = features[1, 1] = scale
+    texts, reference = ([1, 2, 3, 4, 5], [9, 8, 7, 6, 5]), Reference([[1, 2, 3, 4, 5]])
+    statistics = np.array([reference.statistics(text) for text in texts])
+    weights, background = np.zeros(NUM_FEATURES), np.ones(NUM_STATISTICS)
+    good, bad = (bleu(background + one) * (background[-1] + one[-1]) for one in statistics)
+    mira._epoch(features, statistics, np.array([0, 2]), np.array([0]), weights, background, NUM_TUNED)
+    expected = step or (good - bad) / (2 * scale**2)
+    assert expected <= mira.REGULARISATION
+    assert weights[:2] == pytest.approx([expected * scale, -expected * scale]) and not weights[2:].any()
+    assert background == pytest.approx(mira.DECAY + statistics[0])
 
 
 def test_references_of_different_lengths_count_by_the_closest():

@@ -51,10 +51,12 @@ class PhraseBasedSettings(ConditionalLMSettings):
     language_model_file: Path | None = None
     """ARPA file of a language model, which is used in place of an estimated one. Its words are those of the target
     vocabulary; words of the vocabulary that it lacks have the probability of <unk>."""
+    word_alignment: Literal["ibm1", "ibm2", "hmm", "ibm3", "ibm4"] = "ibm4"
+    """Model of the word alignments: IBM models (Brown et al., 1993) or hidden Markov model (Vogel et al., 1996)."""
     max_phrase_length: PhraseLength = 7
     """Maximum number of words of a phrase."""
     table_limit: Few = 20
-    """Maximum number of phrase pairs of a source phrase that the search uses."""
+    """Maximum number of phrase pairs of a source phrase that are kept, those of largest phi(e | f)."""
     distortion_limit: Reach = 6
     """Maximum distance in words from the first word that is not translated to the end of any translated phrase."""
     tuning: TuningSettings = TuningSettings()
@@ -89,9 +91,10 @@ class PhraseBased(nn.Module):
     and lexical translation probabilities in both directions, lexicalised reordering (msd-bidirectional-fe), distortion,
     and the numbers of words, phrases and copied words. The weights lambda are tuned on BLEU.
 
-    Departures from Moses as the papers use it, each stated where it is implemented: word alignments are those of hidden
-    Markov models in place of IBM model 4; lexical weights are the largest of all alignments of a pair; the probability
-    of the end of the sentence counts in the reordering; the distortion limit bounds the window of translated words.
+    Departures from Moses as the papers use it, each stated where it is implemented: the distortion of IBM model 4
+    has no word classes; lexical weights are the largest of all alignments of a pair; the pairs of a source phrase are
+    limited by phi(e | f) alone; the probability of the end of the sentence counts in the reordering; the distortion
+    limit bounds the window of translated words.
     """
 
     Settings: ClassVar = PhraseBasedSettings
@@ -147,7 +150,7 @@ class PhraseBased(nn.Module):
         settings, sizes = self.settings, (self.source_vocab_size, self.vocab_size)
         lm = self._language_model(corpus)
         logger.info("language model: %d n-grams of up to %d words", len(lm.firsts), settings.order)
-        alignments = align(corpus.sources, corpus.targets)
+        alignments = align(corpus.sources, corpus.targets, settings.word_alignment)
         instances = extract_all(corpus.sources, corpus.targets, alignments, sizes, settings.max_phrase_length)
         if not len(instances.previous):
             raise TrainingError(
@@ -215,7 +218,7 @@ class PhraseBased(nn.Module):
         from limner.smt.tables import build_tables
 
         settings, (lm, phrases) = self.settings, self._tables()
-        limits = Limits(1, 1, settings.distortion_limit, settings.table_limit, settings.max_phrase_length)
+        limits = Limits(1, 1, settings.distortion_limit, settings.max_phrase_length)
         return System(build_tables(lm, phrases), phrases.alignments, self.get_buffer("weights").cpu().numpy(), limits)
 
     def _tables(self) -> _Tables:

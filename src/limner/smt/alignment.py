@@ -1,7 +1,7 @@
-"""Word alignments of sentence pairs: hidden Markov models in both directions, and their symmetrisation.
+"""Word alignments of sentence pairs: IBM models 1 to 4 and hidden Markov models, both directions, symmetrised.
 
-Vogel et al. (1996) for the models, by `thot`; Koehn et al. (2003), section 3.1, and Koehn et al. (2005) for
-grow-diag-final-and.
+Brown et al. (1993) and Vogel et al. (1996) for the models, by `thot`; Koehn et al. (2003), section 3.1, and Koehn et
+al. (2005) for grow-diag-final-and.
 """
 
 from __future__ import annotations
@@ -18,39 +18,47 @@ from limner.errors import MissingExtraError
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
-IBM1_ITERATIONS = 5
-HMM_ITERATIONS = 5
+ITERATIONS = {
+    "ibm1": {"Ibm1": 5},
+    "ibm2": {"Ibm1": 5, "Ibm2": 5},
+    "hmm": {"Ibm1": 5, "Hmm": 5},
+    "ibm3": {"Ibm1": 5, "Hmm": 5, "Ibm3": 3},
+    "ibm4": {"Ibm1": 5, "Hmm": 5, "Ibm3": 3, "Ibm4": 3},
+}
+"""Iterations of each model, which starts from the one before it; of IBM model 4 as Koehn et al. (2007) run GIZA++."""
 
 
-def align(sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> list[Bools]:
+def align(sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]], model: str = "ibm4") -> list[Bools]:
     """Align the words of sentence pairs.
 
     Args:
         sources: token ids of the source sentences, none of them empty.
         targets: token ids of the target sentences.
+        model: name of the alignment model, of `ITERATIONS`.
 
     Returns:
         For each pair, whether source word i and target word j are aligned, (S, T).
     """
-    forward = one_directional(sources, targets)
-    backward = one_directional(targets, sources)
+    forward = one_directional(sources, targets, model)
+    backward = one_directional(targets, sources, model)
     return [symmetrise(to_target, to_source.T.copy()) for to_target, to_source in zip(forward, backward, strict=True)]
 
 
-def one_directional(sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> list[Bools]:
+def one_directional(sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]], model: str) -> list[Bools]:
     """Align every target word with one source word or none: Viterbi alignments of the model, (S, T) for each pair."""
     try:
-        from thot.alignment import HmmAlignmentModel, Ibm1AlignmentModel
+        from thot import alignment as thot
     except ImportError:
         raise MissingExtraError("word alignments need sil-thot", "smt") from None
-    model = Ibm1AlignmentModel()
     pairs = [([*map(str, source)], [*map(str, target)]) for source, target in zip(sources, targets, strict=True)]
+    trained: Any = thot.Ibm1AlignmentModel()
     for source, target in pairs:
-        model.add_sentence_pair(source, target)
-    _train(model, IBM1_ITERATIONS)
-    model = HmmAlignmentModel(model)
-    _train(model, HMM_ITERATIONS)
-    found = model.get_best_alignments([source for source, _ in pairs], [target for _, target in pairs])
+        trained.add_sentence_pair(source, target)
+    for name, iterations in ITERATIONS[model].items():
+        if name != "Ibm1":
+            trained = getattr(thot, f"{name}AlignmentModel")(trained)
+        _train(trained, iterations)
+    found = trained.get_best_alignments([source for source, _ in pairs], [target for _, target in pairs])
     return [np.asarray(matrix.to_numpy()).astype(bool) for _, matrix in found]
 
 

@@ -62,7 +62,10 @@ def read_arpa(path: Path, entries: Sequence[str]) -> LanguageModel:
         key = tuple(ids[word] for word in words)
         if order > 1:
             if key[1:] not in nodes:
-                raise RunError(f"{path}: expected '{' '.join(words[1:])}' besides '{' '.join(words)}', found none")
+                raise RunError(
+                    f"{path}: expected an n-gram '{' '.join(words[1:])}' as well as '{' '.join(words)}', found none; "
+                    "create the file again without leaving out shorter n-grams"
+                )
             nodes[key] = len(firsts)
             suffixes.append(nodes[key[1:]])
             firsts.append(key[0])

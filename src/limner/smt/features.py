@@ -35,7 +35,8 @@ FEATURES = (
 )
 """Names of the features: minus the number of words that phrases jump over; log-probability of the language model;
 numbers of target words and of phrases; scores of the phrase pairs; log-probabilities of the orientations to the
-previous and to the next phrase; number of source words that are copied because no phrase pair has them."""
+previous and to the next phrase; number of source words that are copied, which only words can be that no phrase pair
+translates by themselves."""
 NUM_FEATURES = len(FEATURES)
 _DISTORTION, LANGUAGE_MODEL, _WORDS, _PHRASES, _SCORES, _PREVIOUS, _NEXT, _UNKNOWN = 0, 1, 2, 3, 4, 8, 11, 14
 """Positions of the features; the four scores start at `_SCORES`, the orientations at `_PREVIOUS` and `_NEXT`."""

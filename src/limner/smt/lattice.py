@@ -25,7 +25,7 @@ def best_paths(lattice: Lattice, count: int) -> list[Ints]:
         count: largest number of paths.
 
     Returns:
-        PhraseOptions of each path in the order of the target, the best path first.
+        Numbers of the options of each path in the order of the target, the best path first.
     """
     capacity = 1024
     places = np.empty((capacity, 3), dtype=np.int64)  # node, option that follows it, and the item of that option
@@ -69,7 +69,7 @@ def path_features(tables: Tables, options: PhraseOptions, path: Ints, size: int)
     Args:
         tables: language model and phrase table.
         options: options of the sentence.
-        path: options in the order of the target.
+        path: numbers of options in the order of the target.
         size: number of source words.
     """
     features = np.zeros(NUM_FEATURES)

@@ -25,8 +25,6 @@ class Limits(NamedTuple):
     """Number of hypotheses that are made for a stack."""
     distortion_limit: int
     """Number of words from the first one not translated to the end of any translated one."""
-    table_limit: int
-    """Number of phrase pairs for a source phrase."""
     max_length: int
     """Number of words of a source phrase."""
 
@@ -52,7 +50,7 @@ def _fixed(tables: Tables, pair: int, weights: Floats, features: Floats) -> floa
 
 @njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
 def find_options(tables: Tables, source: Ints, weights: Floats, limits: Limits) -> PhraseOptions:
-    """Find the best phrase pairs of all spans; a word that no pair translates alone and is unknown is copied."""
+    """Find the phrase pairs of all spans; a word that no pair translates by itself can be copied."""
     size, longest = len(source), limits.max_length
     starts, ends, pairs = [0 for _ in range(0)], [0 for _ in range(0)], [0 for _ in range(0)]
     fixed, estimates = [0.0 for _ in range(0)], [0.0 for _ in range(0)]
@@ -71,7 +69,7 @@ def find_options(tables: Tables, source: Ints, weights: Floats, limits: Limits) 
                 for k in range(count):
                     own[k] = _fixed(tables, low + k, weights, features)
                     whole[k] = own[k] + weights[LANGUAGE_MODEL] * lm_phrase(tables, context, 0, low + k)[0]
-                for k in np.argsort(-whole, kind="mergesort")[: limits.table_limit]:
+                for k in np.argsort(-whole, kind="mergesort"):
                     starts.append(start)
                     ends.append(end)
                     pairs.append(low + k)

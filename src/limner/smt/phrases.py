@@ -213,7 +213,7 @@ def extract_all(
             np.array([[table.get(key, 0.0) for key in row] for row in keys.tolist()])
             for table in (given_target, given_source)
         )
-        rows = np.empty((len(source) * len(target) * max_length * max_length // 1, 7), dtype=np.int64)
+        rows = np.empty((len(source) * len(target) * max_length * max_length, 7), dtype=np.int64)
         lexical = np.empty((len(rows), 2))
         count = _instances(alignment, max_length, w_fe, w_ef, rows, lexical)
         rows = rows[:count].copy()

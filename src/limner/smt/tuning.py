@@ -36,7 +36,7 @@ class TuningSet(NamedTuple):
 
 
 class TuningOptions(NamedTuple):
-    """PhraseOptions of the tuning."""
+    """Options of the tuning."""
 
     method: Literal["mert", "mira"]
     iterations: int

@@ -21,7 +21,14 @@ from limner.layers.image_encoder import trained_convolutions
 from limner.metrics import METRICS, REGION_METRICS, RETRIEVAL_METRICS, score_sentences
 from limner.metrics.classification import LABEL_METRICS
 from limner.models import Model, build_model
-from limner.models.protocols import GRADIENT_FREE, CountBasedModel, ModelInputs, PairRanker, PretrainedEmbeddingModel
+from limner.models.protocols import (
+    GRADIENT_FREE,
+    CountBasedModel,
+    ModelInputs,
+    PairRanker,
+    PretrainedEmbeddingModel,
+    SearchingModel,
+)
 from limner.process import use_threads_for
 from limner.runs.recipe import Recipe
 from limner.runs.trained_model import (
@@ -194,6 +201,9 @@ def _both_splits(
 def _notes(recipe: Recipe, training_set: Examples, validation_set: Examples) -> dict[str, list[str]]:
     """Lines about what was excluded from both splits, for the records; none if there is nothing to say."""
     sets = {recipe.data.train: training_set, recipe.data.val: validation_set}
+    if recipe.model.scores_sentences:
+        for examples in sets.values():
+            examples.note_unknown_tokens()
     lines = [f"split '{split}': {line}" for split, examples in sets.items() for line in examples.tally.lines()]
     return {"notes": lines} if lines else {}
 
@@ -227,8 +237,13 @@ def _initialise_from_run(init: Path, model: Model) -> dict[str, str]:
     """Copy the weights of another run whose names and shapes match; return a summary for the records.
 
     Raises:
-        SettingsError: no weight matches.
+        SettingsError: no weight matches, or the model is estimated without initial weights.
     """
+    if isinstance(model, SearchingModel):
+        raise SettingsError(
+            f"--init {init}: a phrase-based model is estimated from its sentence pairs alone, without initial weights; "
+            "leave --init out"
+        )
     weights = init / "model.safetensors"
     transferred = transfer_weights(model, load_tensors(weights))
     if transferred.new and not transferred.taken:

@@ -70,6 +70,13 @@ def parallel_corpus(run: TrainingContext) -> ParallelCorpus:
     if isinstance(settings, PhraseBasedSettings) and settings.language_model == "all":
         language_model = list(_sentences(run, words))
         logger.info("language model: %d sentences, %d pairs", len(language_model), len(pairs))
+        if len(language_model) <= len(pairs):
+            logger.warning(
+                "model.language_model=all: split '%s' has no sentences in '%s' besides those of the pairs, so the "
+                "language model is that of model.language_model=pairs; import more sentences, without translations",
+                data.train,
+                data.lang,
+            )
     sources, targets = zip(*pairs, strict=True)
     tuning_sources, references = zip(*tuning, strict=True)
     entries = run.trained.tokenizer.entries

@@ -3,14 +3,16 @@
 import hashlib
 from pathlib import Path
 
+import numpy as np
 import pytest
+from scipy.stats import ttest_ind
 
 from limner.errors import RunError
 from limner.evaluation.comparison import Contrast
 from limner.reproduce import TABLES, ReproductionSettings, datasets, find_table, reproduce_table
 from limner.reproduce.book import MEASURED, collect, page_names, read_records, render_pages, write_book
 from limner.reproduce.book.record import RowRecord, SeedRecord, TableRecord
-from limner.reproduce.book.verdicts import effects, orders
+from limner.reproduce.book.verdicts import effects, orders, p_over_seeds
 from limner.reproduce.datasets import evaluated_data_set
 from limner.reproduce.tables import PublishedRow, PublishedTable, TableColumn
 
@@ -73,9 +75,40 @@ def test_the_order_of_rows_names_the_swapped_pairs():
         for order in orders(TABLE, record(row("a", [30], [20]), row("b", [20], [19]), row("c", [25], [21])))
     }
     # PPL: a > b > c with them, a > c > b with us: one of three pairs. BLEU: b and c are equal with them.
-    assert found["perplexity"].swapped == (("c", "b"),)
+    assert found["perplexity"].swapped == (("c", "b", None),)
     assert (found["perplexity"].pairs, found["perplexity"].tau) == (3, pytest.approx(1 / 3))
-    assert (found["bleu4"].pairs, found["bleu4"].swapped) == (2, (("b", "a"),))
+    assert (found["bleu4"].pairs, found["bleu4"].swapped) == (2, (("b", "a", None),))
+
+
+@pytest.mark.parametrize(("spread", "is_significant"), [(0.01, True), (5.0, False)])
+def test_a_swap_is_significant_if_the_seeds_tell_the_rows_apart(spread, is_significant):
+    seeds = [value * spread for value in (-1, 0, 1)]
+    rows = record(row("a", [20 + seed for seed in seeds]), row("b", [21 + seed for seed in seeds]))
+    (order,) = orders(TABLE, rows)
+    (swap,) = order.swapped
+    expected = ttest_ind([20 + seed for seed in seeds], [21 + seed for seed in seeds]).pvalue
+    assert (swap.better, swap.worse, swap.is_significant) == ("b", "a", is_significant)
+    assert swap.p == pytest.approx(expected)
+
+
+def test_equal_scores_have_no_order_and_no_direction():
+    made = record(row("a", [20]), row("b", [20]))
+    (order,) = orders(TABLE, made)
+    (effect,) = effects(TABLE, made)
+    assert (order.tau, order.swapped, effect.verdict) == (None, (), "no difference with us")
+
+
+@pytest.mark.parametrize("seeds", [(2, 2), (2, 3), (3, 3), (3, 5)])
+def test_one_of_twenty_rows_differs_significantly_where_none_does(seeds):
+    """1,000 simulated pairs of rows whose runs have random effects: the standard deviation of the rate is 0.7 %."""
+    random = np.random.default_rng(3)
+    found = [p_over_seeds(*(random.normal(size=count).tolist() for count in seeds)) for _ in range(1000)]
+    assert 0.03 < np.mean([p < 0.05 for p in found]) < 0.07
+
+
+def test_a_row_without_variance_is_tested_by_the_variance_of_the_other():
+    assert p_over_seeds([20.1] * 3, [20.0, 21.0, 22.0]) == pytest.approx(ttest_ind([0, 0, 0], [-0.1, 0.9, 1.9]).pvalue)
+    assert p_over_seeds([20.1] * 3, [20.0] * 3) is None
 
 
 def contrast(baseline, metric, difference, p):
@@ -102,7 +135,7 @@ def test_effects_of_other_scores_are_tested_over_the_seeds():
     found = {(one.row, one.baseline): one for one in effects(TABLE, made)}
     assert found["b", "a"].verdict == found["c", "a"].verdict == "same effect"
     assert found["c", "b"].verdict == "opposite direction, not significant"
-    # Welch's t of b against a: 10 / sqrt(0.01 / 3 + 0.01 / 3) with 4 degrees of freedom, times 3 pairs or fewer.
+    # Student's t of b against a: 10 / sqrt(0.01 / 3 + 0.01 / 3) with 4 degrees of freedom, times 3 pairs or fewer.
     assert 1e-9 < found["b", "a"].p < 1e-6
     single = effects(TABLE, record(row("a", [30.0]), row("b", [20.0])))
     assert [one.verdict for one in single] == ["same direction, not tested"]

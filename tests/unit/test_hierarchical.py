@@ -52,10 +52,20 @@ def rate_outside(intervals):
 
 
 @pytest.mark.parametrize(("run_effect", "system_effect"), [(0, 0), (0.2, 0), (0, 0.5), (1, 0.5)])
-@pytest.mark.parametrize("runs", [(2, 2), (3, 3), (2, 3)])
+@pytest.mark.parametrize("runs", [(2, 2), (3, 3), (2, 3), (1, 2), (1, 3)])
 def test_one_of_twenty_differences_is_significant_where_there_is_none(runs, run_effect, system_effect):
     """An interval ends at 0 where p is the level, so that this is the rate of false positives of the test."""
     tested = differences(runs, run_effect=run_effect, system_effect=system_effect)
+    assert 0.03 < rate_outside(one.interval(0.05) for one in tested) < 0.07
+
+
+@pytest.mark.parametrize("runs", [(2, 2), (3, 3)])
+def test_runs_of_one_system_may_vary_more_if_there_are_equally_many_of_both(runs):
+    random, tested = np.random.default_rng(17), []
+    for _ in range(SIMULATIONS):
+        difficulty = random.normal(size=SEGMENTS)
+        a, b = (difficulty + outputs(random, *one) for one in zip(runs, (0.4, 0.2), strict=True))
+        tested.append(HierarchicalDifference.of(run_scores(a), run_scores(b)))
     assert 0.03 < rate_outside(one.interval(0.05) for one in tested) < 0.07
 
 

@@ -117,7 +117,8 @@ class HierarchicalDifference(NamedTuple):
         """Compare two systems scored on the same bootstrap samples.
 
         The variance between runs is taken to be the same for both systems and is pooled: with two runs each, a variance
-        of each system would have one degree of freedom.
+        of each system would have one degree of freedom. With equally many runs of both the level holds without this
+        assumption; with few runs of the system that varies more it does not.
         """
         runs = len(a.values), len(b.values)
         freedom = sum(runs) - 2

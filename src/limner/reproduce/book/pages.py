@@ -13,7 +13,7 @@ from limner.metrics.base import format_value
 from limner.report.provenance import duration
 from limner.reproduce import PROPERTY_TABLES, TABLES
 from limner.reproduce.book.record import RowRecord, TableRecord
-from limner.reproduce.book.verdicts import Effect, Order, effects, is_better, mean_of, orders, values_of
+from limner.reproduce.book.verdicts import Effect, Order, Swap, effects, is_better, mean_of, orders, values_of
 from limner.reproduce.ensembles import is_ensemble, with_ensembles
 from limner.reproduce.figures import PLACEHOLDERS, figures_of
 from limner.reproduce.tables import PublishedRow, PublishedTable, TableColumn
@@ -34,12 +34,15 @@ WRITTEN_BY = "This page is written by `limner book` from the records of `limner 
 HOW_TO_READ = """Each row has the scores of the paper and ours: mean ± standard deviation over the seeds.
 
 - **Order** compares how the published scores and ours sort the rows: Kendall's τ-b, and the pairs of rows that are
-  swapped. Pairs in order are those of all scores and data sets of the paper.
+  swapped. Pairs in order are those of all scores and data sets of the paper. A swap is significant if Student's t-test
+  over the seeds of the two rows has p < 0.05, not adjusted; other swaps may be noise.
 - **Effects** are the differences of a row from its baselines; † and ‡ mark those that the paper found significant.
-  p-values of metrics of sentences are those of the test that the page names, p-values of other scores those of Welch's
-  t-test over the seeds; both are adjusted by Holm's method. An effect is the same if it has the direction of the paper
-  and is significant, and opposite if it is significant in the other direction.
+  p-values of metrics of sentences are those of the test that the page names, p-values of other scores those of
+  Student's t-test over the seeds; both are adjusted by Holm's method. An effect is the same if it has the direction of
+  the paper and is significant, and opposite if it is significant in the other direction. With one seed a row the test
+  is over sentences alone: it compares two runs, and says nothing about other seeds.
 - **Values** are compared on the data set of the paper only.
+- **Times** are wall-clock times, with whatever else the machine computed.
 """
 
 
@@ -92,8 +95,9 @@ def _summary(table: PublishedTable, record: TableRecord) -> Iterator[str]:
     yield f"{len(rows)} of {sum(row.recipe is not None for row in table.rows)}"
     yield " to ".join(dict.fromkeys(str(one([len(row.seeds) for row in rows])) for one in (min, max)))
     found = list(orders(table, record))
-    pairs, swapped = sum(order.pairs for order in found), sum(len(order.swapped) for order in found)
-    yield f"{pairs - swapped} of {pairs}" if pairs else "–"
+    pairs, swaps = sum(order.pairs for order in found), [swap for order in found for swap in order.swapped]
+    significant = f"; {sum(swap.is_significant for swap in swaps)} of {len(swaps)} swaps significant" if swaps else ""
+    yield f"{pairs - len(swaps)} of {pairs}{significant}" if pairs else "–"
     yield "; ".join(f"{number} {verdict}" for verdict, number in _counts(effects(table, record))) or "–"
     seeds = [(seed.run or f"{row.row} {seed.seed}", seed.seconds) for row in rows for seed in row.seeds]
     yield duration(sum(dict(seeds).values()))  # rows that share a run are trained once
@@ -183,10 +187,15 @@ def _orders(found: Sequence[Order]) -> Iterator[str]:
     yield from ("**Order** of the rows:", "", "| score | data of the paper | τ-b | pairs | swapped with us |")
     yield "|---|---|---|---|---|"
     for order in found:
-        swapped = "; ".join(f"{better} / {worse}" for better, worse in order.swapped) or "none"
-        label, tau = order.column.label, f"{order.tau:.2f}"
+        swapped = "; ".join(map(_swap, order.swapped)) or "none"
+        label, tau = order.column.label, "–" if order.tau is None else f"{order.tau:.2f}"
         yield f"| {label} | {order.dataset} | {tau} | {order.pairs} | {len(order.swapped)}: {swapped} |"
     yield ""
+
+
+def _swap(swap: Swap) -> str:
+    p = "" if swap.p is None else f" (p {'< 0.001' if swap.p < 0.001 else f'= {swap.p:.3f}'})"
+    return f"{swap.better} / {swap.worse}{p}"
 
 
 def _effects(found: Sequence[Effect], record: TableRecord) -> Iterator[str]:

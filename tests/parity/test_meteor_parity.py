@@ -17,6 +17,8 @@ WORDS = {
     "de": "ein eine der Hund Hunde Hunden läuft laufen Straße Straßen Äpfel Apfel rot , . z.B.",
     "fr": "un une le chien chiens l'eau d’un court courir courent rouge rouges , . été",
     "cs": "pes psi psa běží ulice ulici červený , . č. v na",
+    "es": "un una el perro perros corre corriendo calles calle niño niñas Sr. rojo rojos ¿ ? , . está",
+    "ru": "собака собаки собаку бежит бежать улица улице красный красная на в , . ёлка",
 }
 
 

@@ -256,9 +256,9 @@ def test_metrics_of_running_text_use_the_evaluated_text(bare):
 def test_a_run_without_an_evaluation_is_an_error_with_a_remedy(run_of, tmp_path):
     run = run_of("a", evaluation())
     (tmp_path / "b").mkdir()
-    with pytest.raises(RunError, match=f"limner evaluate --model {tmp_path}/b --collection"):
+    with pytest.raises(RunError, match=f"limner evaluate --model {tmp_path}/b --split test --collection"):
         compare([[run], [tmp_path / "b"]])
-    with pytest.raises(RunError, match="c: no such run directory"):
+    with pytest.raises(RunError, match="c: no such run directory; check the path"):
         compare([[run], [tmp_path / "c"]])
     with pytest.raises(RunError, match="--split: test"):
         compare([[run], [run_of("d", evaluation())]], split="val")

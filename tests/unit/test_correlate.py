@@ -110,6 +110,11 @@ def test_equal_scores_have_no_correlation():
         correlate(np.array([1.0, 2.0]), np.array([3.0, 3.0]), ["a", "b"])
 
 
+def test_one_image_has_no_interval_over_images():
+    with pytest.raises(SettingsError, match="expected ratings of two or more images, found 3 of one"):
+        correlate(np.array([1.0, 2.0, 3.0]), np.array([1.0, 3.0, 2.0]), ["a"] * 3)
+
+
 def test_scores_of_a_file_cover_all_pairs(written):
     judged = read_judgements(written(CROWD))
     rows = [f"{image}\t{caption}\t{number}\n" for number, (image, caption) in enumerate(judged.ratings)]

@@ -454,7 +454,8 @@ def test_tables_agree(dog):
         ("id,image,text\n1,,x\n", r"columns are missing: split, lang; .*; without a column 'split' .* --split auto"),
         (
             "sentence,class\nfine,good\n",
-            r"t\.csv:1: expected text and label \(labelled texts\), or image, lang and text; found sentence, class",
+            r"t\.csv:1: expected text and label \(labelled texts\), or image, lang and text "
+            r"\(image may be empty, with an id\); found sentence, class",
         ),
         ("split,text\n1,x\n", r"text and label .*; found split, text$"),
         ("id,split,image,lang,text,id\n", r"t\.csv:1: the column 'id' occurs twice"),
@@ -505,7 +506,7 @@ def test_a_table_separated_by_semicolons(tmp_path):
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ('{"id": "1"}', r"t\.jsonl:2: expected text and label .*, or image, lang and text; found id; without"),
+        ('{"id": "1"}', r"t\.jsonl:2: expected text and label .*, or image, lang and text .*; found id; without"),
         ("[1]", r"t\.jsonl:2: expected an object"),
         ("{", r"t\.jsonl:2: not valid JSON"),
         ('{"id":"2","split":"x","image":"","lang":"en","text":["a"]}', r"t\.jsonl:2: 'text' is \['a'\]"),

@@ -312,7 +312,7 @@ def test_an_alternative_recipe_folder_is_used_for_the_rows_it_has(monkeypatch, t
         with pytest.raises(SettingsError, match="enough"):
             run_table(TABLE_1, tiny, tmp_path / "out", rows=[row], recipes="kiros2014/adamw")
     assert names == ["kiros2014/adamw/mlbl-b", "kiros2014/bow-f"]
-    with pytest.raises(SettingsError, match="recipe folder 'kiros': expected the folder of one of "):
+    with pytest.raises(SettingsError, match="recipe folder 'kiros': expected one of calixto2016, "):
         run_table(TABLE_1, tiny, tmp_path / "out", recipes="kiros")
 
 

@@ -359,7 +359,7 @@ def test_a_resumed_run_does_not_log_its_initialisation(walls, text_only, tmp_pat
 
 
 def test_an_initial_run_that_is_no_run_directory_is_refused(walls, tmp_path):
-    with pytest.raises(RunError, match=r"nothing: expected a run directory"):
+    with pytest.raises(RunError, match=r"nothing: no such run directory"):
         train(recipe_of(), walls, tmp_path / "run", init=tmp_path / "nothing")
 
 

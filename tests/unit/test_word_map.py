@@ -131,7 +131,7 @@ def test_tsne_keeps_fields_together_and_is_reproducible(known):
 
 
 def test_a_map_needs_word_vectors_and_enough_words(known, trained_on_colours):
-    with pytest.raises(SettingsError, match="'mrnn' has no word vectors"):
+    with pytest.raises(SettingsError, match="'mrnn' has no word vectors; name a run of a model that has them"):
         map_words(known._replace(model=torch.nn.Linear(1, 1)))
     with pytest.raises(SettingsError, match="expected 12 or more words"):
         map_words(known, count=11)
@@ -165,7 +165,7 @@ def test_a_map_is_written_as_svg(wordy, tmp_path):
 def test_another_suffix_or_no_model_writes_nothing(wordy, tmp_path):
     with pytest.raises(SettingsError, match=r"words\.gif: .*\.png or \.svg"):
         save_word_map(wordy, tmp_path / "words.gif")
-    with pytest.raises(RunError, match="expected a run directory"):
+    with pytest.raises(RunError, match="absent: no such run directory"):
         save_word_map(tmp_path / "absent", tmp_path / "words.png")
     assert list(tmp_path.iterdir()) == []
 

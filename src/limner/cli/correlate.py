@@ -76,7 +76,7 @@ def correlate(
     """
     if scores is not None:
         options = {"--model": model, "--collection": collection, "--marginal": marginal}
-        refuse(options, "have no effect with --scores; leave them out")
+        refuse(options, "not possible with --scores; leave out one or the other")
     elif model is None or collection is None:
         raise SettingsError("expected --scores FILE, or --model RUN and --collection DIR; give one of them")
     from limner.evaluation.correlate import correlate_with_judgements

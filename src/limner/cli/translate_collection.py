@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -13,6 +14,8 @@ from limner.errors import SettingsError, counted
 
 if TYPE_CHECKING:
     from limner.runs.trained_model import TrainedModel
+
+logger = logging.getLogger(__name__)
 
 
 class SelectionOptions(NamedTuple):
@@ -59,7 +62,12 @@ def translate_collection(
         refuse({"--ray": selection.ray}, "has an effect only with --write; add it, or leave it out")
         with progress_bar("translating") as bar:
             translations = translate_all(models, collection, settings=settings, on_progress=bar)
-        _print_pairs([(one.sentence.text, one.text) for some in translations for one in some], source, target, as_json)
+        pairs = [(one.sentence.text, one.text) for some in translations for one in some]
+        if not pairs:
+            logger.warning(
+                "%s: no sentence in '%s' lacks a translation into '%s': nothing was translated", folder, source, target
+            )
+        _print_pairs(pairs, source, target, as_json)
         return
     generated_by = "+".join(run_name(run) for run in runs)
     journal = folder / ".translations.units"

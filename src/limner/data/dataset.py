@@ -160,11 +160,6 @@ class Examples:
         self.tally.skip(f"sentences of over {max_tokens} tokens (data.max_tokens)", count=self.too_long)
         self.unknown_tokens = self.targets.count(SPECIAL_TOKENS.unk)
         """Number of target tokens that are not in the vocabulary."""
-        share = self.unknown_tokens / max(1, self.targets.total)
-        self.tally.note(
-            f"tokens, {share:.1%} of all, are not in the vocabulary; perplexity counts them as <unk>, which lowers it",
-            count=self.unknown_tokens,
-        )
         self.without_features = 0
         """Number of items excluded by `of_split` because a feature table lacks them."""
         self.images: list[Item] = []
@@ -258,6 +253,14 @@ class Examples:
 
     def __len__(self) -> int:
         return len(self.targets)
+
+    def note_unknown_tokens(self) -> None:
+        """Note in `tally` the target tokens outside the vocabulary, for models whose perplexity they change."""
+        share = self.unknown_tokens / max(1, self.targets.total)
+        self.tally.note(
+            f"tokens, {share:.1%} of all, are not in the vocabulary; perplexity counts them as <unk>, which lowers it",
+            count=self.unknown_tokens,
+        )
 
     @property
     def lengths(self) -> PairLengths:

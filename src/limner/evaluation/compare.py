@@ -104,11 +104,11 @@ def load_evaluation(run: Path, split: str) -> Evaluation:
             logger.info("%s: read instead of %s, because it is newer", newest, path.name)
         return Evaluation.load(newest)
     if not run.is_dir():
-        raise RunError(f"{run}: no such run directory")
+        raise RunError(f"{run}: no such run directory; check the path")
     others = ", ".join(sorted(other.stem for other in path.parent.glob("*.json")))
     raise RunError(
-        f"{path}: no such evaluation; create it with 'limner evaluate --model {run} --collection COLLECTION'"
-        + (f", or name an existing one with --split: {others}" if others else "")
+        f"{path}: no such evaluation; create it with 'limner evaluate --model {run} --split {split} "
+        "--collection COLLECTION'" + (f", or name an existing one with --split: {others}" if others else "")
     )
 
 

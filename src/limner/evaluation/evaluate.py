@@ -194,6 +194,8 @@ def _supports_retrieval(task: _Task) -> bool:
 def _notes(task: _Task, decoded: _Decoded | None) -> tuple[str, ...]:
     """Lines about what was left out of the evaluation, and what makes its scores doubtful."""
     tally = task.examples.tally
+    if task.first.recipe.model.scores_sentences:
+        task.examples.note_unknown_tokens()
     cut = 0 if decoded is None or task.has_labels else sum(not one.ended for one in decoded.best)
     tally.note(f"hypotheses were cut off at decoding.max_length={task.decoding.max_length} before their end", "", cut)
     if task.split == task.first.recipe.data.train:

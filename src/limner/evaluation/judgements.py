@@ -52,7 +52,7 @@ def read_judgements(path: Path) -> Judgements:
         kinds.add(kind)
         if len(kinds) > 1:
             raise SettingsError(
-                f"{path}, line {number}: ratings of experts and shares of yes in one file; expected one"
+                f"{path}, line {number}: ratings of experts and shares of yes in one file; expected one kind"
             )
         ratings[_pair(fields, ratings, f"{path}, line {number}")] = own
     if not ratings:
@@ -95,6 +95,8 @@ def _rows(path: Path) -> list[tuple[int, list[str]]]:
 
 def _pair(fields: Sequence[str], known: Container[Pair], where: str) -> Pair:
     pair = fields[0].strip(), fields[1].strip()
+    if not pair[0]:
+        raise SettingsError(f"{where}: expected the name of an image in the first column, found none")
     if "#" not in pair[1]:
         raise SettingsError(f"{where}: expected a caption named 'image#number', found '{pair[1]}'")
     if pair in known:

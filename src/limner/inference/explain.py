@@ -143,16 +143,15 @@ def explain_search(
                 f"explanation of '{one.source}': the translation is not among the {len(found)} best of model "
                 f"'{model.recipe.model.name}'; explain translations of the same model with the same settings"
             )
-        alignment = np.zeros((len(same.tokens) + 1, len(ids)))
+        alignment = np.zeros((len(same.tokens), len(ids)))
         for source, target in same.alignment:
             alignment[target, source] = 1
         alignment /= np.maximum(alignment.sum(1, keepdims=True), 1)
-        words = words_of(model.tokenizer, same.tokens)
-        rows = [*words, Word(END_OF_SENTENCE, [len(same.tokens)])]
+        words = words_of(model.tokenizer, same.tokens)  # no phrase has the end of the sentence
         example = Example(one.item.id, same.tokens, ids)
         names, merged = _merge_source(model, one, example, alignment, len(ids))
-        target_words = tuple(word.text for word in rows)
-        explanations.append(Explanation(names, target_words, _average(merged, rows), None, None, None, same.phrases))
+        target_words = tuple(word.text for word in words)
+        explanations.append(Explanation(names, target_words, _average(merged, words), None, None, None, same.phrases))
         if on_progress is not None:
             on_progress(done, len(inputs))
     return explanations

@@ -24,6 +24,8 @@ NOT_SURE = "not sure"
 """Text in place of a caption whose confidence is too low."""
 UNKNOWN_SOURCE = "their translation is a guess"
 """Effect of unknown words of a source sentence."""
+COPIED_SOURCE = "they are copied into the translation"
+"""Effect of unknown words of a source sentence, for a model that translates phrases."""
 CUT_TRANSLATIONS = "raise max_length, or split the text into sentences"
 """What to do about translations that were cut off."""
 MAX_SOURCE_TOKENS = 1000

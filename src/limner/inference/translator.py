@@ -18,6 +18,7 @@ from limner.inference.generate import generate
 from limner.inference.must_include import MustInclude, words_of_inputs
 from limner.inference.new_images import new_item
 from limner.inference.sentences import (
+    COPIED_SOURCE,
     CUT_TRANSLATIONS,
     EMPTY_TRANSLATION,
     UNKNOWN_SOURCE,
@@ -31,6 +32,7 @@ from limner.inference.sentences import (
     warn_of_unknown_words,
 )
 from limner.media.image import ImageInput
+from limner.models.protocols import SearchingModel
 from limner.progress import Progress
 from limner.runs.trained_model import TrainedModel
 
@@ -99,7 +101,8 @@ class Translator(TextGenerator):
         rows, inputs, given = self.inputs(sentences, images, missing)
         words = words_of_inputs(self.tokenizer, must_include, len(sentences))
         inputs = [one._replace(must_include=words[row]) for row, one in zip(rows, inputs, strict=True)]
-        warn_of_unknown_words(self.source.tokenizer, (one.source or "" for one in inputs), UNKNOWN_SOURCE)
+        effect = COPIED_SOURCE if isinstance(self.models[0].model, SearchingModel) else UNKNOWN_SOURCE
+        warn_of_unknown_words(self.source.tokenizer, (one.source or "" for one in inputs), effect)
         hypotheses = generate(
             self.models, inputs, self.features_of(given), settings, batch_size=batch_size, on_progress=on_progress
         )

@@ -10,6 +10,9 @@ from limner.models.protocols import WordEmbeddingModel
 from limner.runs.trained_model import TrainedModel
 from limner.text.vocab import SPECIAL_TOKENS
 
+WITHOUT_VECTORS = "name a run of a model that has them, such as 'mrnn', 'lbl' or 'show_and_tell'"
+"""What to do about a model without word vectors."""
+
 
 def nearest_words(model: TrainedModel, word: str, count: int = 10) -> list[tuple[str, float]]:
     """Return the words with the nearest vectors and their Euclidean distances, nearest first.
@@ -25,7 +28,7 @@ def nearest_words(model: TrainedModel, word: str, count: int = 10) -> list[tuple
     """
     network, entries = model.model, model.tokenizer.entries
     if not isinstance(network, WordEmbeddingModel):
-        raise SettingsError(f"model '{model.recipe.model.name}' has no word vectors")
+        raise SettingsError(f"model '{model.recipe.model.name}' has no word vectors; {WITHOUT_VECTORS}")
     normalised = model.tokenizer.words(word)  # lowercased where the vocabulary is
     if len(normalised) == 1:
         word = normalised[0]

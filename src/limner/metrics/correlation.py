@@ -49,7 +49,7 @@ def correlate(
         on_progress: called with the number of samples done and their total.
 
     Raises:
-        SettingsError: all ratings or all scores are the same.
+        SettingsError: all ratings or all scores are the same, or there is one image only.
     """
     for name, values in (("ratings", ratings), ("scores", scores)):
         if len(set(values.tolist())) < 2:
@@ -59,6 +59,10 @@ def correlate(
     groups: dict[str, list[int]] = {}
     for row, image in enumerate(images):
         groups.setdefault(image, []).append(row)
+    if len(groups) < 2:
+        raise SettingsError(
+            f"expected ratings of two or more images, found {len(ratings)} of one: the interval is over images"
+        )
     members = [np.array(rows) for rows in groups.values()]
     random, resampled = np.random.default_rng(seed), np.empty((samples, len(TAUS)))
     for sample in range(samples):

@@ -44,6 +44,7 @@ def _style() -> AbstractContextManager[None]:
             "font.family": "sans-serif",
             "svg.fonttype": "none",  # selectable text in the font of the page
             "svg.hashsalt": "limner",  # reproducible output
+            "axes.formatter.useoffset": False,  # tick labels are the values themselves
         }
     )
 

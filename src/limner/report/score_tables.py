@@ -18,6 +18,8 @@ LABELS = {
     "chrf3_precision": "chrF3 precision",
     "chrf3_recall": "chrF3 recall",
     "chrf3_spaces": "chrF3 with spaces",
+    "chrf3_spaces_precision": "chrF3 precision, with spaces",
+    "chrf3_spaces_recall": "chrF3 recall, with spaces",
     "chrf3_text": "chrF3 (detokenised)",
     "ter": "TER",
     "ter_text": "TER (detokenised)",

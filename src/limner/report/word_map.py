@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from limner.errors import MissingExtraError, SettingsError
-from limner.inference.word_vectors import nearest_words
+from limner.inference.word_vectors import WITHOUT_VECTORS, nearest_words
 from limner.models.protocols import WordEmbeddingModel
 from limner.report import plots
 from limner.report.word_plot import plot_words
@@ -74,7 +74,7 @@ def map_words(model: TrainedModel, *, count: int = WORDS, seed: int = 0) -> Word
     """
     network = model.model
     if not isinstance(network, WordEmbeddingModel):
-        raise SettingsError(f"model '{model.recipe.model.name}' has no word vectors")
+        raise SettingsError(f"model '{model.recipe.model.name}' has no word vectors; {WITHOUT_VECTORS}")
     labels = _labels(model.tokenizer, count)
     if len(labels) < MIN_WORDS:
         raise SettingsError(f"map of words: expected {MIN_WORDS} or more words of letters, got {len(labels)}")

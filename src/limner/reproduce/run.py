@@ -76,8 +76,8 @@ def reproduce_table(
     table = table_of_collection(table, collection, settings.dataset)
     rows = _select_rows(table, settings.rows)
     if settings.recipes is not None and not any(name.startswith(f"{settings.recipes}/") for name in recipe_names()):
-        known = ", ".join(recipe_names())
-        raise SettingsError(f"recipe folder '{settings.recipes}': expected the folder of one of {known}")
+        known = ", ".join(dict.fromkeys(name.rpartition("/")[0] for name in recipe_names()))
+        raise SettingsError(f"recipe folder '{settings.recipes}': expected one of {known}")
     job = ReproductionJob(table, collection, out, settings, command, on_progress or (lambda stage, done, total: None))
     if settings.ensemble:
         check_ensembles(job)

@@ -138,6 +138,8 @@ def read_config(folder: Path) -> tuple[ModelConfig, Recipe]:
     Raises:
         RunError: a file is missing or damaged.
     """
+    if not folder.exists():
+        raise RunError(f"{folder}: no such run directory; check the path, or train one with 'limner train'")
     if not (folder / "config.json").exists():
         raise RunError(f"{folder}: expected a run directory (the --out of 'limner train'), found no config.json")
     if not (folder / WEIGHTS).exists():
@@ -284,7 +286,7 @@ def provenance(seed: int, command: str) -> dict[str, Any]:
 def model_card(config: ModelConfig) -> str:
     """Write the README.md of a run directory."""
     recipe, name = config.recipe, config.recipe["model"]["name"]
-    verbs = ("describe", "score") if config.source_vocab_size is None else ("translate", "diagnose")
+    verbs = ("describe", "score") if config.source_vocab_size is None else ("translate", "report")
     facts = "\n".join(f"| {key} | {value} |" for key, value in config.provenance.items())
     features = "\n".join(f"- {spec}" for spec in config.features) or "- none: this model uses no images"
     return (

@@ -112,7 +112,10 @@ def _image_list(folder: Path, split: str) -> Path:
     candidates = [folder / pattern.format(split=split) for pattern in IMAGE_LISTS]
     path = next((path for path in candidates if path.is_file()), None)
     if path is None:
-        raise CollectionError(f"{candidates[0]}: does not exist; expected the list of the image of each line")
+        raise CollectionError(
+            f"{candidates[0]}: does not exist; expected the image name of each line; import sentence pairs without "
+            "images as a table, with 'limner import csv'"
+        )
     return path
 
 

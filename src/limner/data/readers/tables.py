@@ -122,9 +122,10 @@ def _check_columns(names: Iterable[str], location: SourceLocation, options: Read
     if "label" in columns and "image" not in columns:
         required = REQUIRED_WITH_LABEL
     elif "image" not in columns:
+        end = remedy if "split" in required and "split" not in columns else ""
         raise CollectionError(
-            f"{location}: expected text and label (labelled texts), or image, lang and text; found "
-            f"{', '.join(columns)}{remedy if 'split' in required and 'split' not in columns else ''}"
+            f"{location}: expected text and label (labelled texts), or image, lang and text (image may be empty, with "
+            f"an id); found {', '.join(columns)}{end}"
         )
     if missing := [name for name in required if name not in columns]:
         raise CollectionError(

@@ -10,7 +10,7 @@ from scipy.stats import ttest_ind
 from limner.errors import RunError
 from limner.evaluation.comparison import Contrast
 from limner.reproduce import TABLES, ReproductionSettings, datasets, find_table, reproduce_table
-from limner.reproduce.book import MEASURED, collect, page_names, read_records, render_pages, write_book
+from limner.reproduce.book import MEASURED, collect, merged, page_names, read_records, render_pages, write_book
 from limner.reproduce.book.record import RowRecord, SeedRecord, TableRecord
 from limner.reproduce.book.verdicts import effects, orders, p_over_seeds
 from limner.reproduce.datasets import evaluated_data_set
@@ -204,6 +204,51 @@ def test_the_record_of_a_reproduction_has_what_a_page_shows(tiny, tmp_path):
     page = render_pages([made])["kiros2014.md"]
     assert f"**{made.rows[0].seeds[0].scores['perplexity']:.2f}** ± 0.00" in page and "`text.min_count=1`" in page
     assert page.count("| none |") == sum(one.recipe is not None for one in table.rows) - 2
+
+
+KIROS = {"table": "kiros2014/table1"}
+"""A published table, whose order of rows a merged record has."""
+
+
+def test_rows_that_were_measured_earlier_are_kept():
+    better = contrast("LBL", "bleu4", 1.0, 0.03)
+    old = record(row("LBL", [20, 21]), row("MLBL-B", [18], contrasts=(better,)), row("MLBL-F", [17]))
+    new = record(row("Back-off GT2", [30]), row("MLBL-F", [19]))
+    update = {"commands": ("limner reproduce again",), "machines": ("another",), "versions": {"torch": "3"}}
+    both = merged(
+        old.model_copy(update={**KIROS, "versions": {"torch": "2"}}), new.model_copy(update={**KIROS, **update})
+    )
+    assert [one.row for one in both.rows] == ["Back-off GT2", "LBL", "MLBL-B", "MLBL-F"]
+    assert [[seed.scores["perplexity"] for seed in one.seeds] for one in both.rows] == [[30], [20, 21], [18], [19]]
+    assert both.commands == ("limner reproduce test/table", "limner reproduce again")
+    assert (both.machines, both.versions) == (("a machine", "another"), {"torch": "2, 3"})
+    assert [one.difference for one in both.rows[2].contrasts] == [1.0]
+
+
+def test_differences_from_a_baseline_that_was_measured_again_are_kept_if_it_is_the_same():
+    old = record(row("LBL", [20]), row("MLBL-B", [18], contrasts=(contrast("LBL", "bleu4", 1.0, 0.03),)))
+    old = old.model_copy(update=KIROS)
+    assert merged(old, record(row("LBL", [20])).model_copy(update=KIROS)).rows[1].contrasts != ()
+    assert merged(old, record(row("LBL", [21])).model_copy(update=KIROS)).rows[1].contrasts == ()
+
+
+def test_merged_rows_are_one_family_of_tests():
+    def of(name, baseline, p):
+        return contrast(baseline, "bleu4", 1.0, p).model_copy(update={"system": name, "p": p})
+
+    old = record(
+        row("LBL", [20], contrasts=(of("LBL", "MLBL-B", 0.01),)),
+        row("MLBL-B", [18], contrasts=(of("MLBL-B", "LBL", 0.01),)),
+    )
+    new = record(row("MLBL-F", [18], contrasts=(of("MLBL-F", "LBL", 0.04),)))
+    both = merged(old.model_copy(update=KIROS), new.model_copy(update=KIROS))
+    assert [one.contrasts[0].adjusted_p for one in both.rows] == pytest.approx([0.02, 0.02, 0.04])
+
+
+def test_records_of_other_data_are_not_merged():
+    old = record(row("LBL", [20])).model_copy(update=KIROS)
+    with pytest.raises(RunError, match="kiros2014-table1-ours: the stored record is about split 'test' of fingerprint"):
+        merged(old, old.model_copy(update={"fingerprint": "1" * 64}))
 
 
 def test_a_folder_without_rows_is_refused(tmp_path):

@@ -25,7 +25,7 @@ RecordsOption = Annotated[
     typer.Option(
         "--records",
         metavar="DIR",
-        help="Folder of records: those of the tables are added to it, and the pages show all of them.",
+        help="Folder of records: the rows of the tables are added to it, and the pages show all of them.",
     ),
 ]
 
@@ -41,14 +41,16 @@ def book(
 
     Example: `limner book runs/table1 --out book`
     """
-    from limner.reproduce.book import MEASURED, collect, page_names, read_records, write_book
+    from limner.reproduce.book import MEASURED, collect, merged, page_names, read_records, write_book
 
     index, *papers = page_names()
     claim_folder(out, "--out", records={index: papers[0], **dict.fromkeys(papers, index)})
     collected = [collect(folder) for folder in tables or ()]
     if records is not None:
+        before = {record.name: record for record in read_records(records)}
         for record in collected:
-            record.save(records / f"{record.name}.json")
+            older = before.get(record.name)
+            (record if older is None else merged(older, record)).save(records / f"{record.name}.json")
     stored = read_records(records) if records is not None else read_records(MEASURED) if not tables else collected
     pages = write_book(stored, out)
     if as_json:

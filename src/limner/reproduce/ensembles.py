@@ -11,7 +11,7 @@ from limner.evaluation.evaluate import evaluate
 from limner.evaluation.options import EvaluationOptions
 from limner.reproduce.plan import ReproductionJob, plan_row, result_path
 from limner.reproduce.preflight import initial_run
-from limner.reproduce.tables import PublishedRow, PublishedTable, RowResult
+from limner.reproduce.tables import PublishedRow, PublishedTable, RowResult, total
 from limner.runs.recipe import Recipe
 from limner.runs.trained_model import load_trained_model
 
@@ -81,7 +81,9 @@ def evaluate_ensemble(row: PublishedRow, job: ReproductionJob) -> None:
     )
     scores = tuple(score for score in evaluation.scores if score.name in job.table.metrics)
     seconds = round(sum(member.seconds for member in members), 1)
+    processor = total(member.processor_seconds for member in members)
     changes = {"row": ensemble.name, "ensemble": runs, "seconds": seconds, "gradients": None}
+    changes |= {"processor_seconds": processor}
     changes |= {"evaluation": evaluation.model_copy(update={"scores": scores})}
     members[0].model_copy(update=changes).save(path)
 

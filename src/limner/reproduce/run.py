@@ -34,7 +34,7 @@ from limner.reproduce.plan import (
 )
 from limner.reproduce.preflight import check, initial_run
 from limner.reproduce.render import write_table
-from limner.reproduce.tables import PublishedRow, PublishedTable, Reproduction, RowResult
+from limner.reproduce.tables import PublishedRow, PublishedTable, Reproduction, RowResult, total
 from limner.retrieval.marginal import MARGINAL_IMAGES
 from limner.runs.recipe import recipe_names
 from limner.runs.records import RunConfig
@@ -154,6 +154,7 @@ def _train_and_evaluate(plan: RowPlan, job: ReproductionJob) -> None:
         image_control=row.image_control,
         budget=job.settings.budget,
         seconds=round(sum(_recorded_value(run, "seconds") for run in trainings), 1),
+        processor_seconds=_processor_seconds(trainings),
         evaluation=evaluation,
         gradients=_gradients(model, best.run, job),
     )
@@ -221,3 +222,7 @@ def _best_alternative(alternatives: Sequence[TrainingSequence]) -> TrainingSeque
 
 def _recorded_value(run: Path, name: str) -> float:
     return float(RunConfig.load(run / "config.json").provenance[name])
+
+
+def _processor_seconds(runs: Iterable[Path]) -> float | None:
+    return total(RunConfig.load(run / "config.json").provenance.get("processor_seconds") for run in runs)

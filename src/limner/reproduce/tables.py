@@ -191,6 +191,8 @@ class RowResult(Record):
     """Runs that decoded together; empty for a single run."""
     seconds: float
     """Training time in seconds of all alternatives and preceding stages."""
+    processor_seconds: float | None = None
+    """Processor time of the same; None in records of older versions."""
     evaluation: Evaluation
     gradients: GradientNorms | None = None
     """Gradients through time of the trained model, in a table that measures them."""
@@ -247,6 +249,12 @@ def by_row(results: Iterable[RowResult]) -> dict[str, list[RowResult]]:
     for result in results:
         rows.setdefault(result.row, []).append(result)
     return rows
+
+
+def total(times: Iterable[float | None]) -> float | None:
+    """Sum the times of some trainings; None if one is unknown."""
+    known = list(times)
+    return None if None in known else round(sum(time for time in known if time is not None), 1)
 
 
 def mean_score(seeds: Sequence[RowResult], score: str) -> MeanScore | None:

@@ -131,6 +131,7 @@ class TrainingContext:
             **config.provenance,
             "epochs": self.state.epoch,
             "seconds": round(self.state.seconds, 1),
+            "processor_seconds": round(self.state.processor_seconds, 1),
             **({"processes": self.processes.size} if self.processes.size > 1 else {}),
             **values,
             **facts,

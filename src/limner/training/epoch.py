@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Sequence
 from functools import partial
 from typing import Protocol
@@ -19,7 +18,7 @@ from limner.training.context import TrainingContext, TrainProgress
 from limner.training.losses import loss_terms
 from limner.training.optimizers import add_l2_gradient, set_learning_rates
 from limner.training.processes import StepLoss
-from limner.training.state import TrainState
+from limner.training.state import Moment, TrainState
 from limner.training.subwords import DrawnSubwords, RandomSubwords
 
 
@@ -91,7 +90,7 @@ def train_epoch(run: TrainingContext, objective: Objective) -> None:
     collate = partial(objective.batch, epoch=state.epoch)
     shares = prefetch(collate, map(processes.rows, remaining), settings.prefetch)
     for rows, batch in zip(remaining, shares, strict=True):
-        began = time.perf_counter()
+        began = Moment.now()
         set_learning_rates(optimizer, settings, state.step, state.epoch, total_steps)
         batch = batch.to(fabric.device)
         step = processes.combine(objective.loss(batch, state.epoch), rows, run.interruption.requested)
@@ -105,7 +104,7 @@ def train_epoch(run: TrainingContext, objective: Objective) -> None:
         wrapped_optimizer.step()
         if ema is not None:
             ema.update(state.step)
-        state.add_step(step.reported, step.tokens, time.perf_counter() - began)
+        state.add_step(step.reported, step.tokens, began)
         if state.step % settings.save_every == 0 or step.interrupted:
             run.save_state()
         if step.interrupted:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import math
-import time
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -26,6 +25,7 @@ from limner.training.context import TrainingContext
 from limner.training.epoch import CrossEntropy, Objective, train_epoch
 from limner.training.matching import Matching
 from limner.training.scst import SelfCritical
+from limner.training.state import Moment
 from limner.training.translation_tables import TranslationTableStage
 
 logger = logging.getLogger(__name__)
@@ -201,7 +201,7 @@ class CountStage:
 
     def run_epoch(self, run: TrainingContext) -> None:
         """Fit the model to the training split, validate and save it."""
-        run.state.seconds += _fit(run, run.training_set.targets)
+        _fit(run, run.training_set.targets)
         run.state.epoch = 1
         run.state.best_values = validate(
             run.trained, run.validation_set, dict.fromkeys(("perplexity", *run.settings.metrics))
@@ -222,16 +222,16 @@ class RefitOnTrainAndValidationStage:
 
     def run_epoch(self, run: TrainingContext) -> None:
         """Fit the model to both splits and save it with the metrics of the first fit."""
-        run.state.seconds += _fit(run, [*run.training_set.targets, *run.validation_set.targets])
+        _fit(run, [*run.training_set.targets, *run.validation_set.targets])
         run.state.train_on_val_epochs = 1
         run.save_model(
             train_on_val=f"refitted on the training split and {len(run.validation_set):,} validation sentences"
         )
 
 
-def _fit(run: TrainingContext, sentences: Sequence[Sequence[int]]) -> float:
-    """Fit a count-based model and return the duration in seconds."""
+def _fit(run: TrainingContext, sentences: Sequence[Sequence[int]]) -> None:
+    """Fit a count-based model, and count the time."""
     assert isinstance(run.trained.model, CountBasedModel)
-    began = time.perf_counter()
+    began = Moment.now()
     run.trained.model.fit(sentences)
-    return time.perf_counter() - began
+    run.state.add_time(began)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import shutil
+import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -23,6 +24,18 @@ from limner.storage.tensors import load_tensors, save_tensors
 from limner.training.optimizers import ExponentialMovingAverage
 
 STATE_FILE = "train_state.json"
+
+
+class Moment(NamedTuple):
+    """A moment, by the clock of the machine and by that of the process."""
+
+    seconds: float
+    processor_seconds: float
+
+    @classmethod
+    def now(cls) -> Self:
+        """Return the current moment."""
+        return cls(time.perf_counter(), time.process_time())
 
 
 @dataclass
@@ -51,6 +64,8 @@ class TrainState:
     """Number of epochs done on both splits."""
     seconds: float = 0.0
     """Duration of all training steps."""
+    processor_seconds: float = 0.0
+    """Processor time of all training steps, summed over the threads of this process."""
     seconds_before_epoch: float = 0.0
     """Value of `seconds` at the start of the current epoch."""
     loss_sum: float = 0.0
@@ -68,11 +83,17 @@ class TrainState:
         """Target tokens per second of the current epoch so far."""
         return self.tokens / max(1e-9, self.seconds - self.seconds_before_epoch)
 
-    def add_step(self, loss: float, tokens: int, seconds: float) -> None:
-        """Count a step with its mean loss, its number of target tokens and its duration."""
+    def add_step(self, loss: float, tokens: int, began: Moment) -> None:
+        """Count a step that ends now, with its mean loss, its number of target tokens and its beginning."""
         self.step, self.batch = self.step + 1, self.batch + 1
         self.loss_sum, self.tokens = self.loss_sum + loss * tokens, self.tokens + tokens
-        self.seconds += seconds
+        self.add_time(began)
+
+    def add_time(self, began: Moment) -> None:
+        """Add the time since a moment."""
+        now = Moment.now()
+        self.seconds += now.seconds - began.seconds
+        self.processor_seconds += now.processor_seconds - began.processor_seconds
 
     def begin_epoch(self) -> None:
         """Count the current epoch and begin the next one."""

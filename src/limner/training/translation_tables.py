@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Iterable, Sequence
 
 from limner.errors import TrainingError
@@ -13,6 +12,7 @@ from limner.models.protocols import ParallelCorpus, SearchingModel
 from limner.text.tokenizer import Tokenizer
 from limner.text.vocab import SPECIAL_TOKENS
 from limner.training.context import TrainingContext
+from limner.training.state import Moment
 
 logger = logging.getLogger(__name__)
 
@@ -31,9 +31,9 @@ class TranslationTableStage:
         """Estimate and tune the model, validate and save it."""
         model = run.trained.model
         assert isinstance(model, SearchingModel)
-        began = time.perf_counter()
+        began = Moment.now()
         facts = model.fit_pairs(parallel_corpus(run), run.trained.recipe.decoding.beam_size)
-        run.state.seconds += time.perf_counter() - began
+        run.state.add_time(began)
         run.state.epoch = 1
         names = dict.fromkeys((run.settings.metric, *run.settings.metrics))
         run.state.best_values = validate(run.trained, run.validation_set, names)

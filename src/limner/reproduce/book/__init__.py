@@ -7,6 +7,6 @@ from the baselines, the settings that differ from the recipe, the time and the m
 from __future__ import annotations
 
 from limner.reproduce.book.pages import page_names, render_pages, write_book
-from limner.reproduce.book.record import MEASURED, TableRecord, collect, read_records
+from limner.reproduce.book.record import MEASURED, TableRecord, collect, merged, read_records
 
-__all__ = ["MEASURED", "TableRecord", "collect", "page_names", "read_records", "render_pages", "write_book"]
+__all__ = ["MEASURED", "TableRecord", "collect", "merged", "page_names", "read_records", "render_pages", "write_book"]

@@ -42,7 +42,8 @@ HOW_TO_READ = """Each row has the scores of the paper and ours: mean ± standard
   the paper and is significant, and opposite if it is significant in the other direction. With one seed a row the test
   is over sentences alone: it compares two runs, and says nothing about other seeds.
 - **Values** are compared on the data set of the paper only.
-- **Times** are wall-clock times, with whatever else the machine computed.
+- **Times** are those of the training steps by the clock, with whatever else the machine computed, and in parentheses
+  the processor time, summed over threads, where it was recorded.
 """
 
 
@@ -144,10 +145,17 @@ def _scores(table: PublishedTable, rows: Sequence[RowRecord]) -> Iterator[str]:
             made = ours[row.name]
             cells = [_ours(made, column) for column in columns]
             seeds = "together" if is_ensemble(row.name) else ", ".join(str(seed.seed) for seed in made.seeds)
-            time = duration(float(np.mean([seed.seconds for seed in made.seeds])))
+            time = _time([seed.seconds for seed in made.seeds], [seed.processor_seconds for seed in made.seeds])
             yield f"| {name} | **Limner** | {' | '.join(cells)} | {seeds} | {time} |"
         elif row.recipe is not None:
             yield f"| {name} | Limner | {' | '.join('–' for _ in columns)} | none | |"
+
+
+def _time(seconds: Sequence[float], processor_seconds: Sequence[float | None]) -> str:
+    """Mean duration of the trainings, and mean processor time if it is known of all of them."""
+    known = [one for one in processor_seconds if one is not None]
+    processor = f" ({duration(float(np.mean(known)))})" if len(known) == len(processor_seconds) else ""
+    return f"{duration(float(np.mean(seconds)))}{processor}"
 
 
 def _published(row: PublishedRow, dataset: str, column: TableColumn) -> str:

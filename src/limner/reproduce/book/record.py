@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from limner.errors import RunError
+from limner.evaluation.compare import adjust
 from limner.evaluation.comparison import Contrast
 from limner.reproduce import find_table
 from limner.reproduce.datasets import evaluated_data_set
@@ -33,7 +34,9 @@ class SeedRecord(Record):
     scores: dict[str, float]
     """Scores by name, on our scale."""
     seconds: float
-    """Training and validation time, preceding stages included."""
+    """Time of the training steps, preceding stages included."""
+    processor_seconds: float | None = None
+    """Processor time of the same, summed over threads; None in records of older versions."""
     run: str | None = None
     """Run directory; rows that differ in their evaluation alone share one. None in records of older versions."""
 
@@ -109,6 +112,61 @@ def collect(folder: Path) -> TableRecord:
     )
 
 
+def merged(old: TableRecord, new: TableRecord) -> TableRecord:
+    """Add the rows of an older record of the same table that a new one does not have.
+
+    Differences of an older row from a baseline are kept only if the scores of the baseline are the same in both. The
+    p-values are adjusted for all pairs of the rows together.
+
+    Raises:
+        RunError: the records are of different data, so that their rows are not comparable.
+    """
+    if (old.fingerprint, old.split) != (new.fingerprint, new.split):
+        raise RunError(
+            f"{new.name}: the stored record is about split '{old.split}' of fingerprint {old.fingerprint[:12]}, the "
+            f"new one about split '{new.split}' of {new.fingerprint[:12]}; remove it, or name another --records folder"
+        )
+    rows, before = {row.row: row for row in new.rows}, {row.row: row for row in old.rows}
+
+    def is_same(baseline: str) -> bool:
+        stored, made = before.get(baseline), rows.get(baseline)
+        return (
+            made is None or stored is None or [one.scores for one in stored.seeds] == [one.scores for one in made.seeds]
+        )
+
+    for name, row in before.items():
+        kept = tuple(one for one in row.contrasts if is_same(one.baseline))
+        rows.setdefault(name, row.model_copy(update={"contrasts": kept}))
+    order = {row.name: number for number, row in enumerate(find_table(new.table).rows)}
+    return new.model_copy(
+        update={
+            "commands": tuple(dict.fromkeys((*old.commands, *new.commands))),
+            "machines": tuple(dict.fromkeys((*old.machines, *new.machines))),
+            "versions": {
+                name: ", ".join(dict.fromkeys((old.versions.get(name, value), value)))
+                for name, value in new.versions.items()
+            },
+            "test": new.test or old.test,
+            "rows": _adjusted(sorted(rows.values(), key=lambda row: order.get(row.row, len(order)))),
+        }
+    )
+
+
+def _adjusted(rows: Sequence[RowRecord]) -> tuple[RowRecord, ...]:
+    """Adjust the p-values of all pairs of rows again; the two directions of a pair are one test."""
+    pairs = {_pair(one): one for row in rows for one in row.contrasts}
+    adjusted = dict(zip(pairs, adjust(list(pairs.values())), strict=True))
+
+    def renewed(one: Contrast) -> Contrast:
+        return one.model_copy(update={"adjusted_p": adjusted[_pair(one)].adjusted_p})
+
+    return tuple(row.model_copy(update={"contrasts": tuple(map(renewed, row.contrasts))}) for row in rows)
+
+
+def _pair(one: Contrast) -> tuple[str, frozenset[str]]:
+    return one.metric, frozenset((one.system, one.baseline))
+
+
 def read_records(folder: Path) -> list[TableRecord]:
     """Read all records of a folder, in the order of their names.
 
@@ -143,6 +201,7 @@ def _row_record(
                 seed=result.seed,
                 scores={name: result.scores[name].value for name in scores if name in result.scores},
                 seconds=result.seconds,
+                processor_seconds=result.processor_seconds,
                 run=result.run,
             )
             for result in seeds

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from limner.smt.alignment import symmetrise
-from limner.smt.phrases import extract, extract_all, score
+from limner.smt.phrases import MAX_PHRASE_LENGTH, extract, extract_all, score
 from limner.smt.reordering import DISCONTINUOUS, MONOTONE, SWAP, orientation, orientation_log_probs
 
 
@@ -77,6 +77,17 @@ def test_scores_of_phrase_pairs():
     assert scores[one, 0] == pytest.approx([3 / 4, 1, 3 / 4, 3 / 4])
     assert scores[one, 1] == pytest.approx([1, 1, 1 / 4, 1 / 4])
     assert scores[two, 0] == pytest.approx([1 / 4, 1, 1, 3 / 4])
+
+
+def test_a_pair_has_its_most_frequent_alignment():
+    """The pair f0 f1, e0 e1: crosswise in the first sentence, in order in the next two."""
+    crosswise, in_order = matrix(2, 2, [(0, 1), (1, 0)]), matrix(2, 2, [(0, 0), (1, 1)])
+    sources, targets = [[0, 1]] * 3, [[0, 1]] * 3
+    instances = extract_all(sources, targets, [crosswise, in_order, in_order], (2, 2), 7)
+    table = score(instances, np.concatenate(sources), np.concatenate(targets), (2, 2), 20)
+    lengths = np.diff(table.word_starts)
+    whole = [int(bits) for bits, length in zip(table.alignments, lengths, strict=True) if length == 2]
+    assert whole == [1 << 0 | 1 << MAX_PHRASE_LENGTH + 1]
 
 
 def test_the_most_probable_pairs_of_a_source_phrase_are_kept():

@@ -52,7 +52,7 @@ class PhraseTable(NamedTuple):
     word_starts: Ints  # (P + 1,): the target words of pair p are words[word_starts[p]] … words[word_starts[p + 1] - 1]
     words: Ints  # (W,)
     scores: NDArray[np.float32]  # (P, NUM_SCORES)
-    alignments: Ints  # (P,): see `Instances`
+    alignments: Ints  # (P,): the most frequent one of each pair; see `Instances`
 
     def table(self) -> Ints:
         """Build the table of the edges."""
@@ -302,8 +302,24 @@ def score(instances: Instances, source: Ints, target: Ints, sizes: tuple[int, in
         word_starts=starts,
         words=target[places],
         scores=scores[kept].astype(np.float32),
-        alignments=instances.alignments[index[kept]],
+        alignments=_most_frequent(pair, instances.alignments)[kept],
     )
+
+
+def _most_frequent(pair: Ints, alignments: Ints) -> Ints:
+    """Return the most frequent alignment of each pair; of equally frequent ones the smallest integer.
+
+    Args:
+        pair: number of the pair of each occurrence, all from 0 on, (N,).
+        alignments: alignment of each occurrence, (N,).
+    """
+    order = np.lexsort((alignments, pair))
+    pairs, values = pair[order], alignments[order]
+    is_first = np.concatenate([[True], (np.diff(pairs) != 0) | (np.diff(values) != 0)])
+    firsts = np.flatnonzero(is_first)
+    counts = np.diff(np.append(firsts, len(pairs)))
+    best = firsts[np.lexsort((-counts, pairs[firsts]))]
+    return values[best[np.unique(pairs[best], return_index=True)[1]]]
 
 
 def _numbers_at(phrases: _Phrases, starts: Ints, lengths: Ints) -> Ints:

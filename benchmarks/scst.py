@@ -11,8 +11,9 @@ import numpy as np
 import torch
 from lightning_fabric import Fabric
 
-from limner.data.dataset import Examples, TargetLanguage
+from limner.data.dataset import Examples
 from limner.data.examples import Batch, Item, Sentence
+from limner.data.languages import TargetLanguage
 from limner.decoding.beam_search import beam_search
 from limner.device import native_bf16
 from limner.models.mrnn import MRNN, MRNNSettings

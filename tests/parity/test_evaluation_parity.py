@@ -5,8 +5,9 @@ import oracle_kiros as oracle
 import pytest
 import torch
 
-from limner.data.dataset import Examples, TargetLanguage
+from limner.data.dataset import Examples
 from limner.data.examples import Item, Sentence
+from limner.data.languages import TargetLanguage
 from limner.decoding.scoring import score_examples
 from limner.evaluation.retrieval import RetrievalSettings, evaluate_retrieval
 from limner.models.log_bilinear import LBL, LBLSettings

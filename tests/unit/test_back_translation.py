@@ -10,8 +10,8 @@ from toy_translation import image_collection, learn, text_collection
 
 from limner import cli
 from limner.data.collection import Collection, write_items
-from limner.data.dataset import text_pairs
 from limner.data.examples import Item, Sentence
+from limner.data.languages import text_pairs
 from limner.errors import FeatureError
 from limner.inference.back_translation import BackTranslationSettings, back_translate, run_name, translate_untranslated
 from limner.runs.trained_model import load_trained_model, sha256

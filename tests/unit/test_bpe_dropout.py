@@ -8,8 +8,9 @@ from types import SimpleNamespace
 import pytest
 
 from limner.data.collection import Collection, write_items
-from limner.data.dataset import Examples, SourceLanguage, TargetLanguage
+from limner.data.dataset import Examples
 from limner.data.examples import Item, Sentence
+from limner.data.languages import SourceLanguage, TargetLanguage
 from limner.errors import RunError, SettingsError
 from limner.inference.load import load
 from limner.runs.recipe import Recipe

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 from limner.data.collection import Collection, write_items
-from limner.data.dataset import Examples, GenerationInput, SourceLanguage, TargetLanguage
+from limner.data.dataset import Examples, GenerationInput
 from limner.data.examples import Item, Sentence
+from limner.data.languages import SourceLanguage, TargetLanguage
 from limner.errors import CollectionError, FeatureError, TrainingError
 from limner.features.store import FeatureStore
 from limner.text.tokenizer import TextSettings, Tokenizer

@@ -11,8 +11,8 @@ from test_cli import run
 from toy_translation import GridBackbone, image_collection, learn
 
 from limner.data.collection import Collection, write_items
-from limner.data.dataset import TargetLanguage
 from limner.data.examples import Item, Phrase, Region, Sentence
+from limner.data.languages import TargetLanguage
 from limner.diagnosis import GroundingSettings, grounding_verdict, measure_grounding, save_grounding
 from limner.diagnosis.annotated_phrases import NOT_ALIGNED, WITHOUT_BOX, align_phrase, find_phrases
 from limner.diagnosis.grounding import OUTSIDE

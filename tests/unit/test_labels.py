@@ -13,8 +13,9 @@ import limner
 from limner.cli import app
 from limner.cli.classify import _columns, _lines, _record
 from limner.data.collection import Collection, write_items
-from limner.data.dataset import Examples, SourceLanguage, TargetLanguage
+from limner.data.dataset import Examples
 from limner.data.examples import Item, Sentence
+from limner.data.languages import SourceLanguage, TargetLanguage
 from limner.data.readers import ReaderOptions, read_source
 from limner.errors import CollectionError, MediaError, RunError, SettingsError, TrainingError
 from limner.features.encoders.load import load_backbone

@@ -9,8 +9,9 @@ from typer.testing import CliRunner
 
 from limner.cli import app
 from limner.data.collection import Collection, write_items
-from limner.data.dataset import Examples, TargetLanguage
+from limner.data.dataset import Examples
 from limner.data.examples import Item, Region, Sentence
+from limner.data.languages import TargetLanguage
 from limner.data.region_items import RegionItem, region_items
 from limner.errors import FeatureError, RunError, SettingsError
 from limner.evaluation import regions as evaluation

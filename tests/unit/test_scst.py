@@ -10,8 +10,9 @@ import pytest
 import torch
 from lightning_fabric import Fabric
 
-from limner.data.dataset import Examples, SourceLanguage, TargetLanguage
+from limner.data.dataset import Examples
 from limner.data.examples import Item, Sentence
+from limner.data.languages import SourceLanguage, TargetLanguage
 from limner.decoding.ranking import Hypothesis
 from limner.errors import SettingsError
 from limner.metrics import sentence_scores

@@ -51,7 +51,8 @@ def test_the_teacher_scores_the_pairs_of_every_group(tower, teacher, tiny):
 
 
 def test_a_partition_has_every_item_once(tiny, recipe_of):
-    from limner.data.dataset import Examples, TargetLanguage
+    from limner.data.dataset import Examples
+    from limner.data.languages import TargetLanguage
     from limner.text.tokenizer import Tokenizer
 
     texts = [text for item in tiny.items("train") for text in item.texts("en")]

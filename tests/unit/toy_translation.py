@@ -8,8 +8,9 @@ import torch
 from PIL import Image
 
 from limner.data.collection import Collection, write_items
-from limner.data.dataset import Examples, SourceLanguage, TargetLanguage
+from limner.data.dataset import Examples
 from limner.data.examples import Item, Sentence
+from limner.data.languages import SourceLanguage, TargetLanguage
 from limner.features.extract import extract
 from limner.features.preprocessing import Preprocessing, read_image
 from limner.features.spec import FeatureSpec

@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from limner.data.dataset import SourceLanguage, TargetLanguage
 from limner.data.examples import Item, Phrase, Sentence
+from limner.data.languages import SourceLanguage, TargetLanguage
 from limner.inference.explain import words_of
 from limner.text.tokenizer import Tokenizer
 

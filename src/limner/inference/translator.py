@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from limner.data.dataset import GenerationInput, SourceLanguage
+from limner.data.dataset import GenerationInput
+from limner.data.languages import SourceLanguage
 from limner.decoding.settings import change_decoding
 from limner.errors import MediaError, RunError, SettingsError
 from limner.features.encoders.base import Backbone

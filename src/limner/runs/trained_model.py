@@ -18,7 +18,7 @@ import xxhash
 from torch import Tensor
 
 from limner.bounds import VocabularySize
-from limner.data.dataset import SourceLanguage, TargetLanguage
+from limner.data.languages import SourceLanguage, TargetLanguage
 from limner.device import find_device
 from limner.errors import RunError, SettingsError
 from limner.features.spec import FeatureSpec

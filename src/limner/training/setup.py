@@ -11,8 +11,9 @@ import torch
 from torch import nn
 
 from limner.data.collection import Collection
-from limner.data.dataset import Examples, SourceLanguage, TargetLanguage
+from limner.data.dataset import Examples
 from limner.data.examples import Item
+from limner.data.languages import SourceLanguage, TargetLanguage
 from limner.data.region_items import region_items
 from limner.errors import SettingsError, TrainingError
 from limner.features.region_store import feature_store

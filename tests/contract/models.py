@@ -19,6 +19,7 @@ from limner.models.rnn import RNNSettings
 from limner.models.sequence_labeller import SequenceLabellerSettings
 from limner.models.show_and_tell import ShowAndTellSettings
 from limner.models.show_attend_tell import ShowAttendTellSettings
+from limner.models.transformer import TransformerSettings
 from limner.models.video_captioner import VideoCaptionerSettings
 
 VOCAB, SOURCE_VOCAB = 11, 9
@@ -68,6 +69,11 @@ def _lbl(variant: str, **changes: object) -> LBLSettings:
 def _nmt(**changes: object) -> NMTSettings:
     sizes = {"embedding_dim": 5, "hidden_dim": 6, "attention_dim": 7, "readout_dim": 8, "initial_std": 0.3}
     return NMTSettings.model_validate({**sizes, **changes})
+
+
+def _transformer(**changes: object) -> TransformerSettings:
+    sizes = {"hidden_dim": 8, "inner_dim": 10, "heads": 2, "layers": 2, "dropout": 0.0}
+    return TransformerSettings.model_validate({**sizes, **changes})
 
 
 def _tell(**changes: object) -> ShowAndTellSettings:
@@ -179,6 +185,8 @@ CASES = [
     Case("nmt-m1", _nmt(image=["prefix"]), {"pooled": (4,)}, lr=0.03),
     Case("nmt-m3", _nmt(image=["prefix"]), {"grid": (3, 4)}, lr=0.03),
     Case("nmt-m1-first", _nmt(decoder="plain", image=["prefix"], initial_state="first"), {"pooled": (4,)}, lr=0.03),
+    Case("transformer", _transformer(), {}, uses_image=False, lr=0.02),
+    Case("transformer-own-embeddings", _transformer(share_embeddings=False), {}, uses_image=False, lr=0.02),
     _labeller("final"),
     _labeller("mean", pooling="mean", cell="gru", layers=2),
     _labeller("max", pooling="max", cell="tanh", bidirectional=True),

@@ -21,7 +21,7 @@ from limner.runtime.search import Start, search
 
 pytest.importorskip("onnx")
 
-REFUSED = {"bow", "dense", "hmm", "labeller", "ngram"}
+REFUSED = {"bow", "dense", "hmm", "labeller", "ngram", "transformer"}
 
 
 def is_refused(case):

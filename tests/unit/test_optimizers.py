@@ -45,6 +45,11 @@ def parameters():
         ({"name": "exponential", "decay": 0.5}, 9, 1.0),
         ({"name": "exponential", "decay": 0.5}, 10, 0.5),
         ({"name": "exponential", "decay": 0.5}, 39, 0.125),
+        ({"name": "inverse_sqrt", "warmup_steps": 20}, 4, 0.25),
+        ({"name": "inverse_sqrt", "warmup_steps": 20}, 19, 1.0),
+        ({"name": "inverse_sqrt", "warmup_steps": 20}, 79, 0.5),
+        ({"name": "inverse_sqrt"}, 0, 1.0),
+        ({"name": "inverse_sqrt"}, 3, 0.5),
     ],
 )
 def test_learning_rate_factor_of_10_epochs_of_10_steps(schedule, step, expected):

@@ -47,6 +47,8 @@ def refusal(settings: ConditionalLMSettings, model: Model, *, labels: bool) -> s
         return "it has a search of its own"
     if isinstance(model, CountBasedModel):
         return "its probabilities are looked up in tables of counts"
+    if settings.has_growing_state:
+        return "its state grows with the sentence"
     if "sample" in (settings.latent_choice or ""):
         return "its locations are drawn at random (model.test_attention=sample)"
     modules = list(cast(nn.Module, model).modules())

@@ -24,6 +24,7 @@ from limner.models.rnn import RNN, RNNSettings
 from limner.models.sequence_labeller import SequenceLabeller, SequenceLabellerSettings
 from limner.models.show_and_tell import ShowAndTell, ShowAndTellSettings
 from limner.models.show_attend_tell import ShowAttendTell, ShowAttendTellSettings
+from limner.models.transformer import Transformer, TransformerSettings
 from limner.models.two_tower import TwoTower, TwoTowerSettings
 from limner.models.video_captioner import VideoCaptioner, VideoCaptionerSettings
 from limner.settings import Settings
@@ -46,6 +47,7 @@ MODELS: dict[type[Settings], type] = {
         SequenceLabeller,
         ShowAndTell,
         ShowAttendTell,
+        Transformer,
         TwoTower,
         VideoCaptioner,
     )
@@ -66,6 +68,7 @@ ModelSettings = Annotated[
     | SequenceLabellerSettings
     | ShowAndTellSettings
     | ShowAttendTellSettings
+    | TransformerSettings
     | TwoTowerSettings
     | VideoCaptionerSettings,
     Field(discriminator="name"),

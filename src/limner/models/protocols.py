@@ -53,6 +53,11 @@ class ConditionalLMSettings(Settings):
         return self.generates
 
     @property
+    def has_growing_state(self) -> bool:
+        """Whether the state of the generation grows with the sentence, instead of having one size."""
+        return False
+
+    @property
     def latent_choice(self) -> str | None:
         """Setting by which sentences depend on discrete choices besides their tokens, such as locations; or None."""
         return None

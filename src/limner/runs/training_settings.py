@@ -75,8 +75,9 @@ OptimizerSettings = Annotated[SGDSettings | AdadeltaSettings | AdamSettings, Fie
 class ScheduleSettings(Settings):
     """Learning-rate schedule, as a factor of the optimizer's learning rate."""
 
-    name: Literal["constant", "cosine", "linear", "exponential"] = "constant"
-    """Shape: constant; cosine or linear decay to zero over all epochs; or multiplication by `decay` every epoch."""
+    name: Literal["constant", "cosine", "linear", "exponential", "inverse_sqrt"] = "constant"
+    """Shape: constant; cosine or linear decay to zero over all epochs; multiplication by `decay` every epoch; or the
+    inverse square root of the step, 1 at the end of the warm-up (Vaswani et al., 2017, eq. 3)."""
     warmup_steps: StepsOrNone = 0
     """Number of steps at the start over which the learning rate increases linearly from zero."""
     decay: PositiveShare = 0.998

@@ -91,6 +91,8 @@ def learning_rate_factor(schedule: ScheduleSettings, step: int, epoch: int, tota
             return max(0.0, 1.0 - progress)
         case "exponential":
             return float(schedule.decay**epoch)
+        case "inverse_sqrt":
+            return float(((step + 1) / max(1, schedule.warmup_steps)) ** -0.5)
 
 
 def set_learning_rates(

@@ -186,6 +186,7 @@ CASES = [
     Case("nmt-m3", _nmt(image=["prefix"]), {"grid": (3, 4)}, lr=0.03),
     Case("nmt-m1-first", _nmt(decoder="plain", image=["prefix"], initial_state="first"), {"pooled": (4,)}, lr=0.03),
     Case("transformer", _transformer(), {}, uses_image=False, lr=0.02),
+    Case("transformer-pre", _transformer(norm="pre"), {}, uses_image=False, lr=0.02),
     Case("transformer-own-embeddings", _transformer(share_embeddings=False), {}, uses_image=False, lr=0.02),
     _labeller("final"),
     _labeller("mean", pooling="mean", cell="gru", layers=2),

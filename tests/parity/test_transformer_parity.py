@@ -15,11 +15,10 @@ VOCAB, SOURCE_VOCAB = 11, 9
 SOURCE, TARGET = [4, 8, 5, 7, 6], [7, 4, 10, 5]
 
 
-def built(share_embeddings: bool) -> Transformer:
+def built(**changes: object) -> Transformer:
     torch.manual_seed(3)
-    settings = TransformerSettings(
-        layers=2, hidden_dim=8, inner_dim=6, heads=2, dropout=0.3, share_embeddings=share_embeddings
-    )
+    sizes = {"layers": 2, "hidden_dim": 8, "inner_dim": 6, "heads": 2, "dropout": 0.3}
+    settings = TransformerSettings.model_validate({**sizes, **changes})
     model = build_model(settings, ModelInputs(VOCAB, {}, SOURCE_VOCAB)).eval().double()
     with torch.no_grad():
         for parameter in model.parameters():  # gains of one and biases of zero would hide mistakes
@@ -58,7 +57,7 @@ def weights_of(model: Transformer) -> dict[str, np.ndarray]:
 
 @pytest.mark.parametrize("share_embeddings", [True, False])
 def test_logits_and_alignments_are_those_of_the_oracle(share_embeddings: bool) -> None:
-    model = built(share_embeddings)
+    model = built(share_embeddings=share_embeddings)
     batch = collate([Example("a", TARGET, SOURCE), Example("b", TARGET[:1], SOURCE[:3])])  # the second is padded
     with torch.no_grad():
         output = model(batch)
@@ -72,3 +71,40 @@ def test_logits_and_alignments_are_those_of_the_oracle(share_embeddings: bool) -
         alignment = output.alignment[row, : len(tokens)].numpy()
         np.testing.assert_allclose(alignment[:, : len(source)], oracle_transformer.cross_attention(*arguments, **sizes))
         assert (alignment[:, len(source) :] == 0).all()
+
+
+def logits_with_norms_before(
+    weights: dict[str, np.ndarray], source: list[int], target: list[int], layers: int, heads: int
+) -> np.ndarray:
+    """Logits with x + Sublayer(LayerNorm(x)), and LayerNorm at the end of each stack, by the parts of the oracle."""
+    o = oracle_transformer
+    memory = o.embed(weights["E_x"], source)
+    for name in (f"enc.{layer}" for layer in range(1, layers + 1)):
+        normed = o.layer_norm(weights, f"{name}.norm_1", memory)
+        memory = memory + o.multi_head(weights, name, normed, normed, heads=heads)[0]
+        memory = memory + o.feed_forward(weights, name, o.layer_norm(weights, f"{name}.norm_2", memory))
+    memory = o.layer_norm(weights, "enc.norm", memory)
+    x = o.embed(weights["E_y"], target)
+    for name in (f"dec.{layer}" for layer in range(1, layers + 1)):
+        normed = o.layer_norm(weights, f"{name}.norm_1", x)
+        x = x + o.multi_head(weights, f"{name}.self", normed, normed, heads=heads, causal=True)[0]
+        normed = o.layer_norm(weights, f"{name}.norm_2", x)
+        x = x + o.multi_head(weights, f"{name}.cross", normed, memory, heads=heads)[0]
+        x = x + o.feed_forward(weights, name, o.layer_norm(weights, f"{name}.norm_3", x))
+    return o.layer_norm(weights, "dec.norm", x) @ weights["E_y"].T
+
+
+def test_norms_before_the_sublayers_are_those_of_the_parts_of_the_oracle() -> None:
+    model = built(norm="pre")
+    state = {name: value.numpy() for name, value in model.state_dict().items()}
+    norms = {
+        f"{side[:3]}.norm.{theirs}": state[f"{side}_norm.{ours}"]
+        for side in ("encoder", "decoder")
+        for ours, theirs in (("weight", "gain"), ("bias", "bias"))
+    }
+    batch = collate([Example("a", TARGET, SOURCE)])
+    with torch.no_grad():
+        logits = model(batch).logits[0].numpy()
+    weights, settings = weights_of(model) | norms, model.settings
+    expected = logits_with_norms_before(weights, SOURCE, batch.target_in[0].tolist(), settings.layers, settings.heads)
+    np.testing.assert_allclose(logits, expected, atol=1e-10)

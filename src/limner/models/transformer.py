@@ -34,6 +34,9 @@ class TransformerSettings(ConditionalLMSettings):
     """Number of attention heads."""
     dropout: Rate = 0.1
     """Dropout rate of the embeddings with their positions, and of the output of every sub-layer."""
+    norm: Literal["post", "pre"] = "post"
+    """What is normalised: the sum of a sub-layer and its input, as printed, or the input of a sub-layer and the output
+    of the stack (Wang et al., 2019)."""
     share_embeddings: bool = True
     """Whether the source embeddings are the target embeddings, which are the vocabulary weights in any case (section
     3.4); needs `data.joint_vocabulary`."""
@@ -114,20 +117,32 @@ class Layer(nn.Module):
     def __init__(self, settings: TransformerSettings) -> None:
         """Build the self-attention and the feed-forward network."""
         super().__init__()
-        dim, self.rate = settings.hidden_dim, settings.dropout
+        dim, self.rate, self.norms_inputs = settings.hidden_dim, settings.dropout, settings.norm == "pre"
         self.self_attention = MultiHeadAttention(dim, settings.heads)
         self.self_attention_norm = nn.LayerNorm(dim)
         self.inner, self.outer = nn.Linear(dim, settings.inner_dim), nn.Linear(settings.inner_dim, dim)
         self.feed_forward_norm = nn.LayerNorm(dim)
 
-    def add(self, x: Tensor, sublayer: Tensor, norm: nn.LayerNorm) -> Tensor:
-        """Add the output of a sub-layer to its input, and normalise (sections 3.1 and 5.4)."""
-        normalised: Tensor = norm(x + dropout(sublayer, self.rate, self.training))
+    def read(self, x: Tensor) -> Tensor:
+        """Compute the keys and values (N, T, 2 H) of the self-attention."""
+        keys_values: Tensor = self.self_attention.key_value(self.before(x, self.self_attention_norm))
+        return keys_values
+
+    def before(self, x: Tensor, norm: nn.LayerNorm) -> Tensor:
+        """Return the input of a sub-layer: x, or LayerNorm(x)."""
+        normalised: Tensor = norm(x) if self.norms_inputs else x
+        return normalised
+
+    def after(self, x: Tensor, sublayer: Tensor, norm: nn.LayerNorm) -> Tensor:
+        """Return LayerNorm(x + Sublayer(x)) (sections 3.1 and 5.4), or x + Sublayer(LayerNorm(x))."""
+        summed = x + dropout(sublayer, self.rate, self.training)
+        normalised: Tensor = summed if self.norms_inputs else norm(summed)
         return normalised
 
     def feed_forward(self, x: Tensor) -> Tensor:
         """Compute FFN(x) = max(0, x W_1 + b_1) W_2 + b_2 (eq. 2) and its residual connection."""
-        return self.add(x, self.outer(torch.relu(self.inner(x))), self.feed_forward_norm)
+        output = self.outer(torch.relu(self.inner(self.before(x, self.feed_forward_norm))))
+        return self.after(x, output, self.feed_forward_norm)
 
 
 class EncoderLayer(Layer):
@@ -135,8 +150,8 @@ class EncoderLayer(Layer):
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
         """Compute the next representation (N, S, H) of source tokens, of which those in the mask (N, 1, S) are read."""
-        attended, _ = self.self_attention(x, self.self_attention.key_value(x), mask)
-        return self.feed_forward(self.add(x, attended, self.self_attention_norm))
+        attended, _ = self.self_attention(self.before(x, self.self_attention_norm), self.read(x), mask)
+        return self.feed_forward(self.after(x, attended, self.self_attention_norm))
 
 
 class DecoderLayer(Layer):
@@ -163,10 +178,11 @@ class DecoderLayer(Layer):
         Returns:
             Representation (N K, T, H), and the weights of the heads over the source, (N, h, K T, S).
         """
-        attended, _ = self.self_attention(x, target, causal)
-        x = self.add(x, attended, self.self_attention_norm)
-        attended, alpha = self.source_attention(x.reshape(len(source), -1, x.shape[-1]), source, mask)
-        return self.feed_forward(self.add(x, attended.view(x.shape), self.source_attention_norm)), alpha
+        attended, _ = self.self_attention(self.before(x, self.self_attention_norm), target, causal)
+        x = self.after(x, attended, self.self_attention_norm)
+        query = self.before(x, self.source_attention_norm).reshape(len(source), -1, x.shape[-1])
+        attended, alpha = self.source_attention(query, source, mask)
+        return self.feed_forward(self.after(x, attended.view(x.shape), self.source_attention_norm)), alpha
 
 
 class Transformer(nn.Module):
@@ -176,9 +192,9 @@ class Transformer(nn.Module):
     29,000 pairs of Multi30k. The alignment of a token is the attention of the last layer of the decoder to the source
     tokens, mean over the heads.
 
-    Departures from the paper: an empty source sentence is read as one padding token. The paper gives no initialisation;
-    embeddings are Gaussian with the standard deviation H^-1/2, so that they have the size of the positions after the
-    multiplication by H^1/2, and weights are uniform (Glorot and Bengio, 2010).
+    Departures from the paper: `norm: pre`; an empty source sentence is read as one padding token. The paper gives no
+    initialisation; embeddings are Gaussian with the standard deviation H^-1/2, so that they have the size of the
+    positions after the multiplication by H^1/2, and weights are uniform (Glorot and Bengio, 2010).
     """
 
     Settings: ClassVar = TransformerSettings
@@ -199,6 +215,9 @@ class Transformer(nn.Module):
             self.source_embedding = nn.Embedding(inputs.source_vocab_size, settings.hidden_dim)
         self.encoder = nn.ModuleList(EncoderLayer(settings) for _ in range(settings.layers))
         self.decoder = nn.ModuleList(DecoderLayer(settings) for _ in range(settings.layers))
+        self.encoder_norm, self.decoder_norm = (
+            nn.LayerNorm(settings.hidden_dim) if settings.norm == "pre" else nn.Identity() for _ in range(2)
+        )
         for layer in self.modules():
             if isinstance(layer, nn.Embedding):
                 nn.init.normal_(layer.weight, std=settings.hidden_dim**-0.5)
@@ -221,6 +240,7 @@ class Transformer(nn.Module):
         x = self._embed(embedding, batch.source)
         for layer in self.encoder:
             x = layer(x, mask)
+        x = self.encoder_norm(x)
         read = [layer.source_attention.key_value(x) for layer in self._decoder_layers]
         return TransformerMemory(torch.stack(read, 1), mask)
 
@@ -247,9 +267,9 @@ class Transformer(nn.Module):
         x = self._embed(self.target_embedding, tokens[:, None], first=state.target[0].shape[1])
         after: list[Tensor] = []
         for layer, before, source in zip(self._decoder_layers, state.target, memory.source.unbind(1), strict=True):
-            after.append(torch.cat([before, layer.self_attention.key_value(x).to(before.dtype)], 1))
+            after.append(torch.cat([before, layer.read(x).to(before.dtype)], 1))
             x, _ = layer(x, after[-1], None, source, memory.mask)
-        return linear(x[:, 0], self.target_embedding.weight), TransformerState(tuple(after))
+        return linear(self.decoder_norm(x[:, 0]), self.target_embedding.weight), TransformerState(tuple(after))
 
     def forward(self, batch: Batch) -> Output:
         """Compute the logits of all positions at once, without a loop over time."""
@@ -257,8 +277,8 @@ class Transformer(nn.Module):
         x = self._embed(self.target_embedding, batch.target_in)
         causal = torch.ones(1, x.shape[1], x.shape[1], dtype=torch.bool, device=x.device).tril()
         for layer, source in zip(self._decoder_layers, memory.source.unbind(1), strict=True):
-            x, alpha = layer(x, layer.self_attention.key_value(x), causal, source, memory.mask)
-        return Output(linear(x, self.target_embedding.weight), alignment=alpha.mean(1))
+            x, alpha = layer(x, layer.read(x), causal, source, memory.mask)
+        return Output(linear(self.decoder_norm(x), self.target_embedding.weight), alignment=alpha.mean(1))
 
 
 def positions(first: int, count: int, dim: int, like: Tensor) -> Tensor:

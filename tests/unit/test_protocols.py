@@ -31,6 +31,7 @@ from limner.models.rnn import RNNSettings
 from limner.models.sequence_labeller import SequenceLabellerSettings
 from limner.models.show_and_tell import ShowAndTellSettings
 from limner.models.show_attend_tell import ShowAttendTellSettings
+from limner.models.transformer import TransformerSettings
 from limner.models.two_tower import TwoTowerSettings
 from limner.models.video_captioner import VideoCaptionerSettings
 
@@ -51,6 +52,7 @@ CAPABILITIES = {
     SequenceLabellerSettings: {PretrainedEmbeddingModel},
     ShowAndTellSettings: {ImageVectorModel, PretrainedEmbeddingModel, WordEmbeddingModel},
     ShowAttendTellSettings: {PretrainedEmbeddingModel, WordEmbeddingModel},
+    TransformerSettings: set(),
     TwoTowerSettings: {
         ImageVectorModel,
         JointSpaceModel,
@@ -103,7 +105,7 @@ def test_word_vectors_are_one_row_a_token(settings):
 
 def test_models_of_features_agree_on_the_settings_of_the_image_encoder():
     """One settings class, nested under one key."""
-    without = (HMMSettings, NGramSettings, PhraseBasedSettings)
+    without = (HMMSettings, NGramSettings, PhraseBasedSettings, TransformerSettings)
     with_images = [settings for settings in CAPABILITIES if settings not in without]
     for settings in with_images:
         assert settings.model_fields["image_encoder"].annotation is ImageEncoderSettings

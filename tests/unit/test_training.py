@@ -339,11 +339,13 @@ def with_(recipe, **sections):
     )
 
 
-def test_changed_evaluation_settings_do_not_prevent_resuming(short_run, tiny, recipe_of, tmp_path):
+def test_settings_that_do_not_affect_training_do_not_prevent_resuming(short_run, tiny, recipe_of, tmp_path):
     recipe = recipe_of(epochs=1)
     run = shutil.copytree(short_run, tmp_path / "run")
     later = {"shortlist": 5, "samples": 3, "prefix_words": 2}
     train(with_(recipe, evaluation=later), tiny, run, resume=True)
+    train(recipe.model_copy(update={"description": "reworded"}), tiny, run, resume=True)
+    train(with_(recipe, training={"save_every": 7}), tiny, run, resume=True)
     with pytest.raises(RunError, match=r"recipe\.evaluation\.skip_words was 0 and is now 1"):
         train(with_(recipe, evaluation={"skip_words": 1}), tiny, run, resume=True)
     with pytest.raises(RunError, match=r"recipe\.decoding\.max_length was 12 and is now 9"):  # it decodes: bleu4

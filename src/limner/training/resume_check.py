@@ -111,13 +111,16 @@ def _is_longer(before: int | None, now: int | None) -> bool:
 def _decisive_settings(recipe: Any) -> Any:  # noqa: ANN401  (arbitrary JSON)
     """Return the settings that affect the training.
 
-    Of `evaluation` these are the tokens that perplexity skips; `decoding` only if validation decodes.
+    Of `evaluation` these are the tokens that perplexity skips; `decoding` only if validation decodes. The description
+    and how often the training is saved do not affect it.
     """
     try:
-        training, decisive = recipe["training"], dict(recipe)
+        training, decisive = dict(recipe["training"]), dict(recipe)
+        decisive.pop("description", None)
+        training.pop("save_every", None)
         if {training["metric"], *training["metrics"]} <= {"perplexity"}:
             decisive.pop("decoding", None)
-        return {**decisive, "evaluation": {"skip_words": recipe["evaluation"]["skip_words"]}}
+        return {**decisive, "training": training, "evaluation": {"skip_words": recipe["evaluation"]["skip_words"]}}
     except (KeyError, TypeError):  # a recipe of another version: the difference is reported
         return recipe
 

@@ -11,7 +11,8 @@ import numpy as np
 
 from limner.models.phrase_based import PhraseBased, PhraseBasedSettings, TuningSettings
 from limner.models.protocols import ModelInputs, ParallelCorpus
-from limner.text.tokenizer import TextSettings, Tokenizer
+from limner.text.tokenizer import Tokenizer
+from limner.text.words import TextSettings
 from measuring import real_data, report
 
 PAIRS, SENTENCES, BEAM = 29_000, 1000, 100

@@ -111,7 +111,8 @@ def load_texts(all_splits: bool = False) -> tuple[list[str], str]:
 
 def load_sentences() -> tuple[list[list[int]], str]:
     """Return the sentences of `load_texts` as token ids, and the name of their source."""
-    from limner.text.tokenizer import TextSettings, Tokenizer
+    from limner.text.tokenizer import Tokenizer
+    from limner.text.words import TextSettings
 
     texts, origin = load_texts()
     tokenizer = Tokenizer.train(texts, TextSettings(punctuation=False, max_size=VOCAB))

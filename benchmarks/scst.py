@@ -20,8 +20,9 @@ from limner.models.mrnn import MRNN, MRNNSettings
 from limner.models.protocols import ModelInputs
 from limner.runs.recipe import Recipe
 from limner.runs.trained_model import ModelConfig, TrainedModel
-from limner.text.tokenizer import TextSettings, Tokenizer
+from limner.text.tokenizer import Tokenizer
 from limner.text.vocab import SPECIAL_TOKENS
+from limner.text.words import TextSettings
 from limner.training.context import LossModule, Optimization, TrainingContext
 from limner.training.epoch import train_epoch
 from limner.training.interruption import Interruption

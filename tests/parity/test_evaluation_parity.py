@@ -14,8 +14,9 @@ from limner.models.log_bilinear import LBL, LBLSettings
 from limner.models.protocols import ModelInputs
 from limner.runs.recipe import Recipe
 from limner.runs.trained_model import ModelConfig, TrainedModel
-from limner.text.tokenizer import TextSettings, Tokenizer
+from limner.text.tokenizer import Tokenizer
 from limner.text.vocab import SPECIAL_TOKENS
+from limner.text.words import TextSettings
 
 WORD, CONTEXT, IMAGE_DIM, COUNT, SHORTLIST = 5, 3, 4, 7, 3
 WORDS = ["red", "green", "blue", "white", "wall", "floor", "sky"]

@@ -9,7 +9,7 @@ import pytest
 
 from limner.errors import SettingsError
 from limner.text.compounds import JOINER, CompoundSettings, CompoundSplitter, join, replace_joiners
-from limner.text.tokenizer import TextSettings, split_words
+from limner.text.words import TextSettings, split_words
 
 COUNTS = {
     "Wasser": 30, "Ball": 40, "Fußball": 6, "Spieler": 20, "Ballspieler": 5,

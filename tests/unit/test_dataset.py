@@ -9,7 +9,8 @@ from limner.data.examples import Item, Sentence
 from limner.data.languages import SourceLanguage, TargetLanguage
 from limner.errors import CollectionError, FeatureError, TrainingError
 from limner.features.store import FeatureStore
-from limner.text.tokenizer import TextSettings, Tokenizer
+from limner.text.tokenizer import Tokenizer
+from limner.text.words import TextSettings
 
 ITEMS = [
     Item("a", "train", sentences=(Sentence("en", "one two three"), Sentence("de", "eins"))),

@@ -35,8 +35,9 @@ from limner.models import Output
 from limner.runs.recipe import Recipe
 from limner.runs.trained_model import load_trained_model, save_trained_model
 from limner.synthetic.scenes import SceneSettings, generate_scenes
-from limner.text.tokenizer import TextSettings, Tokenizer
+from limner.text.tokenizer import Tokenizer
 from limner.text.vocab import SPECIAL_TOKENS
+from limner.text.words import TextSettings
 from limner.training.setup import prepare
 
 METRICS = ("bleu2", "ter", "perplexity")

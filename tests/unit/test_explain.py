@@ -23,8 +23,9 @@ from limner.inference.translator import Translator
 from limner.models.protocols import Output
 from limner.report import attention_page
 from limner.runs.trained_model import TrainedModel, load_trained_model
-from limner.text.tokenizer import TextSettings, Tokenizer
+from limner.text.tokenizer import Tokenizer
 from limner.text.vocab import SPECIAL_TOKENS
+from limner.text.words import TextSettings
 
 
 def hypothesis_of(*ids):

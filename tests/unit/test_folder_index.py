@@ -28,7 +28,8 @@ from limner.retrieval.all_pairs import pair_log_probs
 from limner.runs.calibration import Calibration, FeatureStatistics, StoredCalibration
 from limner.runs.recipe import Recipe
 from limner.runs.trained_model import ModelConfig, TrainedModel
-from limner.text.tokenizer import TextSettings, Tokenizer
+from limner.text.tokenizer import Tokenizer
+from limner.text.words import TextSettings
 
 COLOURS = {"red": (250, 20, 20), "green": (20, 250, 20), "blue": (20, 20, 250), "white": (250, 250, 250)}
 

@@ -26,7 +26,8 @@ from limner.report.grounding import heat_map_with_boxes
 from limner.report.page import write_report
 from limner.runs.recipe import Recipe
 from limner.runs.trained_model import ModelConfig, TrainedModel, load_trained_model
-from limner.text.tokenizer import TextSettings, Tokenizer
+from limner.text.tokenizer import Tokenizer
+from limner.text.words import TextSettings
 
 SQUASH = Preprocessing(resize="squash", size=8, short=8)
 CROP = Preprocessing(resize="crop", size=8, short=8)

@@ -15,7 +15,8 @@ from limner.errors import SettingsError
 from limner.inference.must_include import compile_words, words_of_inputs
 from limner.inference.sentences import EMPTY_TRANSLATION
 from limner.inference.translator import Translator
-from limner.text.tokenizer import TextSettings, Tokenizer
+from limner.text.tokenizer import Tokenizer
+from limner.text.words import TextSettings
 
 SENTENCES = [
     "a yorker in york",

@@ -11,7 +11,7 @@ from limner.data.merging import Changes
 from limner.data.readers import READERS, ReaderOptions, import_collection, read_source
 from limner.data.readers.corpus_files import assign_split
 from limner.errors import CollectionError
-from limner.text.tokenizer import TextSettings, split_words
+from limner.text.words import TextSettings, split_words
 
 AUTO = ReaderOptions(split="auto")
 

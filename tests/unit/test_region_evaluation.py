@@ -28,7 +28,8 @@ from limner.metrics.base import MetricUnavailable, Score
 from limner.metrics.dense_captioning import localisation_score, match
 from limner.runs.recipe import Recipe, load_recipe
 from limner.runs.trained_model import load_trained_model
-from limner.text.tokenizer import TextSettings, Tokenizer
+from limner.text.tokenizer import Tokenizer
+from limner.text.words import TextSettings
 from limner.training.loop import train
 
 MODEL = {

@@ -10,8 +10,9 @@ from limner.errors import MissingExtraError
 from limner.inference.explain import words_of
 from limner.metrics import METRICS, default_metrics, metrics_for, score_sentences
 from limner.text import scripts
-from limner.text.tokenizer import TextSettings, Tokenizer, split_words
+from limner.text.tokenizer import Tokenizer
 from limner.text.vocab import SPECIAL_TOKENS
+from limner.text.words import TextSettings, split_words
 
 SAMPLES = {
     "en": ["A man's T-shirt costs 3.50, not 1,000!", 'Two "good" dogs (one brown) run...', "It isn't far -- is it?"],

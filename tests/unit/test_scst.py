@@ -24,8 +24,9 @@ from limner.models.protocols import Mean, ModelInputs
 from limner.runs.recipe import Recipe
 from limner.runs.records import read_log
 from limner.runs.trained_model import ModelConfig, TrainedModel, load_trained_model
-from limner.text.tokenizer import TextSettings, Tokenizer
+from limner.text.tokenizer import Tokenizer
 from limner.text.vocab import SPECIAL_TOKENS
+from limner.text.words import TextSettings
 from limner.training import scst
 from limner.training.context import LossModule, Optimization
 from limner.training.loop import train

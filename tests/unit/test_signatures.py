@@ -14,7 +14,7 @@ from limner.metrics import METRICS
 from limner.retrieval import marginal
 from limner.runs.recipe import EvaluationSettings
 from limner.runs.trained_model import load_trained_model
-from limner.text.tokenizer import TextSettings, split_words
+from limner.text.words import TextSettings, split_words
 
 
 @pytest.mark.parametrize(

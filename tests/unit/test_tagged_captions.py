@@ -48,7 +48,8 @@ from limner.runs.trained_model import ModelConfig, TrainedModel, load_trained_mo
 from limner.synthetic.non_photographs import HELD_OUT, KINDS, draw_non_photograph
 from limner.text.class_nouns import ClassNoun
 from limner.text.people_words import PEOPLE_WORDS
-from limner.text.tokenizer import TextSettings, Tokenizer
+from limner.text.tokenizer import Tokenizer
+from limner.text.words import TextSettings
 
 NOUNS = (
     ClassNoun("animal", (0,), ("dog", "puppy")),

@@ -12,8 +12,9 @@ from sacremoses.corpus import NonbreakingPrefixes
 
 from limner.errors import RunError, SettingsError
 from limner.text import moses
-from limner.text.tokenizer import TextSettings, Tokenizer, split_words
+from limner.text.tokenizer import Tokenizer
 from limner.text.vocab import SPECIAL_TOKEN_STRINGS, SPECIAL_TOKENS
+from limner.text.words import TextSettings, split_words
 
 SENTENCES = [
     "A man's dog, a T-shirt and 3,000 balls.",

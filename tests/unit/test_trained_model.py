@@ -15,7 +15,8 @@ from limner.errors import RunError
 from limner.models import ModelInputs, build_model
 from limner.runs.recipe import Recipe
 from limner.runs.trained_model import ModelConfig, TrainedModel, load_trained_model, save_trained_model, sha256
-from limner.text.tokenizer import TextSettings, Tokenizer
+from limner.text.tokenizer import Tokenizer
+from limner.text.words import TextSettings
 from limner.training.state import find_state
 
 FILES = ("config.json", "tokenizer.json", "model.safetensors", "README.md")

@@ -13,7 +13,8 @@ from limner.models import ModelInputs, build_model
 from limner.report import word_map
 from limner.report.word_map import CLUSTERS, NEIGHBOURS, map_words, save_word_map
 from limner.runs.trained_model import TrainedModel, feature_shapes, load_trained_model, save_trained_model
-from limner.text.tokenizer import TextSettings, Tokenizer
+from limner.text.tokenizer import Tokenizer
+from limner.text.words import TextSettings
 
 FIELDS = {
     "animals": "dog cat horse cow sheep bird",

@@ -16,7 +16,7 @@ from limner.runs.training_settings import TrainingSettings
 from limner.settings import Settings, override, read_yaml
 from limner.storage.names import require_name
 from limner.text.labels import LABEL_LANGUAGES
-from limner.text.tokenizer import TextSettings
+from limner.text.words import TextSettings
 
 SUFFIXES = (".yaml", ".yml")
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Self
 from limner.data.examples import Item
 from limner.errors import MissingExtraError
 from limner.text.labels import LABEL
-from limner.text.tokenizer import TextSettings, split_words
+from limner.text.words import TextSettings, split_words
 
 STRENGTHS = (0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
 """Values of the regularisation parameter C; the validation part selects one."""

@@ -2,6 +2,7 @@
 
 import math
 import shutil
+from copy import deepcopy
 
 import pytest
 import torch
@@ -246,6 +247,26 @@ def test_the_evaluation_of_an_ensemble_does_not_replace_that_of_one_model(evalua
     for evaluation in (evaluated, both):
         save_evaluation(evaluation, tmp_path)
     assert len(read_evaluations(tmp_path)) == 2
+
+
+@torch.no_grad()
+def test_the_perplexity_of_an_ensemble_is_that_of_the_mean_probability_of_each_token(model, tiny):
+    other, generator = model._replace(model=deepcopy(model.model)), torch.Generator().manual_seed(1)
+    for weight in other.model.parameters():
+        weight += torch.randn(weight.shape, generator=generator) / 10
+    examples = Examples.of_split(tiny, "test", model.target, open_features(model, tiny), max_tokens=80)
+    total, tokens = 0.0, 0
+    for row in range(len(examples)):
+        batch = examples.batch([row])
+        probs = [one.model(batch).logits[0].double().softmax(-1) for one in (model, other)]
+        target = batch.target_out[0]
+        mean = sum(p[torch.arange(len(target)), target] for p in probs) / 2
+        total, tokens = total + float(mean.log().sum()), tokens + len(target)
+    options = EvaluationOptions(metrics=("bleu4",), retrieval=False)
+    alone, both = (evaluate(models, tiny, options=options) for models in ([model], [model, other]))
+    assert values(both)["perplexity"] == pytest.approx(math.exp(-total / tokens), rel=1e-5)
+    assert values(both)["perplexity"] != pytest.approx(values(alone)["perplexity"], rel=1e-3)
+    assert signature(both, "perplexity") == f"{signature(alone, 'perplexity')}|models:2"
 
 
 def test_long_sentences_are_scored_in_small_batches(model, tiny, monkeypatch):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -13,6 +14,7 @@ from torch.nn.functional import cross_entropy
 from limner.data.batching import ONE_PROCESS, Shards, prefetch
 from limner.data.dataset import Examples
 from limner.data.examples import Batch
+from limner.decoding.beam_search import mean_log_probs
 from limner.errors import SettingsError
 from limner.layers.precision import precise, require_numbers
 from limner.metrics import Score, perplexity
@@ -35,19 +37,21 @@ class SentenceScores(NamedTuple):
     vocabulary: int = 0  # number of entries; 0 for labels
     words: str = ""  # signature of the text settings, on which the tokens and their number depend
     unknown: float = 0.0  # share of <unk> in the tokens of all sentences, end-of-sentence tokens excluded
+    models: int = 1  # size of the ensemble
 
     @property
     def perplexity(self) -> Score:
         """Perplexity over all counted tokens."""
-        counted = ""
+        parts = []
         if self.skip_words:
             short = int((self.tokens == 0).sum())
-            counted = f"from word:{self.skip_words + 1}|left out:{short} of under {self.skip_words + 3} words"
+            parts += [f"from word:{self.skip_words + 1}", f"left out:{short} of under {self.skip_words + 3} words"]
         if self.vocabulary:
-            words = f"{self.words}|vocabulary:{self.vocabulary}|unk:{100 * self.unknown:.2f}%"
-            counted = f"{counted}|{words}" if counted else words
+            parts += [self.words, f"vocabulary:{self.vocabulary}", f"unk:{100 * self.unknown:.2f}%"]
+        if self.models > 1:
+            parts.append(f"models:{self.models}")
         return perplexity(
-            float(self.log_probs.double().sum()), int(self.tokens.sum()), counted, count_eos=self.count_eos
+            float(self.log_probs.double().sum()), int(self.tokens.sum()), "|".join(parts), count_eos=self.count_eos
         )
 
 
@@ -57,19 +61,21 @@ def score_examples(
     examples: Examples,
     batch_size: int = 256,
     *,
+    others: Sequence[Model] = (),
     skip_words: int = 0,
     shards: Shards = ONE_PROCESS,
     on_progress: Progress | None = None,
 ) -> SentenceScores:
     """Compute the log-probability of every sentence given its image or source sentence.
 
-    The model is in evaluation mode meanwhile, and returns to its mode afterwards. The end-of-sentence token counts,
+    The models are in evaluation mode meanwhile, and return to their modes afterwards. The end-of-sentence token counts,
     except after labels, whose number the input determines.
 
     Args:
         model: any model.
         examples: sentences with their images and source sentences.
         batch_size: maximum number of sentences a batch; it changes no result.
+        others: the other models of an ensemble, whose probabilities of a token are averaged with the model's.
         skip_words: number of leading tokens that are not counted, see `counted_tokens`.
         shards: division of the batches among processes; each returns the scores of all sentences.
         on_progress: called with the number of sentences done and their total, of one process.
@@ -78,38 +84,49 @@ def score_examples(
         RunError: a log-probability is NaN.
         SettingsError: the model gives no probabilities.
     """
-    if isinstance(model, SearchingModel):
+    models = [model, *others]
+    if any(isinstance(one, SearchingModel) for one in models):
         raise SettingsError(
             "expected a model that gives probabilities of sentences, got one that only searches for translations: use "
             "'limner translate' or 'limner evaluate', or train a neural model"
         )
-    training = model.training
-    model.eval()
     device, count_eos = device_of(model), examples.target.lang not in LABEL_LANGUAGES
     log_probs, tokens = torch.zeros(len(examples)), torch.zeros(len(examples), dtype=torch.long)
     batches = [
         rows for batch in examples.batches_by_length(batch_size) for rows in _bound_tokens(batch, examples.targets)
     ]
     done, own, scored = 0, shards.own(batches), []
-    for rows, batch in zip(own, prefetch(examples.batch, own, 4), strict=True):
-        mask = counted_tokens(batch, skip_words, count_eos=count_eos)
-        moved = batch.to(device)
-        counted = replace(moved, target_mask=mask.to(device))
-        scored.append((sentence_log_probs(model(moved), counted).cpu(), mask.sum(1)))
-        done += len(rows)
-        if on_progress is not None:
-            on_progress(done, len(examples))
+    with _evaluation_mode(models):
+        for rows, batch in zip(own, prefetch(examples.batch, own, 4), strict=True):
+            mask = counted_tokens(batch, skip_words, count_eos=count_eos)
+            moved = batch.to(device)
+            counted = replace(moved, target_mask=mask.to(device))
+            output = Output(mean_log_probs([one(moved).logits for one in models])) if others else model(moved)
+            scored.append((sentence_log_probs(output, counted).cpu(), mask.sum(1)))
+            done += len(rows)
+            if on_progress is not None:
+                on_progress(done, len(examples))
     for rows, (values, counts) in zip(batches, shards.gather(scored), strict=True):
         log_probs[rows], tokens[rows] = values, counts
-    model.train(training)
     require_numbers(log_probs, "log-probabilities")
     if not count_eos:
-        return SentenceScores(log_probs, tokens, skip_words, count_eos)
+        return SentenceScores(log_probs, tokens, skip_words, count_eos, models=len(models))
     unknown = sum(target.count(SPECIAL_TOKENS.unk) for target in examples.targets)
     share = unknown / max(1, sum(map(len, examples.targets)))
     tokenizer = examples.target.tokenizer
     words = tokenizer.settings.signature
-    return SentenceScores(log_probs, tokens, skip_words, count_eos, len(tokenizer), words, share)
+    return SentenceScores(log_probs, tokens, skip_words, count_eos, len(tokenizer), words, share, len(models))
+
+
+@contextmanager
+def _evaluation_mode(models: Sequence[Model]) -> Iterator[None]:
+    """Put models into evaluation mode, and back into their modes at the end."""
+    modes = [model.training for model in models]
+    for model in models:
+        model.eval()
+    yield
+    for model, mode in zip(models, modes, strict=True):
+        model.train(mode)
 
 
 def counted_tokens(batch: Batch, skip_words: int, *, count_eos: bool = True) -> Tensor:

@@ -73,7 +73,7 @@ class _Task(NamedTuple):
 
     @property
     def first(self) -> TrainedModel:
-        """The first model, with which sentences are scored and retrieval is evaluated."""
+        """The first model, with which retrieval is evaluated."""
         return self.models[0]
 
     @property
@@ -100,7 +100,7 @@ def evaluate(
     """Evaluate models on a split: sentence metrics of decoded hypotheses, perplexity and retrieval.
 
     Args:
-        models: one model, or an ensemble; an ensemble decodes, its first model scores and retrieves.
+        models: one model, or an ensemble; the first model of an ensemble retrieves.
         collection: collection with the split and the features of the models.
         options: options of the evaluation.
         command: command line, for the record.
@@ -250,7 +250,9 @@ def _sentence_scores(task: _Task, decoded: _Decoded) -> list[Score]:
         )
     if not first.recipe.model.scores_sentences:
         return scores
-    return [*scores, score_examples(first.model, task.examples, skip_words=measures.skip_words).perplexity]
+    others = [model.model for model in task.models[1:]]
+    scored = score_examples(first.model, task.examples, others=others, skip_words=measures.skip_words)
+    return [*scores, scored.perplexity]
 
 
 def _scores_by_label(tokens: Sequence[str], inputs: Sequence[GenerationInput]) -> list[Score]:

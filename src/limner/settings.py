@@ -42,7 +42,7 @@ class Settings(BaseModel):
 
         Raises:
             SettingsError: some values are invalid; the message lists every key, such as
-                `model.mrnn.hiden_dim: unknown key; did you mean 'hidden_dim'?`.
+                `model.hiden_dim: unknown key; did you mean 'hidden_dim'?`.
         """
         try:
             return cls.model_validate(values)
@@ -53,7 +53,8 @@ class Settings(BaseModel):
 def _explain(error: ValidationError, where: str, settings: type[BaseModel]) -> str:
     messages = []
     for detail in error.errors():
-        key = ".".join(str(part) for part in detail["loc"] if "[" not in str(part))  # the rest are types of a union
+        keys, _ = _walk(settings, detail["loc"])
+        key = ".".join(keys)
         value = detail.get("input")
         got = f" (got {_shown(value)})" if isinstance(value, str | int | float | bool | None) else ""
         message = detail["msg"].removeprefix("Value error, ")
@@ -63,7 +64,8 @@ def _explain(error: ValidationError, where: str, settings: type[BaseModel]) -> s
             message = f"expected {key}.name, which selects the kind"
         if detail["type"] == "extra_forbidden":
             *parents, last = detail["loc"]
-            message = "unknown key" + (did_you_mean(str(last), _keys(settings, parents)) or "; check the name")
+            known = [key for one in _walk(settings, parents)[1] for key in one.model_fields]
+            message = "unknown key" + (did_you_mean(str(last), known) or "; check the name")
         if detail["type"] in _CHOICES:
             value_key, known_key = _CHOICES[detail["type"]]
             known = _QUOTED.findall(str(detail["ctx"][known_key]))
@@ -79,17 +81,29 @@ def _shown(value: str | int | float | None) -> str:
     return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}…"
 
 
-def _keys(settings: type[BaseModel], path: Sequence[int | str]) -> list[str]:
-    """Return the keys of the settings at a path of keys and tags of unions, as in an error of pydantic."""
-    found = [settings]
+def _walk(settings: type[BaseModel], path: Sequence[int | str]) -> tuple[list[str], list[type[BaseModel]]]:
+    """Follow a path in an error of pydantic, which names the types of unions as well as the keys.
+
+    Returns:
+        The keys, and the settings at the end of the path: several of a union.
+    """
+    found, keys = [settings], []
     for part in path:
         fields = [one.model_fields[part] for one in found if part in one.model_fields]
+        selected = [one for one in found if part in _names(one)] if len(found) > 1 else []
         if fields:
             found = [one for field in fields for one in _settings_in(field.annotation)]
-        else:  # a tag, which selects one of the settings of a union; or the key of a mapping
-            named = [one for one in found if "name" in one.model_fields]
-            found = [one for one in named if part in get_args(one.model_fields["name"].annotation)] or found
-    return [key for one in found for key in one.model_fields]
+        elif selected:
+            found = selected
+            continue
+        if "[" not in str(part):  # else a type of a union of plain values
+            keys.append(str(part))
+    return keys, found
+
+
+def _names(settings: type[BaseModel]) -> tuple[object, ...]:
+    """Return the values of the key `name`, which selects these settings of a union."""
+    return get_args(settings.model_fields["name"].annotation) if "name" in settings.model_fields else ()
 
 
 def _settings_in(annotation: Any) -> list[type[BaseModel]]:  # noqa: ANN401

@@ -168,9 +168,9 @@ def test_numbers_outside_of_the_bounds(kind, value):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ("model.hidden_dim=1000000000", r"model\.mrnn\.hidden_dim: expected a whole number from 1 to 65,536 \(got 10"),
+        ("model.hidden_dim=1000000000", r"model\.hidden_dim: expected a whole number from 1 to 65,536 \(got 10"),
         ("model.hidden_dim=true", "expected a whole number from 1 to 65,536"),
-        ("model.dropout=.nan", r"model\.mrnn\.dropout: expected a number from 0 and below 1 \(got nan\)"),
+        ("model.dropout=.nan", r"model\.dropout: expected a number from 0 and below 1 \(got nan\)"),
         ("training.optimizer.betas=[1, 0]", r"betas\.0: expected a number from 0 and below 1"),
         ("training.seed=12345678901234567890123", "training.seed: expected a whole number from 0 to 4,294,967,295"),
         ("decoding.length_penalty=1.0e+308", "length_penalty: expected a number from 0 to 10"),

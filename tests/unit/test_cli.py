@@ -181,7 +181,7 @@ def test_every_command_supports_json_output(name):
         (["import", "csv", "nothing.csv", "made"], "nothing.csv"),
         (["import", "tape", ".", "made"], "'tape'"),
         (["train", "no/such", "--collection", "nowhere", "--out", "run"], "'no/such'"),
-        (["train", "scenes/mrnn", "--collection", "c", "--out", "run", "model.hiden_dim=3"], "model.mrnn.hiden_dim"),
+        (["train", "scenes/mrnn", "--collection", "c", "--out", "run", "model.hiden_dim=3"], "model.hiden_dim"),
         (["train", "scenes/mrnn", "--collection", "nowhere", "--out", "run", "epochs"], "'epochs'"),
         (["describe", "image.jpg", "--model", "nowhere"], "nowhere"),
         (["describe", "image.jpg", "--lang", "fr"], "the built-in captioner has"),

@@ -20,7 +20,7 @@ MRNN = {"name": "mrnn"}
     [
         (
             {"model": {"name": "mrnn", "hiden_dim": 5}},
-            "model.mrnn.hiden_dim: unknown key; did you mean 'hidden_dim'? (got 5)",
+            "model.hiden_dim: unknown key; did you mean 'hidden_dim'? (got 5)",
         ),
         ({"model": {"hidden_dim": 5}}, "model: expected model.name, which selects"),
         ({"trainning": {}, "model": MRNN}, "trainning: unknown key; did you mean 'training'?"),
@@ -34,8 +34,8 @@ MRNN = {"name": "mrnn"}
             "weights_dcy: unknown key; check the name (got",
         ),
         ({}, "model: Field required"),
-        ({"model": {**MRNN, "variant": "mRNN"}}, "model.mrnn.variant: Input should be 'm-RNN', 'RNN-base'"),
-        ({"model": {**MRNN, "dropout": 1.0}}, "model.mrnn.dropout: expected a number from 0 and below 1 (got 1.0)"),
+        ({"model": {**MRNN, "variant": "mRNN"}}, "model.variant: Input should be 'm-RNN', 'RNN-base'"),
+        ({"model": {**MRNN, "dropout": 1.0}}, "model.dropout: expected a number from 0 and below 1 (got 1.0)"),
         (
             {"model": MRNN, "training": {"epochs": "many"}},
             "training.epochs: expected a whole number from 1 to",
@@ -45,7 +45,7 @@ MRNN = {"name": "mrnn"}
             "training.optimizer: expected",
         ),
         ({"model": MRNN, "training": {"optimizer": {"name": "adm"}}}, "training.optimizer: Input tag 'adm' found"),
-        ({"model": MRNN, "training": {"optimizer": {"name": "sgd", "betas": [0, 0]}}}, "training.optimizer.sgd.betas"),
+        ({"model": MRNN, "training": {"optimizer": {"name": "sgd", "betas": [0, 0]}}}, "training.optimizer.betas"),
         ({"model": {**MRNN, "variant": "visInRnn-both-shared"}}, "multimodal_dim (512) must equal hidden_dim (256)"),
         ({"model": MRNN, "text": {"lang": "de"}}, "text.lang is 'de' and data.lang is 'en'"),
         ({"model": MRNN, "text": {"lang": "en"}, "data": {"lang": "de"}}, "text.lang is 'en' and data.lang is 'de'"),
@@ -80,7 +80,7 @@ def test_the_language_of_the_data_is_that_of_the_text():
 
 
 def test_all_invalid_keys_are_reported():
-    with pytest.raises(SettingsError, match=r"model\.mrnn\.a: .*; model\.mrnn\.b: "):
+    with pytest.raises(SettingsError, match=r"model\.a: .*; model\.b: "):
         Recipe.parse({"model": {**MRNN, "a": 1, "b": 2}})
 
 
@@ -133,7 +133,7 @@ def test_a_change_of_a_recipe():
     )
     assert recipe.training.optimizer.lr == 0.001
     assert (recipe.model.variant, recipe.training.patience) == ("visInRnn", 3)
-    with pytest.raises(SettingsError, match=r"^scenes/mrnn: model\.mrnn\.hiden_dim: unknown key"):
+    with pytest.raises(SettingsError, match=r"^scenes/mrnn: model\.hiden_dim: unknown key"):
         load_recipe("scenes/mrnn", ["model.hiden_dim=5"])
 
 

@@ -91,7 +91,7 @@ def test_a_recipe_of_another_version_is_refused(run):
     config = json.loads((run / "config.json").read_text())
     config["recipe"]["model"]["heads"] = 8
     (run / "config.json").write_text(json.dumps(config))
-    with pytest.raises(RunError, match=r"config\.json: model\.mrnn\.heads: unknown key.*restore"):
+    with pytest.raises(RunError, match=r"config\.json: model\.heads: unknown key.*restore"):
         load_trained_model(run)
 
 

@@ -232,6 +232,23 @@ def test_differences_from_a_baseline_that_was_measured_again_are_kept_if_it_is_t
     assert merged(old, record(row("LBL", [21])).model_copy(update=KIROS)).rows[1].contrasts == ()
 
 
+def test_seeds_of_the_same_settings_are_one_row():
+    def numbered(name, perplexities, first, **update):
+        made = row(name, perplexities)
+        seeds = tuple(one.model_copy(update={"seed": first + i}) for i, one in enumerate(made.seeds))
+        return made.model_copy(update={"seeds": seeds, **update})
+
+    def seeds_of(new, old=None):
+        both = merged(*(record(one).model_copy(update=KIROS) for one in (old or row("LBL", [20, 21]), new)))
+        return [(seed.seed, seed.scores["perplexity"]) for seed in both.rows[0].seeds]
+
+    assert seeds_of(numbered("LBL", [22, 23], 2)) == [(1, 20), (2, 22), (3, 23)]
+    for name, value in {"differences": ("seed=2",), "recipe": "other", "signatures": {"perplexity": "other"}}.items():
+        assert seeds_of(numbered("LBL", [22, 23], 2, **{name: value})) == [(2, 22), (3, 23)], name
+    tested = row("LBL", [20], contrasts=(contrast("MLBL-B", "bleu4", 1.0, 0.03),))
+    assert seeds_of(numbered("LBL", [22], 2), tested) == [(2, 22)]  # a test over sentences is about its own runs
+
+
 def test_merged_rows_are_one_family_of_tests():
     def of(name, baseline, p):
         return contrast(baseline, "bleu4", 1.0, p).model_copy(update={"system": name, "p": p})

@@ -115,8 +115,10 @@ def collect(folder: Path) -> TableRecord:
 def merged(old: TableRecord, new: TableRecord) -> TableRecord:
     """Add the rows of an older record of the same table that a new one does not have.
 
-    Differences of an older row from a baseline are kept only if the scores of the baseline are the same in both. The
-    p-values are adjusted for all pairs of the rows together.
+    A row of both is the new one. It keeps the older seeds that it lacks if the settings are the same and no difference
+    was tested over sentences, because such a test is about the runs of one folder. Differences of an older row from a
+    baseline are kept only if the scores of the baseline are the same in both. The p-values are adjusted for all pairs
+    of the rows together.
 
     Raises:
         RunError: the records are of different data, so that their rows are not comparable.
@@ -126,17 +128,18 @@ def merged(old: TableRecord, new: TableRecord) -> TableRecord:
             f"{new.name}: the stored record is about split '{old.split}' of fingerprint {old.fingerprint[:12]}, the "
             f"new one about split '{new.split}' of {new.fingerprint[:12]}; remove it, or name another --records folder"
         )
-    rows, before = {row.row: row for row in new.rows}, {row.row: row for row in old.rows}
+    before, after = ({row.row: row for row in record.rows} for record in (old, new))
 
     def is_same(baseline: str) -> bool:
-        stored, made = before.get(baseline), rows.get(baseline)
-        return (
-            made is None or stored is None or [one.scores for one in stored.seeds] == [one.scores for one in made.seeds]
-        )
+        stored, made = before.get(baseline), after.get(baseline)
+        return not (stored and made) or [one.scores for one in stored.seeds] == [one.scores for one in made.seeds]
 
-    for name, row in before.items():
-        kept = tuple(one for one in row.contrasts if is_same(one.baseline))
-        rows.setdefault(name, row.model_copy(update={"contrasts": kept}))
+    def of_both(row: RowRecord) -> RowRecord:
+        if row.row in after:
+            return _with_seeds_of(row, after[row.row])
+        return row.model_copy(update={"contrasts": tuple(one for one in row.contrasts if is_same(one.baseline))})
+
+    rows = {**after, **{name: of_both(row) for name, row in before.items()}}
     order = {row.name: number for number, row in enumerate(find_table(new.table).rows)}
     return new.model_copy(
         update={
@@ -150,6 +153,15 @@ def merged(old: TableRecord, new: TableRecord) -> TableRecord:
             "rows": _adjusted(sorted(rows.values(), key=lambda row: order.get(row.row, len(order)))),
         }
     )
+
+
+def _with_seeds_of(old: RowRecord, new: RowRecord) -> RowRecord:
+    """Add the seeds of an older row that a new one of the same settings lacks."""
+    settings = ("recipe", "differences", "features", "training_sentences", "signatures")
+    if old.contrasts or new.contrasts or any(getattr(old, name) != getattr(new, name) for name in settings):
+        return new
+    seeds = {one.seed: one for one in (*old.seeds, *new.seeds)}
+    return new.model_copy(update={"seeds": tuple(seeds[seed] for seed in sorted(seeds))})
 
 
 def _adjusted(rows: Sequence[RowRecord]) -> tuple[RowRecord, ...]:

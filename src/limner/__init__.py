@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from limner.inference.classifier import Classification, Classifier
     from limner.inference.explain import Explanation, explain
     from limner.inference.load import load
-    from limner.inference.retriever import RetrievalResult, Retriever
+    from limner.inference.retrieval_results import RetrievalResult
+    from limner.inference.retriever import Retriever
     from limner.inference.scorer import Scorer, SentenceScore
     from limner.inference.sentences import Caption, Translation
     from limner.inference.translator import Translator
@@ -57,7 +58,7 @@ _MODULES = {
     "Explanation": "inference.explain",
     "FolderIndex": "folders.index",
     "FolderMatch": "folders.index",
-    "RetrievalResult": "inference.retriever",
+    "RetrievalResult": "inference.retrieval_results",
     "Retriever": "inference.retriever",
     "KMeansSettings": "features.kmeans",
     "LimnerError": "errors",

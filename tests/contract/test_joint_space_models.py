@@ -8,7 +8,8 @@ from models import VOCAB, Case, batch, example
 
 from limner.data.examples import collate
 from limner.models import build_model
-from limner.models.protocols import JointSpaceModel, ModelInputs
+from limner.models.capabilities import JointSpaceModel
+from limner.models.protocols import ModelInputs
 from limner.models.two_tower import TwoTowerSettings
 from limner.storage.tensors import load_tensors, save_tensors
 from limner.training.matching import contrastive_loss, distillation_loss

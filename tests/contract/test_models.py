@@ -13,7 +13,7 @@ from limner.decoding.hypotheses import select
 from limner.decoding.scoring import sentence_log_probs
 from limner.decoding.settings import DecodingSettings
 from limner.models import Model
-from limner.models.protocols import CountBasedModel, PairScorer
+from limner.models.capabilities import CountBasedModel, PairScorer
 from limner.retrieval.all_pairs import tiled_log_probs
 from limner.retrieval.prefix_tree import tree_log_probs
 from limner.runs.training_settings import AdamSettings, TrainingSettings

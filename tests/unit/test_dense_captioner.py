@@ -10,8 +10,8 @@ from limner.layers.image_encoder import ImageEncoderSettings, MapEncoder
 from limner.layers.localisation import LocalisationNetwork, LocalisationSettings, sample_for_training
 from limner.layers.region_sampler import sample_regions
 from limner.models import ModelInputs, build_model
+from limner.models.capabilities import RegionDetector
 from limner.models.dense_captioner import DenseCaptionerSettings
-from limner.models.protocols import RegionDetector
 
 
 def settings(**changes):

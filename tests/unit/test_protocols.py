@@ -8,15 +8,7 @@ import torch
 from limner.layers.image_encoder import ImageEncoderSettings
 from limner.models import MODELS, ModelInputs, ModelSettings, build_model
 from limner.models.bag_of_words import BagOfWordsSettings
-from limner.models.dense_captioner import DenseCaptionerSettings
-from limner.models.hmm import HMMSettings
-from limner.models.independent_descriptions import IndependentSettings
-from limner.models.log_bilinear import LBLSettings
-from limner.models.mrnn import MRNNSettings
-from limner.models.ngram import NGramSettings
-from limner.models.nmt import NMTSettings
-from limner.models.phrase_based import PhraseBasedSettings
-from limner.models.protocols import (
+from limner.models.capabilities import (
     CountBasedModel,
     ImageVectorModel,
     JointSpaceModel,
@@ -27,6 +19,14 @@ from limner.models.protocols import (
     SearchingModel,
     WordEmbeddingModel,
 )
+from limner.models.dense_captioner import DenseCaptionerSettings
+from limner.models.hmm import HMMSettings
+from limner.models.independent_descriptions import IndependentSettings
+from limner.models.log_bilinear import LBLSettings
+from limner.models.mrnn import MRNNSettings
+from limner.models.ngram import NGramSettings
+from limner.models.nmt import NMTSettings
+from limner.models.phrase_based import PhraseBasedSettings
 from limner.models.rnn import RNNSettings
 from limner.models.sequence_labeller import SequenceLabellerSettings
 from limner.models.show_and_tell import ShowAndTellSettings

@@ -10,7 +10,8 @@ from limner.cli.terminal import activity, echo, err, print_json, progress_bar, t
 
 if TYPE_CHECKING:
     from limner.data.collection import Collection
-    from limner.inference.retriever import ImageSearch, Retriever
+    from limner.inference.retrieval_results import ImageSearch
+    from limner.inference.retriever import Retriever
 
 
 class CollectionSearch(NamedTuple):

@@ -18,7 +18,8 @@ from limner.decoding.beam_search import mean_log_probs
 from limner.errors import SettingsError
 from limner.layers.precision import precise, require_numbers
 from limner.metrics import Score, perplexity
-from limner.models.protocols import Model, Output, SearchingModel, device_of
+from limner.models.capabilities import SearchingModel
+from limner.models.protocols import Model, Output, device_of
 from limner.progress import Progress
 from limner.text.labels import LABEL_LANGUAGES
 from limner.text.vocab import SPECIAL_TOKENS

@@ -23,7 +23,8 @@ from limner.data.dataset import Examples
 from limner.data.examples import Batch
 from limner.errors import SettingsError
 from limner.inference.collection_features import open_features
-from limner.models.protocols import Labeller, Model, SearchingModel, device_of
+from limner.models.capabilities import Labeller, SearchingModel
+from limner.models.protocols import Model, device_of
 from limner.progress import StageProgress
 from limner.runs.records import Record
 from limner.runs.trained_model import TrainedModel

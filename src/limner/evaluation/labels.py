@@ -9,7 +9,7 @@ from limner.data.dataset import FeatureSource, GenerationInput
 from limner.decoding.ranking import Hypothesis
 from limner.evaluation.hypothesis_statistics import Texts
 from limner.inference.label_probabilities import Probabilities, expected_point, label_probabilities, predicted_labels
-from limner.models.protocols import Labeller
+from limner.models.capabilities import Labeller
 from limner.runs.trained_model import TrainedModel
 from limner.text.labels import HIDDEN, LABEL_LANGUAGES, TRACK, PredictedLabel, position_text, write_predictions
 

@@ -36,7 +36,8 @@ from limner.metrics.dense_captioning import (
     meteor_similarity,
 )
 from limner.metrics.ranks import median_rank, recall_at
-from limner.models.protocols import DetectedRegions, device_of
+from limner.models.capabilities import DetectedRegions
+from limner.models.protocols import device_of
 from limner.progress import Progress
 from limner.retrieval.all_pairs import MEMORY_BUDGET
 from limner.runs.records import ImageRegions, RegionRecord

@@ -29,7 +29,7 @@ from limner.metrics.ranks import (
     retrieval_scores,
     shortlist_ranks,
 )
-from limner.models.protocols import JointSpaceModel, PairRanker
+from limner.models.capabilities import JointSpaceModel, PairRanker
 from limner.progress import Progress
 from limner.retrieval.all_pairs import MEMORY_BUDGET, uses_bf16
 from limner.retrieval.marginal import NormalisedScores, normalised_log_probs

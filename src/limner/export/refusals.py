@@ -11,7 +11,8 @@ from limner.errors import SettingsError
 from limner.layers.fused import recurrent as fused
 from limner.layers.stack import BidirectionalLayers, RecurrentLayer
 from limner.models import Model
-from limner.models.protocols import ConditionalLMSettings, CountBasedModel, PairRanker, SearchingModel
+from limner.models.capabilities import CountBasedModel, PairRanker, SearchingModel
+from limner.models.protocols import ConditionalLMSettings
 from limner.runs.trained_model import TrainedModel
 from limner.text.labels import LABEL_LANGUAGES
 

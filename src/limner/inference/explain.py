@@ -16,7 +16,8 @@ from limner.data.examples import Example, StoredFeatures, collate
 from limner.decoding.ranking import Hypothesis
 from limner.errors import SettingsError
 from limner.features.spec import FeatureSpec
-from limner.models.protocols import Output, SearchingModel, device_of
+from limner.models.capabilities import SearchingModel
+from limner.models.protocols import Output, device_of
 from limner.progress import Progress
 from limner.runs.trained_model import TrainedModel
 from limner.text import compounds

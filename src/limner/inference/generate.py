@@ -18,7 +18,8 @@ from limner.decoding.settings import DecodingSettings
 from limner.errors import RunError
 from limner.inference.must_include import compile_words
 from limner.inference.search_translations import find_translations
-from limner.models.protocols import Memory, SearchingModel, device_of
+from limner.models.capabilities import SearchingModel
+from limner.models.protocols import Memory, device_of
 from limner.progress import Progress
 from limner.runs.trained_model import TrainedModel
 

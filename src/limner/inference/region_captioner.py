@@ -23,7 +23,8 @@ from limner.features.region_store import RegionStore, pixel_box
 from limner.inference.base import load_models
 from limner.inference.new_images import BackboneFeatures, new_item
 from limner.media.image import ImageInput, open_image
-from limner.models.protocols import DetectedRegions, RegionDetector, device_of
+from limner.models.capabilities import DetectedRegions, RegionDetector
+from limner.models.protocols import device_of
 from limner.runs.trained_model import TrainedModel
 
 IMAGES_PER_BATCH = 8

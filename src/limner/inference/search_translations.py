@@ -9,7 +9,7 @@ from limner.decoding.beam_search import Trace
 from limner.decoding.ranking import Hypothesis
 from limner.decoding.settings import DecodingSettings
 from limner.errors import RunError, SettingsError
-from limner.models.protocols import FoundTranslation, SearchingModel
+from limner.models.capabilities import FoundTranslation, SearchingModel
 from limner.progress import Progress
 from limner.runs.trained_model import TrainedModel
 from limner.text.vocab import SPECIAL_TOKENS

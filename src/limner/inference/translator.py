@@ -33,7 +33,7 @@ from limner.inference.sentences import (
     warn_of_unknown_words,
 )
 from limner.media.image import ImageInput
-from limner.models.protocols import SearchingModel
+from limner.models.capabilities import SearchingModel
 from limner.progress import Progress
 from limner.runs.trained_model import TrainedModel
 

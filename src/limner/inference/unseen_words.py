@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from limner.features.class_probabilities import ClassProbabilities
-from limner.models.protocols import ExtendableModel
+from limner.models.capabilities import ExtendableModel
 from limner.runs.trained_model import TrainedModel
 from limner.text.class_nouns import ClassNoun
 from limner.text.tokenizer import Tokenizer

@@ -6,7 +6,7 @@ import torch
 
 from limner.errors import SettingsError
 from limner.layers.precision import require_numbers
-from limner.models.protocols import WordEmbeddingModel
+from limner.models.capabilities import WordEmbeddingModel
 from limner.runs.trained_model import TrainedModel
 from limner.text.vocab import SPECIAL_TOKENS
 

@@ -11,6 +11,7 @@ from pydantic import Field
 
 from limner.device import AllocationLimit
 from limner.models.bag_of_words import BagOfWords, BagOfWordsSettings
+from limner.models.capabilities import PairScorer
 from limner.models.dense_captioner import DenseCaptioner, DenseCaptionerSettings
 from limner.models.hmm import HMM, HMMSettings
 from limner.models.independent_descriptions import IndependentDescriptions, IndependentSettings
@@ -19,7 +20,7 @@ from limner.models.mrnn import MRNN, MRNNSettings
 from limner.models.ngram import NGram, NGramSettings
 from limner.models.nmt import NMT, NMTSettings
 from limner.models.phrase_based import PhraseBased, PhraseBasedSettings
-from limner.models.protocols import ConditionalLM, Model, ModelInputs, Output, PairScorer
+from limner.models.protocols import ConditionalLM, Model, ModelInputs, Output
 from limner.models.rnn import RNN, RNNSettings
 from limner.models.sequence_labeller import SequenceLabeller, SequenceLabellerSettings
 from limner.models.show_and_tell import ShowAndTell, ShowAndTellSettings

@@ -21,7 +21,8 @@ from limner.layers.image_encoder import ImageEncoderSettings, MapEncoder
 from limner.layers.localisation import LocalisationNetwork, LocalisationSettings, Proposals, sample_for_training
 from limner.layers.precision import precise, require_numbers
 from limner.layers.region_sampler import sample_regions
-from limner.models.protocols import ConditionalLMSettings, DetectedRegions, Mean, ModelInputs, Output
+from limner.models.capabilities import DetectedRegions
+from limner.models.protocols import ConditionalLMSettings, Mean, ModelInputs, Output
 from limner.settings import Settings
 
 WHOLE_IMAGE = (0.5, 0.5, 1.0, 1.0)

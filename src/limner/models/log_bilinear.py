@@ -18,7 +18,8 @@ from limner.data.examples import Batch, ImageFeatures
 from limner.layers.all_pairs import PrefixTree, additive_log_probs, softmax_log_probs
 from limner.layers.dropout import dropout
 from limner.layers.image_encoder import ImageEncoder, ImageEncoderSettings
-from limner.models.protocols import AffineTerms, ConditionalLMSettings, ModelInputs, Output, repeat_memory
+from limner.models.capabilities import AffineTerms
+from limner.models.protocols import ConditionalLMSettings, ModelInputs, Output, repeat_memory
 from limner.text.vocab import SPECIAL_TOKENS
 
 Variant = Literal["LBL", "MLBL-B", "MLBL-F"]

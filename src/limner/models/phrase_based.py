@@ -17,7 +17,8 @@ from torch import Tensor, nn
 
 from limner.bounds import Few, Order, PhraseLength, Reach
 from limner.errors import MissingExtraError, RunError, SettingsError, TrainingError
-from limner.models.protocols import ConditionalLMSettings, FoundTranslation, ModelInputs, ParallelCorpus
+from limner.models.capabilities import FoundTranslation, ParallelCorpus
+from limner.models.protocols import ConditionalLMSettings, ModelInputs
 from limner.settings import Settings
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from limner.errors import MissingExtraError, SettingsError
 from limner.inference.word_vectors import WITHOUT_VECTORS, nearest_words
-from limner.models.protocols import WordEmbeddingModel
+from limner.models.capabilities import WordEmbeddingModel
 from limner.report import plots
 from limner.report.word_plot import plot_words
 from limner.runs.trained_model import TrainedModel, load_trained_model

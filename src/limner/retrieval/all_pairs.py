@@ -19,7 +19,8 @@ from limner.data.examples import Batch, Example, ImageFeatures, Item, collate, c
 from limner.decoding.scoring import sentence_log_probs
 from limner.device import native_bf16
 from limner.layers.precision import require_numbers
-from limner.models.protocols import JointSpaceModel, Model, PairScorer, device_of
+from limner.models.capabilities import JointSpaceModel, PairScorer
+from limner.models.protocols import Model, device_of
 from limner.process import require_memory
 from limner.progress import Progress
 from limner.retrieval.prefix_tree import tree_log_probs

@@ -14,7 +14,8 @@ from limner.data.dataset import FeatureSource
 from limner.data.examples import Item, StoredFeatures
 from limner.errors import CollectionError
 from limner.features.store import FeatureStore
-from limner.models.protocols import JointSpaceModel, Model
+from limner.models.capabilities import JointSpaceModel
+from limner.models.protocols import Model
 from limner.progress import Progress
 from limner.retrieval.all_pairs import MEMORY_BUDGET, allocate_matrix, score_tiles, uses_bf16
 from limner.runs.trained_model import TrainedModel

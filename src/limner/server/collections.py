@@ -10,7 +10,8 @@ from limner.data.collection import ITEMS, Collection
 from limner.errors import FeatureError
 from limner.folders.reading import make_thumbnail
 from limner.inference.captioner import Captioner
-from limner.inference.retriever import ImageSearch, Retriever
+from limner.inference.retrieval_results import ImageSearch
+from limner.inference.retriever import Retriever
 from limner.media.image import open_image
 from limner.server.errors import NotSupportedError
 from limner.server.models import Models

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from limner.inference.new_images import new_item
-from limner.models.protocols import WordEmbeddingModel
+from limner.models.capabilities import WordEmbeddingModel
 from limner.server.errors import InvalidRequestError, NotSupportedError
 from limner.server.models import ServedModel
 

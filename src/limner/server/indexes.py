@@ -14,7 +14,7 @@ from limner.storage.places import is_collection, place
 
 if TYPE_CHECKING:
     from limner.folders.index import FolderIndex
-    from limner.inference.retriever import ImageSearch
+    from limner.inference.retrieval_results import ImageSearch
     from limner.server.collections import ServedCollection
 
 

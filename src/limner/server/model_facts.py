@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from functools import cache
 from typing import NamedTuple
 
-from limner.models.protocols import WordEmbeddingModel
+from limner.models.capabilities import WordEmbeddingModel
 from limner.server.models import ServedModel
 from limner.storage.json_text import to_json
 

@@ -147,7 +147,7 @@ def _load_run(run: Path, settings: ServerSettings) -> ServedModel:
     from limner.inference.captioner import Captioner
     from limner.inference.load import load
     from limner.inference.translator import Translator
-    from limner.models.protocols import SearchingModel
+    from limner.models.capabilities import SearchingModel
 
     generator = load(run, backbone=settings.backbone, device=settings.device)
     if not isinstance(generator, Captioner | Translator):

@@ -12,7 +12,7 @@ from torch import nn
 from limner.errors import SettingsError
 from limner.layers.image_encoder import trained_convolutions
 from limner.models import Model
-from limner.models.protocols import PretrainedEmbeddingModel, SearchingModel
+from limner.models.capabilities import PretrainedEmbeddingModel, SearchingModel
 from limner.runs.trained_model import load_trained_model, sha256, transfer_weights
 from limner.runs.training_settings import TrainingSettings
 from limner.storage.tensors import load_tensors

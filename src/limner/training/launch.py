@@ -16,7 +16,7 @@ from torch import distributed
 from limner.device import native_bf16, training_device
 from limner.errors import SettingsError, TrainingError
 from limner.models import MODELS
-from limner.models.protocols import GRADIENT_FREE
+from limner.models.capabilities import GRADIENT_FREE
 from limner.runs.recipe import Recipe
 from limner.runs.training_settings import TrainingSettings
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from limner.data.collection import Collection
 from limner.errors import RunError
 from limner.files import locked
-from limner.models.protocols import GRADIENT_FREE
+from limner.models.capabilities import GRADIENT_FREE
 from limner.runs.recipe import Recipe
 from limner.runs.trained_model import WEIGHTS, TrainedModel
 from limner.training.context import LossModule, Optimization, TrainingContext, TrainProgress

@@ -19,7 +19,8 @@ from limner.data.dataset import Examples
 from limner.data.examples import Batch
 from limner.errors import SettingsError
 from limner.inference.collection_features import open_features
-from limner.models.protocols import JointSpaceModel, Mean
+from limner.models.capabilities import JointSpaceModel
+from limner.models.protocols import Mean
 from limner.retrieval.all_pairs import pair_log_probs, uses_bf16
 from limner.runs.fingerprint import model_fingerprint
 from limner.runs.trained_model import TrainedModel, load_trained_model

@@ -17,12 +17,8 @@ from limner.features.store import FeatureStore
 from limner.metrics import METRICS, REGION_METRICS, RETRIEVAL_METRICS, score_sentences
 from limner.metrics.classification import LABEL_METRICS
 from limner.models import Model, build_model
-from limner.models.protocols import (
-    GRADIENT_FREE,
-    CountBasedModel,
-    ModelInputs,
-    PairRanker,
-)
+from limner.models.capabilities import GRADIENT_FREE, CountBasedModel, PairRanker
+from limner.models.protocols import ModelInputs
 from limner.process import use_threads_for
 from limner.runs.recipe import Recipe
 from limner.runs.trained_model import (

@@ -17,7 +17,7 @@ from limner.errors import TrainingError
 from limner.evaluation.validate import validate
 from limner.media.modality import IMAGE
 from limner.metrics import higher_is_better
-from limner.models.protocols import CountBasedModel, JointSpaceModel, SearchingModel
+from limner.models.capabilities import CountBasedModel, JointSpaceModel, SearchingModel
 from limner.runs.trained_model import load_weights
 from limner.storage.tensors import load_tensors
 from limner.text.labels import LABEL_LANGUAGES

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 
 from limner.errors import TrainingError
 from limner.evaluation.validate import validate
+from limner.models.capabilities import ParallelCorpus, SearchingModel
 from limner.models.phrase_based import PhraseBasedSettings
-from limner.models.protocols import ParallelCorpus, SearchingModel
 from limner.text.tokenizer import Tokenizer
 from limner.text.vocab import SPECIAL_TOKENS
 from limner.training.context import TrainingContext

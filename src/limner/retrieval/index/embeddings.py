@@ -20,7 +20,8 @@ from numpy.typing import NDArray
 from limner.data.examples import Example, collate
 from limner.errors import SearchIndexError, SettingsError
 from limner.features.store import FeatureStore
-from limner.models.protocols import JointSpaceModel, Model, device_of
+from limner.models.capabilities import JointSpaceModel
+from limner.models.protocols import Model, device_of
 from limner.progress import Progress
 from limner.retrieval.index.protocol import (
     CANDIDATES,

@@ -24,7 +24,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from limner.models.protocols import CountBasedModel, JointSpaceModel, Model, device_of
+from limner.models.capabilities import CountBasedModel, JointSpaceModel
+from limner.models.protocols import Model, device_of
 from limner.progress import Progress
 from limner.retrieval.index.cells import Vectors, blocks, fit_centroids, nearest_centroids
 from limner.retrieval.index.expansions import ImageCodes

@@ -17,7 +17,8 @@ from torch import Tensor
 
 from limner.data.examples import Example, collate
 from limner.layers.precision import require_numbers
-from limner.models.protocols import AffineImageModel, Model, device_of
+from limner.models.capabilities import AffineImageModel
+from limner.models.protocols import Model, device_of
 from limner.progress import Progress
 from limner.retrieval.index.cells import blocks, fit_centroids, nearest_centroids
 from limner.retrieval.index.concave import ConcaveScore, Points

@@ -5,10 +5,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from scipy.stats import ttest_ind
+from scipy.stats import ttest_1samp, ttest_ind, ttest_rel
 
 from limner.errors import RunError
 from limner.evaluation.comparison import Contrast
+from limner.metrics.significance import holm
 from limner.reproduce import TABLES, ReproductionSettings, datasets, find_table, reproduce_table
 from limner.reproduce.book import MEASURED, collect, merged, page_names, read_records, render_pages, write_book
 from limner.reproduce.book.record import RowRecord, SeedRecord, TableRecord
@@ -106,18 +107,34 @@ def test_one_of_twenty_rows_differs_significantly_where_none_does(seeds):
     assert 0.03 < np.mean([p < 0.05 for p in found]) < 0.07
 
 
-def test_a_row_without_variance_is_tested_by_the_variance_of_the_other():
-    assert p_over_seeds([20.1] * 3, [20.0, 21.0, 22.0]) == pytest.approx(ttest_ind([0, 0, 0], [-0.1, 0.9, 1.9]).pvalue)
-    assert p_over_seeds([20.1] * 3, [20.0] * 3) is None
+@pytest.mark.parametrize("seeds", [2, 3])
+def test_a_row_without_variance_is_a_constant_for_the_other(seeds):
+    random = np.random.default_rng(3)
+    found = [p_over_seeds([0.0] * seeds, random.normal(size=seeds).tolist()) for _ in range(1000)]
+    assert 0.03 < np.mean([p < 0.05 for p in found]) < 0.07
+    assert p_over_seeds([20.1] * 3, [20.0, 21.0, 22.0]) == pytest.approx(ttest_1samp([20.0, 21.0, 22.0], 20.1).pvalue)
+    assert (p_over_seeds([20.1] * 3, [20.0] * 3), p_over_seeds([20.1] * 3, [20.1] * 3)) == (0, 1)
+
+
+def test_rows_that_are_evaluations_of_the_same_runs_are_compared_run_by_run():
+    def with_runs(made, *names):
+        pairs = zip(made.seeds, names, strict=True)
+        return made.model_copy(update={"seeds": tuple(one.model_copy(update={"run": name}) for one, name in pairs)})
+
+    names, rows = ("runs/a", "runs/b", "runs/c"), (row("a", [20.0, 25.0, 30.0]), row("b", [19.0, 24.1, 28.9]))
+    (paired,) = effects(TABLE, record(*(with_runs(one, *names) for one in rows)))
+    assert paired.p == pytest.approx(ttest_rel([20.0, 25.0, 30.0], [19.0, 24.1, 28.9]).pvalue)
+    (others,) = effects(TABLE, record(with_runs(rows[0], *names), with_runs(rows[1], "runs/d", "runs/e", "runs/f")))
+    assert others.p == pytest.approx(ttest_ind([20.0, 25.0, 30.0], [19.0, 24.1, 28.9]).pvalue)
 
 
 def contrast(baseline, metric, difference, p):
     return Contrast(
-        system="", baseline=baseline, metric=metric, difference=difference, p=p / 2, adjusted_p=p, interval=(0, 1)
+        system="", baseline=baseline, metric=metric, difference=difference, p=p, adjusted_p=p, interval=(0, 1)
     )
 
 
-def test_effects_of_metrics_have_the_adjusted_p_of_the_record():
+def test_effects_of_metrics_have_the_p_of_the_record():
     for difference, p, verdict in (
         (1.0, 0.01, "same effect"),
         (1.0, 0.2, "same direction, not significant"),
@@ -128,6 +145,16 @@ def test_effects_of_metrics_have_the_adjusted_p_of_the_record():
         effect = next(one for one in effects(TABLE, record(row("a", [30], [20.0]), compared)) if one.column == BLEU)
         assert (effect.row, effect.baseline, effect.p, effect.verdict) == ("b", "a", p, verdict)
         assert (effect.ours, effect.published) == (pytest.approx(difference), 1.0)
+
+
+def test_pairs_tested_over_sentences_and_over_seeds_are_one_family():
+    compared = row("b", [20] * 3, [21.0, 21.1, 20.9], (contrast("a", "bleu4", 1.0, 0.01),))
+    made = record(row("a", [30] * 3, [20.0, 20.1, 19.9]), compared, row("c", [19] * 3, [20.1, 20.4, 20.0]))
+    found = {(one.row, one.baseline): one for one in effects(TABLE, made) if one.column == BLEU}
+    alone = [0.01, ttest_ind([20.1, 20.4, 20.0], [20.0, 20.1, 19.9]).pvalue]
+    alone.append(ttest_ind([20.1, 20.4, 20.0], [21.0, 21.1, 20.9]).pvalue)
+    assert [found[pair].p for pair in (("b", "a"), ("c", "a"), ("c", "b"))] == pytest.approx(holm(alone))
+    assert [one.over_sentences for one in found.values()] == [True, False, False]
 
 
 def test_effects_of_other_scores_are_tested_over_the_seeds():

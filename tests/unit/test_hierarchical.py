@@ -69,6 +69,32 @@ def test_runs_of_one_system_may_vary_more_if_there_are_equally_many_of_both(runs
     assert 0.03 < rate_outside(one.interval(0.05) for one in tested) < 0.07
 
 
+@pytest.mark.parametrize("runs", [2, 3])
+def test_a_system_without_random_choices_has_no_variance_between_runs(runs):
+    random, tested = np.random.default_rng(17), []
+    for _ in range(SIMULATIONS):
+        difficulty = random.normal(size=SEGMENTS)
+        counted = np.repeat(difficulty + outputs(random, 1), runs, axis=0)
+        trained = difficulty + outputs(random, runs, run_effect=0.4)
+        tested.append(HierarchicalDifference.of(run_scores(counted), run_scores(trained)))
+    assert 0.03 < rate_outside(one.interval(0.05) for one in tested) < 0.07
+
+
+@pytest.mark.parametrize("run_effect", [0, 1])
+@pytest.mark.parametrize("runs", [2, 3])
+def test_one_of_twenty_differences_of_the_same_runs_is_significant(runs, run_effect):
+    """Two evaluations of the same runs share the effect of a run; each run responds to the change by itself."""
+    random, rates = np.random.default_rng(17), {True: [], False: []}
+    for _ in range(SIMULATIONS):
+        shared = random.normal(size=SEGMENTS) + run_effect * random.normal(size=(runs, 1))
+        a, b = (run_scores(shared + outputs(random, runs, run_effect=0.1)) for _ in range(2))
+        for same_runs, tested in rates.items():
+            tested.append(HierarchicalDifference.of(a, b, same_runs=same_runs).interval(0.05))
+    assert 0.03 < rate_outside(rates[True]) < 0.07
+    if run_effect:
+        assert rate_outside(rates[False]) < 0.01  # the reason for pairs: the effect of a run hides the difference
+
+
 @pytest.mark.parametrize("system_effect", [0, 0.5])
 def test_one_of_twenty_intervals_of_one_run_misses_the_difference(system_effect):
     assert 0.03 < rate_outside(one.interval(0.05) for one in differences((1, 1), system_effect=system_effect)) < 0.07

@@ -142,7 +142,7 @@ def compare_evaluations(
     on_progress = on_progress or (lambda part, done, total: None)
     statistics = _statistics(systems, lang, metrics, on_progress)
     scores = _resample(statistics, settings, on_progress)
-    contrasts = _contrasts(statistics, scores, settings, on_progress)
+    contrasts = _contrasts(systems, statistics, scores, settings, on_progress)
     columns = [runs[0] for runs in next(iter(statistics.values())).values()]
     return _comparison(systems, columns, scores, contrasts, settings)
 
@@ -167,7 +167,11 @@ def _resample(
 
 
 def _contrasts(
-    statistics: StatisticsBySystem, scores: ScoresBySystem, settings: ComparisonSettings, on_progress: PartProgress
+    systems: Systems,
+    statistics: StatisticsBySystem,
+    scores: ScoresBySystem,
+    settings: ComparisonSettings,
+    on_progress: PartProgress,
 ) -> tuple[Contrast, ...]:
     """Test the difference of every system to each baseline before it, by every metric, and adjust the p-values."""
     baselines = list(statistics)[: len(DAGGERS)]
@@ -177,7 +181,8 @@ def _contrasts(
     contrasts: list[Contrast] = []
     for (system, baseline), metric in product(pairs, metrics):
         progress = offset_progress(partial(on_progress, "testing"), len(contrasts) * settings.trials, total)
-        difference = HierarchicalDifference.of(scores[system, metric], scores[baseline, metric])
+        same_runs = list(systems[system]) == list(systems[baseline])
+        difference = HierarchicalDifference.of(scores[system, metric], scores[baseline, metric], same_runs=same_runs)
         (run, *_), (baseline_run, *_) = statistics[system][metric], statistics[baseline][metric]
         if difference.freedom:
             p = difference.p

@@ -117,7 +117,8 @@ class Comparison(Record):
         """Tests, numbers of trials, samples and segments, and correction."""
         runs = [len(system.runs) for system in self.systems]
         tests = [f"ar:{self.settings.trials}"] if runs.count(1) > 1 else []
-        tests += [f"hierarchical-t:cochran-cox|runs:{'+'.join(map(str, runs))}"] if max(runs) > 1 else []
+        same = "|same runs" if len({system.runs for system in self.systems}) == 1 else ""
+        tests += [f"hierarchical-t:cochran-cox|runs:{'+'.join(map(str, runs))}{same}"] if max(runs) > 1 else []
         correction = f"holm:{self.pairs}" if self.pairs > 1 else "correction:none"
         sampling = f"samples:{self.settings.samples}|seed:{self.settings.seed}|segments:{self.segments}"
         return "|".join([*tests, sampling, correction])

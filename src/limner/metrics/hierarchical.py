@@ -10,8 +10,9 @@ all segments are independent. The variance of a mean score has two parts:
 This is the analysis of several readers who judge the same cases (Obuchowski and Rockette, 1995), with runs as readers
 within systems and segments as cases. The quantile of the sum of both is that of Cochran and Cox (1950): the mean of the
 quantiles of the two parts, weighted by their variances. It keeps the level with two runs, where the approximation of
-Satterthwaite does not. A system with one run has no variance between runs that could be estimated: its interval is that
-of the bootstrap over segments, for this run alone.
+Satterthwaite does not. Two systems that are evaluations of the same runs, such as two ways of decoding, are compared
+run by run. A system with one run has no variance between runs that could be estimated: its interval is that of the
+bootstrap over segments, for this run alone.
 """
 
 from __future__ import annotations
@@ -83,18 +84,20 @@ class RunScores(NamedTuple):
         )
 
     @property
+    def is_deterministic(self) -> bool:
+        """Whether several runs have the same score, as those of a model that is estimated from counts."""
+        return len(self.values) > 1 and float(np.ptp(self.values)) == 0
+
+    @property
     def mean(self) -> float:
         """Mean score of the runs."""
         return float(self.values.mean())
 
     def interval(self, level: float = LEVEL) -> Interval:
         """Return the interval of the mean score with a confidence of 1 - level."""
-        runs = len(self.values)
-        if runs == 1:
+        if len(self.values) == 1:
             return _percentiles(self.samples[0], level)
-        between_runs = float(self.values.var(ddof=1)) / runs
-        between_segments = max(0.0, _covariance_of_runs(self.samples))
-        half = _quantile(between_runs, runs - 1, between_segments, level)
+        half = _quantile(*_variance_of_mean(self), _variance_between_segments(self), level)
         return self.mean - half, self.mean + half
 
 
@@ -106,32 +109,42 @@ class HierarchicalDifference(NamedTuple):
     between_runs: float
     """Variance of the difference by the choice of runs; 0 if both systems have one run."""
     freedom: int
-    """Degrees of freedom of the variance between runs: the number of runs of both systems minus two."""
+    """Degrees of freedom of the variance between runs: the number of runs of both systems minus two; that of one minus
+    one if the systems are compared run by run, or the other is deterministic."""
     between_segments: float
     """Variance of the difference by the choice of segments."""
     samples: NDArray[np.float64]
     """Differences on the bootstrap samples, (B,)."""
 
     @classmethod
-    def of(cls, a: RunScores, b: RunScores) -> Self:
+    def of(cls, a: RunScores, b: RunScores, *, same_runs: bool = False) -> Self:
         """Compare two systems scored on the same bootstrap samples.
 
         The variance between runs is taken to be the same for both systems and is pooled: with two runs each, a variance
         of each system would have one degree of freedom. With equally many runs of both the level holds without this
-        assumption; with few runs of the system that varies more it does not.
+        assumption; with few runs of the system that varies more it does not. A deterministic system has no variance.
+
+        Args:
+            a: scores of the first system.
+            b: scores of the second one.
+            same_runs: whether both are evaluations of the same runs, in the same order: the differences of the runs are
+                independent of each other, the scores of the two systems are not.
         """
-        runs = len(a.values), len(b.values)
-        freedom = sum(runs) - 2
-        squares = sum(float(((one.values - one.mean) ** 2).sum()) for one in (a, b))
-        pooled = squares / freedom if freedom else 0.0
         samples = a.samples.mean(axis=0) - b.samples.mean(axis=0)
+        if same_runs and len(a.values) > 1:
+            by_run = RunScores(a.values - b.values, a.samples - b.samples)
+            return cls(by_run.mean, *_variance_of_mean(by_run), _variance_between_segments(by_run), samples)
+        varying = [one for one in (a, b) if not one.is_deterministic]
+        if len(varying) == 1 and len(varying[0].values) > 1:
+            between_runs, freedom = _variance_of_mean(varying[0])
+        else:
+            between_runs, freedom = _pooled_variance(a.values, b.values)
         if freedom:
             several = [_covariance_of_runs(one.samples) for one in (a, b) if len(one.values) > 1]
             across = float(_centred(a.samples).mean(axis=0) @ _centred(b.samples).mean(axis=0)) / (len(samples) - 1)
             between_segments = max(0.0, 2 * (float(np.mean(several)) - across))
         else:
             between_segments = float(samples.var(ddof=1))
-        between_runs = pooled * (1 / runs[0] + 1 / runs[1])
         return cls(a.mean - b.mean, between_runs, freedom, between_segments, samples)
 
     def interval(self, level: float = LEVEL) -> Interval:
@@ -166,6 +179,24 @@ class HierarchicalDifference(NamedTuple):
 def _percentiles(samples: NDArray[np.float64], level: float) -> Interval:
     low, high = np.quantile(samples, [level / 2, 1 - level / 2])
     return float(low), float(high)
+
+
+def _variance_of_mean(runs: RunScores) -> tuple[float, int]:
+    """Variance of the mean score by the choice of runs, and its degrees of freedom."""
+    count = len(runs.values)
+    return float(runs.values.var(ddof=1)) / count, count - 1
+
+
+def _pooled_variance(a: NDArray[np.float64], b: NDArray[np.float64]) -> tuple[float, int]:
+    """Variance of the difference of two means by the choice of runs, pooled, and its degrees of freedom."""
+    freedom = len(a) + len(b) - 2
+    squares = sum(float(((values - values.mean()) ** 2).sum()) for values in (a, b))
+    return (squares / freedom * (1 / len(a) + 1 / len(b)) if freedom else 0.0), freedom
+
+
+def _variance_between_segments(runs: RunScores) -> float:
+    """Variance of the mean score of several runs by the choice of segments."""
+    return max(0.0, _covariance_of_runs(runs.samples))
 
 
 def _centred(samples: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -16,6 +16,8 @@ from limner.reproduce.tables import PublishedRow, PublishedTable, RowResult, by_
 from limner.runs.records import Record
 
 FILE = "significance.json"
+TEST = "hierarchical t-test, 2: evaluations of the same runs are compared run by run"
+"""The test and its version: a stored comparison of another one is made again."""
 
 logger = logging.getLogger(__name__)
 
@@ -154,7 +156,7 @@ def _compare_pair(
 
 
 def _digest(results: Sequence[RowResult], settings: ComparisonSettings) -> str:
-    digest = hashlib.sha256(settings.model_dump_json().encode())
+    digest = hashlib.sha256(f"{TEST} {settings.model_dump_json()}".encode())
     for result in results:
         digest.update(f"\n{result.row} {result.run} {result.evaluation.model_dump_json()}".encode())
     return digest.hexdigest()

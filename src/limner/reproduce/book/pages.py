@@ -30,18 +30,24 @@ PAPERS = {
 }
 """Titles of the pages by the first part of the names of tables."""
 INDEX = "index.md"
+INCOMPLETE_METEOR = "|modules:exact,stem|"
+"""Part of the signature of METEOR in a language whose paraphrases are missing, which the published METEOR has."""
 WRITTEN_BY = "This page is written by `limner book` from the records of `limner reproduce`; nothing on it is typed."
 HOW_TO_READ = """Each row has the scores of the paper and ours: mean ± standard deviation over the seeds.
 
 - **Order** compares how the published scores and ours sort the rows: Kendall's τ-b, and the pairs of rows that are
-  swapped. Pairs in order are those of all scores and data sets of the paper. A swap is significant if Student's t-test
-  over the seeds of the two rows has p < 0.05, not adjusted; other swaps may be noise.
+  swapped. Pairs in order are those of all scores and data sets of the paper, and include rows that are equal with us. A
+  swap is significant if Student's t-test over the seeds of the two rows has p < 0.05, not adjusted; other swaps may be
+  noise.
 - **Effects** are the differences of a row from its baselines; † and ‡ mark those that the paper found significant.
-  p-values of metrics of sentences are those of the test that the page names, p-values of other scores those of
-  Student's t-test over the seeds; both are adjusted by Holm's method. An effect is the same if it has the direction of
-  the paper and is significant, and opposite if it is significant in the other direction. With one seed a row the test
-  is over sentences alone: it compares two runs, and says nothing about other seeds.
-- **Values** are compared on the data set of the paper only.
+  p-values are those of the test over sentences and seeds that the page names, where both rows were reproduced together
+  and the score is a metric of sentences, and else those of Student's t-test over the seeds; all of a score are adjusted
+  together by Holm's method. Rows that are evaluations of the same runs are compared run by run. An effect is the same
+  if it has the direction of the paper and is significant, and opposite if it is significant in the other direction.
+  With one seed a row the test is over sentences alone: it compares two runs, and says nothing about other seeds. The
+  counts have an effect once that several data sets of the paper share.
+- **Values** are compared on the data set of the paper only, without METEOR of languages whose synonyms or paraphrases
+  are not in the data of our METEOR.
 - **Times** are those of the training steps by the clock, with whatever else the machine computed, and in parentheses
   the processor time, summed over threads, where it was recorded.
 """
@@ -202,27 +208,39 @@ def _orders(found: Sequence[Order]) -> Iterator[str]:
 
 
 def _swap(swap: Swap) -> str:
-    p = "" if swap.p is None else f" (p {'< 0.001' if swap.p < 0.001 else f'= {swap.p:.3f}'})"
+    p = "" if swap.p is None else f" (p {'' if swap.p < 0.001 else '= '}{_p(swap.p)})"
     return f"{swap.better} / {swap.worse}{p}"
 
 
 def _effects(found: Sequence[Effect], record: TableRecord) -> Iterator[str]:
     if not found:
         return
-    test = f" Test of metrics of sentences: `{record.test}`." if record.test else ""
+    tested = record.test is not None and any(one.over_sentences for one in found)
+    test = f" Test over sentences and seeds: `{_holm(str(record.test))}`." if tested else ""
     counts = "; ".join(f"{number} {verdict}" for verdict, number in _counts(found))
     yield from (f"**Effects**: {counts}.{test}", "")
-    yield "| row | against | score | data of the paper | published | ours | p | verdict |"
-    yield "|---|---|---|---|---|---|---|---|"
+    yield "| row | against | score | data of the paper | published | ours | p | test over | verdict |"
+    yield "|---|---|---|---|---|---|---|---|---|"
     for one in found:
         differences = (
             format_value(value * one.column.scale, one.column.digits, "+") for value in (one.published, one.ours)
         )
         cells = [one.row, one.baseline, one.column.label, one.dataset, *differences]
-        p = "–" if one.p is None else f"{one.p:.2g}"
         cells[4] += f" {one.mark}" if one.mark else ""
-        yield f"| {' | '.join(cells)} | {p} | {one.verdict} |"
+        test = "–" if one.p is None else "sentences, seeds" if one.over_sentences else "seeds"
+        yield f"| {' | '.join(cells)} | {_p(one.p)} | {test} | {one.verdict} |"
     yield ""
+
+
+def _p(p: float | None) -> str:
+    if p is None:
+        return "–"
+    return "< 0.001" if p < 0.001 else f"{p:.3f}"
+
+
+def _holm(test: str) -> str:
+    """The signature of a test whose p-values the page adjusts."""
+    return f"{test.removesuffix('|correction:none')}|correction:holm"
 
 
 def _reached(table: PublishedTable, record: TableRecord) -> Iterator[str]:
@@ -230,13 +248,19 @@ def _reached(table: PublishedTable, record: TableRecord) -> Iterator[str]:
     if record.dataset not in table.datasets:
         return
     rows = {row.name: row.published.get(str(record.dataset), {}) for row in table.rows}
-    yield from ("**Values**, on the data set of the paper:", "")
+    lines = []
     for made in record.rows:
         means = {score: mean_of(made, score) for score in rows[made.row]}
-        compared = {score: mean for score, mean in means.items() if mean is not None}
+        compared = {
+            score: mean
+            for score, mean in means.items()
+            if mean is not None and INCOMPLETE_METEOR not in made.signatures[score]
+        }
         reached = sum(is_better(score, mean, rows[made.row][score]) for score, mean in compared.items())
-        yield f"- {made.row}: at least as good as published in {reached} of {len(compared)} scores"
-    yield ""
+        if compared:
+            lines += [f"- {made.row}: at least as good as published in {reached} of {len(compared)} scores"]
+    if lines:
+        yield from ("**Values**, on the data set of the paper:", "", *lines, "")
 
 
 def _signatures(record: TableRecord) -> Iterator[str]:
@@ -254,8 +278,12 @@ def _signatures(record: TableRecord) -> Iterator[str]:
 
 
 def _counts(found: Sequence[Effect]) -> list[tuple[str, int]]:
-    """Verdicts with their numbers, in alphabetical order from the end: 'same' before 'opposite'."""
-    return sorted(Counter(effect.verdict for effect in found).items(), reverse=True)
+    """Verdicts with their numbers, in alphabetical order from the end: 'same' before 'opposite'.
+
+    A difference of ours counts once for all data sets of the paper with the same verdict.
+    """
+    distinct = {(effect.row, effect.baseline, effect.column.score, effect.verdict) for effect in found}
+    return sorted(Counter(verdict for *_, verdict in distinct).items(), reverse=True)
 
 
 def _properties(name: str) -> Iterator[str]:

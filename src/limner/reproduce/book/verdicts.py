@@ -24,7 +24,7 @@ class Swap(NamedTuple):
     """Row with the better published score."""
     worse: str
     p: float | None
-    """p-value of Student's t-test over the seeds, not adjusted; None if a row has a single seed."""
+    """p-value over the seeds, not adjusted; None if a row has a single seed."""
 
     @property
     def is_significant(self) -> bool:
@@ -62,6 +62,8 @@ class Effect(NamedTuple):
     """p-value, adjusted by Holm's method; None with a single seed and no test over sentences."""
     level: float
     """Significance level of the row."""
+    over_sentences: bool
+    """Whether p is that of the test over sentences and seeds, not over the seeds alone."""
 
     @property
     def verdict(self) -> str:
@@ -101,18 +103,25 @@ def orders(table: PublishedTable, record: TableRecord) -> Iterator[Order]:
 def effects(table: PublishedTable, record: TableRecord) -> list[Effect]:
     """Compare the differences from the baselines that the paper reports with ours.
 
-    p-values of metrics of sentences are those of the record. For other scores, of rows with several seeds, they are
-    those of Student's t-test over the seeds, adjusted by Holm's method for the pairs of the table by the same score.
+    The p-value of a pair is that of the test over sentences in the record; without one, that of the test over seeds.
+    Both are adjusted together by Holm's method, for all pairs of the table by the same score.
     """
     found = [effect for row in table.rows for effect in _effects_of(row, table, record)]
-    untested = [number for number, effect in enumerate(found) if effect.p is None]
-    for column in {found[number].column for number in untested}:
-        numbers = [number for number in untested if found[number].column == column]
-        pairs = {(found[number].row, found[number].baseline) for number in numbers}
-        p_values = {pair: p for pair in sorted(pairs) if (p := _seeds_p(record, *pair, column.score)) is not None}
+    for column in dict.fromkeys(effect.column for effect in found):
+        tested = {
+            frozenset((row.row, one.baseline)): one.p
+            for row in record.rows
+            for one in row.contrasts
+            if one.metric == column.score
+        }
+        pairs = {number: frozenset((one.row, one.baseline)) for number, one in enumerate(found) if one.column == column}
+        p_values = dict(tested)
+        for number, pair in pairs.items():
+            if pair not in p_values and (p := _seeds_p(record, *found[number][:2], column.score)) is not None:
+                p_values[pair] = p
         adjusted = dict(zip(p_values, holm(list(p_values.values())), strict=True))
-        for number in numbers:
-            found[number] = found[number]._replace(p=adjusted.get((found[number].row, found[number].baseline)))
+        for number, pair in pairs.items():
+            found[number] = found[number]._replace(p=adjusted.get(pair), over_sentences=pair in tested)
     return found
 
 
@@ -128,17 +137,30 @@ def values_of(row: RowRecord, score: str) -> list[float]:
 
 
 def p_over_seeds(a: Sequence[float], b: Sequence[float]) -> float | None:
-    """p-value of Student's t-test over the seeds of two rows; None if one has a single seed, or both have no variance.
+    """p-value of Student's t-test over the seeds of two rows; None if one has a single seed.
 
     The variance is pooled, as in `limner.metrics.hierarchical`. Welch's test, with a variance of each row, rejects
-    about 2 % of true null hypotheses at the level of 5 % with two seeds a row.
+    about 2 % of true null hypotheses at the level of 5 % with two seeds a row. A row with the same score for all seeds,
+    such as a model of counts, is a constant for the other one.
     """
-    from scipy.stats import ttest_ind_from_stats
+    from scipy.stats import ttest_ind
 
-    if min(len(a), len(b)) < 2 or all(np.ptp(values) == 0 for values in (a, b)):
+    if min(len(a), len(b)) < 2:
         return None
-    moments = [moment for values in (a, b) for moment in (np.mean(values), np.std(values, ddof=1), len(values))]
-    return float(ttest_ind_from_stats(*moments).pvalue)  # ttest_ind warns where one row has no variance
+    if np.ptp(a) == 0:
+        return _p_of_constant(b, a[0])
+    if np.ptp(b) == 0:
+        return _p_of_constant(a, b[0])
+    return float(ttest_ind(a, b).pvalue)
+
+
+def _p_of_constant(values: Sequence[float], constant: float) -> float:
+    """p-value of Student's t-test of the mean of several values; 0 if they are all equal, but not to the constant."""
+    from scipy.stats import ttest_1samp
+
+    if np.ptp(values) == 0:
+        return float(values[0] == constant)
+    return float(ttest_1samp(values, constant).pvalue)
 
 
 def is_better(score: str, value: float, other: float) -> bool:
@@ -170,8 +192,9 @@ def _effects_of(row: PublishedRow, table: PublishedTable, record: TableRecord) -
                     mark=_mark(row, rows[baseline], dataset, column.score)
                     or _mark(rows[baseline], row, dataset, column.score),
                     ours=means[0] - means[1],
-                    p=_contrast_p(ours[row.name], baseline, column.score),
+                    p=None,
                     level=row.level,
+                    over_sentences=False,
                 )
 
 
@@ -190,11 +213,12 @@ def _mark(row: PublishedRow, baseline: PublishedRow, dataset: str, score: str) -
     return daggers[baseline.name] if daggers.get(baseline.name, "none") in marks else ""
 
 
-def _contrast_p(row: RowRecord, baseline: str, metric: str) -> float | None:
-    found = (one.adjusted_p for one in row.contrasts if one.baseline == baseline and one.metric == metric)
-    return next(found, None)
-
-
 def _seeds_p(record: TableRecord, row: str, baseline: str, score: str) -> float | None:
-    rows = {one.row: one for one in record.rows}
-    return p_over_seeds(values_of(rows[row], score), values_of(rows[baseline], score))
+    """p-value over the seeds; rows that are evaluations of the same runs, seed by seed, are compared run by run."""
+    by_name = {one.row: one for one in record.rows}
+    rows = by_name[row], by_name[baseline]
+    a, b = (values_of(one, score) for one in rows)
+    runs = [[(seed.seed, seed.run) for seed in one.seeds if score in seed.scores] for one in rows]
+    if runs[0] == runs[1] and len(a) > 1 and all(run for _, run in runs[0]):
+        return _p_of_constant([x - y for x, y in zip(a, b, strict=True)], 0.0)
+    return p_over_seeds(a, b)

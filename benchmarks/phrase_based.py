@@ -50,10 +50,10 @@ def phrase_based() -> None:
     seconds, processor = time.perf_counter() - started, time.process_time() - used
     details = {"pairs": f"{len(training)} ({pairs.origin})", "phrase_pairs": facts["phrase_pairs"]}
     report("phrase_based_training", seconds, "s", "-", processor_seconds=round(processor, 1), **details)
-    model.find_translations(held_out[:4], 1, BEAM)
+    model.search_translations(held_out[:4], 1, BEAM)
     for n_best, goal in ((1, ">= 20"), (100, "-")):
         started, used = time.perf_counter(), time.process_time()
-        model.find_translations(held_out, n_best, BEAM)
+        model.search_translations(held_out, n_best, BEAM)
         seconds, processor = time.perf_counter() - started, time.process_time() - used
         report(
             f"phrase_based_search_{n_best}_best",

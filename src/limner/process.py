@@ -51,6 +51,13 @@ def without_cycle_collection() -> Iterator[None]:
             gc.enable()
 
 
+def usable_cores() -> int:
+    """Return the number of processor cores that the process may use."""
+    if hasattr(os, "sched_getaffinity"):  # Linux
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
 def keep_freed_memory() -> bool:
     """Make glibc keep freed memory for the next tensors; return whether the allocator accepted the setting.
 

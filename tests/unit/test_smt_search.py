@@ -8,14 +8,14 @@ import pytest
 from limner.smt import mert, mira
 from limner.smt.bleu_statistics import NUM_STATISTICS, Reference, bleu
 from limner.smt.decoder import _remaining, search
-from limner.smt.features import NUM_FEATURES, NUM_TUNED
-from limner.smt.language_model import estimate
+from limner.smt.features import FEATURES, NUM_FEATURES, NUM_TUNED
+from limner.smt.language_model import LanguageModel, estimate
 from limner.smt.lattice import best_paths, path_features
 from limner.smt.options import Limits, PhraseOptions, future_scores
-from limner.smt.phrases import extract_all, score
-from limner.smt.tables import build_tables
+from limner.smt.phrases import NUM_SCORES, PhraseTable, extract_all, score
+from limner.smt.tables import BOS, EOS, UNK, build_tables
 
-WIDE = Limits(5000, 5000, 40, 3)
+WIDE = Limits(5000, 40, 3)
 
 
 @pytest.fixture(scope="module")
@@ -91,13 +91,87 @@ def test_future_scores_are_those_of_the_best_segmentation():
 def test_narrow_stacks_find_a_derivation_that_is_no_better(tables, weights):
     source = np.array([6, 6, 5, 4, 7, 4])
     wide = search(tables, source, weights, WIDE)[1]
-    _, lattice = search(tables, source, weights, Limits(2, 2, 6, 3))
+    _, lattice = search(tables, source, weights, Limits(2, 6, 3))
     assert lattice.node_scores[lattice.final] <= wide.node_scores[wide.final] + 1e-9
 
 
 def test_unknown_words_have_one_option_that_copies(tables, weights):
     options, _ = search(tables, np.array([8]), weights, WIDE)
     assert options.pairs.tolist() == [-1]
+
+
+@pytest.fixture(scope="module")
+def small_tables():
+    """Bigrams "<s> 4" (not observed), "4 5" (log-probability -0.5); pairs 4 → 4 5, 7 → 7 and 5 6 → 6."""
+    log_probs = np.array([-99, -99, -2, -3, -1, -1.5, -2.5, -0.25, -0.5])
+    log_probs[[EOS, UNK]] = -2, -3
+    log_backoffs = np.zeros(9)
+    log_backoffs[[BOS, UNK, 4]] = -0.125, -0.75, -0.0625
+    lm = LanguageModel(2, 8, np.array([-1] * 8 + [5]), np.array([*range(8), 4]), log_probs, log_backoffs)
+    # Numbers in the order of the scores; 0.0625 is added for the second pair, and 0.03125 for the third.
+    scores = -np.arange(1.0, NUM_SCORES + 1) - np.array([[0], [0.0625], [0.03125]])
+    edges, first = np.array([4, 5, 7, 2 * 8 + 6]), np.array([0, 0, 1, 1, 2, 3])
+    phrases = PhraseTable(
+        8, edges, first, np.array([0, 2, 3, 4]), np.array([4, 5, 7, 6]), scores.astype(np.float32), np.ones(3, int)
+    )
+    return build_tables(lm, phrases)
+
+
+def features_of(tables, source, spans):
+    """Features of the derivation that translates the spans of first and last words in the given order."""
+    options, _ = search(tables, np.array(source), np.ones(NUM_FEATURES), WIDE)
+    found = list(zip(options.starts.tolist(), options.ends.tolist(), strict=True))
+    path = np.array([found.index(span) for span in spans])
+    return dict(zip(FEATURES, path_features(tables, options, path, len(source)).tolist(), strict=True))
+
+
+def test_the_features_of_a_derivation_are_those_worked_by_hand(small_tables):
+    """f0 → 4 5, then f3 → 7 (discontinuous), then f1 f2 → 6 (swap), then the end (discontinuous)."""
+    log_probs = (-1 - 0.125) + -0.5 + -0.25 + -2.5 + -2  # <s> 4 backs off; "4 5" was observed; 7, 6 and </s>
+    expected = {
+        "distortion": -(0 + 2 + 3),
+        "language_model": log_probs,
+        "words": 4,
+        "phrases": 3,
+        "source_given_target": -(1 + 1.0625 + 1.03125),
+        "lexical_source_given_target": -(2 + 2.0625 + 2.03125),
+        "target_given_source": -(3 + 3.0625 + 3.03125),
+        "lexical_target_given_source": -(4 + 4.0625 + 4.03125),
+        "previous_monotone": -5,  # of f0, after the beginning
+        "previous_swap": -6.03125,  # of f1 f2
+        "previous_discontinuous": -7.0625,  # of f3
+        "next_monotone": 0,
+        "next_swap": -9.0625,  # of f3
+        "next_discontinuous": -10 - 10.03125,  # of f0, and of f1 f2 before the end
+        "unknown_words": 0,
+    }
+    assert features_of(small_tables, [4, 5, 6, 7], [(0, 0), (3, 3), (1, 2)]) == pytest.approx(expected)
+
+
+def test_the_features_of_a_copied_word_are_those_worked_by_hand(small_tables):
+    """f0 is copied, f1 → 7 follows, and the end follows it: all monotone."""
+    expected = dict.fromkeys(FEATURES, 0.0) | {
+        "language_model": (-3 - 0.125) + (-0.25 - 0.75) + -2,
+        "words": 2,
+        "phrases": 2,
+        "source_given_target": -1.0625,
+        "lexical_source_given_target": -2.0625,
+        "target_given_source": -3.0625,
+        "lexical_target_given_source": -4.0625,
+        "previous_monotone": np.log(1 / 3) - 5.0625,
+        "next_monotone": np.log(1 / 3) - 8.0625,
+        "unknown_words": 1,
+    }
+    assert features_of(small_tables, [6, 7], [(0, 0), (1, 1)]) == pytest.approx(expected)
+
+
+def test_a_stack_of_one_finds_the_best_translation_by_the_estimates_of_what_remains(small_tables):
+    """By scores alone f1 and f2 would be first, because f0 costs more; the jumps would then cost 2 + 3."""
+    weights = np.zeros(NUM_FEATURES)
+    weights[[FEATURES.index("distortion"), FEATURES.index("language_model")]] = 0.125, 1
+    _, lattice = search(small_tables, np.array([4, 7, 7]), weights, Limits(1, 6, 3))
+    in_order = (-1 - 0.125) + -0.5 + -0.25 + -0.25 + -2
+    assert lattice.node_scores[lattice.final] == pytest.approx(in_order)
 
 
 @pytest.fixture(scope="module")
@@ -146,18 +220,39 @@ def test_tuning_raises_bleu_and_keeps_the_fixed_weight(candidates, method):
 
 @pytest.mark.parametrize(("scale", "step"), [(1.0, mira.REGULARISATION), (100.0, None)])
 def test_mira_moves_towards_the_hope_and_away_from_the_fear(scale, step):
-    """One sentence, two candidates: the step is the loss over the squared distance, and at most C."""
+    """One sentence, two candidates: the step is the loss over the squared distance, and at most C.
+
+    The weights prefer the bad candidate by 0.5, less than the two differ in BLEU: the hope is the good one, the fear
+    and the model's best, whose statistics join the background, the bad one.
+    """
     features = np.zeros((2, NUM_FEATURES))
     features[0, 0] = features[1, 1] = scale
     texts, reference = ([1, 2, 3, 4, 5], [9, 8, 7, 6, 5]), Reference([[1, 2, 3, 4, 5]])
     statistics = np.array([reference.statistics(text) for text in texts])
     weights, background = np.zeros(NUM_FEATURES), np.ones(NUM_STATISTICS)
+    weights[1] = 0.5 / scale
     good, bad = (bleu(background + one) * (background[-1] + one[-1]) for one in statistics)
+    assert good - bad > 0.5
     mira._epoch(features, statistics, np.array([0, 2]), np.array([0]), weights, background, NUM_TUNED)
-    expected = step or (good - bad) / (2 * scale**2)
+    expected = step or (good - bad + 0.5) / (2 * scale**2)
     assert expected <= mira.REGULARISATION
-    assert weights[:2] == pytest.approx([expected * scale, -expected * scale]) and not weights[2:].any()
-    assert background == pytest.approx(mira.DECAY + statistics[0])
+    assert weights[:2] == pytest.approx([expected * scale, 0.5 / scale - expected * scale]) and not weights[2:].any()
+    assert background == pytest.approx(mira.DECAY + statistics[1])
+
+
+def test_hope_and_fear_of_mira_have_large_and_small_bleu_among_candidates_of_large_score():
+    """The candidate of largest BLEU has too low a score to be the hope, and the fear is not the model's best."""
+    texts, reference = ([1, 2, 3, 4, 5], [1, 2, 3, 4, 6], [9, 8, 7, 6, 5]), Reference([[1, 2, 3, 4, 5]])
+    statistics = np.array([reference.statistics(text) for text in texts])
+    background = np.ones(NUM_STATISTICS)
+    values = [bleu(background + one) * (background[-1] + one[-1]) for one in statistics]
+    features, weights = np.zeros((3, NUM_FEATURES)), np.zeros(NUM_FEATURES)
+    features[[0, 1, 2], [0, 1, 2]] = 1
+    weights[:3] = values[1] - values[0] - 0.5, 0, -0.25
+    assert values[0] > values[1] > values[2] + 0.25
+    expected = weights[:3] + np.array([0, mira.REGULARISATION, -mira.REGULARISATION])
+    mira._epoch(features, statistics, np.array([0, 3]), np.array([0]), weights, background, NUM_TUNED)
+    assert weights[:3] == pytest.approx(expected)
 
 
 def test_references_of_different_lengths_count_by_the_closest():

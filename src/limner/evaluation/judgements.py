@@ -40,7 +40,7 @@ class Judgements(NamedTuple):
 
 
 def read_judgements(path: Path) -> Judgements:
-    """Read a file in the form of Flickr8k-Expert or Flickr8k-CF; the third column tells which.
+    """Read a file in the form of Flickr8k-Expert, with three ratings a line, or of Flickr8k-CF, with shares of yes.
 
     Raises:
         SettingsError: the file cannot be read, is empty or malformed, or has a pair twice; names the line.

@@ -137,7 +137,7 @@ def explain_search(
     explanations = []
     for done, (one, hypothesis) in enumerate(zip(inputs, hypotheses, strict=True), 1):
         ids = model.source_tokenizer.encode(one.source or "")
-        (found,) = model.model.find_translations([ids], min(beam_size, EXPLAINED_CANDIDATES), beam_size)
+        (found,) = model.model.search_translations([ids], min(beam_size, EXPLAINED_CANDIDATES), beam_size)
         same = next((other for other in found if other.tokens == hypothesis.tokens), None)
         if same is None:
             raise SettingsError(

@@ -17,7 +17,7 @@ from limner.decoding.ranking import Hypothesis
 from limner.decoding.settings import DecodingSettings
 from limner.errors import RunError
 from limner.inference.must_include import compile_words
-from limner.inference.search_translations import find_translations
+from limner.inference.search_translations import search_translations
 from limner.models.capabilities import SearchingModel
 from limner.models.protocols import Memory, device_of
 from limner.progress import Progress
@@ -146,7 +146,7 @@ def generate(
     """
     require_ensemble(models)
     if any(isinstance(one.model, SearchingModel) for one in models):
-        return find_translations(models, inputs, settings, prefixes, trace, on_progress)
+        return search_translations(models, inputs, settings, prefixes, trace, on_progress)
     tokenizer, sources = models[0].tokenizer, _encode_sources(models[0], inputs)
     starts = None if prefixes is None else [tokenizer.encode(text) for text in prefixes]
     machines = {words: compile_words(tokenizer, *words) for words in {one.constraints for one in inputs}}

@@ -9,7 +9,7 @@ from limner.decoding.beam_search import Trace
 from limner.decoding.ranking import Hypothesis
 from limner.decoding.settings import DecodingSettings
 from limner.errors import RunError, SettingsError
-from limner.models.capabilities import FoundTranslation, SearchingModel
+from limner.models.capabilities import ScoredTranslation, SearchingModel
 from limner.progress import Progress
 from limner.runs.trained_model import TrainedModel
 from limner.text.vocab import SPECIAL_TOKENS
@@ -18,7 +18,7 @@ CHUNK = 64
 """Sentences between two reports of the progress."""
 
 
-def find_translations(
+def search_translations(
     models: Sequence[TrainedModel],
     inputs: Sequence[GenerationInput],
     settings: DecodingSettings,
@@ -53,7 +53,7 @@ def find_translations(
     hypotheses = [[Hypothesis((), 0.0, 0.0, True)] for _ in inputs]
     for start in range(0, len(rows), CHUNK):
         part = rows[start : start + CHUNK]
-        found = model.find_translations([sources[row] for row in part], settings.n_best, settings.beam_size)
+        found = model.search_translations([sources[row] for row in part], settings.n_best, settings.beam_size)
         for row, translations in zip(part, found, strict=True):
             words = models[0].source_tokenizer.words(inputs[row].source or "")
             aligned = words if len(words) == len(sources[row]) else None  # else the tokens are no words
@@ -63,7 +63,7 @@ def find_translations(
     return hypotheses
 
 
-def _hypothesis(one: FoundTranslation, words: Sequence[str] | None) -> Hypothesis:
+def _hypothesis(one: ScoredTranslation, words: Sequence[str] | None) -> Hypothesis:
     """Return a translation as a hypothesis; its unknown tokens stand for the aligned source words."""
     sources = {target: source for source, target in one.alignment}
     unknown = [position for position, token in enumerate(one.tokens) if token == SPECIAL_TOKENS.unk]

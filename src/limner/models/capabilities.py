@@ -111,7 +111,7 @@ class ParallelCorpus(NamedTuple):
     """Seed of the tuning."""
 
 
-class FoundTranslation(NamedTuple):
+class ScoredTranslation(NamedTuple):
     """A translation that a `SearchingModel` found."""
 
     tokens: tuple[int, ...]
@@ -137,9 +137,9 @@ class SearchingModel(Protocol):
         """Estimate and tune the model; return facts for the records."""
         ...
 
-    def find_translations(
+    def search_translations(
         self, sources: Sequence[Sequence[int]], n_best: int, beam_size: int
-    ) -> list[list[FoundTranslation]]:
+    ) -> list[list[ScoredTranslation]]:
         """Translate sentences of at least one token.
 
         Args:

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from limner.bounds import Few, Order, PhraseLength, Reach
 from limner.errors import MissingExtraError, RunError, SettingsError, TrainingError
-from limner.models.capabilities import FoundTranslation, ParallelCorpus
+from limner.models.capabilities import ParallelCorpus, ScoredTranslation
 from limner.models.protocols import ConditionalLMSettings, ModelInputs
 from limner.settings import Settings
 
@@ -35,7 +35,8 @@ class TuningSettings(Settings):
     method: Literal["mert", "mira", "none"] = "mert"
     """Minimum error rate training (Och, 2003), k-best batch MIRA (Cherry and Foster, 2012), or no tuning."""
     iterations: Few = 10
-    """Maximum number of times that the validation split is translated."""
+    """Maximum number of times that the validation split is translated, with the initial weights first: with 1, they are
+    measured and kept."""
     n_best: Few = 100
     """Number of translations of each sentence in an iteration."""
 
@@ -59,7 +60,8 @@ class PhraseBasedSettings(ConditionalLMSettings):
     table_limit: Few = 20
     """Maximum number of phrase pairs of a source phrase that are kept, those of largest phi(e | f)."""
     distortion_limit: Reach = 6
-    """Maximum distance in words from the first word that is not translated to the end of any translated phrase."""
+    """Maximum number of words from the first one that is not translated to the end of a phrase that starts after it, so
+    that it stays near; a phrase that starts with it has any length."""
     tuning: TuningSettings = TuningSettings()
     """Tuning of the weights."""
 
@@ -94,8 +96,8 @@ class PhraseBased(nn.Module):
 
     Departures from Moses as the papers use it, each stated where it is implemented: the distortion of IBM model 4
     has no word classes; lexical weights are the largest of all alignments of a pair; the pairs of a source phrase are
-    limited by phi(e | f) alone; the probability of the end of the sentence counts in the reordering; the distortion
-    limit bounds the window of translated words.
+    limited by phi(e | f) alone; phrases whose corners are aligned on both sides are monotone; the end of the sentence
+    counts in the reordering; a stack has as many hypotheses as are made for it; MIRA is that of the paper, not kbmira.
     """
 
     Settings: ClassVar = PhraseBasedSettings
@@ -198,9 +200,9 @@ class PhraseBased(nn.Module):
         """Return the n-gram language model of the target language."""
         return self._tables().lm
 
-    def find_translations(
+    def search_translations(
         self, sources: Sequence[Sequence[int]], n_best: int, beam_size: int
-    ) -> list[list[FoundTranslation]]:
+    ) -> list[list[ScoredTranslation]]:
         """Translate sentences of at least one token; see `SearchingModel`."""
         found = self._at(beam_size).translate_all(sources, n_best)
         return [[_found(one) for one in candidates] for candidates in found]
@@ -209,7 +211,7 @@ class PhraseBased(nn.Module):
         """Return the system that searches with stacks of a size."""
         if self._system is None:
             self._system = self._build()
-        return self._system._replace(limits=self._system.limits._replace(stack_size=beam_size, pop_limit=beam_size))
+        return self._system._replace(limits=self._system.limits._replace(stack_size=beam_size))
 
     def _build(self) -> System:
         """Build the arrays and hash tables that compiled code reads from the buffers."""
@@ -219,7 +221,7 @@ class PhraseBased(nn.Module):
         from limner.smt.tables import build_tables
 
         settings, (lm, phrases) = self.settings, self._tables()
-        limits = Limits(1, 1, settings.distortion_limit, settings.max_phrase_length)
+        limits = Limits(1, settings.distortion_limit, settings.max_phrase_length)
         return System(build_tables(lm, phrases), phrases.alignments, self.get_buffer("weights").cpu().numpy(), limits)
 
     def _tables(self) -> _Tables:
@@ -269,10 +271,10 @@ def require_compiler() -> None:
         raise MissingExtraError("phrase-based translation", "smt") from None
 
 
-def _found(candidate: PhrasalTranslation) -> FoundTranslation:
+def _found(candidate: PhrasalTranslation) -> ScoredTranslation:
     from limner.smt.features import FEATURES
 
-    return FoundTranslation(
+    return ScoredTranslation(
         candidate.tokens,
         candidate.score,
         tuple((one.source, one.target) for one in candidate.segments),

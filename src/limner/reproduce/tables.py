@@ -113,12 +113,12 @@ class PublishedTable(NamedTuple):
         left out, unless they have none at all. A data set without any figure has all rows and all figures: those of
         the paper, on its own data, beside ours.
         """
-        stands_in = not any(dataset.name in row.published for row in self.rows)
-        others = set() if stands_in else {other.name for other in self.trained_on} - {dataset.name}
+        is_other_data = not any(dataset.name in row.published for row in self.rows)
+        others = set() if is_other_data else {other.name for other in self.trained_on} - {dataset.name}
         rows = tuple(
             row._replace(recipe=row.recipe and row.recipe.format(dataset=dataset.key))
             for row in self.rows
-            if stands_in or dataset.name in row.published or not row.published
+            if is_other_data or dataset.name in row.published or not row.published
         )
         names = {row.name for row in rows}
         rows = tuple(

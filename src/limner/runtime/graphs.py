@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
@@ -11,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from limner.errors import MissingExtraError, RunError
+from limner.process import usable_cores
 from limner.runtime.manifest import EXPORT_AGAIN, Manifest
 from limner.runtime.search import Start, Tensors
 
@@ -68,7 +68,7 @@ def _start_session(name: str, data: bytes, threads: int | None) -> InferenceSess
     except ImportError:
         raise MissingExtraError("running an exported model", "runtime") from None
     options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = threads or len(os.sched_getaffinity(0))
+    options.intra_op_num_threads = threads or usable_cores()
     options.inter_op_num_threads = 1
     options.log_severity_level = 4  # its errors are raised as well
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")

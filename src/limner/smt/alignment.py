@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from limner.compiled import compiled
 from limner.errors import MissingExtraError
 
 Ints = NDArray[np.int64]
@@ -69,7 +69,7 @@ def _train(model: Any, iterations: int) -> None:  # noqa: ANN401  (thot has no t
     model.end_training()
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@compiled
 def symmetrise(forward: Bools, backward: Bools) -> Bools:
     """Combine the alignments of both directions, (S, T): grow-diag-final-and, Koehn et al. (2005).
 

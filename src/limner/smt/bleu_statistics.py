@@ -6,8 +6,9 @@ from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
+
+from limner.compiled import compiled
 
 Floats = NDArray[np.float64]
 
@@ -41,7 +42,7 @@ class Reference:
         return result
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@compiled
 def bleu(statistics: Floats) -> float:
     """Compute BLEU, 0 to 1, of summed statistics; 0 where an order has no match."""
     log_precision = 0.0

@@ -10,9 +10,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from limner.compiled import compiled
 from limner.smt.features import NUM_FEATURES, add_end_features, add_order_features, weighted
 from limner.smt.heap import pop, push
 from limner.smt.options import Limits, PhraseOptions, find_options, future_scores
@@ -37,7 +37,7 @@ class Lattice(NamedTuple):
     """Node of complete translations."""
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@compiled
 def _remaining(future: Floats, gap: int, mask: int, size: int) -> float:
     """Return the estimate of what is not translated: words from `gap` on, without those of `mask` (bit 0 is `gap`)."""
     total, position = 0.0, gap
@@ -92,7 +92,7 @@ class SearchProblem(NamedTuple):
     features: Floats  # (NUM_FEATURES,): space for those of one phrase
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@compiled
 def _extend(problem: SearchProblem, stacks: Stacks, hypothesis: int, option: int, items: Items, item: int) -> None:
     """Write the extension of a hypothesis by an option as an item."""
     options, old, state = problem.options, stacks.states[hypothesis], items.states[item]
@@ -113,7 +113,7 @@ def _extend(problem: SearchProblem, stacks: Stacks, hypothesis: int, option: int
     items.totals[item] = stacks.scores[hypothesis] + added + _remaining(problem.future, gap, mask, problem.size)
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@compiled
 def _add(stacks: Stacks, items: Items, item: int, seen: Ints) -> None:
     """Add an item to its stack, or recombine it with a hypothesis of equal state; `seen` is a hash table of them."""
     state, hypothesis = items.states[item], NONE
@@ -140,7 +140,7 @@ def _add(stacks: Stacks, items: Items, item: int, seen: Ints) -> None:
     _add_arc(stacks, hypothesis, before, items.places[item, 1], items.added[item])
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@compiled
 def _add_arc(stacks: Stacks, hypothesis: int, before: int, option: int, added: float) -> None:
     arc = stacks.used[1]
     stacks.used[1] += 1
@@ -149,7 +149,7 @@ def _add_arc(stacks: Stacks, hypothesis: int, before: int, option: int, added: f
     stacks.arcs[hypothesis] = arc
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@compiled
 def _edges(stacks: Stacks, ordered: Ints, groups: Ints, spans: Ints, limits: Limits, stack: int) -> Ints:
     """List the edges to a stack: hypotheses of a lower stack of equal coverage, and the options of a span.
 
@@ -176,14 +176,14 @@ def _edges(stacks: Stacks, ordered: Ints, groups: Ints, spans: Ints, limits: Lim
     return result
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@compiled
 def _fill_stack(problem: SearchProblem, stacks: Stacks, ordered: Ints, edges: Ints, limits: Limits) -> None:
     """Make the hypotheses of a stack, the most promising first: Huang and Chiang (2007), section 3.
 
     Each edge is a grid of hypotheses and options. Its best corner is a candidate; when a candidate is taken, its
     neighbours become candidates: the next option, and in the first column the next hypothesis as well.
     """
-    capacity = len(edges) + 2 * limits.pop_limit
+    capacity = len(edges) + 2 * limits.stack_size
     items = Items(
         np.zeros((capacity, stacks.states.shape[1]), dtype=np.int64),
         np.empty(capacity),
@@ -191,7 +191,7 @@ def _fill_stack(problem: SearchProblem, stacks: Stacks, ordered: Ints, edges: In
         np.empty((capacity, 5), dtype=np.int64),
     )
     seen_size = 16
-    while seen_size < 2 * limits.pop_limit and seen_size < 4 * capacity:
+    while seen_size < 2 * limits.stack_size:
         seen_size *= 2
     seen = np.full(seen_size * 2, NONE)
     heap, count, used = np.empty(capacity, dtype=np.int64), 0, 0
@@ -200,7 +200,7 @@ def _fill_stack(problem: SearchProblem, stacks: Stacks, ordered: Ints, edges: In
         _extend(problem, stacks, ordered[edges[edge, 0]], edges[edge, 2], items, used)
         count = push(heap, items.totals, count, used)
         used += 1
-    for _ in range(limits.pop_limit):
+    for _ in range(limits.stack_size):
         if count == 0:
             break
         item = heap[0]
@@ -218,22 +218,21 @@ def _fill_stack(problem: SearchProblem, stacks: Stacks, ordered: Ints, edges: In
             used += 1
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
-def _group(stacks: Stacks, begin: int, end: int, stack: int, stack_size: int, offset: int) -> tuple[Ints, Ints]:
-    """Order the best hypotheses of a stack by coverage, then score.
+@compiled
+def _group(stacks: Stacks, begin: int, end: int, stack: int, offset: int) -> tuple[Ints, Ints]:
+    """Order the hypotheses of a stack by coverage, then score.
 
     Args:
         stacks: hypotheses, those of the stack from `begin` to `end` - 1.
         begin: see `stacks`.
         end: see `stacks`.
         stack: number of words that they translate.
-        stack_size: number of hypotheses that are kept.
         offset: number of ordered hypotheses of the lower stacks.
 
     Returns:
         Hypotheses in order, and the groups of equal coverage: first and end, and `stack`, (G, 3).
     """
-    best = begin + np.argsort(-stacks.totals[begin:end], kind="mergesort")[:stack_size]
+    best = begin + np.argsort(-stacks.totals[begin:end], kind="mergesort")
     ordered = np.empty(len(best), dtype=np.int64)
     taken = np.zeros(len(best), dtype=np.bool_)
     groups = np.empty((len(best), 3), dtype=np.int64)
@@ -255,7 +254,7 @@ def _group(stacks: Stacks, begin: int, end: int, stack: int, stack_size: int, of
     return ordered, groups[:count]
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@compiled
 def _finish(problem: SearchProblem, stacks: Stacks, begin: int, end: int) -> int:
     """Add the end of the sentence to all complete hypotheses; return the node of the complete translations."""
     features, final = problem.features, stacks.used[0]
@@ -271,7 +270,7 @@ def _finish(problem: SearchProblem, stacks: Stacks, begin: int, end: int) -> int
     return int(final)
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@compiled
 def search(tables: Tables, source: Ints, weights: Floats, limits: Limits) -> tuple[PhraseOptions, Lattice]:
     """Search the translations of a sentence.
 
@@ -284,8 +283,8 @@ def search(tables: Tables, source: Ints, weights: Floats, limits: Limits) -> tup
     size = len(source)
     options = find_options(tables, source, weights, limits)
     problem = SearchProblem(tables, options, future_scores(options, size), weights, size, np.empty(NUM_FEATURES))
-    hypotheses = size * limits.pop_limit + 2
-    arcs = hypotheses + limits.pop_limit
+    hypotheses = size * limits.stack_size + 2
+    arcs = hypotheses + limits.stack_size
     stacks = Stacks(
         np.zeros((hypotheses, CONTEXT + max(1, tables.lm_order - 1)), dtype=np.int64),
         np.empty(hypotheses),
@@ -305,7 +304,7 @@ def search(tables: Tables, source: Ints, weights: Floats, limits: Limits) -> tup
         begin = stacks.used[0]
         _fill_stack(problem, stacks, ordered, _edges(stacks, ordered, groups, options.spans, limits, stack), limits)
         if stack < size:
-            more, more_groups = _group(stacks, begin, stacks.used[0], stack, limits.stack_size, len(ordered))
+            more, more_groups = _group(stacks, begin, stacks.used[0], stack, len(ordered))
             ordered, groups = np.concatenate((ordered, more)), np.concatenate((groups, more_groups))
     final = _finish(problem, stacks, begin, stacks.used[0])
     lattice = Lattice(

@@ -7,9 +7,9 @@ the features themselves, both by the functions below.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from limner.compiled import compiled
 from limner.smt.reordering import NUM_ORIENTATIONS, orientation
 from limner.smt.tables import COPIED, EOS, Tables, lm_phrase, lm_word
 
@@ -48,7 +48,7 @@ DEFAULT_WEIGHTS: Floats = np.array([0.3, 0.5, 1.0, 0.2, *[0.2] * 4, *[0.3] * 6, 
 language model prefers short translations."""
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@compiled
 def weighted(weights: Floats, features: Floats) -> float:
     """Compute the weighted sum of features, both (NUM_FEATURES,)."""
     total = 0.0
@@ -57,7 +57,7 @@ def weighted(weights: Floats, features: Floats) -> float:
     return total
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@compiled
 def add_phrase_features(tables: Tables, pair: int, features: Floats) -> None:
     """Add the features of a phrase pair that do not depend on other phrases to `features`, (NUM_FEATURES,)."""
     features[_PHRASES] += 1
@@ -70,7 +70,7 @@ def add_phrase_features(tables: Tables, pair: int, features: Floats) -> None:
         features[_SCORES + score] += tables.scores[pair, score]
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@compiled
 def add_order_features(
     tables: Tables, last: Ints, start: int, end: int, pair: int, context: Ints, features: Floats
 ) -> None:
@@ -98,7 +98,7 @@ def add_order_features(
     last[2] = len(tables.next_scores) - 1 if copied else tables.next_kinds[pair]
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@compiled
 def add_end_features(tables: Tables, last: Ints, size: int, context: Ints, features: Floats) -> None:
     """Add the features of the end of a sentence of `size` source words; see `add_order_features`."""
     log_prob, _ = lm_word(tables, context, last[3], EOS)

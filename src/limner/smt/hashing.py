@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
+
+from limner.compiled import compiled
 
 Ints = NDArray[np.int64]
 
@@ -12,12 +13,12 @@ NOT_FOUND = -1
 _MULTIPLIER = 0x9E3779B97F4A7C15 - (1 << 64)  # Knuth's multiplicative hashing, golden ratio of 64 bits
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@compiled
 def _slot(key: int, mask: int) -> int:
     return int(((key * _MULTIPLIER) >> 20) & mask)
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@compiled
 def _fill(keys: Ints, values: Ints, table: Ints) -> None:
     mask = len(table) - 1
     for key, value in zip(keys, values):  # noqa: B905  (Numba has no `strict`)
@@ -36,7 +37,7 @@ def build_table(keys: Ints, values: Ints) -> Ints:
     return table
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@compiled
 def find(table: Ints, key: int) -> int:
     """Return the value of a key, or `NOT_FOUND`."""
     mask = len(table) - 1

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
+
+from limner.compiled import compiled
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@compiled
 def push(heap: Ints, values: Floats, size: int, item: int) -> int:
     """Add an item to a heap by its value, the largest first; return the new size."""
     position = size
@@ -24,7 +25,7 @@ def push(heap: Ints, values: Floats, size: int, item: int) -> int:
     return size + 1
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@compiled
 def pop(heap: Ints, values: Floats, size: int) -> int:
     """Remove the first item of a heap of `size` items, which is heap[0] before; return the new size."""
     size -= 1

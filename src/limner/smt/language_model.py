@@ -10,9 +10,9 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from limner.compiled import compiled
 from limner.smt.hashing import NOT_FOUND, build_table, find
 from limner.text.vocab import SPECIAL_TOKENS
 
@@ -84,7 +84,7 @@ class LanguageModel(NamedTuple):
         return result
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@compiled
 def next_word(
     table: Ints, log_probs: Floats, log_backoffs: Floats, vocab_size: int, context: Ints, known: int, word: int
 ) -> tuple[float, int]:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from limner.compiled import compiled
 from limner.smt.decoder import NONE, Lattice
 from limner.smt.features import NUM_FEATURES, add_end_features, add_order_features, add_phrase_features
 from limner.smt.heap import pop, push
@@ -16,7 +16,7 @@ Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@compiled
 def best_paths(lattice: Lattice, count: int) -> list[Ints]:
     """Find the best paths of a lattice, by A* from its end with the exact scores of the nodes.
 
@@ -62,7 +62,7 @@ def best_paths(lattice: Lattice, count: int) -> list[Ints]:
     return paths
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@compiled
 def path_features(tables: Tables, options: PhraseOptions, path: Ints, size: int) -> Floats:
     """Compute the features of a path, (NUM_FEATURES,).
 

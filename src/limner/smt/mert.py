@@ -7,9 +7,9 @@ from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from limner.compiled import compiled
 from limner.smt.bleu_statistics import NUM_STATISTICS, bleu
 
 Ints = NDArray[np.int64]
@@ -46,7 +46,7 @@ def best_candidates(candidates: Candidates, weights: Floats) -> Ints:
     return np.array([low + np.argmax(scores[low:high]) for low, high in pairwise(first)])
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@compiled
 def _envelope(intercepts: Floats, slopes: Floats) -> tuple[Ints, Floats]:
     """Find the lines that are the largest somewhere, from step -inf to inf, and the steps from which they are."""
     order = np.argsort(intercepts)  # of equal slopes the largest intercept is last
@@ -69,7 +69,7 @@ def _envelope(intercepts: Floats, slopes: Floats) -> tuple[Ints, Floats]:
     return lines[:count], starts[:count]
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@compiled
 def _search(intercepts: Floats, slopes: Floats, statistics: Floats, first: Ints) -> tuple[float, float]:
     """Return the middle of the interval of steps with the largest BLEU, and this BLEU; see `line_search`."""
     total, count = np.zeros(NUM_STATISTICS), 0

@@ -1,11 +1,16 @@
-"""K-best batch MIRA on BLEU: Cherry and Foster (2012), section 3.2, figure 1."""
+"""K-best batch MIRA on BLEU: Cherry and Foster (2012), section 3.2, figure 1.
+
+Departures from the program of the authors in Moses: the background is updated by the best translation of the model and
+after every sentence, not by the hope and only where hope and fear differ; it starts with ones; and the weights of the
+best of 30 epochs are kept, each the mean of its own, not of the best of 60 with the mean from the start.
+"""
 
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from limner.compiled import compiled
 from limner.smt.bleu_statistics import NUM_STATISTICS, bleu
 from limner.smt.mert import Candidates, corpus_bleu
 
@@ -20,14 +25,14 @@ EPOCHS = 30
 """Passes over the sentences."""
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@compiled
 def _epoch(
     features: Floats, statistics: Floats, first: Ints, order: Ints, weights: Floats, background: Floats, tuned: int
 ) -> Floats:
     """Update the weights and the background for every sentence; return the mean of the weights after each.
 
-    BLEU of a candidate is that of its statistics added to the decayed background, times the background's length, as
-    Chiang et al. (2008) have it. The hope maximises model score plus BLEU, the fear model score minus BLEU.
+    BLEU of a candidate is that of its statistics added to the decayed background, times the length of the references of
+    both, after Chiang et al. (2008). The hope maximises model score plus BLEU, the fear model score minus BLEU.
     """
     total = np.zeros(len(weights))
     for sentence in order:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from limner.compiled import compiled
 from limner.smt.features import LANGUAGE_MODEL, NUM_FEATURES, add_phrase_features, weighted
 from limner.smt.hashing import NOT_FOUND, find
 from limner.smt.tables import COPIED, Tables, lm_phrase
@@ -20,11 +20,10 @@ class Limits(NamedTuple):
     """Limits of the search."""
 
     stack_size: int
-    """Number of hypotheses of a stack that are extended."""
-    pop_limit: int
-    """Number of hypotheses that are made for a stack."""
+    """Number of hypotheses that are made for a stack, before those of equal state are recombined."""
     distortion_limit: int
-    """Number of words from the first one not translated to the end of any translated one."""
+    """Largest number of words from the first one not translated to the end of a phrase that starts after it; a phrase
+    that starts with it has any length."""
     max_length: int
     """Number of words of a source phrase."""
 
@@ -40,7 +39,7 @@ class PhraseOptions(NamedTuple):
     spans: Ints  # (S, max_length + 1): options of the span of n words from i are spans[i, n - 1] … spans[i, n] - 1
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@compiled
 def _fixed(tables: Tables, pair: int, weights: Floats, features: Floats) -> float:
     """Weigh the features of a phrase pair that do not depend on other phrases; `features` is overwritten."""
     features[:] = 0
@@ -48,7 +47,7 @@ def _fixed(tables: Tables, pair: int, weights: Floats, features: Floats) -> floa
     return float(weighted(weights, features))
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@compiled
 def find_options(tables: Tables, source: Ints, weights: Floats, limits: Limits) -> PhraseOptions:
     """Find the phrase pairs of all spans; a word that no pair translates by itself can be copied."""
     size, longest = len(source), limits.max_length
@@ -85,7 +84,7 @@ def find_options(tables: Tables, source: Ints, weights: Floats, limits: Limits) 
     return PhraseOptions(np.array(starts), np.array(ends), np.array(pairs), np.array(fixed), np.array(estimates), spans)
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@compiled
 def future_scores(options: PhraseOptions, size: int) -> Floats:
     """Compute the best sum of estimates that translates the words i … j - 1, (S + 1, S + 1)."""
     best = np.full((size + 1, size + 1), -np.inf)

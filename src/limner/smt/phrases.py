@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from limner.compiled import compiled
 from limner.smt.hashing import build_table
 from limner.smt.reordering import DISCONTINUOUS, MONOTONE, SWAP, orientation_log_probs
 
@@ -59,7 +59,7 @@ class PhraseTable(NamedTuple):
         return build_table(self.edges, np.arange(1, len(self.edges) + 1))
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@compiled
 def _is_aligned(alignment: Bools, i: int, j: int) -> bool:
     """Whether two words are aligned; the words before the sentences are, and so are those after them."""
     height, width = alignment.shape
@@ -70,7 +70,44 @@ def _is_aligned(alignment: Bools, i: int, j: int) -> bool:
     return bool(alignment[i, j])
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@compiled
+def _orientations(alignment: Bools, start: int, end: int, first: int, last: int) -> tuple[int, int]:
+    """Return the orientation of a phrase pair to the previous phrase and that of the next, by the words at its corners.
+
+    Where the words at both corners are aligned, the orientation is monotone.
+    """
+    previous, following = DISCONTINUOUS, DISCONTINUOUS
+    if _is_aligned(alignment, start - 1, first - 1):
+        previous = MONOTONE
+    elif _is_aligned(alignment, end + 1, first - 1):
+        previous = SWAP
+    if _is_aligned(alignment, end + 1, last + 1):
+        following = MONOTONE
+    elif _is_aligned(alignment, start - 1, last + 1):
+        following = SWAP
+    return previous, following
+
+
+@compiled
+def _aligned_span(alignment: Bools, first: int, last: int) -> tuple[int, int]:
+    """Return the first and last source word that are aligned to a target span.
+
+    Returns:
+        (0, -1) where there is none, or one of the source words between them is aligned outside the target span.
+    """
+    height, width = alignment.shape
+    lowest, highest = height, -1
+    for i in range(height):
+        if alignment[i, first : last + 1].any():
+            lowest, highest = min(lowest, i), max(highest, i)
+    for i in range(lowest, highest + 1):
+        for j in range(width):
+            if alignment[i, j] and not first <= j <= last:
+                return 0, -1
+    return (lowest, highest) if highest >= 0 else (0, -1)
+
+
+@compiled
 def extract(alignment: Bools, max_length: int) -> list[tuple[int, int, int, int, int, int]]:
     """Extract all phrase pairs that are consistent with an alignment.
 
@@ -87,37 +124,16 @@ def extract(alignment: Bools, max_length: int) -> list[tuple[int, int, int, int,
     """
     height, width = alignment.shape
     pairs = [(0, 0, 0, 0, 0, 0) for _ in range(0)]
-    covered = np.zeros(width, dtype=np.bool_)
-    for j in range(width):
-        covered[j] = alignment[:, j].any()
     for first in range(width):
-        lowest, highest = height, -1
         for last in range(first, min(width, first + max_length)):
-            for i in range(height):
-                if alignment[i, last]:
-                    lowest, highest = min(lowest, i), max(highest, i)
-            if highest < 0 or highest - lowest >= max_length:
-                continue
-            consistent = True
-            for i in range(lowest, highest + 1):
-                for j in range(width):
-                    if alignment[i, j] and not first <= j <= last:
-                        consistent = False
-            if not consistent:
+            lowest, highest = _aligned_span(alignment, first, last)
+            if highest < 0:
                 continue
             start = lowest
             while start >= 0 and (start == lowest or not alignment[start].any()):
                 end = highest
                 while end < height and end - start < max_length and (end == highest or not alignment[end].any()):
-                    previous, following = DISCONTINUOUS, DISCONTINUOUS
-                    if _is_aligned(alignment, start - 1, first - 1):
-                        previous = MONOTONE
-                    elif _is_aligned(alignment, end + 1, first - 1):
-                        previous = SWAP
-                    if _is_aligned(alignment, end + 1, last + 1):
-                        following = MONOTONE
-                    elif _is_aligned(alignment, start - 1, last + 1):
-                        following = SWAP
+                    previous, following = _orientations(alignment, start, end, first, last)
                     pairs.append((start, end, first, last, previous, following))
                     end += 1
                 start -= 1
@@ -160,7 +176,7 @@ def lexical_probabilities(
     )
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@compiled
 def _lexical_weight(weights: Floats, alignment: Bools, null: Floats) -> float:
     """Compute log lex: the sum over rows of the log of the mean weight of the aligned columns, or of NULL."""
     total = 0.0
@@ -173,7 +189,7 @@ def _lexical_weight(weights: Floats, alignment: Bools, null: Floats) -> float:
     return total
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@compiled
 def _instances(alignment: Bools, max_length: int, w_fe: Floats, w_ef: Floats, rows: Ints, lexical: Floats) -> int:
     """Extract the pairs of one sentence pair to `rows` (N, 7) and `lexical` (N, 2); return their number.
 
@@ -274,36 +290,62 @@ def score(instances: Instances, source: Ints, target: Ints, sizes: tuple[int, in
     size = int(e.max()) + 1
     distinct, index, pair, counts = np.unique(f * size + e, return_index=True, return_inverse=True, return_counts=True)
     pair_f, pair_e = np.divmod(distinct, size)
-    phi_ef, phi_fe = counts / np.bincount(pair_f, counts)[pair_f], counts / np.bincount(pair_e, counts)[pair_e]
-    lexical = np.full((len(distinct), 2), -np.inf)
-    np.maximum.at(lexical, pair, instances.lexical)
-    orientations = [
-        orientation_log_probs(pair, values, len(distinct)) for values in (instances.previous, instances.next)
-    ]
-    scores = np.concatenate(
-        [np.log(phi_fe)[:, None], lexical[:, :1], np.log(phi_ef)[:, None], lexical[:, 1:], *orientations], 1
-    )
-    best = np.lexsort((pair_e, -phi_ef, pair_f))
-    sorted_f = pair_f[best]
-    rank = np.arange(len(best)) - np.searchsorted(sorted_f, sorted_f)
-    kept = best[rank < limit]
+    scores = _scores(instances, pair, np.stack([pair_f, pair_e]), counts)
+    kept = _largest(pair_f, pair_e, scores[:, 2], limit)
     lengths = instances.target_lengths[index[kept]]
     starts = np.concatenate([[0], np.cumsum(lengths)])
     places = np.repeat(instances.target_starts[index[kept]] - starts[:-1], lengths) + np.arange(starts[-1])
-    parents, lasts = np.concatenate(source_phrases.parents), np.concatenate(source_phrases.lasts)
-    nodes, pair_node = _used_nodes(pair_f[kept], parents)
-    first = np.searchsorted(pair_node, np.arange(len(nodes) + 2))
-    renumbered = np.zeros(len(parents) + 1, dtype=np.int64)
-    renumbered[nodes] = np.arange(1, len(nodes) + 1)
+    edges, first = _trie(pair_f[kept], source_phrases, sizes[0])
     return PhraseTable(
         vocab_size=sizes[0],
-        edges=renumbered[parents[nodes - 1]] * sizes[0] + lasts[nodes - 1],
+        edges=edges,
         first=first,
         word_starts=starts,
         words=target[places],
         scores=scores[kept].astype(np.float32),
         alignments=_most_frequent(pair, instances.alignments)[kept],
     )
+
+
+def _scores(instances: Instances, pair: Ints, phrases: Ints, counts: Ints) -> Floats:
+    """Compute the scores of all phrase pairs, (P, NUM_SCORES).
+
+    Args:
+        instances: occurrences of the pairs.
+        pair: number of the pair of each occurrence, (N,).
+        phrases: source and target phrase of each pair, (2, P).
+        counts: number of occurrences of each pair, (P,).
+    """
+    phi_ef, phi_fe = (np.log(counts / np.bincount(given, counts)[given]) for given in phrases)
+    lexical = np.full((len(counts), 2), -np.inf)
+    np.maximum.at(lexical, pair, instances.lexical)
+    orientations = [orientation_log_probs(pair, one, len(counts)) for one in (instances.previous, instances.next)]
+    return np.concatenate([np.stack([phi_fe, lexical[:, 0], phi_ef, lexical[:, 1]], 1), *orientations], 1)
+
+
+def _largest(f: Ints, e: Ints, phi: Floats, limit: int) -> Ints:
+    """Return the `limit` pairs of largest phi of each source phrase f, in order; equal ones in the order of e."""
+    best = np.lexsort((e, -phi, f))
+    sorted_f = f[best]
+    rank = np.arange(len(best)) - np.searchsorted(sorted_f, sorted_f)
+    kept: Ints = best[rank < limit]
+    return kept
+
+
+def _trie(used: Ints, phrases: _Phrases, vocab_size: int) -> tuple[Ints, Ints]:
+    """Return `edges` and `first` of a phrase table.
+
+    Args:
+        used: source phrase of each pair, sorted, (P,).
+        phrases: all source phrases.
+        vocab_size: number of source words.
+    """
+    parents, lasts = np.concatenate(phrases.parents), np.concatenate(phrases.lasts)
+    nodes, pair_node = _used_nodes(used, parents)
+    first = np.searchsorted(pair_node, np.arange(len(nodes) + 2))
+    renumbered = np.zeros(len(parents) + 1, dtype=np.int64)
+    renumbered[nodes] = np.arange(1, len(nodes) + 1)
+    return renumbered[parents[nodes - 1]] * vocab_size + lasts[nodes - 1], first
 
 
 def _most_frequent(pair: Ints, alignments: Ints) -> Ints:

@@ -8,8 +8,9 @@ the previous phrase and for the next one.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
+
+from limner.compiled import compiled
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -39,7 +40,7 @@ def orientation_log_probs(pairs: Ints, orientations: Ints, num_pairs: int) -> Fl
     return result
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@compiled
 def orientation(previous_start: int, previous_end: int, start: int, end: int) -> int:
     """Return the orientation of a phrase after another, both given by their first and last source words."""
     if start == previous_end + 1:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
@@ -10,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from limner.process import usable_cores
 from limner.smt.decoder import search
 from limner.smt.lattice import best_paths, path_features
 from limner.smt.options import Limits, PhraseOptions
@@ -84,7 +84,7 @@ class System(NamedTuple):
     ) -> list[list[PhrasalTranslation]]:
         """Translate sentences on all cores; `on_done` is called with the number of sentences done."""
         result = []
-        with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:  # the compiled code runs without the lock
+        with ThreadPoolExecutor(usable_cores()) as pool:  # the compiled code runs without the lock
             for done, candidates in enumerate(pool.map(lambda source: self.translate(source, n_best), sources), 1):
                 result.append(candidates)
                 if on_done is not None:

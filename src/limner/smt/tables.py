@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from limner.compiled import compiled
 from limner.smt.language_model import LanguageModel, next_word
 from limner.smt.phrases import PhraseTable
 from limner.smt.reordering import NUM_ORIENTATIONS
@@ -61,7 +61,7 @@ def build_tables(lm: LanguageModel, phrases: PhraseTable) -> Tables:
     )
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@compiled
 def lm_word(tables: Tables, context: Ints, known: int, word: int) -> tuple[float, int]:
     """Score a word after a context, which is changed; see `next_word`."""
     log_prob, known = next_word(
@@ -70,7 +70,7 @@ def lm_word(tables: Tables, context: Ints, known: int, word: int) -> tuple[float
     return log_prob, known
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@compiled
 def lm_phrase(tables: Tables, context: Ints, known: int, pair: int) -> tuple[float, int]:
     """Score the words of a phrase pair after a context, which is changed; see `next_word`."""
     if pair == COPIED:

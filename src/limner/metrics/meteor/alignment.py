@@ -19,9 +19,9 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from limner.compiled import compiled
 from limner.metrics.meteor.matchers import Corpus, Ids
 from limner.metrics.meteor.matches import EXACT, certain_matches, list_matches, row_of
 from limner.metrics.meteor.parameters import FIELDS
@@ -51,7 +51,7 @@ class PartialAlignments(NamedTuple):
     """Whether a word of the hypothesis is in a match, (K, H)."""
 
 
-@njit(cache=True)
+@compiled
 def _empty_beam(size: int, hyp_length: int) -> PartialAlignments:
     return PartialAlignments(
         np.zeros(size, np.int64),
@@ -64,7 +64,7 @@ def _empty_beam(size: int, hyp_length: int) -> PartialAlignments:
     )
 
 
-@njit(cache=True)
+@compiled
 def _extended(beam: PartialAlignments, state: int, match: Ids) -> tuple[int, int]:
     """Return covered words and chunks of a partial alignment with one more match."""
     start, length, other, other_length, module = match
@@ -73,7 +73,7 @@ def _extended(beam: PartialAlignments, state: int, match: Ids) -> tuple[int, int
     return beam.covered[state] + covered, beam.chunks[state] + (not continued)
 
 
-@njit(cache=True)
+@compiled
 def _insert(ranked: NDArray[np.int64], kept: int, candidate: tuple[int, int, int, int, int]) -> int:
     """Insert a candidate after all that are at least as good; return the new number of candidates."""
     covered, chunks, distance, _, _ = candidate
@@ -95,7 +95,7 @@ def _insert(ranked: NDArray[np.int64], kept: int, candidate: tuple[int, int, int
     return kept
 
 
-@njit(cache=True)
+@compiled
 def _rank(
     beam: PartialAlignments, size: int, i: int, matches: Ids, span: tuple[int, int, bool], ranked: NDArray[np.int64]
 ) -> int:
@@ -129,7 +129,7 @@ def _rank(
     return kept
 
 
-@njit(cache=True)
+@compiled
 def _extend(
     beam: PartialAlignments, ranked: NDArray[np.int64], matches: Ids, new: PartialAlignments, history: Ids, first: int
 ) -> None:
@@ -149,7 +149,7 @@ def _extend(
             new.links[row] = first + row
 
 
-@njit(cache=True)
+@compiled
 def best_alignment(matches: Ids, hyp_length: int, ref_length: int, width: int) -> Ids:
     """Search the matches of the best alignment.
 
@@ -188,7 +188,7 @@ def best_alignment(matches: Ids, hyp_length: int, ref_length: int, width: int) -
     return chosen[place:]
 
 
-@njit(cache=True)
+@compiled
 def _count(hyp: Ids, ref: Ids, matches: Ids, corpus: Any, row: NDArray[np.float64]) -> None:  # noqa: ANN401
     """Count lengths, function words, words of the matches of each module, chunks and matched words."""
     row[0], row[1] = len(hyp), len(ref)
@@ -207,7 +207,7 @@ def _count(hyp: Ids, ref: Ids, matches: Ids, corpus: Any, row: NDArray[np.float6
         end, other_end = start + length, other + other_length
 
 
-@njit(cache=True)
+@compiled
 def pair_statistics(hypotheses: Ids, references: Ids, corpus: Corpus, width: int) -> NDArray[np.float64]:
     """Align pairs of sentences and count their statistics.
 

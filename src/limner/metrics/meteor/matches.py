@@ -11,21 +11,21 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from limner.compiled import compiled
 from limner.metrics.meteor.matchers import Ids, Lists
 
 EXACT, STEM, SYNONYM, PARAPHRASE = range(4)
 
 
-@njit(cache=True)
+@compiled
 def row_of(lists: Lists, row: int) -> Ids:
     """Return one of the lists."""
     return lists.values[lists.starts[row] : lists.starts[row + 1]]
 
 
-@njit(cache=True)
+@compiled
 def _intersect(lists: Lists, one: int, other: int) -> bool:
     """Whether two ascending lists have a common value."""
     a, b = lists.starts[one], lists.starts[other]
@@ -38,7 +38,7 @@ def _intersect(lists: Lists, one: int, other: int) -> bool:
     return False
 
 
-@njit(cache=True)
+@compiled
 def _entry(corpus: Any, phrase: int, paraphrase: int) -> int:  # noqa: ANN401
     """Return the entry of the table that lists a paraphrase of a phrase, or -1."""
     start, end = corpus.paraphrases.starts[phrase], corpus.paraphrases.starts[phrase + 1]
@@ -48,7 +48,7 @@ def _entry(corpus: Any, phrase: int, paraphrase: int) -> int:  # noqa: ANN401
     return -1
 
 
-@njit(cache=True)
+@compiled
 def _match_words(i: int, hyp: Ids, ref: Ids, corpus: Any, found: list[tuple[int, int, int, int, int]]) -> None:  # noqa: ANN401
     """Append the matches of single words with word `i` of the reference: by module, then from left to right."""
     for module in (EXACT, STEM, SYNONYM):
@@ -65,7 +65,7 @@ def _match_words(i: int, hyp: Ids, ref: Ids, corpus: Any, found: list[tuple[int,
                 found.append((i, 1, j, 1, module))
 
 
-@njit(cache=True)
+@compiled
 def _match_phrases(
     hyp_phrases: Ids,
     ref_phrases: Ids,
@@ -96,7 +96,7 @@ def _match_phrases(
                 _insert(found, order, first, entry, match)
 
 
-@njit(cache=True)
+@compiled
 def _insert(
     found: list[tuple[int, int, int, int, int]],
     order: NDArray[np.int64],
@@ -115,7 +115,7 @@ def _insert(
     order[place - first] = entry
 
 
-@njit(cache=True)
+@compiled
 def list_matches(hyp: Ids, ref: Ids, hyp_phrases: Ids, ref_phrases: Ids, corpus: Any) -> Ids:  # noqa: ANN401
     """List all matches by their first word of the reference, then by module.
 
@@ -138,7 +138,7 @@ def list_matches(hyp: Ids, ref: Ids, hyp_phrases: Ids, ref_phrases: Ids, corpus:
     return result
 
 
-@njit(cache=True)
+@compiled
 def certain_matches(matches: Ids, hyp_length: int, ref_length: int) -> NDArray[np.bool_]:
     """Whether no word of a match is in another match, (M,): such a match is part of every alignment."""
     in_hyp, in_ref = np.zeros(hyp_length, np.int32), np.zeros(ref_length, np.int32)

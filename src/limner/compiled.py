@@ -1,0 +1,59 @@
+"""Compiled loops: numba, with a cache on disk for the present sources.
+
+numba's cache of a function is renewed when the file of the function changes, but not when that of a function changes
+which it calls, and which is compiled into it. The cache here is of all files of a folder: compiled functions call those
+of their own folder only.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numba
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def compiled(function: F) -> F:
+    """Compile a function when it is first called; compiled functions of other threads run beside it.
+
+    The compiled code is kept in `__pycache__` beside the source, or in the folder of `NUMBA_CACHE_DIR`; where neither
+    can be written, in numba's folder of the user.
+    """
+    before = numba.config.CACHE_DIR
+    numba.config.CACHE_DIR = _cache_folder(Path(function.__code__.co_filename).parent, before)
+    try:
+        result: F = numba.njit(cache=True, nogil=True)(function)
+    finally:
+        numba.config.CACHE_DIR = before
+    return result
+
+
+@functools.cache
+def _cache_folder(sources: Path, given: str) -> str:
+    """Return the cache folder of the sources in a folder, and delete those of its earlier sources.
+
+    Args:
+        sources: folder of sources.
+        given: folder of all caches of the user, or "".
+    """
+    digest = hashlib.sha256()
+    for path in sorted(sources.glob("*.py")):
+        digest.update(path.read_bytes())
+    parent = Path(given) if given else sources / "__pycache__"
+    folder = parent / f"compiled-{digest.hexdigest()[:16]}"
+    if not given:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError:
+            return given
+        for old in parent.glob("compiled-*"):
+            if old != folder:
+                shutil.rmtree(old, ignore_errors=True)
+    return str(folder) if given or os.access(folder, os.W_OK) else given

@@ -17,6 +17,8 @@ from typing import Any, TypeVar
 
 import numba
 
+from limner.files import read_bytes
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -45,7 +47,7 @@ def _cache_folder(sources: Path, given: str) -> str:
     """
     digest = hashlib.sha256()
     for path in sorted(sources.glob("*.py")):
-        digest.update(path.read_bytes())
+        digest.update(read_bytes(path))
     parent = Path(given) if given else sources / "__pycache__"
     folder = parent / f"compiled-{digest.hexdigest()[:16]}"
     if not given:

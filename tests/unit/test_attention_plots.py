@@ -52,6 +52,19 @@ def overlapping(extents):
 # The alignment matrix
 
 
+def test_phrases_are_outlined():
+    phrases = [((0, 2), (0, 1)), ((2, 3), (1, 2))]
+    figure = attention_plots.alignment(["a", "red", "hat"], ["ein", "Hut"], np.full((2, 3), 0.1), phrases=phrases)
+    outlines = [(*one.get_xy(), one.get_width(), one.get_height()) for one in figure.axes[0].patches]
+    assert outlines == [(-0.5, -0.5, 2, 1), (1.5, 0.5, 1, 1)]
+    words = [str(number) for number in range(attention_plots.MAX_WORDS + 1)]
+    weights = np.zeros((len(words), len(words)))
+    end = attention_plots.MAX_WORDS
+    phrases = [((end - 1, end + 1), (end - 1, end + 1)), ((end, end + 1), (end, end + 1))]
+    (outline,) = attention_plots.alignment(words, words, weights, phrases=phrases).axes[0].patches
+    assert (outline.get_width(), outline.get_height()) == (1, 1)  # words beyond the limit are not shown
+
+
 def test_cells_of_an_alignment_are_darker_for_larger_weights():
     weights = np.array([[0.7, 0.26, 0.04], [0.0, 0.1, 0.9]])
     figure = attention_plots.alignment(["a", "red", "hat"], ["ein", "Hut"], weights, gates=[0.126, 0.83])

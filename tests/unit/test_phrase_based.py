@@ -12,7 +12,9 @@ from limner.errors import RunError, SettingsError, TrainingError
 from limner.evaluation.evaluate import evaluate
 from limner.export.folder import export
 from limner.export.language_model import export_language_model
+from limner.inference.explain import Word, _span
 from limner.inference.translator import Translator
+from limner.report.attention_page import save_explanations
 from limner.runs.recipe import load_recipe
 from limner.runs.trained_model import load_trained_model
 from limner.server.models import load_served_models
@@ -87,8 +89,34 @@ def test_the_alignment_shows_which_word_translates_which(run):
     assert explanation.target == ("draußen", "singt", "ein", "kleiner", "Mann", ".")  # without the end of the sentence
     assert aligned["draußen"] == "outside"
     assert aligned["Mann"] == "man"
+    assert explanation.words == explanation.target
     covered = sorted(position for (start, end), _ in explanation.phrases for position in range(start, end))
     assert covered == list(range(6))  # each source word is in one phrase
+
+
+def test_the_page_of_the_plots_has_all_words_of_the_translation(run, tmp_path):
+    translator, sentences = Translator.load(run), ["a small man sings outside ."]
+    ((best,),) = translator.translate(sentences)
+    page = save_explanations(translator.explain(sentences, [best]), tmp_path, sentences=sentences)
+    assert "draußen singt ein kleiner Mann ." in page.read_text()
+
+
+def test_a_compound_of_two_phrases_belongs_to_both():
+    """Tokens 1 and 2 are the parts of the second word."""
+    words = [Word("ein", [0]), Word("Hundeleine", [1, 2]), Word(".", [3])]
+    assert [_span(words, tokens) for tokens in ((0, 2), (2, 3), (2, 4))] == [(0, 2), (1, 2), (1, 3)]
+
+
+def test_a_training_that_failed_before_it_saved_anything_starts_again(collection, tmp_path):
+    changes, file = ["model.tuning.method=none", "model.word_alignment=hmm"], tmp_path / "no.arpa"
+    wrong = load_recipe("calixto2017/pbsmt", [*changes, f"model.language_model_file={file}"])
+    with pytest.raises(RunError, match=r"no\.arpa"):
+        train(wrong, collection, tmp_path / "run")
+    recipe = load_recipe("calixto2017/pbsmt", changes)
+    run = train(recipe, collection, tmp_path / "run")
+    assert load_trained_model(run).recipe.model.language_model_file is None
+    with pytest.raises(RunError, match="already contains a run"):
+        train(recipe, collection, run)
 
 
 def test_training_twice_gives_the_same_tables(run, collection, tmp_path):

@@ -31,7 +31,7 @@ def gate_statistics(explanations: Iterable[Explanation], thresholds: Sequence[fl
     gates: dict[str, list[float]] = defaultdict(list)
     for one in explanations:
         if one.gate is not None:
-            for word, gate in zip(one.target[:-1], one.gate[:-1].tolist(), strict=True):
+            for word, gate in zip(one.words, one.gate[:-1].tolist(), strict=True):
                 gates[word].append(gate)
     if not gates:
         raise SettingsError(

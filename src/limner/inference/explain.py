@@ -32,6 +32,8 @@ IMAGE_TOKEN = "«image»"
 """Name of the visual prefix token that represents the whole image."""
 
 Weights = NDArray[np.float64]
+Span = tuple[int, int]
+"""First word, and the one after the last."""
 
 
 class Explanation(NamedTuple):
@@ -43,7 +45,7 @@ class Explanation(NamedTuple):
     source: tuple[str, ...]
     """S visual prefix tokens and source words, in this order; empty for a caption."""
     target: tuple[str, ...]
-    """T target words, the last of which is the end-of-sentence token."""
+    """T target words, the last of which is the end-of-sentence token, unless the model is a `SearchingModel`."""
     alignment: Weights | None
     """Weights over the source, (T, S): summed over the subwords of a source word, averaged over those of a target
     word. None for models without attention over a source."""
@@ -55,8 +57,13 @@ class Explanation(NamedTuple):
     """Locations that hard attention selects, (T, L): 1 for that of a word, averaged over its subwords. None for models
     without hard attention."""
 
-    phrases: tuple[tuple[tuple[int, int], tuple[int, int]], ...] = ()
-    """Phrases of a phrase-based translation: first source word and the one after the last, and those of the target."""
+    phrases: tuple[tuple[Span, Span], ...] = ()
+    """Phrases of a phrase-based translation, in the order of the target: source and target words."""
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """Target words without the end-of-sentence token."""
+        return self.target[:-1] if self.target[-1:] == (END_OF_SENTENCE,) else self.target
 
     @property
     def has_weights(self) -> bool:
@@ -151,8 +158,17 @@ def explain_search(
         words = words_of(model.tokenizer, same.tokens)  # no phrase has the end of the sentence
         example = Example(one.item.id, same.tokens, ids)
         names, merged = _merge_source(model, one, example, alignment, len(ids))
-        target_words = tuple(word.text for word in words)
-        explanations.append(Explanation(names, target_words, _average(merged, words), None, None, None, same.phrases))
+        source_words = words_of(model.source_tokenizer, ids)
+        explanations.append(
+            Explanation(
+                names,
+                tuple(word.text for word in words),
+                _average(merged, words),
+                attention=None,
+                gate=None,
+                phrases=tuple((_span(source_words, f), _span(words, e)) for f, e in same.phrases),
+            )
+        )
         if on_progress is not None:
             on_progress(done, len(inputs))
     return explanations
@@ -244,6 +260,12 @@ def words_of(tokenizer: Tokenizer, ids: Sequence[int]) -> list[Word]:
         else:
             words.append(Word(text, [position]))
     return words if tokenizer.splitter is None else _join_compounds(words)
+
+
+def _span(words: Sequence[Word], tokens: Span) -> Span:
+    """Return the words that some of a span of tokens belong to."""
+    found = [number for number, word in enumerate(words) if {*word.positions} & {*range(*tokens)}]
+    return found[0], found[-1] + 1
 
 
 def _join_compounds(words: Sequence[Word]) -> list[Word]:

@@ -62,7 +62,7 @@ def attended_figure(
     spec, grid = grids[0]
     left, top, right, bottom = box_of(spec, (width, height))
     box = (left / width, top / height, right / width, bottom / height)
-    words = explanation.target[:-1][:MAX_WORDS]
+    words = explanation.words[:MAX_WORDS]
     gates = (
         [None] * len(words) if explanation.gate is None else [float(gate) for gate in explanation.gate[: len(words)]]
     )

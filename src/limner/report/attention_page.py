@@ -108,7 +108,7 @@ def save_strips(captions: Sequence[ExplainedCaption], folder: Path, *, on_progre
     """
     entries = []
     for number, caption in enumerate(captions, start=1):
-        words = caption.attention[0].explanation.target[:-1]
+        words = caption.attention[0].explanation.words
         strips = [_strip(Path(caption.image), len(words), one) for one in caption.attention]
         file = plots.save_png(attention_strips(words, strips), folder / f"{number}-strips.png").name
         target = _target(caption.attention[0].explanation)
@@ -148,7 +148,7 @@ def _write_page(
 
 def _target(explanation: Explanation) -> str:
     """The target sentence, its words coloured by their gate if there is one."""
-    words = explanation.target[:-1]
+    words = explanation.words
     if explanation.gate is None:
         return " ".join(words)
     return Markup(attention_plots.gate_spans(words, explanation.gate[:-1]))
@@ -160,7 +160,11 @@ def _save_plots(
     """Write the plots of one sentence; yield the name and the description of each file."""
     if explanation.alignment is not None and explanation.source:
         figure = attention_plots.alignment(
-            explanation.source, explanation.target, explanation.alignment, gates=explanation.gate
+            explanation.source,
+            explanation.target,
+            explanation.alignment,
+            gates=explanation.gate,
+            phrases=explanation.phrases,
         )
         yield plots.save_png(figure, folder / f"{number}-alignment.png").name, "alignment of target and source words"
     if explanation.attention is None or path is None:

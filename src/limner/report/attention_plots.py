@@ -15,12 +15,13 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
 from numpy.typing import ArrayLike, NDArray
 from PIL import Image
 
 from limner.errors import SettingsError
 from limner.media.image import open_image
-from limner.report.plots import DOTS_PER_INCH, INK, fonts_for, shortened
+from limner.report.plots import COLOURS, DOTS_PER_INCH, INK, fonts_for, shortened
 
 Box = tuple[float, float, float, float]
 """Left, top, right and bottom, in pixels of the upright image."""
@@ -49,7 +50,12 @@ _EPSILON = 1e-12  # a heat map whose largest weight is smaller is dark
 
 
 def alignment(
-    source: Sequence[str], target: Sequence[str], weights: ArrayLike, *, gates: ArrayLike | None = None
+    source: Sequence[str],
+    target: Sequence[str],
+    weights: ArrayLike,
+    *,
+    gates: ArrayLike | None = None,
+    phrases: Sequence[tuple[tuple[int, int], tuple[int, int]]] = (),
 ) -> Figure:
     """Plot the alignment of a translation with its source, Calixto et al. (2017), Figure 3b.
 
@@ -60,6 +66,7 @@ def alignment(
         target: target words (T), the rows.
         weights: attention weights (T, S); each row sums to 1 or less.
         gates: image gate of each target word (T), printed after the word.
+        phrases: phrase pairs that are outlined: first source word and the one after the last, and those of the target.
 
     Raises:
         SettingsError: the shapes do not fit, a sentence has no words, or a value is not finite or outside 0 to 1.
@@ -74,6 +81,11 @@ def alignment(
     axes.imshow(cells, cmap=_GREYS, vmin=0, vmax=1, interpolation="none", aspect="auto", clip_on=False)
     axes.hlines(np.arange(1, len(rows)) - 0.5, -0.5, len(columns) - 0.5, "white", linewidth=0.6, clip_on=False)
     axes.vlines(np.arange(1, len(columns)) - 0.5, -0.5, len(rows) - 0.5, "white", linewidth=0.6, clip_on=False)
+    for (left, right), (top, bottom) in phrases:
+        width, height = min(right, len(columns)) - left, min(bottom, len(rows)) - top
+        if min(width, height) > 0:
+            outline = Rectangle((left - 0.5, top - 0.5), width, height, fill=False, edgecolor=COLOURS[1], linewidth=1.4)
+            axes.add_patch(outline).set(clip_on=False, zorder=3)  # above the lines between the cells
     for row, column in np.argwhere(cells >= _MIN_PRINTED):
         weight = float(cells[row, column])
         printed = f"{weight:.2f}".lstrip("0") if weight < 0.995 else "1"

@@ -102,12 +102,16 @@ def _find(by_id: dict[str, Item], name: str, evaluation: Evaluation) -> Item:
 def _plot(
     explanation: Explanation, item: EvaluatedItem, features: Sequence[FeatureSpec], thumbnails: Thumbnails
 ) -> ExplainedSentence:
-    words, gates = explanation.target[:-1], None if explanation.gate is None else explanation.gate[:-1]
+    words, gates = explanation.words, None if explanation.gate is None else explanation.gate[:-1]
     target = " ".join(words) if gates is None else Markup(attention_plots.gate_spans(words, gates))
     chart, width = None, 0.0
     if explanation.alignment is not None and explanation.source:
         figure = attention_plots.alignment(
-            explanation.source, explanation.target, explanation.alignment, gates=explanation.gate
+            explanation.source,
+            explanation.target,
+            explanation.alignment,
+            gates=explanation.gate,
+            phrases=explanation.phrases,
         )
         width = float(figure.get_size_inches()[0])
         chart = Markup(plots.svg(figure, f"Alignment of the words of '{' '.join(words)}' with the source words"))
@@ -125,7 +129,7 @@ def _heat_maps(
     """
     if explanation.image_weights is None or item.image is None:
         return
-    words = explanation.target[:-1][:MAX_HEAT_MAPS]
+    words = explanation.words[:MAX_HEAT_MAPS]
     try:
         weights, film = explanation.image_weights[: len(words)], item.source is None
         panels = attended_panels(Path(item.image), weights, features, side=HEAT_MAP_SIDE, film=film)

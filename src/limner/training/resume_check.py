@@ -10,8 +10,9 @@ from limner.errors import RunError, SettingsError, did_you_mean
 from limner.files import write_text
 from limner.files.structured import read_json_file
 from limner.runs.recipe import Recipe
-from limner.runs.trained_model import ModelConfig
+from limner.runs.trained_model import WEIGHTS, ModelConfig
 from limner.storage.json_text import to_json
+from limner.training.state import find_state
 
 INIT = "to train on with these weights, leave --resume out, add '--init {run}' and name another --out"
 """Remedy where a training cannot be extended."""
@@ -28,11 +29,16 @@ def require_run(out: Path) -> None:
         raise RunError(f"{out}: no such run to resume; leave --resume out to start one{similar}")
 
 
+def has_results(out: Path) -> bool:
+    """Whether a training saved weights or a state in its run directory; one that failed before may start again."""
+    return (out / WEIGHTS).exists() or find_state(out) is not None
+
+
 def claim(out: Path, config: ModelConfig, resume: bool) -> None:
     """Record in a new run directory what is trained there, or check that the recorded training is the same.
 
-    A training may be extended by more epochs, or by more validations without improvement (`patience`): the longer one
-    is recorded.
+    A directory in which a training ended before it saved anything is a new one. A training may be extended by more
+    epochs, or by more validations without improvement (`patience`): the longer one is recorded.
 
     Args:
         out: run directory.
@@ -50,8 +56,8 @@ def claim(out: Path, config: ModelConfig, resume: bool) -> None:
         "init": config.provenance.get("init_sha256"),  # it determines the vocabularies, too
         "image_encoder": config.provenance.get("image_encoder_sha256"),
     }
-    if not recipe_file.exists():
-        if any(not file.name.startswith(".") for file in out.iterdir()):
+    if not recipe_file.exists() or not (resume or has_results(out)):
+        if not recipe_file.exists() and any(not file.name.startswith(".") for file in out.iterdir()):
             raise RunError(f"{out}: expected an empty folder or a Limner run, found other files; name another --out")
         write_text(recipe_file, to_json(current, indent=1))
         return

@@ -1,10 +1,14 @@
 """The cache of compiled functions follows the sources of all functions that are compiled into them."""
 
+import ast
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+
+import limner
 
 pytest.importorskip("numba")
 
@@ -53,3 +57,17 @@ def test_the_cache_is_in_the_folder_of_the_user(tmp_path):
     assert outer_of_1(tmp_path, NUMBA_CACHE_DIR=str(tmp_path / "cache")) == 20
     assert len(caches(tmp_path / "cache")) == 1
     assert not (tmp_path / "__pycache__").exists()
+
+
+def test_compiled_functions_call_those_of_their_own_folder_only():
+    root = Path(limner.__file__).parent
+    trees = {path: ast.parse(path.read_text()) for path in root.rglob("*.py")}
+    compiled = {
+        ".".join(["limner", *path.relative_to(root).with_suffix("").parts]): path
+        for path, tree in trees.items()
+        if any("compiled" in map(ast.unparse, getattr(one, "decorator_list", ())) for one in tree.body)
+    }
+    assert len(compiled) > 10
+    for path in compiled.values():
+        modules = {one.module for one in ast.walk(trees[path]) if isinstance(one, ast.ImportFrom)}
+        assert {compiled[name].parent for name in modules & compiled.keys()} <= {path.parent}

@@ -12,7 +12,8 @@ from limner import cli
 from limner.data.collection import Collection, write_items
 from limner.data.examples import Item, Sentence
 from limner.data.languages import text_pairs
-from limner.errors import FeatureError
+from limner.errors import CollectionError, FeatureError
+from limner.files import locked
 from limner.inference.back_translation import BackTranslationSettings, back_translate, run_name, translate_untranslated
 from limner.runs.trained_model import load_trained_model, sha256
 
@@ -72,6 +73,20 @@ def test_a_second_run_translates_nothing(model, collection):
     back_translate([model], collection, generated_by="run:1")
     again = Collection.open(collection.path)
     assert back_translate([model], again, generated_by="other:2") == (0, 0)
+    assert made_in(collection) == [(*one, "run:1") for one in ALL]
+
+
+def test_a_second_run_removes_what_a_killed_one_has_left(model, collection):
+    back_translate([model], collection, generated_by="run:1")
+    leftover, unfinished = collection.path / ".files.partial-0123abcd", collection.path / "items.lance/.tmp_manifest"
+    leftover.mkdir()
+    (leftover / ".spool.arrow").touch()
+    unfinished.touch()
+    with locked(collection.path, CollectionError):  # another process is writing them
+        back_translate([model], Collection.open(collection.path), generated_by="run:1")
+    assert leftover.exists() and unfinished.exists()
+    back_translate([model], Collection.open(collection.path), generated_by="run:1")
+    assert not leftover.exists() and not unfinished.exists()
     assert made_in(collection) == [(*one, "run:1") for one in ALL]
 
 

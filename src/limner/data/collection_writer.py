@@ -1,8 +1,8 @@
 """Adding items to a collection: they are spooled to disk, merged in chunks, and committed together.
 
 Writes are atomic: a new collection is built in a temporary folder next to its path and renamed, an existing one
-changes by one Lance commit. An interrupted write leaves at most a temporary folder, which the next write removes, and
-data files that no version names, which `limner compact` removes.
+changes by one Lance commit. An interrupted write leaves at most a temporary folder, which the next write or
+`remove_interrupted_writes` removes, and data files that no version names, which `limner compact` removes.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import os
 import shutil
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple, Self
@@ -34,7 +34,7 @@ from limner.errors import CollectionError, system_reason
 from limner.files import LOCK_FILE, locked, open_file
 from limner.progress import Progress
 from limner.storage.ids import RowsById
-from limner.storage.lance_tables import WRITE_ERRORS, remove_unfinished
+from limner.storage.lance_tables import WRITE_ERRORS, remove_unfinished, unfinished
 from limner.storage.names import require_name
 from limner.storage.outputs import require_outside
 from limner.storage.places import is_remote, place, store_errors, this_writer, unreachable
@@ -54,8 +54,7 @@ class CollectionWriter:
     """
 
     def __init__(self, path: Path | str) -> None:
-        path = place(path)
-        self.path = path if is_remote(path) else Path(os.path.abspath(path))
+        self.path = _absolute(path)
         self._stack = ExitStack()
         self._folder = self.path
         self._spool: ItemSpool | None = None
@@ -182,6 +181,28 @@ class CollectionWriter:
         elif len(plan.fresh):
             append_rows(old.table, new, splits)
         return Changes(len(plan.fresh), updated, len(plan.changed) - updated)
+
+
+def remove_interrupted_writes(path: Path | str) -> None:
+    """Remove what interrupted writes have left in a collection, for a command that has nothing more to write.
+
+    A process can be killed after its items are committed and before its temporary folder is removed. What another
+    process is writing, and what cannot be removed, stays.
+    """
+    path = _absolute(path)
+    if is_remote(path):  # whose temporary folders are those of the operating system
+        return
+    if not (_leftovers(path) or _leftovers(path / "files") or unfinished(path / ITEMS)):
+        return
+    with suppress(CollectionError), locked(path, CollectionError):
+        _remove_leftovers(path)
+        _remove_leftovers(path / "files")
+        remove_unfinished(path / ITEMS)
+
+
+def _absolute(path: Path | str) -> Path:
+    path = place(path)
+    return path if is_remote(path) else Path(os.path.abspath(path))
 
 
 class _Plan(NamedTuple):
@@ -327,9 +348,14 @@ def _prefix(path: Path) -> str:
     return f".{path.name}.partial-"
 
 
+def _leftovers(path: Path) -> list[Path]:
+    """Return the temporary folders of writes to `path`, which are next to it."""
+    return list(path.parent.glob(f"{glob.escape(_prefix(path))}*"))
+
+
 def _remove_leftovers(path: Path) -> None:
     """Remove the temporary folders of interrupted writes next to `path`, whose lock the caller holds."""
-    for leftover in path.parent.glob(f"{glob.escape(_prefix(path))}*"):
+    for leftover in _leftovers(path):
         logger.info("%s: removing the temporary folder of an interrupted write", leftover)
         shutil.rmtree(leftover, ignore_errors=True)
 

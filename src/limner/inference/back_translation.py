@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from limner.data.collection import Collection, write_items
+from limner.data.collection_writer import remove_interrupted_writes
 from limner.data.dataset import GenerationInput
 from limner.data.examples import Item, Sentence
 from limner.decoding.settings import DecodingSettings
@@ -89,7 +90,8 @@ def back_translate(
 ) -> BackTranslationCounts:
     """Add machine translations to a collection, in the groups of the sentences they translate.
 
-    Sentences that have a translation are skipped, so an interrupted back-translation can be run again.
+    Sentences that have a translation are skipped, so an interrupted back-translation can be run again, which also
+    removes what the interrupted one has left.
 
     Args:
         models: one translation model, or an ensemble.
@@ -113,6 +115,8 @@ def back_translate(
         if complete:
             write_items(collection.path, _items(complete, lang, generated_by))
         translated, left_out = translated + len(complete), left_out + len(batch) - len(complete)
+    if not translated:
+        remove_interrupted_writes(collection.path)
     return BackTranslationCounts(translated, left_out)
 
 

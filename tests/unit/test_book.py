@@ -10,11 +10,12 @@ from scipy.stats import ttest_1samp, ttest_ind, ttest_rel
 from limner.errors import RunError
 from limner.evaluation.comparison import Contrast
 from limner.metrics.significance import holm
-from limner.reproduce import TABLES, ReproductionSettings, datasets, find_table, reproduce_table
+from limner.reproduce import TABLES, ReproductionSettings, datasets, find_table, listing, reproduce_table
 from limner.reproduce.book import MEASURED, collect, merged, page_names, read_records, render_pages, write_book
 from limner.reproduce.book.record import RowRecord, SeedRecord, TableRecord
 from limner.reproduce.book.verdicts import effects, orders, p_over_seeds
 from limner.reproduce.datasets import evaluated_data_set
+from limner.reproduce.listing import list_tables
 from limner.reproduce.tables import PublishedRow, PublishedTable, TableColumn
 
 PAGES = Path(__file__).parents[2] / "docs" / "reproduction"
@@ -68,6 +69,20 @@ def record(*rows):
         test="a test",
         rows=rows,
     )
+
+
+@pytest.mark.parametrize("ours", ["a-first", "z-last"])
+def test_the_list_has_the_time_on_the_data_of_the_paper_if_it_was_measured(tmp_path, monkeypatch, ours):
+    name = "calixto2017/table1"
+    for collection, dataset, seconds in ((ours, None, 60), ("multi30k", "Multi30k", 7200)):
+        one = record(row("NMT", [5.0]).model_copy(update={"seeds": (SeedRecord(seed=1, scores={}, seconds=seconds),)}))
+        one = one.model_copy(update={"table": name, "collection": collection, "dataset": dataset})
+        (tmp_path / f"{collection}.json").write_text(one.model_dump_json())
+    monkeypatch.setattr(listing, "MEASURED", tmp_path)
+    listed = {one["row"]: one for one in list_tables(name).to_plain()["tables"][0]["rows"]}
+    assert (listed["NMT"]["seconds_of_a_seed"], listed["NMT"]["measured_on"]) == (7200.0, "multi30k")
+    assert "| 2 h 0 min a seed on multi30k\n" in list_tables(name).to_markdown()
+    assert (listed["PBSMT"]["seconds_of_a_seed"], listed["PBSMT"]["measured_on"]) == (None, None)
 
 
 def test_the_order_of_rows_names_the_swapped_pairs():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -35,6 +35,16 @@ class TableList(NamedTuple):
             "tables": [_entry(table) for table in self.tables],
             "figures": [figure._asdict() for figure in self.figures],
         }
+
+
+class TrainingTime(NamedTuple):
+    """Measured training time of a row."""
+
+    row: str
+    seconds: float
+    """Mean over the seeds."""
+    collection: str
+    """Collection that it was trained on."""
 
 
 def list_tables(name: str | None) -> TableList:
@@ -71,28 +81,36 @@ def _entry(table: PublishedTable | PropertyTable) -> dict[str, Any]:
         rows = [_row(row.name, None if row.recipe is None else [], {"": list(row.published)}) for row in table.rows]
         return {"table": table.name, "title": table.title, "data": "no collection", "columns": columns, "rows": rows}
     shown = [column for column in table.columns if any(column.score in _scores(row) for row in table.rows)]
-    seconds = {
-        row.row: sum(seed.seconds for seed in row.seeds) / len(row.seeds)
-        for record in read_records(MEASURED)
-        if record.table == table.name
-        for row in record.rows
-    }
+    times = {time.row: time for time in _times(table)}
     return {
         "table": table.name,
         "title": table.title,
         "data": table.needs,
         "columns": [column.label for column in shown],
-        "rows": [_row(row.name, _needs(row, table), _figures(row, shown), seconds.get(row.name)) for row in table.rows],
+        "rows": [_row(row.name, _needs(row, table), _figures(row, shown), times.get(row.name)) for row in table.rows],
     }
 
 
+def _times(table: PublishedTable) -> Iterator[TrainingTime]:
+    """Training times of the book; of several for a row, the last is that on the data of the paper, if there is one."""
+    records = [record for record in read_records(MEASURED) if record.table == table.name]
+    for record in sorted(records, key=lambda record: record.dataset in table.datasets):
+        for row in record.rows:
+            yield TrainingTime(row.row, sum(seed.seconds for seed in row.seeds) / len(row.seeds), record.collection)
+
+
 def _row(
-    name: str, needs: list[str] | None, published: dict[str, list[str]], seconds: float | None = None
+    name: str, needs: list[str] | None, published: dict[str, list[str]], time: TrainingTime | None = None
 ) -> dict[str, Any]:
     """A row as plain values; `needs` is None for a system that is not trained."""
-    time = None if seconds is None else round(seconds, 1)
-    trained = needs is not None
-    return {"row": name, "trained": trained, "needs": needs or [], "published": published, "seconds_of_a_seed": time}
+    return {
+        "row": name,
+        "trained": needs is not None,
+        "needs": needs or [],
+        "published": published,
+        "seconds_of_a_seed": None if time is None else round(time.seconds, 1),
+        "measured_on": None if time is None else time.collection,
+    }
 
 
 def _needs(row: PublishedRow, table: PublishedTable) -> list[str] | None:
@@ -145,5 +163,5 @@ def _line(row: dict[str, Any]) -> str:
         f"{' '.join(scores)}{f' ({dataset})' if dataset else ''}" for dataset, scores in row["published"].items()
     ]
     time = row["seconds_of_a_seed"]
-    measured = [] if time is None else [f"{duration(time)} a seed"]
+    measured = [] if time is None else [f"{duration(time)} a seed on {row['measured_on']}"]
     return " | ".join([row["row"], *row["needs"], *figures, *measured])

@@ -163,6 +163,14 @@ def test_the_test_the_samples_and_the_correction_are_named(run_of):
     assert "hierarchical t-test over runs (2, 2) and 40 segments" in text and "not sampled" not in text
 
 
+def test_runs_of_equal_outputs_say_nothing_about_the_seeds_of_one_run(run_of):
+    counted = [run_of(f"counted-{seed}", evaluation(written(9))) for seed in (1, 2)]
+    result = compare([counted, [run_of("trained", evaluation(written(5)))]], settings=QUICK)
+    assert result.signature == "ar:200|samples:1000|seed:1|segments:40|correction:none"
+    assert "seeds were not sampled" in "\n".join(result.explanation)
+    assert {one.over_runs for one in result.contrasts} == {False}
+
+
 def test_p_values_of_several_pairs_are_adjusted_by_metric(three):
     result = compare(three, settings=QUICK)
     for metric in QUICK.metrics:

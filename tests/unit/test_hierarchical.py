@@ -69,6 +69,17 @@ def test_runs_of_one_system_may_vary_more_if_there_are_equally_many_of_both(runs
     assert 0.03 < rate_outside(one.interval(0.05) for one in tested) < 0.07
 
 
+def test_a_system_without_random_choices_says_nothing_about_the_variance_of_one_run():
+    random = np.random.default_rng(4)
+    counted, trained = run_scores(np.repeat(outputs(random, 1), 3, axis=0)), run_scores(outputs(random, 1))
+    for pair in ((counted, trained), (trained, counted)):
+        difference = HierarchicalDifference.of(*pair)
+        assert (difference.freedom, difference.between_runs) == (0, 0)
+        assert difference.interval(0.05) == pytest.approx(tuple(np.quantile(difference.samples, (0.025, 0.975))))
+        with pytest.raises(SettingsError, match="two or more runs of a system that is not deterministic"):
+            _ = difference.p
+
+
 @pytest.mark.parametrize("runs", [2, 3])
 def test_a_system_without_random_choices_has_no_variance_between_runs(runs):
     random, tested = np.random.default_rng(17), []

@@ -205,6 +205,7 @@ def _contrasts(
                 p=p,
                 adjusted_p=p,
                 interval=difference.interval(settings.level),
+                over_runs=difference.freedom > 0,
             )
         )
     return adjust(contrasts)

@@ -89,6 +89,9 @@ class Contrast(Record):
     """p-value adjusted by Holm's method for all pairs of systems that are compared by the metric."""
     interval: Interval
     """Interval of the difference with a confidence of 1 - level, not adjusted."""
+    over_runs: bool | None = None
+    """Whether the test is over runs and segments, not over the segments of one run alone; None in records of older
+    versions."""
 
 
 class Comparison(Record):
@@ -116,12 +119,22 @@ class Comparison(Record):
     def signature(self) -> str:
         """Tests, numbers of trials, samples and segments, and correction."""
         runs = [len(system.runs) for system in self.systems]
-        tests = [f"ar:{self.settings.trials}"] if runs.count(1) > 1 else []
+        tests = [f"ar:{self.settings.trials}"] if self._is_over_one_run else []
         same = "|same runs" if len({system.runs for system in self.systems}) == 1 else ""
-        tests += [f"hierarchical-t:cochran-cox|runs:{'+'.join(map(str, runs))}{same}"] if max(runs) > 1 else []
+        tests += [f"hierarchical-t:cochran-cox|runs:{'+'.join(map(str, runs))}{same}"] if self._is_over_runs else []
         correction = f"holm:{self.pairs}" if self.pairs > 1 else "correction:none"
         sampling = f"samples:{self.settings.samples}|seed:{self.settings.seed}|segments:{self.segments}"
         return "|".join([*tests, sampling, correction])
+
+    @property
+    def _is_over_one_run(self) -> bool:
+        """Whether some differences are tested over the segments of one run of each system."""
+        return any(one.over_runs is False for one in self.contrasts)
+
+    @property
+    def _is_over_runs(self) -> bool:
+        """Whether some differences are tested over runs and segments."""
+        return any(one.over_runs for one in self.contrasts)
 
     @property
     def explanation(self) -> list[str]:
@@ -131,12 +144,12 @@ class Comparison(Record):
         better = ", ".join(f"{dagger} better than {system.name}" for dagger, system in named)
         over = counted(self.segments, "segment")
         tests = []
-        if runs.count(1) > 1:
+        if self._is_over_one_run:
             tests.append(
                 f"approximate randomisation, {counted(settings.trials, 'trial')} over {over}; one run of a system, so "
                 "that seeds were not sampled: another seed may give another result"
             )
-        if max(runs) > 1:
+        if self._is_over_runs:
             tests.append(
                 f"hierarchical t-test over runs ({', '.join(map(str, runs))}) and {over}, quantiles of Cochran and Cox"
             )

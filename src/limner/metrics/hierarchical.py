@@ -12,7 +12,7 @@ within systems and segments as cases. The quantile of the sum of both is that of
 quantiles of the two parts, weighted by their variances. It keeps the level with two runs, where the approximation of
 Satterthwaite does not. Two systems that are evaluations of the same runs, such as two ways of decoding, are compared
 run by run. A system with one run has no variance between runs that could be estimated: its interval is that of the
-bootstrap over segments, for this run alone.
+bootstrap over segments, for this run alone, and so is that of its difference from a deterministic system.
 """
 
 from __future__ import annotations
@@ -107,10 +107,10 @@ class HierarchicalDifference(NamedTuple):
     difference: float
     """Mean score of the first system minus that of the second."""
     between_runs: float
-    """Variance of the difference by the choice of runs; 0 if both systems have one run."""
+    """Variance of the difference by the choice of runs; 0 if it cannot be estimated."""
     freedom: int
     """Degrees of freedom of the variance between runs: the number of runs of both systems minus two; that of one minus
-    one if the systems are compared run by run, or the other is deterministic."""
+    one if the systems are compared run by run, or the other is deterministic. 0 if the variance cannot be estimated."""
     between_segments: float
     """Variance of the difference by the choice of segments."""
     samples: NDArray[np.float64]
@@ -122,7 +122,8 @@ class HierarchicalDifference(NamedTuple):
 
         The variance between runs is taken to be the same for both systems and is pooled: with two runs each, a variance
         of each system would have one degree of freedom. With equally many runs of both the level holds without this
-        assumption; with few runs of the system that varies more it does not. A deterministic system has no variance.
+        assumption; with few runs of the system that varies more it does not. A deterministic system has no variance,
+        so that it says nothing about that of a system with one run.
 
         Args:
             a: scores of the first system.
@@ -135,7 +136,7 @@ class HierarchicalDifference(NamedTuple):
             by_run = RunScores(a.values - b.values, a.samples - b.samples)
             return cls(by_run.mean, *_variance_of_mean(by_run), _variance_between_segments(by_run), samples)
         varying = [one for one in (a, b) if not one.is_deterministic]
-        if len(varying) == 1 and len(varying[0].values) > 1:
+        if len(varying) == 1:
             between_runs, freedom = _variance_of_mean(varying[0])
         else:
             between_runs, freedom = _pooled_variance(a.values, b.values)
@@ -159,10 +160,11 @@ class HierarchicalDifference(NamedTuple):
         """Two-sided p-value: the level at which the interval ends at 0.
 
         Raises:
-            SettingsError: both systems have one run, whose outputs `approximate_randomisation` compares.
+            SettingsError: the variance between runs cannot be estimated; `approximate_randomisation` compares the
+                outputs of one run of each system.
         """
         if not self.freedom:
-            raise SettingsError("expected two or more runs of a system, found one run of each")
+            raise SettingsError("expected two or more runs of a system that is not deterministic")
         distance = float(abs(self.difference))
         variances = self.between_runs, self.freedom, self.between_segments
         if distance == 0:
@@ -182,9 +184,9 @@ def _percentiles(samples: NDArray[np.float64], level: float) -> Interval:
 
 
 def _variance_of_mean(runs: RunScores) -> tuple[float, int]:
-    """Variance of the mean score by the choice of runs, and its degrees of freedom."""
+    """Variance of the mean score by the choice of runs, and its degrees of freedom; 0 and 0 for one run."""
     count = len(runs.values)
-    return float(runs.values.var(ddof=1)) / count, count - 1
+    return (float(runs.values.var(ddof=1)) / count if count > 1 else 0.0), count - 1
 
 
 def _pooled_variance(a: NDArray[np.float64], b: NDArray[np.float64]) -> tuple[float, int]:

@@ -16,7 +16,7 @@ from limner.reproduce.tables import PublishedRow, PublishedTable, RowResult, by_
 from limner.runs.records import Record
 
 FILE = "significance.json"
-TEST = "hierarchical t-test, 2: evaluations of the same runs are compared run by run"
+TEST = "hierarchical t-test, 3: a deterministic system says nothing about the variance of one run"
 """The test and its version: a stored comparison of another one is made again."""
 
 logger = logging.getLogger(__name__)

@@ -1,12 +1,15 @@
 """The reproduction book: records of reproduced tables, verdicts by hand-worked rules, and the committed pages."""
 
 import hashlib
+import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 from scipy.stats import ttest_1samp, ttest_ind, ttest_rel
+from typer.testing import CliRunner
 
+from limner.cli import app
 from limner.errors import RunError
 from limner.evaluation.comparison import Contrast
 from limner.metrics.significance import holm
@@ -37,6 +40,10 @@ TABLE = PublishedTable(
     rows=(published("a", 20.0, 15.0), published("b", 18.0, 16.0, "a"), published("c", 17.0, 16.0, "a", "b")),
     notes="Notes.",
 )
+
+
+KIROS = {"table": "kiros2014/table1"}
+"""A published table, whose order of rows a merged record has."""
 
 
 def row(name, perplexities, bleus=(), contrasts=()):
@@ -107,11 +114,30 @@ def test_a_swap_is_significant_if_the_seeds_tell_the_rows_apart(spread, is_signi
     assert swap.p == pytest.approx(expected)
 
 
+def test_swaps_of_a_score_are_one_family_of_tests_and_agree_with_the_effects():
+    table = TABLE._replace(rows=tuple(row._replace(baselines=()) for row in TABLE.rows))
+    values = {"a": [17.0, 17.3, 16.7], "b": [18.0, 18.4, 17.9], "c": [20.0, 20.2, 19.7]}  # the opposite order
+    made = record(*(row(name, one) for name, one in values.items()))
+    pairs = (("b", "a"), ("c", "a"), ("c", "b"))
+    adjusted = holm([ttest_ind(values[one], values[other]).pvalue for one, other in pairs])
+    (order,) = orders(table, made)
+    assert {(one.better, one.worse): one.p for one in order.swapped} == pytest.approx(
+        dict(zip(pairs, adjusted, strict=True))
+    )
+    compared = row("b", values["b"], contrasts=(contrast("a", "perplexity", 1.0, 0.2),))
+    made = record(row("a", values["a"]), compared, row("c", values["c"]))
+    (order,) = orders(TABLE, made)
+    of_effects = {(one.row, one.baseline): one.p for one in effects(TABLE, made)}
+    assert {(one.better, one.worse): one.p for one in order.swapped} == of_effects
+    assert not next(one for one in order.swapped if one.worse == "a" and one.better == "b").is_significant
+
+
 def test_equal_scores_have_no_order_and_no_direction():
     made = record(row("a", [20]), row("b", [20]))
     (order,) = orders(TABLE, made)
     (effect,) = effects(TABLE, made)
-    assert (order.tau, order.swapped, effect.verdict) == (None, (), "no difference with us")
+    assert (order.tau, order.swapped, effect.verdict) == (None, (), "no difference in our runs")
+    assert (order.pairs, order.ties) == (1, 1)
 
 
 @pytest.mark.parametrize("seeds", [(2, 2), (2, 3), (3, 3), (3, 5)])
@@ -128,7 +154,7 @@ def test_a_row_without_variance_is_a_constant_for_the_other(seeds):
     found = [p_over_seeds([0.0] * seeds, random.normal(size=seeds).tolist()) for _ in range(1000)]
     assert 0.03 < np.mean([p < 0.05 for p in found]) < 0.07
     assert p_over_seeds([20.1] * 3, [20.0, 21.0, 22.0]) == pytest.approx(ttest_1samp([20.0, 21.0, 22.0], 20.1).pvalue)
-    assert (p_over_seeds([20.1] * 3, [20.0] * 3), p_over_seeds([20.1] * 3, [20.1] * 3)) == (0, 1)
+    assert p_over_seeds([20.1] * 3, [20.0] * 3) is None  # the seeds tell nothing about two constants
 
 
 def test_rows_that_are_evaluations_of_the_same_runs_are_compared_run_by_run():
@@ -160,6 +186,104 @@ def test_effects_of_metrics_have_the_p_of_the_record():
         effect = next(one for one in effects(TABLE, record(row("a", [30], [20.0]), compared)) if one.column == BLEU)
         assert (effect.row, effect.baseline, effect.p, effect.verdict) == ("b", "a", p, verdict)
         assert (effect.ours, effect.published) == (pytest.approx(difference), 1.0)
+
+
+def test_a_difference_that_the_paper_does_not_mark_agrees_if_it_is_not_significant():
+    marked = published("b", 18.0, 16.0, "a")._replace(published_marks={"Theirs": {"perplexity": "†"}})
+    plain = published("c", 17.0, 16.0, "a", "b")
+    table = TABLE._replace(rows=(published("a", 20.0, 15.0), marked, plain))
+    for p, of_c in ((0.2, "not significant in both"), (0.001, "same direction, significant in ours alone")):
+        compared = [row(name, [18.0], contrasts=(contrast("a", "perplexity", -2.0, p),)) for name in "bc"]
+        found = {one.row: one for one in effects(table, record(row("a", [20.0]), *compared)) if one.baseline == "a"}
+        assert [found[name].in_the_paper for name in "bc"] == ["significant", "not marked"]
+        assert found["b"].verdict == ("same effect" if p < 0.05 else "same direction, not significant")
+        assert found["c"].verdict == of_c
+        assert [found[name].dagger for name in "bc"] == (["†", "†"] if p < 0.05 else ["", ""])  # lower is better
+    worse = effects(
+        table, record(row("a", [17.0]), row("b", [20.0], contrasts=(contrast("a", "perplexity", 3, 0.001),)))
+    )
+    assert (worse[0].verdict, worse[0].dagger) == ("opposite effect", "")
+    untested = effects(TABLE, record(row("a", [20.0]), row("b", [18.0])))
+    assert [one.in_the_paper for one in untested] == ["not tested"]
+
+
+def test_the_page_marks_our_scores_and_names_what_was_not_tested():
+    name = "calixto2017/table1"
+
+    def made(*compared):
+        rows = [row(one, [5.0] * 2, [20.0, 20.2]) for one in ("NMT", "PBSMT")]
+        rows.append(row("NMT_SRC+IMG", [5.0] * 2, [25.0, 25.2], compared))
+        return record(*(rows if compared else rows[:1])).model_copy(update={"table": name})
+
+    pairs = tuple(contrast(baseline, "bleu4", 5.0, p) for baseline, p in (("NMT", 0.2), ("PBSMT", 0.001)))
+    page = render_pages([made(*pairs)])["calixto2017.md"]
+    assert "| **25.1** ± 0.1‡ |" in page
+    assert "- Baselines of NMT, PBSMT, NMT_SRC+IMG: NMT and PBSMT." in page and "- Not tested" not in page
+    alone = render_pages([made()])["calixto2017.md"]
+    assert "- Not tested, because these rows were not reproduced on this collection: PBSMT." in alone
+
+
+def test_settings_that_all_rows_share_are_listed_once():
+    rows = [row(name, [20]) for name in ("LBL", "MLBL-B", "MLBL-F")]
+    rows = [one.model_copy(update={"differences": ("a=1", f"b={n // 2}")}) for n, one in enumerate(rows)]
+    page = render_pages([record(*rows).model_copy(update=KIROS)])["kiros2014.md"]
+    listed = page[page.index("**Settings that differ**") :].splitlines()[2:5]
+    assert listed == [
+        "- all rows: `a=1`",
+        "- LBL, MLBL-B (recipes `test`): `b=0`",
+        "- MLBL-F (recipes `test`): `b=1`",
+    ]
+
+
+def test_pages_have_the_tables_in_order_and_the_notes_of_those_that_were_not_reproduced():
+    pages = render_pages([])
+    places = [pages["mao2015.md"].index(f", Table {number}:") for number in range(1, 9)]
+    assert places == sorted(places)
+    for name, table in TABLES.items():
+        page = pages[f"{name.split('/')[0]}.md"]
+        assert table.notes in page and f"limner reproduce {name} --collection COLLECTION" in page
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"rows": []}, "rows"),
+        ({"table": "gone/table"}, "unknown table 'gone/table'"),
+        ({"rows": ["Ours-x"]}, "row 'Ours-x' is not in kiros2014/table1"),
+        ({"rows": ["LBL", "LBL"]}, "row 'LBL' is there twice"),
+        ({"seeds": []}, "seeds"),
+        ({"signatures": {}}, "row 'LBL' has no signature of perplexity"),
+        ({"scores": {"perplexity": "NaN"}}, "row 'LBL': perplexity is not a number"),
+        ({"p": 7}, "less than or equal to 1"),
+    ],
+)
+def test_damaged_records_are_refused_by_name(tmp_path, change, message):
+    compared = row("LBL", [20], contrasts=(contrast("MLBL-B", "bleu4", 1.0, 0.5),))
+    plain = record(compared).model_copy(update=KIROS).model_dump(mode="json")
+    one = plain["rows"][0]
+    one["signatures"] = {"perplexity": "tokens:1"}
+    for key, value in change.items():
+        match key:
+            case "rows":
+                plain["rows"] = [{**one, "row": name} for name in value]
+            case "table":
+                plain[key] = value
+            case "scores":
+                one["seeds"][0]["scores"] = value
+            case "p":
+                one["contrasts"][0]["p"] = value
+            case _:
+                one[key] = value
+    (tmp_path / "record.json").write_text(json.dumps(plain))
+    with pytest.raises(RunError, match=rf"record\.json: .*{message}"):
+        read_records(tmp_path)
+
+
+def test_a_folder_of_records_that_does_not_exist_leaves_the_pages(tmp_path):
+    run = CliRunner().invoke(app, ["book", "--records", str(tmp_path / "nowhere"), "--out", str(tmp_path / "pages")])
+    assert run.exit_code != 0 and not (tmp_path / "pages").exists()
+    with pytest.raises(RunError, match=r"nowhere: expected a folder of records; 'limner book TABLE"):
+        read_records(tmp_path / "nowhere")
 
 
 def test_pairs_tested_over_sentences_and_over_seeds_are_one_family():
@@ -241,15 +365,22 @@ def test_the_record_of_a_reproduction_has_what_a_page_shows(tiny, tmp_path):
         "evaluation.prefix_words=1",
         "decoding.max_length=8",
     }
-    made.save(tmp_path / "records" / f"{made.name}.json")
-    assert read_records(tmp_path / "records") == [made]
+    written = CliRunner().invoke(
+        app,
+        [
+            "book",
+            *[str(tmp_path / "out")] * 2,
+            "--records",
+            str(tmp_path / "records"),
+            "--out",
+            str(tmp_path / "pages"),
+        ],
+    )
+    assert written.exit_code == 0, written.output
+    assert read_records(tmp_path / "records") == [made]  # a folder that is given twice is there once
     page = render_pages([made])["kiros2014.md"]
     assert f"**{made.rows[0].seeds[0].scores['perplexity']:.2f}** ± 0.00" in page and "`text.min_count=1`" in page
     assert page.count("| none |") == sum(one.recipe is not None for one in table.rows) - 2
-
-
-KIROS = {"table": "kiros2014/table1"}
-"""A published table, whose order of rows a merged record has."""
 
 
 def test_rows_that_were_measured_earlier_are_kept():
@@ -312,6 +443,16 @@ def test_records_of_other_data_are_not_merged():
 
 def test_a_folder_without_rows_is_refused(tmp_path):
     with pytest.raises(RunError, match="expected the folder of 'limner reproduce'"):
+        collect(tmp_path)
+
+
+def test_a_folder_with_rows_of_two_tables_is_refused(tiny, tmp_path):
+    changes = ("text.min_count=1", "evaluation.skip_words=0", "evaluation.samples=2", "evaluation.prefix_words=1")
+    settings = ReproductionSettings(rows=("Back-off GT2",), overrides=changes)
+    reproduce_table(find_table("kiros2014/table1"), tiny, tmp_path, settings=settings, command="it")
+    stored = json.loads((tmp_path / "rows" / "back-off-gt2.json").read_text())
+    (tmp_path / "rows" / "other.json").write_text(json.dumps({**stored, "table": "mao2015/table8"}))
+    with pytest.raises(RunError, match=r"rows of a table, found rows of kiros2014/table1 and mao2015/table8"):
         collect(tmp_path)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -11,6 +11,9 @@ from limner.cli.app import MORE, app
 from limner.cli.options import JsonOption
 from limner.cli.terminal import echo, print_json
 from limner.storage.outputs import claim_folder
+
+if TYPE_CHECKING:
+    from limner.reproduce.book.record import TableRecord
 
 TablesArgument = Annotated[
     list[Path] | None,
@@ -41,19 +44,28 @@ def book(
 
     Example: `limner book runs/table1 --out book`
     """
-    from limner.reproduce.book import MEASURED, collect, merged, page_names, read_records, write_book
+    from limner.reproduce.book import page_names, write_book
 
     index, *papers = page_names()
     claim_folder(out, "--out", records={index: papers[0], **dict.fromkeys(papers, index)})
-    collected = [collect(folder) for folder in tables or ()]
-    if records is not None:
-        before = {record.name: record for record in read_records(records)}
-        for record in collected:
-            older = before.get(record.name)
-            (record if older is None else merged(older, record)).save(records / f"{record.name}.json")
-    stored = read_records(records) if records is not None else read_records(MEASURED) if not tables else collected
-    pages = write_book(stored, out)
+    collected = _collect(tables or [], records)
+    pages = write_book(collected, out)
     if as_json:
-        print_json({"tables": [record.name for record in stored], "pages": [str(page) for page in pages]})
+        print_json({"tables": [record.name for record in collected], "pages": [str(page) for page in pages]})
         return
     echo(f"{', '.join(str(page) for page in pages)}")
+
+
+def _collect(tables: list[Path], folder: Path | None) -> list[TableRecord]:
+    """Collect the records of tables, added to those of a folder; without either, those measured with Limner."""
+    from limner.reproduce.book import MEASURED, collect, merged, read_records
+
+    if not tables:
+        return read_records(folder or MEASURED)
+    stored = {record.name: record for record in read_records(folder)} if folder and folder.exists() else {}
+    for record in map(collect, tables):
+        older = stored.get(record.name)
+        stored[record.name] = record if older is None else merged(older, record)
+        if folder is not None:
+            stored[record.name].save(folder / f"{record.name}.json")
+    return [stored[name] for name in sorted(stored)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Self
+from typing import Annotated, Self
 
 import numpy as np
 from pydantic import Field, model_validator
@@ -75,6 +75,9 @@ class SystemScore(Record):
         return float(np.std(self.values, ddof=1)) if len(self.values) > 1 else None
 
 
+Probability = Annotated[float, Field(ge=0, le=1)]
+
+
 class Contrast(Record):
     """Difference between a system and a baseline by a metric."""
 
@@ -83,9 +86,9 @@ class Contrast(Record):
     metric: str
     difference: float
     """Mean score of the system minus that of the baseline."""
-    p: float
+    p: Probability
     """Two-sided p-value."""
-    adjusted_p: float
+    adjusted_p: Probability
     """p-value adjusted by Holm's method for all pairs of systems that are compared by the metric."""
     interval: Interval
     """Interval of the difference with a confidence of 1 - level, not adjusted."""

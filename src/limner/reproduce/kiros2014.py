@@ -79,10 +79,11 @@ TABLE_1 = PublishedTable(
         "Descriptions of IAPR TC-12 are whole, with ';' as a token ('limner import iapr --descriptions whole'). "
         "Perplexity is computed from word 6 on, without descriptions of fewer than 8 words. BLEU is that of sampled "
         "descriptions that start with the first five words of the reference and have its length, without these five "
-        "words: mean and standard deviation of ten samples (fewer with a budget). -R: the same model with shuffled "
-        "images. Areas are those under the curves of Figure 2, in percent; for I→T among the descriptions of the 100 "
-        "nearest images, where a random order has more than 50 if an image has several descriptions (see the "
-        "signature). bow scores a description by the mean probability of its words; its perplexity is that of words "
-        "drawn independently from this distribution."
+        "words: the mean of ten samples (fewer with a budget). Our log-bilinear models start from random word "
+        "embeddings, like the paper's row 'LBL, random word initialisation'; its other rows start from pre-trained "
+        "ones. -R: the same model with shuffled images. Areas are those under the curves of Figure 2, in percent; "
+        "for I→T among the descriptions of the 100 nearest images, where a random order has more than 50 if an "
+        "image has several descriptions (see the signature). bow scores a description by the mean probability of "
+        "its words; its perplexity is that of words drawn independently from this distribution."
     ),
 )

@@ -6,17 +6,16 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-import numpy as np
-
 from limner.files import write_text
 from limner.metrics.base import format_value
 from limner.report.provenance import duration
 from limner.reproduce import PROPERTY_TABLES, TABLES
-from limner.reproduce.book.record import RowRecord, TableRecord
-from limner.reproduce.book.verdicts import Effect, Order, Swap, effects, is_better, mean_of, orders, values_of
+from limner.reproduce.book.record import TableRecord
+from limner.reproduce.book.score_table import legend, score_table
+from limner.reproduce.book.verdicts import Effect, Order, Swap, effects, is_better, mean_of, orders
 from limner.reproduce.ensembles import is_ensemble, with_ensembles
 from limner.reproduce.figures import PLACEHOLDERS, figures_of
-from limner.reproduce.tables import PublishedRow, PublishedTable, TableColumn
+from limner.reproduce.tables import PublishedTable
 
 PAPERS = {
     "kiros2014": "Kiros et al. (2014)",
@@ -29,6 +28,7 @@ PAPERS = {
     "johnson2016": "Johnson et al. (2016)",
 }
 """Titles of the pages by the first part of the names of tables."""
+EFFECT_COLUMNS = "row|against|score|data of the paper|published|in the paper|ours|p (Holm)|level|test over|verdict"
 INDEX = "index.md"
 INCOMPLETE_METEOR = "|modules:exact,stem|"
 """Part of the signature of METEOR in a language whose paraphrases are missing, which the published METEOR has."""
@@ -36,20 +36,22 @@ WRITTEN_BY = "This page is written by `limner book` from the records of `limner 
 HOW_TO_READ = """Each row has the scores of the paper and ours: mean ± standard deviation over the seeds.
 
 - **Order** compares how the published scores and ours sort the rows: Kendall's τ-b, and the pairs of rows that are
-  swapped. Pairs in order are those of all scores and data sets of the paper, and include rows that are equal with us. A
-  swap is significant if Student's t-test over the seeds of the two rows has p < 0.05, not adjusted; other swaps may be
-  noise.
+  swapped. Pairs in order are those of all scores and data sets of the paper. p-values of swaps are those of the effect,
+  if the pair is one, and else of Student's t-test over the seeds, for all pairs of a score adjusted by Holm's method; a
+  swap is significant if p < 0.05. Other swaps may be noise. Two rows without a random component are not tested.
 - **Effects** are the differences of a row from its baselines; † and ‡ mark those that the paper found significant.
   p-values are those of the test over sentences and seeds that the page names, where both rows were reproduced together
   and the score is a metric of sentences, and else those of Student's t-test over the seeds; all of a score are adjusted
   together by Holm's method. Rows that are evaluations of the same runs are compared run by run. An effect is the same
-  if it has the direction of the paper and is significant, and opposite if it is significant in the other direction.
-  With one seed a row the test is over sentences alone: it compares two runs, and says nothing about other seeds. The
-  counts have an effect once that several data sets of the paper share.
-- **Values** are compared on the data set of the paper only, without METEOR of languages whose synonyms or paraphrases
-  are not in the data of our METEOR.
+  if it has the direction of the paper and is significant, and opposite if it is significant in the other direction. A
+  difference that the paper does not mark, in a score that it marks elsewhere, agrees with ours if both are not
+  significant. With one seed a row the test is over sentences alone: it compares two runs, and says nothing about other
+  seeds. The counts have an effect once that several data sets of the paper share.
+- **Values** are compared on the test items of the paper only, without METEOR of languages whose synonyms or paraphrases
+  are not in the data of our METEOR. Training and validation data may differ; the page has the number of sentences.
 - **Times** are those of the training steps by the clock, with whatever else the machine computed, and in parentheses
-  the processor time, summed over threads, where it was recorded.
+  the processor time, summed over threads, where it was recorded. Runs from which rows are initialised are not counted.
+- [Reproducing tables](../reproduce.md#the-runs-of-the-book) has the commands that made the collections and these runs.
 """
 
 
@@ -72,17 +74,25 @@ def render_pages(records: Sequence[TableRecord]) -> dict[str, str]:
     """Render the page of every paper that has tables, and an index, by file name."""
     pages = {INDEX: _index(records)}
     for paper, title in PAPERS.items():
-        tables = [table for name, table in TABLES.items() if name.startswith(f"{paper}/")]
+        names = sorted(name for name in (*TABLES, *PROPERTY_TABLES) if name.startswith(f"{paper}/"))
         lines = [f"# {title}", "", WRITTEN_BY, ""]
-        lines += [line for name in PROPERTY_TABLES if name.startswith(f"{paper}/") for line in _properties(name)]
-        for table in tables:
-            own = [record for record in records if record.table == table.name]
-            lines += [f"## {table.title}", ""]
-            lines += [line for record in own for line in _record(_shown(table, record), record)]
-            lines += [] if own else _not_trained(table)
+        lines += [line for name in names for line in _table(name, records)]
         lines += _figures(paper)
         pages[f"{paper}.md"] = "\n".join(lines).rstrip() + "\n"
     return pages
+
+
+def _table(name: str, records: Sequence[TableRecord]) -> Iterator[str]:
+    """Lines about a table: all its reproductions, or what it needs."""
+    if name in PROPERTY_TABLES:
+        yield from (PROPERTY_TABLES[name].to_markdown().replace("# ", "## ", 1).rstrip(), "")
+        return
+    table, own = TABLES[name], [record for record in records if record.table == name]
+    yield from (f"## {table.title}", "")
+    for record in own:
+        yield from _record(_shown(table, record), record)
+    if not own:
+        yield from _not_trained(table)
 
 
 def _index(records: Sequence[TableRecord]) -> str:
@@ -101,13 +111,21 @@ def _summary(table: PublishedTable, record: TableRecord) -> Iterator[str]:
     rows = [row for row in record.rows if not is_ensemble(row.row)]
     yield f"{len(rows)} of {sum(row.recipe is not None for row in table.rows)}"
     yield " to ".join(dict.fromkeys(str(one([len(row.seeds) for row in rows])) for one in (min, max)))
-    found = list(orders(table, record))
-    pairs, swaps = sum(order.pairs for order in found), [swap for order in found for swap in order.swapped]
-    significant = f"; {sum(swap.is_significant for swap in swaps)} of {len(swaps)} swaps significant" if swaps else ""
-    yield f"{pairs - len(swaps)} of {pairs}{significant}" if pairs else "–"
+    yield _summary_of_orders(list(orders(table, record)))
     yield "; ".join(f"{number} {verdict}" for verdict, number in _counts(effects(table, record))) or "–"
-    seeds = [(seed.run or f"{row.row} {seed.seed}", seed.seconds) for row in rows for seed in row.seeds]
-    yield duration(sum(dict(seeds).values()))  # rows that share a run are trained once
+    # Rows that share a run are trained once; runs of the same name in the folders of two commands differ in their time.
+    trained = {(seed.run or row.row, seed.seed, seed.seconds) for row in rows for seed in row.seeds}
+    yield duration(sum(seconds for _, _, seconds in trained))
+
+
+def _summary_of_orders(found: Sequence[Order]) -> str:
+    pairs, ties = sum(order.pairs for order in found), sum(order.ties for order in found)
+    swaps = [swap for order in found for swap in order.swapped]
+    if not pairs:
+        return "–"
+    equal = f"; {ties} equal" if ties else ""
+    significant = f"; {sum(swap.is_significant for swap in swaps)} of {len(swaps)} swaps significant" if swaps else ""
+    return f"{pairs - ties - len(swaps)} of {pairs}{equal}{significant}"
 
 
 def _shown(table: PublishedTable, record: TableRecord) -> PublishedTable:
@@ -120,66 +138,20 @@ def _record(table: PublishedTable, record: TableRecord) -> Iterator[str]:
     yield from (f"### On {record.collection}", "")
     paper = ", ".join(table.datasets) or "no published figures"
     sentences = ", ".join(sorted({f"{row.training_sentences:,}" for row in record.rows if row.training_sentences}))
-    same = " (the same data set)" if record.dataset in table.datasets else ""
+    same = f" (the test items of {record.dataset})" if record.dataset in table.datasets else ""
     yield f"- Data of the paper: {paper}. Ours: {record.collection}{same}, {sentences} training sentences,"
     yield f"  {record.items:,} items of split '{record.split}', fingerprint {record.fingerprint[:12]}."
     versions = ", ".join(f"{name} {version}" for name, version in record.versions.items())
     yield f"- Hardware: {'; '.join(record.machines)}. Versions: {versions}."
     yield from ("", "```bash", *record.commands, "```", "")
-    yield from _scores(table, record.rows)
-    yield from ("", table.notes, "")
+    found = effects(table, record)
+    yield from score_table(table, record.rows, found)
+    yield from ("", table.notes, "", *legend(table, record))
     yield from _differences(record)
     yield from _orders(list(orders(table, record)))
-    yield from _effects(effects(table, record), record)
+    yield from _effects(found, record)
     yield from _reached(table, record)
     yield from _signatures(record)
-
-
-def _scores(table: PublishedTable, rows: Sequence[RowRecord]) -> Iterator[str]:
-    """The table: for each row a line of published scores for each data set, and one of ours."""
-    columns = [column for column in table.columns if column.score != "training_minutes"]
-    yield f"| row | scores of | {' | '.join(column.label for column in columns)} | seeds | time of a seed |"
-    yield "|---" * (len(columns) + 4) + "|"
-    ours = {row.row: row for row in rows}
-    for row in table.rows:
-        name = row.name if row.recipe is not None else f"{row.name} (published only)"
-        for dataset in (one for one in table.datasets if row.published.get(one)):
-            cells = [_published(row, dataset, column) for column in columns]
-            yield f"| {name} | the paper, {dataset} | {' | '.join(cells)} | | |"
-            name = ""
-        if row.name in ours:
-            made = ours[row.name]
-            cells = [_ours(made, column) for column in columns]
-            seeds = "together" if is_ensemble(row.name) else ", ".join(str(seed.seed) for seed in made.seeds)
-            time = _time([seed.seconds for seed in made.seeds], [seed.processor_seconds for seed in made.seeds])
-            yield f"| {name} | **Limner** | {' | '.join(cells)} | {seeds} | {time} |"
-        elif row.recipe is not None:
-            yield f"| {name} | Limner | {' | '.join('–' for _ in columns)} | none | |"
-
-
-def _time(seconds: Sequence[float], processor_seconds: Sequence[float | None]) -> str:
-    """Mean duration of the trainings, and mean processor time if it is known of all of them."""
-    known = [one for one in processor_seconds if one is not None]
-    processor = f" ({duration(float(np.mean(known)))})" if len(known) == len(processor_seconds) else ""
-    return f"{duration(float(np.mean(seconds)))}{processor}"
-
-
-def _published(row: PublishedRow, dataset: str, column: TableColumn) -> str:
-    value = row.published[dataset].get(column.score)
-    mark = row.published_marks.get(dataset, {}).get(column.score, "")
-    return "–" if value is None else f"{_number(value, column)}{mark}"
-
-
-def _ours(row: RowRecord, column: TableColumn) -> str:
-    values, mean = values_of(row, column.score), mean_of(row, column.score)
-    if mean is None:
-        return "–"
-    spread = f" ± {_number(float(np.std(values, ddof=1)), column)}" if len(values) > 1 else ""
-    return f"**{_number(mean, column)}**{spread}"
-
-
-def _number(value: float, column: TableColumn) -> str:
-    return format_value(value * column.scale, column.digits)
 
 
 def _differences(record: TableRecord) -> Iterator[str]:
@@ -188,9 +160,13 @@ def _differences(record: TableRecord) -> Iterator[str]:
     for row in record.rows:
         reads = f"; features {', '.join(row.features)}" if row.features else ""
         rows.setdefault((f"recipes `{row.recipe.rpartition('/')[0]}`{reads}", *row.differences), []).append(row.row)
-    yield from ("**What differs** from the recipes of the paper:", "")
+    common = set.intersection(*(set(settings) for _, *settings in rows)) if len(rows) > 1 else set()
+    yield from ("**Settings that differ** from Limner's recipes of the paper:", "")
+    if shared := [one for one in next(iter(rows))[1:] if one in common]:
+        yield f"- all rows: {', '.join(f'`{one}`' for one in shared)}"
     for (recipes, *differences), names in rows.items():
-        settings = ", ".join(f"`{one}`" for one in differences) or "nothing"
+        other = "nothing else" if shared else "nothing"
+        settings = ", ".join(f"`{one}`" for one in differences if one not in common) or other
         yield f"- {', '.join(names)} ({recipes}): {settings}"
     yield from ("", "[Models](../models.md) lists the departures of each model from its paper.", "")
 
@@ -198,7 +174,7 @@ def _differences(record: TableRecord) -> Iterator[str]:
 def _orders(found: Sequence[Order]) -> Iterator[str]:
     if not found:
         return
-    yield from ("**Order** of the rows:", "", "| score | data of the paper | τ-b | pairs | swapped with us |")
+    yield from ("**Order** of the rows:", "", "| score | data of the paper | τ-b | pairs | swapped in our runs |")
     yield "|---|---|---|---|---|"
     for order in found:
         swapped = "; ".join(map(_swap, order.swapped)) or "none"
@@ -219,17 +195,22 @@ def _effects(found: Sequence[Effect], record: TableRecord) -> Iterator[str]:
     test = f" Test over sentences and seeds: `{_holm(str(record.test))}`." if tested else ""
     counts = "; ".join(f"{number} {verdict}" for verdict, number in _counts(found))
     yield from (f"**Effects**: {counts}.{test}", "")
-    yield "| row | against | score | data of the paper | published | ours | p | test over | verdict |"
-    yield "|---|---|---|---|---|---|---|---|---|"
+    columns = EFFECT_COLUMNS.split("|")
+    yield from (f"| {' | '.join(columns)} |", "|---" * len(columns) + "|")
     for one in found:
-        differences = (
-            format_value(value * one.column.scale, one.column.digits, "+") for value in (one.published, one.ours)
-        )
-        cells = [one.row, one.baseline, one.column.label, one.dataset, *differences]
-        cells[4] += f" {one.mark}" if one.mark else ""
-        test = "–" if one.p is None else "sentences, seeds" if one.over_sentences else "seeds"
-        yield f"| {' | '.join(cells)} | {_p(one.p)} | {test} | {one.verdict} |"
+        published = format_value(one.published * one.column.scale, one.column.digits, "+")
+        ours = format_value(one.ours * one.column.scale, one.column.digits + 1, "+")
+        cells = [one.row, one.baseline, one.column.label, one.dataset, f"{published} {one.mark}".rstrip()]
+        cells += [one.in_the_paper, ours, _p(one.p), f"{one.level:g}", _test_of(one), one.verdict]
+        yield f"| {' | '.join(cells)} |"
     yield ""
+
+
+def _test_of(effect: Effect) -> str:
+    """What the test of an effect samples."""
+    if effect.p is None:
+        return "–"
+    return "sentences, seeds" if effect.over_sentences else "seeds"
 
 
 def _p(p: float | None) -> str:
@@ -286,14 +267,11 @@ def _counts(found: Sequence[Effect]) -> list[tuple[str, int]]:
     return sorted(Counter(verdict for *_, verdict in distinct).items(), reverse=True)
 
 
-def _properties(name: str) -> Iterator[str]:
-    """A table of properties of models, of which nothing is trained."""
-    yield from (PROPERTY_TABLES[name].to_markdown().replace("# ", "## ", 1).rstrip(), "")
-
-
 def _not_trained(table: PublishedTable) -> Iterator[str]:
     """The published scores of a table that no record is about."""
-    yield from (f"Not reproduced: needs {table.needs}.", "", *_scores(table, ()), "")
+    command = f"limner reproduce {table.name} --collection COLLECTION --out RUNS"
+    yield from (f"Not reproduced: needs {table.needs}.", "", "```bash", command, "```", "")
+    yield from (*score_table(table, (), ()), "", table.notes, "")
 
 
 def _figures(paper: str) -> Iterator[str]:

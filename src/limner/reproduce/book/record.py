@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import Field, FiniteFloat
 
 from limner.errors import RunError
 from limner.evaluation.compare import adjust
 from limner.evaluation.comparison import Contrast
-from limner.reproduce import find_table
+from limner.reproduce import TABLES, find_table
 from limner.reproduce.datasets import evaluated_data_set
-from limner.reproduce.ensembles import with_stored_ensembles
+from limner.reproduce.ensembles import with_ensembles, with_stored_ensembles
 from limner.reproduce.plan import result_paths
 from limner.reproduce.significance import FILE, TableComparison, contrasts
 from limner.reproduce.tables import PublishedRow, PublishedTable, RowResult, by_row
@@ -27,15 +30,18 @@ SOFTWARE = ("limner", "torch", "transformers", "sacrebleu", "numpy")
 """Programs whose versions are part of a record."""
 
 
+Seconds = Annotated[FiniteFloat, Field(ge=0)]
+
+
 class SeedRecord(Record):
     """Scores of a row with one seed."""
 
     seed: int
     scores: dict[str, float]
     """Scores by name, on our scale."""
-    seconds: float
+    seconds: Seconds
     """Time of the training steps, preceding stages included."""
-    processor_seconds: float | None = None
+    processor_seconds: Seconds | None = None
     """Processor time of the same, summed over threads; None in records of older versions."""
     run: str | None = None
     """Run directory; rows that differ in their evaluation alone share one. None in records of older versions."""
@@ -45,7 +51,7 @@ class RowRecord(Record):
     """One reproduced row."""
 
     row: str
-    seeds: tuple[SeedRecord, ...]
+    seeds: Annotated[tuple[SeedRecord, ...], Field(min_length=1)]
     recipe: str
     """Name of the recipe."""
     differences: tuple[str, ...]
@@ -77,7 +83,7 @@ class TableRecord(Record):
     versions: dict[str, str]
     test: str | None
     """Signature of the significance test of metrics of sentences."""
-    rows: tuple[RowRecord, ...]
+    rows: Annotated[tuple[RowRecord, ...], Field(min_length=1)]
 
     @property
     def name(self) -> str:
@@ -183,17 +189,44 @@ def read_records(folder: Path) -> list[TableRecord]:
     """Read all records of a folder, in the order of their names.
 
     Raises:
-        RunError: a file is no record.
+        RunError: the folder does not exist, or a file is no record of a published table.
     """
-    return [TableRecord.load(path) for path in sorted(folder.glob("*.json"))]
+    if not folder.is_dir():
+        raise RunError(f"{folder}: expected a folder of records; 'limner book TABLE --records {folder}' makes it")
+    records = []
+    for path in sorted(folder.glob("*.json")):
+        records.append(TableRecord.load(path))
+        if problem := next(_problems(records[-1]), None):
+            raise RunError(
+                f"{path}: {problem}; remove it and add its tables again: limner book TABLE --records {folder}"
+            )
+    return records
+
+
+def _problems(record: TableRecord) -> Iterator[str]:
+    """Describe what is wrong with a record whose form is right."""
+    if record.table not in TABLES:
+        yield f"unknown table '{record.table}', expected one of 'limner reproduce --list'"
+        return
+    names = [row.row for row in record.rows]
+    known = {row.name for row in with_ensembles(TABLES[record.table], names).rows}
+    yield from (f"row '{name}' is not in {record.table}" for name in names if name not in known)
+    yield from (f"row '{name}' is there twice" for number, name in enumerate(names) if name in names[:number])
+    for row in record.rows:
+        scores = {(name, value) for seed in row.seeds for name, value in seed.scores.items()}
+        yield from (f"row '{row.row}' has no signature of {name}" for name, _ in scores if name not in row.signatures)
+        yield from (f"row '{row.row}': {name} is not a number" for name, value in scores if math.isnan(value))
 
 
 def _results(folder: Path) -> tuple[PublishedTable, list[RowResult]]:
     """The table of a folder, and the results of its rows in the order of the table."""
     paths = sorted((folder / "rows").glob("*.json"))
-    names = {RowResult.load(path).table for path in paths[:1]}
-    if not names or (name := names.pop()) is None:
-        raise RunError(f"{folder}: expected the folder of 'limner reproduce' with finished rows in rows/")
+    names = {RowResult.load(path).table for path in paths}
+    if len(names) != 1 or (name := names.pop()) is None:
+        found = f"rows of {' and '.join(sorted(map(str, names)))}" if names else "none"
+        raise RunError(
+            f"{folder}: expected the folder of 'limner reproduce' with finished rows of a table, found {found}"
+        )
     table = find_table(name)
     table = with_stored_ensembles(table, folder)
     results = [RowResult.load(path) for path in result_paths(table, folder)]
@@ -261,4 +294,4 @@ def _flat(settings: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any
 
 
 def _short(value: object) -> str:
-    return ",".join(map(str, value)) if isinstance(value, list) else str(value)
+    return ",".join(map(str, value)) or "[]" if isinstance(value, list) else str(value)

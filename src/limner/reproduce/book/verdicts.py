@@ -24,11 +24,11 @@ class Swap(NamedTuple):
     """Row with the better published score."""
     worse: str
     p: float | None
-    """p-value over the seeds, not adjusted; None if a row has a single seed."""
+    """Adjusted p-value: that of the effect, if the pair is one, else over the seeds; None if it was not tested."""
 
     @property
     def is_significant(self) -> bool:
-        """Whether the seeds show that the order is not the published one."""
+        """Whether the test shows that the order is not the published one."""
         return self.p is not None and self.p < SIGNIFICANCE_LEVEL
 
 
@@ -41,8 +41,10 @@ class Order(NamedTuple):
     """Pairs of rows with different published scores."""
     tau: float | None
     """Kendall's τ-b of the published and our scores; None if all of ours are equal."""
+    ties: int
+    """Pairs of them that have equal scores in our runs."""
     swapped: tuple[Swap, ...]
-    """Pairs of rows whose order is the opposite with us."""
+    """Pairs of rows whose order is the opposite in our runs."""
 
 
 class Effect(NamedTuple):
@@ -56,6 +58,8 @@ class Effect(NamedTuple):
     """Published difference, on our scale."""
     mark: str
     """Published mark of a significant difference between the two rows, † or ‡."""
+    paper_tests: bool
+    """Whether the paper marks significant differences of this score."""
     ours: float
     """Difference of our means over the seeds."""
     p: float | None
@@ -64,6 +68,25 @@ class Effect(NamedTuple):
     """Significance level of the row."""
     over_sentences: bool
     """Whether p is that of the test over sentences and seeds, not over the seeds alone."""
+    daggers: tuple[str, str]
+    """Marks that stand for the baseline in the row, and for the row among the baselines of its baseline; † or ‡."""
+
+    @property
+    def dagger(self) -> str:
+        """Mark of the row in our runs: that of the baseline if the row is significantly better, else empty."""
+        return self.daggers[0] if self._is_significant and is_better(self.column.score, self.ours, 0) else ""
+
+    @property
+    def reversed_dagger(self) -> str:
+        """Mark of the baseline in our runs: that of the row if the baseline is significantly better, else empty."""
+        return self.daggers[1] if self._is_significant and not is_better(self.column.score, self.ours, 0) else ""
+
+    @property
+    def in_the_paper(self) -> str:
+        """What the paper says of the significance of the difference."""
+        if not self.paper_tests:
+            return "not tested"
+        return "significant" if self.mark else "not marked"
 
     @property
     def verdict(self) -> str:
@@ -71,33 +94,41 @@ class Effect(NamedTuple):
         if self.published == 0:
             return "no published difference"
         if self.ours == 0:
-            return "no difference with us"
+            return "no difference in our runs"
         direction = "same" if self.published * self.ours > 0 else "opposite"
         if self.p is None:
             return f"{direction} direction, not tested"
-        return f"{direction} effect" if self.p < self.level else f"{direction} direction, not significant"
+        if self.in_the_paper == "not marked":
+            return (
+                f"{direction} direction, significant in ours alone"
+                if self._is_significant
+                else "not significant in both"
+            )
+        return f"{direction} effect" if self._is_significant else f"{direction} direction, not significant"
+
+    @property
+    def _is_significant(self) -> bool:
+        return self.p is not None and self.p < self.level
 
 
 def orders(table: PublishedTable, record: TableRecord) -> Iterator[Order]:
     """Compare the order of the rows by every column, for each data set with at least two published scores."""
-    from scipy.stats import kendalltau
-
-    ours = {row.row: row for row in record.rows}
+    found = effects(table, record)
     for dataset in table.datasets:
         for column in table.columns:
-            scored = [
-                (row.name, row.published[dataset][column.score], mean)
-                for row in table.rows
-                if column.score in row.published.get(dataset, {})
-                and row.name in ours
-                and (mean := mean_of(ours[row.name], column.score)) is not None
-            ]
-            pairs = [(a, b) for a, b in combinations(scored, 2) if a[1] != b[1]]
+            scored = _scored(table, record, column, dataset)
+            pairs = [_best_first(a, b, column) for a, b in combinations(scored, 2) if a.published != b.published]
             if pairs:
-                theirs, own = ([one[place] for one in scored] for place in (1, 2))
-                tau = float(kendalltau(theirs, own).statistic) if len(set(own)) > 1 else None
-                swapped = tuple(_swap(a, b, column, record) for a, b in pairs if (a[1] - b[1]) * (a[2] - b[2]) < 0)
-                yield Order(column, dataset, len(pairs), tau, swapped)
+                p_values = {**_p_of_pairs(pairs, column, record), **_p_of_effects(found, column)}
+                swapped = [(a, b) for a, b in pairs if (a.published - b.published) * (a.ours - b.ours) < 0]
+                yield Order(
+                    column,
+                    dataset,
+                    len(pairs),
+                    _tau(scored),
+                    sum(a.ours == b.ours for a, b in pairs),
+                    tuple(Swap(a.row, b.row, p_values.get(frozenset((a.row, b.row)))) for a, b in swapped),
+                )
 
 
 def effects(table: PublishedTable, record: TableRecord) -> list[Effect]:
@@ -137,11 +168,11 @@ def values_of(row: RowRecord, score: str) -> list[float]:
 
 
 def p_over_seeds(a: Sequence[float], b: Sequence[float]) -> float | None:
-    """p-value of Student's t-test over the seeds of two rows; None if one has a single seed.
+    """p-value of Student's t-test over the seeds of two rows; None if one has a single seed, or neither varies.
 
     The variance is pooled, as in `limner.metrics.hierarchical`. Welch's test, with a variance of each row, rejects
     about 2 % of true null hypotheses at the level of 5 % with two seeds a row. A row with the same score for all seeds,
-    such as a model of counts, is a constant for the other one.
+    such as a model of counts, is a constant for the other one; seeds tell nothing about two constants.
     """
     from scipy.stats import ttest_ind
 
@@ -154,13 +185,11 @@ def p_over_seeds(a: Sequence[float], b: Sequence[float]) -> float | None:
     return float(ttest_ind(a, b).pvalue)
 
 
-def _p_of_constant(values: Sequence[float], constant: float) -> float:
-    """p-value of Student's t-test of the mean of several values; 0 if they are all equal, but not to the constant."""
+def _p_of_constant(values: Sequence[float], constant: float) -> float | None:
+    """p-value of Student's t-test of the mean of several values; None if they do not vary."""
     from scipy.stats import ttest_1samp
 
-    if np.ptp(values) == 0:
-        return float(values[0] == constant)
-    return float(ttest_1samp(values, constant).pvalue)
+    return None if np.ptp(values) == 0 else float(ttest_1samp(values, constant).pvalue)
 
 
 def is_better(score: str, value: float, other: float) -> bool:
@@ -168,9 +197,48 @@ def is_better(score: str, value: float, other: float) -> bool:
     return value >= other if higher_is_better(score) else value <= other
 
 
-def _swap(a: tuple[str, float, float], b: tuple[str, float, float], column: TableColumn, record: TableRecord) -> Swap:
-    better, worse = (a[0], b[0]) if is_better(column.score, a[1], b[1]) else (b[0], a[0])
-    return Swap(better, worse, _seeds_p(record, better, worse, column.score))
+class _Scored(NamedTuple):
+    """Published score of a row, and the mean of ours."""
+
+    row: str
+    published: float
+    ours: float
+
+
+def _scored(table: PublishedTable, record: TableRecord, column: TableColumn, dataset: str) -> list[_Scored]:
+    ours = {row.row: row for row in record.rows}
+    return [
+        _Scored(row.name, row.published[dataset][column.score], mean)
+        for row in table.rows
+        if column.score in row.published.get(dataset, {})
+        and row.name in ours
+        and (mean := mean_of(ours[row.name], column.score)) is not None
+    ]
+
+
+def _best_first(a: _Scored, b: _Scored, column: TableColumn) -> tuple[_Scored, _Scored]:
+    return (a, b) if is_better(column.score, a.published, b.published) else (b, a)
+
+
+def _tau(scored: Sequence[_Scored]) -> float | None:
+    from scipy.stats import kendalltau
+
+    theirs, ours = [one.published for one in scored], [one.ours for one in scored]
+    return float(kendalltau(theirs, ours).statistic) if len(set(ours)) > 1 else None
+
+
+def _p_of_pairs(
+    pairs: Sequence[tuple[_Scored, _Scored]], column: TableColumn, record: TableRecord
+) -> dict[frozenset[str], float | None]:
+    """p-values of pairs of rows over the seeds, adjusted together by Holm's method."""
+    found = {frozenset((a.row, b.row)): _seeds_p(record, a.row, b.row, column.score) for a, b in pairs}
+    tested = {pair: p for pair, p in found.items() if p is not None}
+    return dict(zip(tested, holm(list(tested.values())), strict=True))
+
+
+def _p_of_effects(found: Sequence[Effect], column: TableColumn) -> dict[frozenset[str], float | None]:
+    """Adjusted p-values of the pairs of rows that are effects."""
+    return {frozenset((one.row, one.baseline)): one.p for one in found if one.column == column}
 
 
 def _effects_of(row: PublishedRow, table: PublishedTable, record: TableRecord) -> Iterator[Effect]:
@@ -191,10 +259,12 @@ def _effects_of(row: PublishedRow, table: PublishedTable, record: TableRecord) -
                     published=round(theirs[column.score] - of_baseline[column.score], 6),
                     mark=_mark(row, rows[baseline], dataset, column.score)
                     or _mark(rows[baseline], row, dataset, column.score),
+                    paper_tests=any(column.score in one.published_marks.get(dataset, {}) for one in table.rows),
                     ours=means[0] - means[1],
                     p=None,
                     level=row.level,
                     over_sentences=False,
+                    daggers=(_dagger_of(baseline, row), _dagger_of(row.name, rows[baseline])),
                 )
 
 
@@ -208,9 +278,13 @@ def _is_counted_by(row: PublishedRow, baseline: PublishedRow) -> bool:
 
 def _mark(row: PublishedRow, baseline: PublishedRow, dataset: str, score: str) -> str:
     """The mark of a published score that stands for this baseline."""
-    marks = row.published_marks.get(dataset, {}).get(score, "")
-    daggers = dict(zip(row.baselines, DAGGERS, strict=False))
-    return daggers[baseline.name] if daggers.get(baseline.name, "none") in marks else ""
+    dagger = _dagger_of(baseline.name, row)
+    return dagger if dagger in row.published_marks.get(dataset, {}).get(score, "") else ""
+
+
+def _dagger_of(baseline: str, row: PublishedRow) -> str:
+    """The mark that stands for a baseline in a row; empty if it is none of its baselines."""
+    return dict(zip(row.baselines, DAGGERS, strict=False)).get(baseline, "")
 
 
 def _seeds_p(record: TableRecord, row: str, baseline: str, score: str) -> float | None:

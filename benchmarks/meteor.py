@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import gzip
 import os
+import re
 import resource
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from limner.metrics.meteor import data, meteor_value, meteor_values
 from measuring import real_data, report
@@ -56,10 +59,33 @@ def _changed(own: str, other: str, kind: int) -> str:
     return " ".join(copies.get(kind, own.split()))
 
 
-def _cpu(command: list[str], text: str = "") -> tuple[float, str]:
+def write_lines(path: Path, lines: Iterable[str]) -> None:
+    """Write a file with a sentence on each line."""
+    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+
+
+def java_command(java: str, lang: str, hypotheses: Path, references: Path) -> list[str]:
+    """Return the command that scores a file of hypotheses with the parameters and modules of the program.
+
+    Its modules are restricted to ours where there is no paraphrase table.
+    """
+    command = [java, "-Dfile.encoding=UTF-8", "-Xmx2G", "-jar", str(data.folder() / data.ARCHIVE)]
+    command += [str(hypotheses), str(references), "-l", lang, "-norm"]
+    table = data.paraphrase_file(lang)
+    return [*command, "-a", str(table)] if table.exists() else [*command, "-m", " ".join(data.modules(lang))]
+
+
+def printed_scores(printed: str) -> tuple[NDArray[np.float64], float]:
+    """Read the scores of the segments, (N,), and of the corpus from what the program prints, times 100."""
+    segments = re.findall(r"^Segment \d+ score:\s+(\S+)$", printed, re.MULTILINE)
+    (final,) = re.findall(r"^Final score:\s+(\S+)$", printed, re.MULTILINE)
+    return 100 * np.array(segments, dtype=float), 100 * float(final)
+
+
+def _cpu(command: list[str]) -> tuple[float, str]:
     """Run a command; return the processor seconds of it and what it prints."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    printed = subprocess.run(command, input=text.encode(), capture_output=True, check=True).stdout.decode()
+    printed = subprocess.run(command, capture_output=True, check=True).stdout.decode()
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, printed
 
@@ -80,28 +106,16 @@ def meteor() -> None:
     _ours(work, "en")  # compiles the search, which numba stores
     for lang in ("en", "de", "fr", "cs"):
         sample = pairs(folder, lang)
-        modules = data.modules(lang)
-        command = [
-            java,
-            "-Dfile.encoding=UTF-8",
-            "-Xmx2G",
-            "-jar",
-            str(data.folder() / data.ARCHIVE),
-            "-",
-            "-",
-            "-stdio",
-        ]
-        command += ["-l", lang, "-norm", "-m", " ".join(modules)]
-        if "paraphrase" in modules:
-            command += ["-a", str(data.paraphrase_file(lang))]
-        theirs_cpu, printed = _cpu(command, "".join(f"SCORE ||| {other} ||| {one}\n" for one, other in sample))
-        theirs = np.array([[float(field) for field in line.split()] for line in printed.splitlines()])
-        theirs[(theirs[:, :2] == theirs[:, 21:]).all(axis=1) & (theirs[:, 20] == 1), 20] = 0
-        (work / "pairs").write_text("".join(f"{one}\t{other}\n" for one, other in sample), encoding="utf-8")
+        hypotheses, references = work / "hypotheses", work / "references"
+        write_lines(hypotheses, (one for one, _ in sample))
+        write_lines(references, (other for _, other in sample))
+        theirs_cpu, printed = _cpu(java_command(java, lang, hypotheses, references))
+        theirs, theirs_corpus = printed_scores(printed)
+        write_lines(work / "pairs", ("\t".join(pair) for pair in sample))
         ours_cpu = _ours(work, lang)
         ours = np.load(work / "ours.npy")
-        equal = np.abs(meteor_values(lang, ours) - meteor_values(lang, theirs)) < 1e-2
-        difference = meteor_value(lang, ours.sum(axis=0)) - meteor_value(lang, theirs.sum(axis=0))
+        equal = np.abs(meteor_values(lang, ours) - theirs) < 1e-2
+        difference = meteor_value(lang, ours.sum(axis=0)) - theirs_corpus
         report(f"meteor_{lang}_equal", 100 * equal.mean(), "% of segments within 1e-4", ">= 99.9", pairs=len(sample))
         report(f"meteor_{lang}_corpus", difference, "points of the Java program", "within 0.01")
         report(f"meteor_{lang}_speed", theirs_cpu / ours_cpu, "processor time of Java / ours", ">= 1")

@@ -11,14 +11,8 @@ from limner.errors import SettingsError, did_you_mean
 from limner.evaluation.evaluate import evaluate
 from limner.evaluation.options import EvaluationOptions
 from limner.progress import StageProgress
-from limner.reproduce.back_translation import (
-    FOLDER,
-    RECORD,
-    DerivedCollection,
-    back_translated,
-    is_derived,
-    translator_of,
-)
+from limner.reproduce.back_translation import FOLDER, DerivedCollection, back_translated, is_derived, translator_of
+from limner.reproduce.derived import RECORD
 from limner.reproduce.ensembles import check_ensembles, evaluate_ensemble, with_stored_ensembles
 from limner.reproduce.plan import (
     ReproductionJob,

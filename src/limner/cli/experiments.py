@@ -116,6 +116,15 @@ BackTranslatorOption = Annotated[
         "default: the table's recipe, which is trained first.",
     ),
 ]
+CorpusOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--corpus",
+        metavar="DIR",
+        help="Collection of sentence pairs, such as those of WMT'15, for the rows that train with another corpus; "
+        "default: these rows are left out.",
+    ),
+]
 BudgetOption = Annotated[
     float,
     typer.Option(
@@ -154,6 +163,7 @@ def reproduce(
         typer.Option("--init", metavar="RUN", help="Start every row from the weights and vocabularies of this run."),
     ] = None,
     back_translator: BackTranslatorOption = None,
+    corpus: CorpusOption = None,
     budget: BudgetOption = 1.0,
     show_list: ListOption = False,
     as_json: JsonOption = False,
@@ -170,7 +180,7 @@ def reproduce(
 
     if show_list:
         others = {"--collection": collection, "--out": out, "--dataset": dataset, "--recipes": recipes, "--row": row}
-        others |= {"--init": init, "--back-translator": back_translator}
+        others |= {"--init": init, "--back-translator": back_translator, "--corpus": corpus}
         refuse({**others, "--ensemble": ensemble}, "--list only lists; leave one of them out")
     if show_list or table in PROPERTY_TABLES:
         _print_listing(list_tables(table) if show_list else PROPERTY_TABLES[str(table)], as_json)
@@ -182,7 +192,8 @@ def reproduce(
     published = find_table(table)
     opened = open_collection(published, collection)
     values = given(rows=row, seeds=seeds, dataset=dataset, recipes=recipes, overrides=changes, init=init, budget=budget)
-    settings = ReproductionSettings.parse({**values, "ensemble": ensemble, **given(back_translator=back_translator)})
+    values |= {"ensemble": ensemble, **given(back_translator=back_translator, corpus=corpus)}
+    settings = ReproductionSettings.parse(values)
     with progress_bars() as progress:
         reproduction = reproduce_table(
             published, opened, out, settings=settings, command=command_line(), on_progress=progress

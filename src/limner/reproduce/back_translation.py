@@ -6,22 +6,19 @@ target language. The user's collection is not changed; all rows are evaluated on
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
-from limner.data.collection import FEATURES, Collection, write_items
+from limner.data.collection import Collection
 from limner.errors import RunError, SettingsError
-from limner.files import write_error
 from limner.inference.back_translation import BackTranslationSettings, back_translate, run_name, untranslated
+from limner.reproduce.derived import RECORD, write_derived
 from limner.reproduce.plan import ReproductionJob, TrainingRun, back_translator_run
 from limner.runs.recipe import DataSettings
 from limner.runs.records import Record
 from limner.runs.trained_model import load_trained_model, read_config
-from limner.storage.places import is_remote
 
 FOLDER = "back-translated"
 """Folder of the derived collection."""
-RECORD = "derived.json"
 
 
 class DerivedCollection(Record):
@@ -87,7 +84,7 @@ def back_translated(data: DataSettings, translator: Path, job: ReproductionJob) 
     if (folder / RECORD).exists():
         _require_same(DerivedCollection.load(folder / RECORD), job, folder / RECORD, derived.generated_by)
     else:
-        _copy(job.collection, folder, derived)
+        write_derived(folder, job.collection.items(), derived, job.collection.path)
     model = load_trained_model(translator)
     settings = BackTranslationSettings(
         split=data.train, decoding=model.recipe.decoding.model_copy(update={"beam_size": 1})
@@ -110,19 +107,6 @@ def back_translated(data: DataSettings, translator: Path, job: ReproductionJob) 
 def translator_of(job: ReproductionJob) -> TrainingRun | Path:
     """The run that translates: one that was given, or the training run of the table's recipe."""
     return back_translator_run(job) if job.settings.back_translator is None else job.settings.back_translator
-
-
-def _copy(collection: Collection, folder: Path, derived: DerivedCollection) -> None:
-    """Copy the items of a collection, with a link to its features; the record is written last."""
-    try:
-        if folder.exists():
-            shutil.rmtree(folder)  # an interrupted copy, which has no record
-        write_items(folder, collection.items())
-        if not is_remote(collection.path) and (features := collection.path / FEATURES).exists():
-            (folder / FEATURES).symlink_to(features.resolve(), target_is_directory=True)
-    except OSError as error:
-        raise write_error(folder, error) from None
-    derived.save(folder / RECORD)
 
 
 def _require_same(

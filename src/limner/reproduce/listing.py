@@ -114,14 +114,15 @@ def _row(
 
 
 def _needs(row: PublishedRow, table: PublishedTable) -> list[str] | None:
-    """Languages and feature tables that a row needs; None if it is not trained."""
+    """Languages, corpus and feature tables that a row needs; None if it is not trained."""
     if row.recipe is None:
         return None
     if "{" in row.recipe:  # the recipe depends on the data set
         return [f"features {' or '.join(row.features)} or of the recipe"] if row.features else []
     recipe = load_recipe(f"{table.recipes}/{row.recipe}", list(row.changes))
     languages = [] if recipe.data.source_lang is None else [f"{recipe.data.source_lang} to {recipe.data.lang}"]
-    return languages + [f"features {name}" for name in (row.features or recipe.features.tables)]
+    corpus = [] if row.corpus is None else ["sentence pairs of --corpus"]
+    return [*languages, *corpus, *(f"features {name}" for name in (row.features or recipe.features.tables))]
 
 
 def _scores(row: PublishedRow) -> set[str]:

@@ -11,7 +11,7 @@ from limner.data.collection import Collection
 from limner.errors import FeatureError, SettingsError
 from limner.progress import StageProgress
 from limner.reproduce.datasets import recognise
-from limner.reproduce.tables import PublishedRow, PublishedTable
+from limner.reproduce.tables import CorpusRecord, CorpusUse, PublishedRow, PublishedTable
 from limner.runs.recipe import Recipe, load_recipe, recipe_names
 from limner.settings import Settings
 
@@ -36,8 +36,17 @@ class ReproductionSettings(Settings):
     back_translator: Path | None = None
     """Run directory of a model of the opposite direction, which generates the source sentences of rows that train with
     them; None to train the one of the table."""
+    corpus: Path | None = None
+    """Collection of sentence pairs for the rows that train with another collection; None to leave these rows out."""
     budget: PositiveShare = 1.0
     """Fraction of the recipes' epochs and samples, for a faster and less accurate reproduction."""
+
+
+class Corpus(NamedTuple):
+    """A collection of sentence pairs that rows train with, besides the table's own collection."""
+
+    collection: Collection
+    record: CorpusRecord
 
 
 class ReproductionJob(NamedTuple):
@@ -49,6 +58,8 @@ class ReproductionJob(NamedTuple):
     settings: ReproductionSettings
     command: str
     on_progress: StageProgress
+    corpus: Corpus | None = None
+    """Sentence pairs for the selected rows that train with them; None if there is no such row."""
 
 
 class TrainingRun(NamedTuple):
@@ -59,6 +70,8 @@ class TrainingRun(NamedTuple):
     """Run directory."""
     init: Path | None
     """Run directory that initialises this run."""
+    corpus: CorpusUse | None = None
+    """Use of the sentence pairs of the corpus; None for a training on the table's collection alone."""
 
 
 TrainingSequence = tuple[TrainingRun, ...]
@@ -91,15 +104,18 @@ def plan_row(row: PublishedRow, job: ReproductionJob, repetition: int = 0) -> Ro
     """Plan the training runs of a row; the random seed is that of the recipe plus `repetition`."""
     folder, changes = recipe_folder_of(row, job), (*_feature_changes(row, job), *row.changes)
     overrides = [(*changes, *alternative) for alternative in row.alternatives]
-    trained = [_load_recipe(f"{folder}/{row.recipe}", job, repetition, one) for one in overrides]
-    evaluated = [_load_recipe(f"{folder}/{row.recipe}", job, repetition, (*one, *row.evaluation)) for one in overrides]
+    of_stages, own = (row.corpus, None) if row.corpus == "pretraining" else (None, row.corpus)
+    recipe = f"{folder}/{row.recipe}"
+    trained = [_load_recipe(recipe, job, repetition, one, own) for one in overrides]
+    evaluated = [_load_recipe(recipe, job, repetition, (*one, *row.evaluation), own) for one in overrides]
     seed = f"-seed{trained[0].training.seed}" if repetition else ""
     pretraining: list[TrainingRun] = []
     name, init = "", job.settings.init
     for stage in row.pretraining:
         name = _run_name(stage, name)
         run = job.out / "runs" / f"{name}{seed}"
-        pretraining.append(TrainingRun(_load_recipe(f"{folder}/{stage}", job, repetition), run, init))
+        before = _load_recipe(f"{folder}/{stage}", job, repetition, corpus=of_stages)
+        pretraining.append(TrainingRun(before, run, init, of_stages))
         init = run
     name = _run_name("-".join((str(row.recipe), *map(_change_name, changes))), name)
     numbers = [f"-{number + 1}" for number in range(len(trained))] if len(trained) > 1 else [""]
@@ -107,7 +123,7 @@ def plan_row(row: PublishedRow, job: ReproductionJob, repetition: int = 0) -> Ro
     return RowPlan(
         row,
         job.out / "rows" / f"{_file_name(row)}{seed}.json",
-        tuple((*pretraining, TrainingRun(recipe, run, init)) for recipe, run in zip(trained, runs, strict=True)),
+        tuple((*pretraining, TrainingRun(one, run, init, own)) for one, run in zip(trained, runs, strict=True)),
         tuple(evaluated),
     )
 
@@ -218,9 +234,16 @@ def _run_name(recipe: str, previous: str) -> str:
     return f"{recipe}-after-{previous}" if previous else recipe
 
 
-def _load_recipe(name: str, job: ReproductionJob, repetition: int, overrides: tuple[str, ...] = ()) -> Recipe:
-    """Load a recipe with its overrides, budget and random seed."""
-    recipe = _with_budget(load_recipe(name, [*overrides, *job.settings.overrides]), job.settings.budget)
+def _load_recipe(
+    name: str,
+    job: ReproductionJob,
+    repetition: int,
+    overrides: tuple[str, ...] = (),
+    corpus: CorpusUse | None = None,
+) -> Recipe:
+    """Load a recipe with its overrides, budget and random seed; the sentence pairs of a corpus have no features."""
+    asked = [one for one in job.settings.overrides if corpus is None or not one.startswith("features.")]
+    recipe = _with_budget(load_recipe(name, [*overrides, *asked]), job.settings.budget)
     training = recipe.training.model_copy(update={"seed": recipe.training.seed + repetition})
     return recipe.model_copy(update={"training": training})
 

@@ -12,6 +12,7 @@ from limner.errors import RunError, SettingsError
 from limner.features.store import FeatureStore
 from limner.inference.collection_features import control_features, open_features
 from limner.reproduce.back_translation import check_back_translation, is_derived, translator_of
+from limner.reproduce.corpus import require_same_corpus, with_corpus
 from limner.reproduce.plan import (
     ReproductionJob,
     RowPlan,
@@ -61,7 +62,8 @@ def check(rows: Sequence[PublishedRow], job: ReproductionJob) -> None:
         job.on_progress("checking", done, len(trainings))
         # Runs of the table that initialise others do not exist yet.
         init = training.init if training.init == job.settings.init else None
-        model = prepare(_checked_recipe(training, job), job.collection, job.command, init)[0]
+        collection = job.collection if training.corpus is None else with_corpus(training, job)
+        model = prepare(_checked_recipe(training, job), collection, job.command, init)[0]
         for _, row, measures in (one for one in pending if one[0].run == training.run):
             retrieval = job.table.retrieval and row.image_control == "right"
             _require_evaluable(model, row, measures, job.collection, retrieval)
@@ -74,7 +76,7 @@ def _checked_recipe(training: TrainingRun, job: ReproductionJob) -> Recipe:
         LimnerError: they cannot.
     """
     data = training.recipe.data
-    if not is_derived(data, job.collection):
+    if training.corpus is not None or not is_derived(data, job.collection):
         return training.recipe
     check_back_translation(data, job)
     if isinstance(translator := translator_of(job), TrainingRun):
@@ -93,13 +95,15 @@ def _check_result(path: Path, row: PublishedRow, job: ReproductionJob) -> None:
     """Check that a stored result has the settings of this reproduction; complete a record of an older version.
 
     Raises:
-        RunError: its settings, features or initial weights differ.
+        RunError: its settings, corpus, features or initial weights differ.
     """
     result, first = RowResult.load(path), plan_row(row, job)
     plan = plan_row(row, job, max(0, result.seed - first.recipes[0].training.seed))
     same_recipe = path == plan.result_path and parse_stored_recipe(result.recipe) in plan.recipes
     if not same_recipe or [parse_stored_recipe(stage) for stage in result.pretraining] != plan.pretraining:
         raise RunError(f"{path}: made with other settings; choose another --out, or remove this file")
+    if row.corpus is not None:
+        require_same_corpus(str(path), result.corpus, job)
     stored, expected = result.initialised_from, initial_run(job.settings.init)
     if _weights_of(stored) != _weights_of(expected):
         raise RunError(

@@ -76,6 +76,8 @@ def _row_heading(row: PublishedRow, seeds: Sequence[RowResult], table: Published
         differences.append(f"features: {', '.join(tables)}")
     if first.initialised_from is not None:
         differences.append(f"initialised from {first.initialised_from.run}")
+    if first.corpus is not None:
+        differences.append(f"corpus {first.corpus.name}")
     if first.budget != 1:
         differences.append(f"budget {first.budget:g}")
     if len(seeds) > 1:
@@ -157,6 +159,7 @@ def _plain_results(row: PublishedRow, seeds: Sequence[RowResult], comparison: Ta
         "image_control": first.image_control,
         "budget": first.budget,
         "initialised_from": None if first.initialised_from is None else first.initialised_from.model_dump(),
+        "corpus": None if first.corpus is None else first.corpus.model_dump(),
         "training_seconds": round(sum(result.seconds for result in seeds), 1),
         "scores": [
             {"name": score.name, "value": mean.value, "std": mean.std, "signature": score.signature}

@@ -11,14 +11,9 @@ from limner.errors import SettingsError, did_you_mean
 from limner.evaluation.evaluate import evaluate
 from limner.evaluation.options import EvaluationOptions
 from limner.progress import StageProgress
-from limner.reproduce.back_translation import (
-    FOLDER,
-    RECORD,
-    DerivedCollection,
-    back_translated,
-    is_derived,
-    translator_of,
-)
+from limner.reproduce.back_translation import FOLDER, DerivedCollection, back_translated, is_derived, translator_of
+from limner.reproduce.corpus import open_corpus, with_corpus, without_corpus
+from limner.reproduce.derived import RECORD
 from limner.reproduce.ensembles import check_ensembles, evaluate_ensemble, with_stored_ensembles
 from limner.reproduce.plan import (
     ReproductionJob,
@@ -61,24 +56,26 @@ def reproduce_table(
         table: the published table.
         collection: collection with the features that the recipes use.
         out: folder for `runs/`, `rows/`, `table.md`, `table.json`, `significance.json` and plots of the recall curves.
-        settings: rows, seeds and recipe changes; default: every row with one seed and an unchanged recipe.
+        settings: rows, seeds, recipe changes and a corpus; default: every row that needs no corpus, with one seed and
+            an unchanged recipe.
         command: the command line, for the records.
         on_progress: called with the stage, the units done and their total.
 
     Raises:
-        SettingsError: the collection is of another data set than the table, a row is unknown or has no recipe, or a
-            recipe does not fit the data.
+        SettingsError: the collection is of another data set than the table; a row is unknown, has no recipe, or needs
+            a corpus that is not given; or a recipe does not fit the data.
         FeatureError: the collection lacks features that a recipe uses.
         RunError: `out` contains a row of another table or collection, or one of these rows with other settings,
-            features or initial weights; or `init` is not a run directory.
+            features, initial weights or corpus; or `init` is not a run directory.
     """
     settings = settings or ReproductionSettings()
     table = table_of_collection(table, collection, settings.dataset)
-    rows = _select_rows(table, settings.rows)
+    rows = without_corpus(_select_rows(table, settings.rows), table, settings)
     if settings.recipes is not None and not any(name.startswith(f"{settings.recipes}/") for name in recipe_names()):
         known = ", ".join(dict.fromkeys(name.rpartition("/")[0] for name in recipe_names()))
         raise SettingsError(f"recipe folder '{settings.recipes}': expected one of {known}")
-    job = ReproductionJob(table, collection, out, settings, command, on_progress or (lambda stage, done, total: None))
+    report = on_progress or (lambda stage, done, total: None)
+    job = ReproductionJob(table, collection, out, settings, command, report, open_corpus(rows, settings))
     if settings.ensemble:
         check_ensembles(job)
     check(rows, job)
@@ -149,6 +146,7 @@ def _train_and_evaluate(plan: RowPlan, job: ReproductionJob) -> None:
         pretraining=tuple(recipe.model_dump(mode="json") for recipe in plan.pretraining),
         initialised_from=initial_run(job.settings.init),
         back_translated_by=_back_translated_by(trainings.values(), job),
+        corpus=None if row.corpus is None or job.corpus is None else job.corpus.record,
         features=tuple(spec.fingerprint for spec in model.config.features),
         run=str(best.run.relative_to(job.out)),
         image_control=row.image_control,
@@ -172,7 +170,7 @@ def _gradients(model: TrainedModel, run: Path, job: ReproductionJob) -> Gradient
 
 
 def _train(training: TrainingRun, job: ReproductionJob) -> None:
-    """Train a run, or resume it if it exists, on the collection or on the one with back-translated sentences."""
+    """Train a run, or resume it if it exists, on the collection or on one that is derived from it."""
     train(
         training.recipe,
         _collection_of(training, job),
@@ -185,8 +183,10 @@ def _train(training: TrainingRun, job: ReproductionJob) -> None:
 
 
 def _collection_of(training: TrainingRun, job: ReproductionJob) -> Collection:
-    """The collection of a training: the derived one if it needs generated source sentences that the table's lacks."""
+    """The collection of a training: derived if it needs a corpus, or generated sentences that the table's lacks."""
     data = training.recipe.data
+    if training.corpus is not None:
+        return with_corpus(training, job)
     if not is_derived(data, job.collection):
         return job.collection
     translator = translator_of(job)

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -16,6 +16,10 @@ from limner.features.controls import ImageControl
 from limner.metrics import METRICS, Score
 from limner.reproduce.datasets import DataSet
 from limner.runs.records import Evaluation, Record
+
+CorpusUse = Literal["pretraining", "pairs", "sentences"]
+"""How a row uses the sentence pairs of another collection: its preceding stages are trained on them, they are added to
+its training pairs, or their target sentences are added without sources, for the language model."""
 
 
 class TableColumn(NamedTuple):
@@ -61,6 +65,8 @@ class PublishedRow(NamedTuple):
     features: tuple[str, ...] = ()
     """Feature tables of the paper's backbone. The row reads the first one that the collection has, or else the tables
     of its recipe. Empty for those of the recipe."""
+    corpus: CorpusUse | None = None
+    """Use of the sentence pairs of another collection; None for a row that trains on the table's collection alone."""
 
 
 class PublishedTable(NamedTuple):
@@ -160,6 +166,18 @@ class InitialRun(Record):
     """SHA-256 of the weights file."""
 
 
+class CorpusRecord(Record):
+    """A collection of sentence pairs that rows train with, besides the table's own collection."""
+
+    name: str
+    """Name of the folder of the collection."""
+    fingerprint: str
+    """Fingerprint of the collection."""
+
+    def __str__(self) -> str:
+        return f"corpus '{self.name}' (fingerprint {self.fingerprint[:12]})"
+
+
 class RowResult(Record):
     """The result of one row with one seed, stored so that the row is not trained and evaluated again."""
 
@@ -179,6 +197,8 @@ class RowResult(Record):
     """Run that initialised the first training stage."""
     back_translated_by: str | None = None
     """Run that generated the source sentences of a derived collection, if a stage was trained on it."""
+    corpus: CorpusRecord | None = None
+    """Collection of sentence pairs that the row trained with, besides that of the table."""
     features: tuple[str, ...] | None = None
     """Fingerprints of the features of the model; None in records of older versions."""
     run: str

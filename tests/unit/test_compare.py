@@ -255,10 +255,10 @@ def test_metrics_of_running_text_use_the_evaluated_text(bare):
 
 def test_a_run_without_an_evaluation_is_an_error_with_a_remedy(run_of, tmp_path):
     run = run_of("a", evaluation())
-    (tmp_path / "b").mkdir()
+    RunConfig().save(tmp_path / "b" / "config.json")
     with pytest.raises(RunError, match=f"limner evaluate --model {tmp_path}/b --split test --collection"):
         compare([[run], [tmp_path / "b"]])
-    with pytest.raises(RunError, match="c: no such run directory; check the path"):
+    with pytest.raises(RunError, match="c: no such run directory; check the path, or train one with 'limner train'"):
         compare([[run], [tmp_path / "c"]])
     with pytest.raises(RunError, match="--split: test"):
         compare([[run], [run_of("d", evaluation())]], split="val")

@@ -296,6 +296,30 @@ def test_rows_are_initialised_from_a_given_run(made, counting, tmp_path, done):
 # Errors before the first training run
 
 
+@pytest.mark.parametrize("option", ["init", "back_translator"])
+def test_a_named_run_that_does_not_exist_is_an_error_with_a_remedy(described, tmp_path, done, option):
+    asked, nowhere = {**ONE_EPOCH, option: tmp_path / "nowhere"}, tmp_path / "nowhere"
+    with pytest.raises(RunError, match=f"^{nowhere}: no such run directory; check the path, or train one"):
+        run_table(REVERSED, described, tmp_path / "out", **asked)
+    nowhere.mkdir()
+    with pytest.raises(RunError, match=r"nowhere: expected a run directory .*, found no config\.json"):
+        run_table(REVERSED, described, tmp_path / "out", **asked)
+    assert done["train"] == []
+
+
+def test_a_missing_run_is_named_where_rows_are_finished(made, counting, tmp_path):
+    with pytest.raises(RunError, match=r"nowhere: no such run directory; check the path"):
+        run_table(TABLE, counting, made.markdown.parent, init=tmp_path / "nowhere")
+
+
+def test_a_back_translator_without_effect_is_refused(described, counting, back, tmp_path, done):
+    """None of the rows trains with generated sentences, or the collection has them."""
+    for collection, rows in ((described, ["NMT"]), (counting, [])):
+        with pytest.raises(SettingsError, match=r"^--back-translator .*back: has no effect, as no selected row trains"):
+            run_table(REVERSED, collection, tmp_path / "out", rows=rows, back_translator=back)
+    assert done["train"] == []
+
+
 def test_a_seed_with_other_settings_is_rejected(made, counting, done):
     out = made.markdown.parent
     record_file = out / "rows" / "nmt.json"
@@ -485,6 +509,17 @@ def test_unchanged_pairs_are_not_compared_again(tmp_path, done):
     assert done["compare_evaluations"] == 3
     assert marked([first, second, result_of("The same", WRONG)], tmp_path)["The same"][0][-1:] != "†"
     assert done["compare_evaluations"] == 5
+
+
+def test_a_damaged_file_of_tests_is_named_with_its_remedy_and_written_again(tmp_path):
+    file, results = tmp_path / "significance.json", [result_of("Idle", WRONG), result_of("NMT", SENTENCES)]
+    for text in ("{", '{"pairs": 1}'):
+        file.write_text(text)
+        with pytest.raises(RunError, match=r"significance\.json: .*; remove it; 'limner reproduce' writes it again$"):
+            TableComparison.load(file)
+        for one in (results[:1], results):  # without and with a pair
+            compare_rows(TABLE, one, tmp_path, lambda part, done, total: None)
+            TableComparison.load(file)
 
 
 def test_p_values_are_adjusted_for_the_pairs_of_the_table(tmp_path):

@@ -28,7 +28,7 @@ from limner.metrics.classification import METRICS_OF_LABELS
 from limner.metrics.hierarchical import HierarchicalDifference, RunScores
 from limner.metrics.significance import approximate_randomisation, holm
 from limner.progress import offset_progress
-from limner.runs.records import EvaluatedItem, Evaluation, RunConfig
+from limner.runs.records import EvaluatedItem, Evaluation, RunConfig, require_run_directory
 from limner.storage.names import require_name
 
 SENTENCE_METRICS = ("bleu4", "meteor", "ter", "chrf3")
@@ -103,8 +103,7 @@ def load_evaluation(run: Path, split: str) -> Evaluation:
         if newest != path:
             logger.info("%s: read instead of %s, because it is newer", newest, path.name)
         return Evaluation.load(newest)
-    if not run.is_dir():
-        raise RunError(f"{run}: no such run directory; check the path")
+    require_run_directory(run)
     others = ", ".join(sorted(other.stem for other in path.parent.glob("*.json")))
     raise RunError(
         f"{path}: no such evaluation; create it with 'limner evaluate --model {run} --split {split} "

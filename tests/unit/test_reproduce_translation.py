@@ -11,6 +11,7 @@ import pytest
 from limner.data.collection import Collection, write_items
 from limner.data.examples import Item, Sentence
 from limner.errors import RunError, SettingsError
+from limner.evaluation.compare import compare
 from limner.evaluation.comparison import ComparisonSettings
 from limner.evaluation.evaluate import evaluate
 from limner.evaluation.options import EvaluationOptions
@@ -155,10 +156,27 @@ def test_a_row_without_a_recipe_is_rendered(made):
     cells = cells_of(made.markdown.read_text())
     names = ["Idle (2 seeds)", "Moses", "NMT (2 seeds)", "The same (2 seeds)", "NMT, more (2 seeds)"]
     assert list(cells) == names
-    assert cells["Moses"] == ["–", "–", "–", "45.1 †", "67.4"]
+    assert cells["Moses"] == ["–", "–", "–", "45.1†", "67.4"]
     assert cells["Idle (2 seeds)"][3:] == ["46.7", "–"]
-    assert set(plain(made)["Moses"]) == {"row", "published", "published_marks"}
+    assert set(plain(made)["Moses"]) == {"row", "other_authors", "published", "published_marks"}
     assert [result.row for result in made.results[::2]] == ["Idle", "NMT", "The same", "NMT, more"]
+
+
+def test_rows_of_other_authors_are_marked(made):
+    cited = TABLE._replace(rows=tuple(row._replace(other_authors=row.name != "Idle") for row in TABLE.rows))
+    names = list(cells_of(to_markdown(cited, made.results, TableComparison())))
+    assert names[:3] == ["Idle (2 seeds)", "Moses (other authors)", "NMT (other authors; 2 seeds)"]
+
+
+def test_the_runs_of_a_table_are_compared_as_any_other(made):
+    """The evaluation of a row is in its run directory, where `limner evaluate` writes it."""
+    runs = made.markdown.parent / "runs"
+    comparison = compare(
+        [[runs / "idle", runs / "idle-seed2"], [runs / "nmt", runs / "nmt-seed2"]],
+        settings=ComparisonSettings(metrics=("ter",), trials=400),
+    )
+    ours = [result.scores["ter"].value for result in made.results if result.row == "NMT"]
+    assert comparison.score("nmt (2 runs)", "ter").values == pytest.approx(ours)
 
 
 def test_a_row_without_a_recipe_cannot_be_reproduced(counting, tmp_path):

@@ -53,6 +53,7 @@ def _row(
         pretraining=pretraining,
         baselines=baselines,
         level=level,
+        other_authors=name.startswith("Huang et al."),
     )
 
 

@@ -88,8 +88,29 @@ def test_the_list_has_the_time_on_the_data_of_the_paper_if_it_was_measured(tmp_p
     monkeypatch.setattr(listing, "MEASURED", tmp_path)
     listed = {one["row"]: one for one in list_tables(name).to_plain()["tables"][0]["rows"]}
     assert (listed["NMT"]["seconds_of_a_seed"], listed["NMT"]["measured_on"]) == (7200.0, "multi30k")
-    assert "| 2 h 0 min a seed on multi30k\n" in list_tables(name).to_markdown()
     assert (listed["PBSMT"]["seconds_of_a_seed"], listed["PBSMT"]["measured_on"]) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "differences", "says"),
+    [
+        ("calixto2017/nmt", (), "2 h 0 min a seed on multi30k\n"),
+        ("calixto2017/nmt", ("training.epochs=1", "budget 0.1"), "on multi30k (1 epoch, budget 0.1)\n"),
+        (
+            "calixto2017/small/nmt",
+            ("model.hidden_dim=256", "training.epochs=5", "initialised from run 'pre'", "source sentences generated"),
+            "on multi30k (calixto2017/small, 5 epochs, initialised from run 'pre')\n",
+        ),
+    ],
+)
+def test_the_list_has_the_settings_of_a_training_time(tmp_path, monkeypatch, recipe, differences, says):
+    changes = {"seeds": (SeedRecord(seed=1, scores={}, seconds=7200),), "recipe": recipe, "differences": differences}
+    one = record(row("NMT", [5.0]).model_copy(update=changes))
+    one.model_copy(update={"table": "calixto2017/table1", "collection": "multi30k"}).save(tmp_path / "one.json")
+    monkeypatch.setattr(listing, "MEASURED", tmp_path)
+    text = list_tables("calixto2017/table1").to_markdown()
+    assert says in text and text.count("a seed on multi30k") == 1
+    assert "    PBSMT | en to de | 32.9 54.3† 45.1† 67.4 66.5 67.5 (Multi30k) | time not measured\n" in text
 
 
 def test_the_order_of_rows_names_the_swapped_pairs():

@@ -240,6 +240,36 @@ def test_the_newest_evaluation_is_compared(run_of):
         assert compare([[run], [other]], settings=QUICK).score("a", "ter").value == value
 
 
+def test_different_numbers_of_sentences_are_an_error_with_a_remedy():
+    systems = {"a": {"runs/a": evaluation()}, "b": {"runs/b": evaluation(SENTENCES[:-2], SENTENCES[:-2])}}
+    with pytest.raises(RunError, match=r"40 sentences and 38; evaluate both on the same split .* 'limner evaluate'$"):
+        compare_evaluations(systems, "de", settings=QUICK)
+
+
+def first(number, wrong):
+    return evaluation(written(wrong)[:number], SENTENCES[:number])
+
+
+@pytest.mark.parametrize(("number", "noted"), [(3, True), (5, True), (6, False)])
+def test_too_few_sentences_for_any_significance_are_noted(number, noted, run_of, capsys, monkeypatch):
+    """Of the 2 ** 5 ways to exchange five sentences, two are as different as the systems: p is at least 0.06."""
+    runs = [run_of(f"{name}{number}", first(number, wrong)) for name, wrong in (("a", 9), ("b", 0))]
+    note = f"{number} items cannot give p < 0.05, whatever their difference; expected 6 or more"
+    arguments = (*runs, "--metric", "ter", "--trials", 400)
+    for output in ((), ("--markdown",)):
+        status, stdout, _ = call(capsys, monkeypatch, *arguments, *output)
+        assert status == 0 and (f"note: {note}" in stdout) == noted
+    _, stdout, _ = call(capsys, monkeypatch, *arguments, "--json")
+    assert json.loads(stdout)["notes"] == ([note] if noted else [])
+    assert (min(one["p"] for one in json.loads(stdout)["contrasts"]) > 0.05) == noted
+
+
+def test_too_few_sentences_of_several_seeds_are_noted():
+    systems = {name: {f"{name}{seed}": first(3, wrong) for seed in (1, 2)} for name, wrong in (("a", 9), ("b", 0))}
+    (note,) = compare_evaluations(systems, "de", settings=QUICK).notes
+    assert "3 segments to sample, too few" in note
+
+
 def test_a_third_run_with_different_sentences_is_refused():
     systems = {"a": {"1": evaluation(), "2": evaluation()}, "b": {"1": evaluation(), "2": altered(0, id="x")}}
     with pytest.raises(RunError, match="1 and 2 cannot be compared"):
@@ -263,10 +293,10 @@ def test_metrics_of_running_text_use_the_evaluated_text(bare):
 
 def test_a_run_without_an_evaluation_is_an_error_with_a_remedy(run_of, tmp_path):
     run = run_of("a", evaluation())
-    (tmp_path / "b").mkdir()
+    RunConfig().save(tmp_path / "b" / "config.json")
     with pytest.raises(RunError, match=f"limner evaluate --model {tmp_path}/b --split test --collection"):
         compare([[run], [tmp_path / "b"]])
-    with pytest.raises(RunError, match="c: no such run directory; check the path"):
+    with pytest.raises(RunError, match="c: no such run directory; check the path, or train one with 'limner train'"):
         compare([[run], [tmp_path / "c"]])
     with pytest.raises(RunError, match="--split: test"):
         compare([[run], [run_of("d", evaluation())]], split="val")
@@ -284,8 +314,12 @@ def test_the_language_is_the_target_language_of_the_run(run_of, caplog):
         caplog.clear()
         compare(runs, lang="xx", settings=chosen)
         assert "'xx'" in caplog.text
-    with pytest.raises(SettingsError, match="none of these metrics"):
-        compare(runs, settings=ComparisonSettings(metrics=("meteor",)))
+        caplog.clear()
+        with pytest.raises(
+            SettingsError, match=r"METEOR does not support .*'ja'.*; name another metric with --metric$"
+        ):
+            compare(runs, settings=ComparisonSettings(metrics=("meteor",)))
+        assert not caplog.messages  # one line says it
     with pytest.raises(RunError, match="--lang"):
         compare([[run_of("c", evaluation(), None)], runs[0]])
 

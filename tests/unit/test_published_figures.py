@@ -282,7 +282,7 @@ def test_marks_and_levels_are_those_of_the_captions():
 
 
 def test_marked_figures_are_better_than_those_of_the_baseline():
-    """But for the METEOR of NMT_SRC+IMG with M30kC in Table 1, and marks of a baseline on itself; the notes name both."""
+    """But for one METEOR of NMT_SRC+IMG with M30kC, and marks of a baseline on itself; the notes name both."""
     worse, on_themselves = [], set()
     for table in (TABLES["calixto2017/table1"], TABLES["calixto2017/table2"]):
         rows = {row.name: row for row in table.rows}

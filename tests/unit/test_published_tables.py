@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 import shlex
+from itertools import pairwise
 
 import pytest
 from typer.main import get_command
@@ -31,6 +32,7 @@ from limner.reproduce.properties import recurrent_properties
 from limner.reproduce.run import MARGINAL_IMAGES
 from limner.reproduce.tables import TableColumn, read_figures
 from limner.runs.recipe import load_recipe
+from limner.runs.records import Evaluation
 
 CAPTIONING = [table for table in TABLES.values() if table.trained_on]
 PARTS = [(table, dataset) for table in CAPTIONING for dataset in table.trained_on]
@@ -275,6 +277,21 @@ def test_a_table_with_evaluation_settings_is_made(tiny, tmp_path, monkeypatch):
         reproduce_table(SMALL_TABLE._replace(name="test/other"), tiny, tmp_path / "out", settings=settings)
 
 
+def test_every_evaluation_of_a_run_has_a_file_of_its_own_in_its_directory(tiny, tmp_path, monkeypatch):
+    """Shuffled images and other decoding do not replace the evaluation that `limner compare` reads."""
+    overrides = ["features.tables=[colour]", "model.word_dim=6"]
+    monkeypatch.setattr(plan, "load_recipe", lambda name, changes: load_recipe(name, [*overrides, *changes]))
+    shuffled = PublishedRow("shuffled", "mlbl-b", "shuffled", features=("vgg19",))
+    table = SMALL_TABLE._replace(rows=(*SMALL_TABLE.rows[:2], shuffled))
+    settings = ReproductionSettings(overrides=SMALL)
+    made = reproduce_table(table, tiny, tmp_path, settings=settings)
+    stored = {path.stem: Evaluation.load(path) for path in (tmp_path / "runs/mlbl-b/evaluation").iterdir()}
+    assert stored == {result.evaluation.name: result.evaluation for result in made.results}
+    greedy, beam, other = made.results
+    assert stored["test"] == greedy.evaluation and beam.evaluation.name.startswith("test-beam")
+    assert other.evaluation.name == "test-images_shuffled"
+
+
 def test_properties_of_our_recipes_are_those_of_the_paper():
     table = PROPERTY_TABLES["mao2015/table6"]
     assert all(len(row.published) == len(table.columns) for row in table.rows)
@@ -287,7 +304,9 @@ def test_properties_of_our_recipes_are_those_of_the_paper():
 def test_tables_are_listed_with_the_data_that_they_need(tmp_path):
     text = list_tables(None).to_markdown()
     assert all(name in text for name in (*TABLES, *PROPERTY_TABLES))
-    assert "data: IAPR TC-12 ('limner import iapr SOURCE COLLECTION')" in text
+    assert (
+        "data: IAPR TC-12 ('limner import iapr SOURCE COLLECTION'); any other collection with --dataset iapr\n" in text
+    )
     with pytest.raises(SettingsError, match="nothing/table1"):
         list_tables("nothing/table1")
     table = find_table("xu2015/table1")
@@ -295,6 +314,71 @@ def test_tables_are_listed_with_the_data_that_they_need(tmp_path):
         open_collection(table, None)
     with pytest.raises(CollectionError, match=r"does not exist.*xu2015/table1 needs Flickr8k"):
         open_collection(table, tmp_path / "nowhere")
+    with pytest.raises(
+        SettingsError, match=r"the folder of IAPR TC-12 .* any other collection with images and English"
+    ):
+        open_collection(find_table("kiros2014/table1"), None)
+
+
+@pytest.mark.parametrize(
+    ("name", "data"),
+    [
+        (
+            "kiros2014/table1",
+            "IAPR TC-12 ('limner import iapr SOURCE COLLECTION --descriptions whole') or Attributes (no reader); any "
+            "other collection with images and English sentences",
+        ),
+        (
+            "calixto2017/table2",
+            "Multi30k ('limner import multi30k SOURCE COLLECTION', both tasks for rows with M30kC); any other "
+            "collection with English and German sentence pairs, and images for rows with features",
+        ),
+        (
+            "calixto2016/table1",
+            "Multi30k ('limner import multi30k SOURCE COLLECTION'); any other collection with English and German "
+            "sentence pairs, and images for rows with features",
+        ),
+        ("lecture/cells", "a collection with images and English sentences"),
+    ],
+)
+def test_the_data_of_the_paper_is_listed_before_what_else_fits(name, data):
+    assert f"  data: {data}\n" in list_tables(name).to_markdown()
+    assert list_tables(name).to_plain()["tables"][0]["data"] == data
+
+
+def test_rows_of_other_authors_are_listed_apart():
+    lines = list_tables("calixto2017/table1").to_markdown().splitlines()
+    headings = [number for number, line in enumerate(lines) if line.endswith(":") and line.startswith("  ")]
+    assert [lines[number].strip() for number in headings] == [
+        "rows:",
+        "rows, systems of other authors:",
+        "published only: the authors' own, without a recipe:",
+    ]
+    names = [[line.split(" | ")[0].strip() for line in lines[start + 1 : end]] for start, end in pairwise(headings)]
+    assert names[1] == ["Huang et al. m1", "Huang et al. m3 (RCNN)"] and "NMT" in names[0]
+    for table, cited in (
+        ("kiros2014/table1", {"Gupta et al.", "Gupta & Mannem"}),
+        ("mao2015/table5", {"RVR", "DeepVS-AlexNet", "DeepVS-VggNet", "NIC", "LRCN", "DMSM"}),
+        ("mao2015/table7", set()),
+        ("vinyals2015/table1", set()),
+        ("vinyals2015/table2", {"SOTA"}),
+        ("vinyals2015/table5", {"DeFrag", "m-RNN", "MNLM"}),
+        ("xu2015/table1", {"Google NIC", "Log Bilinear"}),
+        ("calixto2016/table1", {"Elliott et al. (2015)"}),
+        ("calixto2017/table2", set()),
+    ):
+        assert {row.name for row in find_table(table).rows if row.other_authors} == cited, table
+    assert "Random" not in {row.name for row in find_table("mao2015/table3").rows if row.other_authors}
+
+
+def test_published_scores_are_written_as_printed():
+    rows = {row.name: row for row in find_table("calixto2017/table1").rows}
+    columns = {column.score: column for column in find_table("calixto2017/table1").columns}
+    assert rows["NMT_SRC+IMG"].published_cell("Multi30k", columns["bleu4"]) == "36.5†‡"
+    assert rows["Huang et al. m1"].published_cell("Multi30k", columns["ter"]) == "–"
+    assert rows["NMT"].published_cell("Flickr8k", columns["bleu4"]) == "–"
+    gt2, bleu = find_table("kiros2014/table1").rows[0], find_table("kiros2014/table1").columns[1]
+    assert gt2.published_cell("IAPR TC-12", bleu) == bleu.format(32.3) == "0.323"
 
 
 def test_lists_and_properties_are_printed_without_a_collection():
@@ -303,13 +387,16 @@ def test_lists_and_properties_are_printed_without_a_collection():
     assert listed.exit_code == 0
     for line in (
         "rows:\n    m-RNN-greedy-c5 | features vgg16 or vgg19 or of the recipe | 0.668 0.488 0.342 0.239 ",
-        "published only, of other authors or not implemented:\n    m-RNN-greedy-c40 | 0.845 ",
+        "0.221 (MS COCO) | time not measured\n",
+        "published only: the authors' own, without a recipe:\n    m-RNN-greedy-c40 | 0.845 ",
     ):
         assert line in listed.output
     translations = runner.invoke(app, ["reproduce", "calixto2017/table2", "--list"]).output
     assert (
         "NMT_SRC+IMG | de to en | features resnet50_res4f.grid | 40.6†‡ 37.5†‡ 37.7†‡ 65.2 (Multi30k)" in translations
     )
+    properties = runner.invoke(app, ["reproduce", "mao2015/table6", "--list"]).output
+    assert "rows:\n    Our m-RNN | 256 No\n" in properties and "measured" not in properties
     printed = runner.invoke(app, ["reproduce", "mao2015/table6"])
     assert "| NIC | 512 | Yes | 512 | Yes |" in printed.output
     assert '"published"' in runner.invoke(app, ["reproduce", "mao2015/table6", "--json"]).output

@@ -11,6 +11,7 @@ import pytest
 from limner.data.collection import Collection, write_items
 from limner.data.examples import Item, Sentence
 from limner.errors import RunError, SettingsError
+from limner.evaluation.compare import compare
 from limner.evaluation.comparison import ComparisonSettings
 from limner.evaluation.evaluate import evaluate
 from limner.evaluation.options import EvaluationOptions
@@ -155,10 +156,27 @@ def test_a_row_without_a_recipe_is_rendered(made):
     cells = cells_of(made.markdown.read_text())
     names = ["Idle (2 seeds)", "Moses", "NMT (2 seeds)", "The same (2 seeds)", "NMT, more (2 seeds)"]
     assert list(cells) == names
-    assert cells["Moses"] == ["–", "–", "–", "45.1 †", "67.4"]
+    assert cells["Moses"] == ["–", "–", "–", "45.1†", "67.4"]
     assert cells["Idle (2 seeds)"][3:] == ["46.7", "–"]
-    assert set(plain(made)["Moses"]) == {"row", "published", "published_marks"}
+    assert set(plain(made)["Moses"]) == {"row", "other_authors", "published", "published_marks"}
     assert [result.row for result in made.results[::2]] == ["Idle", "NMT", "The same", "NMT, more"]
+
+
+def test_rows_of_other_authors_are_marked(made):
+    cited = TABLE._replace(rows=tuple(row._replace(other_authors=row.name != "Idle") for row in TABLE.rows))
+    names = list(cells_of(to_markdown(cited, made.results, TableComparison())))
+    assert names[:3] == ["Idle (2 seeds)", "Moses (other authors)", "NMT (other authors; 2 seeds)"]
+
+
+def test_the_runs_of_a_table_are_compared_as_any_other(made):
+    """The evaluation of a row is in its run directory, where `limner evaluate` writes it."""
+    runs = made.markdown.parent / "runs"
+    comparison = compare(
+        [[runs / "idle", runs / "idle-seed2"], [runs / "nmt", runs / "nmt-seed2"]],
+        settings=ComparisonSettings(metrics=("ter",), trials=400),
+    )
+    ours = [result.scores["ter"].value for result in made.results if result.row == "NMT"]
+    assert comparison.score("nmt (2 runs)", "ter").values == pytest.approx(ours)
 
 
 def test_a_row_without_a_recipe_cannot_be_reproduced(counting, tmp_path):
@@ -294,6 +312,30 @@ def test_rows_are_initialised_from_a_given_run(made, counting, tmp_path, done):
 
 
 # Errors before the first training run
+
+
+@pytest.mark.parametrize("option", ["init", "back_translator"])
+def test_a_named_run_that_does_not_exist_is_an_error_with_a_remedy(described, tmp_path, done, option):
+    asked, nowhere = {**ONE_EPOCH, option: tmp_path / "nowhere"}, tmp_path / "nowhere"
+    with pytest.raises(RunError, match=f"^{nowhere}: no such run directory; check the path, or train one"):
+        run_table(REVERSED, described, tmp_path / "out", **asked)
+    nowhere.mkdir()
+    with pytest.raises(RunError, match=r"nowhere: expected a run directory .*, found no config\.json"):
+        run_table(REVERSED, described, tmp_path / "out", **asked)
+    assert done["train"] == []
+
+
+def test_a_missing_run_is_named_where_rows_are_finished(made, counting, tmp_path):
+    with pytest.raises(RunError, match=r"nowhere: no such run directory; check the path"):
+        run_table(TABLE, counting, made.markdown.parent, init=tmp_path / "nowhere")
+
+
+def test_a_back_translator_without_effect_is_refused(described, counting, back, tmp_path, done):
+    """None of the rows trains with generated sentences, or the collection has them."""
+    for collection, rows in ((described, ["NMT"]), (counting, [])):
+        with pytest.raises(SettingsError, match=r"^--back-translator .*back: has no effect, as no selected row trains"):
+            run_table(REVERSED, collection, tmp_path / "out", rows=rows, back_translator=back)
+    assert done["train"] == []
 
 
 def test_a_seed_with_other_settings_is_rejected(made, counting, done):
@@ -485,6 +527,17 @@ def test_unchanged_pairs_are_not_compared_again(tmp_path, done):
     assert done["compare_evaluations"] == 3
     assert marked([first, second, result_of("The same", WRONG)], tmp_path)["The same"][0][-1:] != "†"
     assert done["compare_evaluations"] == 5
+
+
+def test_a_damaged_file_of_tests_is_named_with_its_remedy_and_written_again(tmp_path):
+    file, results = tmp_path / "significance.json", [result_of("Idle", WRONG), result_of("NMT", SENTENCES)]
+    for text in ("{", '{"pairs": 1}'):
+        file.write_text(text)
+        with pytest.raises(RunError, match=r"significance\.json: .*; remove it; 'limner reproduce' writes it again$"):
+            TableComparison.load(file)
+        for one in (results[:1], results):  # without and with a pair
+            compare_rows(TABLE, one, tmp_path, lambda part, done, total: None)
+            TableComparison.load(file)
 
 
 def test_p_values_are_adjusted_for_the_pairs_of_the_table(tmp_path):

@@ -106,13 +106,16 @@ def correlate(
 def _print(result: JudgedCorrelation, missing: int, signature: str, as_json: bool) -> None:
     """Print the correlations with their intervals, the numbers of pairs and the signatures."""
     if as_json:
-        rows = [{"name": one.name, "value": one.value, "interval": one.interval} for one in result.correlations]
+        rows = [one._asdict() for one in result.correlations]
         counts = {"pairs": result.pairs, "images": result.images, "own_captions": result.own_captions}
         signatures = {"signature": result.signature, "score": signature or None}
-        print_json({"correlations": rows, **counts, "missing": missing, **signatures})
+        print_json({"correlations": rows, **counts, "missing": missing, "notes": result.notes, **signatures})
         return
     for one in result.correlations:
-        echo(f"{one.name} = {one.value:.4f}  95 % interval [{one.interval[0]:.4f}, {one.interval[1]:.4f}]")
+        interval = "" if one.interval is None else "  95 % interval [{:.4f}, {:.4f}]".format(*one.interval)
+        echo(f"{one.name} = {one.value:.4f}{interval}")
+    for note in result.notes:
+        echo(f"note: {note}")
     echo(f"{counted(result.pairs, 'pair')} of {counted(result.images, 'image')}")
     if result.own_captions:
         echo(f"left out: {counted(result.own_captions, 'pair')} whose caption was written for the image")

@@ -104,8 +104,12 @@ def _print_demo(result: DemoResult) -> None:
 
 
 SeedsOption = Annotated[
-    int,
-    typer.Option("--seeds", help="Number of training seeds per row; the table shows the means.", parser=Number(Few)),
+    int | None,
+    typer.Option(
+        "--seeds",
+        help="Number of training seeds per row; the table shows the means; default: 1.",
+        parser=Number(Few),
+    ),
 ]
 BackTranslatorOption = Annotated[
     Path | None,
@@ -126,10 +130,10 @@ CorpusOption = Annotated[
     ),
 ]
 BudgetOption = Annotated[
-    float,
+    float | None,
     typer.Option(
         "--budget",
-        help="Share of the recipes' epochs and samples to use, above 0, at most 1.",
+        help="Share of the recipes' epochs and samples to use, above 0, at most 1; default: 1.",
         parser=Number(PositiveShare),
     ),
 ]
@@ -153,7 +157,7 @@ def reproduce(
         typer.Option("--recipes", help="Folder of recipes to use, such as calixto2017/small; default: the table's."),
     ] = None,
     row: Annotated[list[str] | None, typer.Option("--row", help="Row to train; default: all. Repeatable.")] = None,
-    seeds: SeedsOption = 1,
+    seeds: SeedsOption = None,
     ensemble: Annotated[
         bool,
         typer.Option("--ensemble", help="Also decode with the runs of all seeds of a row together, as a row below it."),
@@ -164,7 +168,7 @@ def reproduce(
     ] = None,
     back_translator: BackTranslatorOption = None,
     corpus: CorpusOption = None,
-    budget: BudgetOption = 1.0,
+    budget: BudgetOption = None,
     show_list: ListOption = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -178,11 +182,14 @@ def reproduce(
     from limner.reproduce import PROPERTY_TABLES, ReproductionSettings, find_table, reproduce_table
     from limner.reproduce.listing import list_tables, open_collection
 
-    if show_list:
-        others = {"--collection": collection, "--out": out, "--dataset": dataset, "--recipes": recipes, "--row": row}
-        others |= {"--init": init, "--back-translator": back_translator, "--corpus": corpus}
-        refuse({**others, "--ensemble": ensemble}, "--list only lists; leave one of them out")
     if show_list or table in PROPERTY_TABLES:
+        others: dict[str, object] = {"KEY=VALUE": changes}
+        others |= {"--collection": collection, "--out": out, "--dataset": dataset, "--row": row}
+        others |= {"--recipes": recipes, "--seeds": seeds, "--ensemble": ensemble, "--init": init}
+        trains_nothing = f"{table} has properties of recipes, and nothing is trained; leave it out"
+        reason = "--list only lists; leave one of them out" if show_list else trains_nothing
+        others |= {"--back-translator": back_translator, "--corpus": corpus, "--budget": budget}
+        refuse(others, reason)
         _print_listing(list_tables(table) if show_list else PROPERTY_TABLES[str(table)], as_json)
         return
     if table is None or out is None:

@@ -23,12 +23,12 @@ from limner.evaluation.comparison import (
     Contrast,
     SystemScore,
 )
-from limner.metrics import METRICS, Metric, MetricStatistics, require_metrics, sentence_statistics
+from limner.metrics import METRICS, Metric, MetricStatistics, available_statistics, require_metrics
 from limner.metrics.classification import METRICS_OF_LABELS
 from limner.metrics.hierarchical import HierarchicalDifference, RunScores
-from limner.metrics.significance import approximate_randomisation, holm
+from limner.metrics.significance import approximate_randomisation, holm, too_few_segments
 from limner.progress import offset_progress
-from limner.runs.records import EvaluatedItem, Evaluation, RunConfig
+from limner.runs.records import EvaluatedItem, Evaluation, RunConfig, require_run_directory
 from limner.storage.names import require_name
 
 SENTENCE_METRICS = ("bleu4", "meteor", "ter", "chrf3")
@@ -103,8 +103,7 @@ def load_evaluation(run: Path, split: str) -> Evaluation:
         if newest != path:
             logger.info("%s: read instead of %s, because it is newer", newest, path.name)
         return Evaluation.load(newest)
-    if not run.is_dir():
-        raise RunError(f"{run}: no such run directory; check the path")
+    require_run_directory(run)
     others = ", ".join(sorted(other.stem for other in path.parent.glob("*.json")))
     raise RunError(
         f"{path}: no such evaluation; create it with 'limner evaluate --model {run} --split {split} "
@@ -233,17 +232,26 @@ def _require_same_sentences(systems: Systems) -> None:
     """
     (first_run, first), *others = _runs(systems)
     for run, other in others:
-        where = f"{first_run} and {run} cannot be compared"
-        if other.split != first.split:
-            raise RunError(f"{where}: evaluated on split '{first.split}' and on split '{other.split}'")
-        for number, (ours, theirs) in enumerate(zip(first.items, other.items, strict=False), start=1):
-            if difference := _difference(ours, theirs, number):
-                raise RunError(f"{where}: {difference}")
-        if len(other.items) != len(first.items):
-            raise RunError(f"{where}: {counted(len(first.items), 'sentence')} and {len(other.items):,}")
+        if difference := _difference(first, other):
+            raise RunError(
+                f"{first_run} and {run} cannot be compared: {difference}; evaluate both on the same split of the same "
+                "collection with 'limner evaluate'"
+            )
 
 
-def _difference(ours: EvaluatedItem, theirs: EvaluatedItem, number: int) -> str:
+def _difference(first: Evaluation, other: Evaluation) -> str:
+    """Describe the first difference between the inputs of two evaluations; empty if there is none."""
+    if other.split != first.split:
+        return f"evaluated on split '{first.split}' and on split '{other.split}'"
+    for number, (ours, theirs) in enumerate(zip(first.items, other.items, strict=False), start=1):
+        if difference := _difference_of_items(ours, theirs, number):
+            return difference
+    if len(other.items) != len(first.items):
+        return f"{counted(len(first.items), 'sentence')} and {len(other.items):,}"
+    return ""
+
+
+def _difference_of_items(ours: EvaluatedItem, theirs: EvaluatedItem, number: int) -> str:
     """Describe the difference between the inputs of two evaluations of a sentence; empty if there is none.
 
     The fingerprint of the collection is not compared, because generated sentences in the training split change it.
@@ -297,7 +305,7 @@ def _statistics(systems: Systems, lang: str, metrics: Sequence[str], on_progress
     """Compute the metric statistics of all runs.
 
     Raises:
-        SettingsError: no metric can be computed on this machine.
+        SettingsError: no metric can be computed for the language or on this machine.
     """
     runs = [(system, evaluation) for system, evaluations in systems.items() for evaluation in evaluations.values()]
     # Without case or punctuation in any model, the evaluations gave tokens to all metrics; the comparison does, too.
@@ -309,14 +317,31 @@ def _statistics(systems: Systems, lang: str, metrics: Sequence[str], on_progress
         tokens = [item.tokens for item in items], [item.reference_tokens for item in items]
         texts = [item.hypothesis for item in items], [item.references for item in items]
         words = _words_signature(evaluation)
-        for one in sentence_statistics(*tokens, metrics, texts=None if tokens_only else texts, lang=lang):
+        computed, left_out = available_statistics(*tokens, metrics, texts=None if tokens_only else texts, lang=lang)
+        if not computed:
+            raise SettingsError(_no_metric(metrics, left_out))
+        for reason in left_out:
+            logger.warning("%s", reason)
+        for one in computed:
             own = one._replace(signature=one.signature + words) if tokens_only or one.metric.reads == "tokens" else one
             statistics[system].setdefault(one.metric.name, []).append(own)
         metrics = list(statistics[system])  # metrics that cannot be computed are logged once
-        if not metrics:
-            raise SettingsError("none of these metrics can be computed on this machine; see the log")
     on_progress("metrics", len(runs), len(runs))
     return statistics
+
+
+def _no_metric(metrics: Sequence[str], reasons: Sequence[str]) -> str:
+    """The message that no metric of a comparison can be computed, with the reasons and what to do."""
+    why = "; ".join(reasons) or f"{', '.join(metrics)}: no reference has what they measure"
+    return f"no metric to compare by: {why}; name another metric with --metric"
+
+
+def _notes(systems: Systems, segments: int, level: float) -> tuple[str, ...]:
+    """Lines about what makes the tests doubtful."""
+    reason = too_few_segments(segments, level)
+    if reason and not any(len(runs) == 1 for runs in systems.values()):
+        reason = f"the bootstrap has {counted(segments, 'segment')} to sample, too few for its p-values and intervals"
+    return (reason,) if reason else ()
 
 
 def _comparison(
@@ -354,6 +379,7 @@ def _comparison(
         contrasts=contrasts,
         segments=len(columns[0].statistics),
         settings=settings,
+        notes=_notes(systems, len(columns[0].statistics), settings.level),
     )
 
 

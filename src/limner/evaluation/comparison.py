@@ -112,6 +112,8 @@ class Comparison(Record):
     """Number of segments."""
     settings: ComparisonSettings
     """Settings of the significance tests."""
+    notes: tuple[str, ...] = ()
+    """Lines about what makes the tests doubtful."""
 
     @property
     def pairs(self) -> int:
@@ -141,7 +143,7 @@ class Comparison(Record):
 
     @property
     def explanation(self) -> list[str]:
-        """Marks, tests, intervals and correction in words."""
+        """Marks, tests, intervals, correction and notes in words."""
         settings, runs = self.settings, [len(system.runs) for system in self.systems]
         named = zip(DAGGERS, self.systems, strict=False)
         better = ", ".join(f"{dagger} better than {system.name}" for dagger, system in named)
@@ -165,6 +167,7 @@ class Comparison(Record):
             if self.pairs > 1
             else "correction: none, one pair of systems",
             f"signature: {self.signature}",
+            *(f"note: {note}" for note in self.notes),
         ]
 
     def score(self, system: str, metric: str) -> SystemScore:

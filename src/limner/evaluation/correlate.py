@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -10,12 +11,12 @@ import numpy as np
 from limner.data.collection import Collection
 from limner.data.dataset import Examples
 from limner.data.examples import Item, Sentence
-from limner.errors import CollectionError, SettingsError
+from limner.errors import CollectionError, SettingsError, counted
 from limner.evaluation.judgements import Judgements, Pair
 from limner.features.store import FeatureStore
 from limner.inference.base import require_captioning
 from limner.inference.collection_features import open_features
-from limner.metrics.correlation import Correlation, correlate
+from limner.metrics.correlation import Correlation, correlate, too_few_images
 from limner.metrics.hierarchical import SAMPLES
 from limner.metrics.significance import SEED
 from limner.progress import StageProgress
@@ -45,7 +46,9 @@ class JudgedCorrelation(NamedTuple):
     own_captions: int
     """Number of pairs that were left out because their caption was written for the image."""
     signature: str
-    """Judgements, numbers of ratings, and the bootstrap."""
+    """Judgements, numbers of ratings, and the bootstrap if there are intervals."""
+    notes: tuple[str, ...] = ()
+    """Lines about missing intervals, or what makes them doubtful."""
 
 
 def score_judged_pairs(
@@ -127,8 +130,7 @@ def correlate_with_judgements(
 ) -> JudgedCorrelation:
     """Correlate scores with judgements; every rating of an expert counts by itself, as in the published correlations.
 
-    Pairs of Flickr8k-Expert whose caption was written for the image are left out, as by Anderson et al. (2016), because
-    metrics with references would compare these captions with themselves; all pairs of Flickr8k-CF are kept.
+    Pairs of Flickr8k-Expert whose caption was written for the image are left out (`Judgements.left_out`).
 
     Args:
         judgements: ratings of pairs.
@@ -140,9 +142,7 @@ def correlate_with_judgements(
     Raises:
         SettingsError: all ratings or all scores are the same, or no pair is left.
     """
-    own = judgements.own_captions() if judgements.kind == "expert" else []
-    left_out = set(own)
-    pairs = [pair for pair in judgements.ratings if pair in scores and pair not in left_out]
+    pairs = [pair for pair in judgements.correlated() if pair in scores]
     if not pairs:
         raise SettingsError(
             "expected judged pairs with a score, found none whose caption was written for another image"
@@ -157,8 +157,19 @@ def correlate_with_judgements(
         seed=seed,
         on_progress=lambda done, total: on_progress("resampling images", done, total),
     )
-    signature = (
-        f"judgements:{judgements.kind}|pairs:{len(pairs)}|ratings:{len(ratings)}|images:{len(set(images))}|"
-        f"bootstrap:{samples}:images|seed:{seed}"
+    found, own_captions = len(set(images)), len(judgements.left_out())
+    notes = tuple(note for note in (too_few_images(found), _undefined(correlations, samples)) if note)
+    signature = f"judgements:{judgements.kind}|pairs:{len(pairs)}|ratings:{len(ratings)}|images:{found}"
+    if any(one.interval for one in correlations):
+        signature += f"|bootstrap:{samples}:images|seed:{seed}"
+    return JudgedCorrelation(correlations, len(pairs), found, own_captions, signature, notes)
+
+
+def _undefined(correlations: Sequence[Correlation], samples: int) -> str:
+    """A line about the bootstrap samples that have no correlation; empty if all have one."""
+    if not (undefined := max(one.undefined for one in correlations)):
+        return ""
+    return (
+        f"{undefined:,} of {counted(samples, 'bootstrap sample')} have no correlation, as all their ratings or scores "
+        "are the same, and are not part of the interval, which may be too narrow; expected more images"
     )
-    return JudgedCorrelation(correlations, len(pairs), len(set(images)), len(own), signature)

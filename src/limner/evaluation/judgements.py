@@ -29,14 +29,20 @@ class Judgements(NamedTuple):
     ratings: Mapping[Pair, tuple[float, ...]]
     """Three ratings of experts, or the share of yes, of each pair."""
 
-    def without(self, pairs: Sequence[Pair]) -> Judgements:
-        """Return the judgements without some pairs."""
-        left_out = set(pairs)
-        return Judgements(self.kind, {pair: own for pair, own in self.ratings.items() if pair not in left_out})
+    def left_out(self) -> list[Pair]:
+        """Return the pairs that are not correlated: those of experts whose caption was written for the image.
 
-    def own_captions(self) -> list[Pair]:
-        """Return the pairs of an image and a caption that was written for it."""
+        Anderson et al. (2016) leave them out, because metrics with references would compare these captions with
+        themselves; all pairs of Flickr8k-CF are kept.
+        """
+        if self.kind != "expert":
+            return []
         return [(image, caption) for image, caption in self.ratings if caption.rpartition("#")[0] == image]
+
+    def correlated(self) -> list[Pair]:
+        """Return the other pairs."""
+        left_out = set(self.left_out())
+        return [pair for pair in self.ratings if pair not in left_out]
 
 
 def read_judgements(path: Path) -> Judgements:
@@ -61,10 +67,10 @@ def read_judgements(path: Path) -> Judgements:
 
 
 def read_scores(path: Path, judgements: Judgements) -> dict[Pair, float]:
-    """Read scores of judged pairs from lines `image<TAB>caption<TAB>score`.
+    """Read scores of judged pairs from lines `image<TAB>caption<TAB>score`; others than the correlated may be missing.
 
     Raises:
-        SettingsError: the file is malformed, or a judged pair has no score.
+        SettingsError: the file is malformed, or a correlated pair has no score.
     """
     scores: dict[Pair, float] = {}
     for number, fields in _rows(path):
@@ -72,7 +78,7 @@ def read_scores(path: Path, judgements: Judgements) -> dict[Pair, float]:
         if len(fields) != 3:
             raise SettingsError(f"{where}: expected 'image<TAB>caption<TAB>score', found {len(fields)} columns")
         scores[_pair(fields, scores, where)] = _number(fields[2], where)
-    missing = [pair for pair in judgements.ratings if pair not in scores]
+    missing = [pair for pair in judgements.correlated() if pair not in scores]
     if missing:
         raise SettingsError(
             f"{path}: expected a score of every judged pair, found none of '{missing[0][0]}' and '{missing[0][1]}' "

@@ -49,6 +49,7 @@ __all__ = [
     "MetricUnavailable",
     "RetrievalRanks",
     "Score",
+    "available_statistics",
     "default_metrics",
     "higher_is_better",
     "label_f1_scores",
@@ -165,6 +166,25 @@ def sentence_statistics(
         SettingsError: a metric is unknown.
         CollectionError: a segment has no reference, or there are no segments.
     """
+    results, left_out = available_statistics(hypotheses, references, metrics, texts=texts, lang=lang)
+    for reason in left_out:
+        logger.warning("%s", reason)
+    return results
+
+
+def available_statistics(
+    hypotheses: Sequence[str],
+    references: References,
+    metrics: Sequence[str],
+    *,
+    texts: tuple[Sequence[str], References] | None = None,
+    lang: str,
+) -> tuple[list[MetricStatistics], list[str]]:
+    """Compute the segment statistics of several metrics; arguments and errors are those of `sentence_statistics`.
+
+    Returns:
+        The statistics, and a line for each reason for which metrics were left out.
+    """
     require_metrics(metrics)
     references = check_corpus(hypotheses, references)
     if texts is not None:
@@ -178,22 +198,22 @@ def sentence_statistics(
         given = (_joined(hypotheses), list(map(_joined, references))) if unit else (hypotheses, references)
     statistics: dict[Callable[..., Statistics], Statistics | None] = {}
     missing: list[MissingExtraError] = []
-    results = []
+    results, reasons = [], list[str]()
     for metric in (known[name] for name in metrics):
         corpus = given if metric.reads == "text" else (hypotheses, references)
         if not metric.applies(corpus[1]):
             logger.info("%s: left out, because no reference has what it measures", metric.name)
             continue
         if metric.statistics not in statistics:
-            statistics[metric.statistics] = _compute(metric, *corpus, missing)
+            statistics[metric.statistics] = _compute(metric, *corpus, missing, reasons)
         rows = statistics[metric.statistics]
         if rows is not None:
             suffix = unit if metric.reads == "tokens" else "|input:tokens" if texts is None else ""
             results.append(MetricStatistics(metric, rows, metric.signature(corpus[1]) + suffix))
     if missing:
         left_out = [metric for metric in metrics if statistics.get(known[metric].statistics, ()) is None]
-        logger.warning("%s (left out: %s)", missing[0], ", ".join(left_out))
-    return results
+        reasons.append(f"{missing[0]} (left out: {', '.join(left_out)})")
+    return results, reasons
 
 
 def _joined(sentences: Sequence[str]) -> list[str]:
@@ -202,14 +222,19 @@ def _joined(sentences: Sequence[str]) -> list[str]:
 
 
 def _compute(
-    metric: Metric, hypotheses: Sequence[str], references: References, missing: list[MissingExtraError]
+    metric: Metric,
+    hypotheses: Sequence[str],
+    references: References,
+    missing: list[MissingExtraError],
+    reasons: list[str],
 ) -> Statistics | None:
+    """Compute the statistics of a metric, or append the reason why this is not possible to one of the lists."""
     try:
         return metric.statistics(hypotheses, references)
     except MissingExtraError as error:
         missing.append(error)
     except MetricUnavailable as error:
-        logger.warning("%s (left out: %s)", error, metric.name)
+        reasons.append(f"{error} (left out: {metric.name})")
     return None
 
 

@@ -10,7 +10,10 @@ BASELINES = ("Text-only Attention NMT", "FC7-Multimodal NMT")
 
 def _row(name: str, recipe: str | None, meteor: float) -> PublishedRow:
     baselines = () if recipe is None else BASELINES
-    return PublishedRow(name, recipe, published={MULTI30K: {"meteor": meteor}}, baselines=baselines)
+    published = {MULTI30K: {"meteor": meteor}}
+    return PublishedRow(
+        name, recipe, published=published, baselines=baselines, other_authors=name == "Elliott et al. (2015)"
+    )
 
 
 TABLE_1 = PublishedTable(

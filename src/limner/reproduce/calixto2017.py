@@ -54,6 +54,7 @@ def _row(
         baselines=baselines,
         level=level,
         corpus=corpus,
+        other_authors=name.startswith("Huang et al."),
     )
 
 

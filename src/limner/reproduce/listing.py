@@ -7,15 +7,33 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from limner.data.collection import Collection
-from limner.errors import CollectionError, SettingsError
-from limner.metrics.base import format_value
+from limner.errors import CollectionError, SettingsError, counted
 from limner.report.provenance import duration
 from limner.reproduce import PROPERTY_TABLES, TABLES, find_table
-from limner.reproduce.book.record import MEASURED, read_records
+from limner.reproduce.book.record import MEASURED, RowRecord, read_records
 from limner.reproduce.figures import FIGURES, PublishedFigure
-from limner.reproduce.properties import PropertyTable
+from limner.reproduce.properties import PropertyRow, PropertyTable
 from limner.reproduce.tables import PublishedRow, PublishedTable, TableColumn
 from limner.runs.recipe import load_recipe
+
+LANGUAGES = {"de": "German", "en": "English"}
+"""Names of the languages of the recipes."""
+DATA_OF_PAPERS = {
+    "Attributes": "Attributes (no reader)",
+    "IAPR TC-12": "IAPR TC-12 ('limner import iapr SOURCE COLLECTION --descriptions whole')",
+    "Multi30k": "Multi30k ('limner import multi30k SOURCE COLLECTION')",
+}
+"""Data sets, and the commands that import them, of tables whose rows have the same recipe for any collection."""
+TASKS = ("COLLECTION')", "COLLECTION', both tasks for rows with M30kC)")
+"""End of the command of Multi30k, and that of tables with rows that are trained with back-translation."""
+EPOCHS = "training.epochs="
+HEADINGS = {
+    (True, False): "rows",
+    (True, True): "rows, systems of other authors",
+    (False, False): "published only: the authors' own, without a recipe",
+    (False, True): "published only: systems of other authors",
+}
+"""Headings of rows by whether they have a recipe, and whether they are of other authors."""
 
 
 class TableList(NamedTuple):
@@ -45,6 +63,9 @@ class TrainingTime(NamedTuple):
     """Mean over the seeds."""
     collection: str
     """Collection that it was trained on."""
+    settings: tuple[str, ...]
+    """Folder of recipes, if it is not that of the table; number of epochs, budget and initial run, if they differ from
+    the recipe of the paper."""
 
 
 def list_tables(name: str | None) -> TableList:
@@ -67,28 +88,51 @@ def open_collection(table: PublishedTable, path: Path | None) -> Collection:
         CollectionError: it cannot be opened; names the data that the table needs.
     """
     if path is None:
-        raise SettingsError(f"{table.name}: expected --collection, the folder of {table.needs}")
+        raise SettingsError(f"{table.name}: expected --collection, the folder of {_data(table)}")
     try:
         return Collection.open(path)
     except CollectionError as error:
-        raise CollectionError(f"{error}; {table.name} needs {table.needs}") from None
+        raise CollectionError(f"{error}; {table.name} needs {_data(table)}") from None
 
 
 def _entry(table: PublishedTable | PropertyTable) -> dict[str, Any]:
     """A table as plain values: its rows with their published scores, and the training times of the book."""
     if isinstance(table, PropertyTable):
         columns: list[str] = list(table.columns)
-        rows = [_row(row.name, None if row.recipe is None else [], {"": list(row.published)}) for row in table.rows]
+        rows = [_row(row, [], {"": list(row.published)}) | {"trained": False} for row in table.rows]
         return {"table": table.name, "title": table.title, "data": "no collection", "columns": columns, "rows": rows}
     shown = [column for column in table.columns if any(column.score in _scores(row) for row in table.rows)]
     times = {time.row: time for time in _times(table)}
     return {
         "table": table.name,
         "title": table.title,
-        "data": table.needs,
+        "data": _data(table),
         "columns": [column.label for column in shown],
-        "rows": [_row(row.name, _needs(row, table), _figures(row, shown), times.get(row.name)) for row in table.rows],
+        "rows": [_row(row, _needs(row, table), _figures(row, shown), times.get(row.name)) for row in table.rows],
     }
+
+
+def _data(table: PublishedTable) -> str:
+    """The data of the paper with the commands that import it, and what else the rows can be trained on."""
+    if table.trained_on:
+        keys = " or ".join(dataset.key for dataset in table.trained_on)
+        return f"{table.needs}; any other collection with --dataset {keys}"
+    paper = " or ".join(DATA_OF_PAPERS.get(name, name) for name in table.datasets)
+    if table.reverse is not None:
+        paper = paper.replace(*TASKS)
+    return (
+        f"{paper}; any other collection with {_sentences(table)}" if paper else f"a collection with {_sentences(table)}"
+    )
+
+
+def _sentences(table: PublishedTable) -> str:
+    """The sentences and images that the recipes of a table read."""
+    row = next(row for row in table.rows if row.recipe is not None)
+    data = load_recipe(f"{table.recipes}/{row.recipe}", list(row.changes)).data
+    languages = sorted(LANGUAGES.get(lang, lang) for lang in (data.source_lang, data.lang) if lang is not None)
+    if data.source_lang is None:
+        return f"images and {languages[0]} sentences"
+    return f"{' and '.join(languages)} sentence pairs, and images for rows with features"
 
 
 def _times(table: PublishedTable) -> Iterator[TrainingTime]:
@@ -96,27 +140,42 @@ def _times(table: PublishedTable) -> Iterator[TrainingTime]:
     records = [record for record in read_records(MEASURED) if record.table == table.name]
     for record in sorted(records, key=lambda record: record.dataset in table.datasets):
         for row in record.rows:
-            yield TrainingTime(row.row, sum(seed.seconds for seed in row.seeds) / len(row.seeds), record.collection)
+            seconds = sum(seed.seconds for seed in row.seeds) / len(row.seeds)
+            yield TrainingTime(row.row, seconds, record.collection, tuple(_settings(row, table)))
+
+
+def _settings(row: RowRecord, table: PublishedTable) -> Iterator[str]:
+    """What a training time cannot be read without."""
+    if (folder := row.recipe.rpartition("/")[0]) != table.recipes:
+        yield folder
+    for difference in row.differences:
+        if difference.startswith(EPOCHS):
+            yield counted(int(difference.removeprefix(EPOCHS)), "epoch")
+        elif difference.startswith(("budget ", "initialised from ")):
+            yield difference
 
 
 def _row(
-    name: str, needs: list[str] | None, published: dict[str, list[str]], time: TrainingTime | None = None
+    row: PublishedRow | PropertyRow, needs: list[str], published: dict[str, list[str]], time: TrainingTime | None = None
 ) -> dict[str, Any]:
-    """A row as plain values; `needs` is None for a system that is not trained."""
+    """A row as plain values."""
     return {
-        "row": name,
-        "trained": needs is not None,
-        "needs": needs or [],
+        "row": row.name,
+        "other_authors": row.other_authors,
+        "recipe": row.recipe,
+        "trained": row.recipe is not None,
+        "needs": needs,
         "published": published,
         "seconds_of_a_seed": None if time is None else round(time.seconds, 1),
         "measured_on": None if time is None else time.collection,
+        "measured_with": [] if time is None else list(time.settings),
     }
 
 
-def _needs(row: PublishedRow, table: PublishedTable) -> list[str] | None:
-    """Languages, corpus and feature tables that a row needs; None if it is not trained."""
+def _needs(row: PublishedRow, table: PublishedTable) -> list[str]:
+    """Languages, corpus and feature tables that a row needs; none if it is not trained."""
     if row.recipe is None:
-        return None
+        return []
     if "{" in row.recipe:  # the recipe depends on the data set
         return [f"features {' or '.join(row.features)} or of the recipe"] if row.features else []
     recipe = load_recipe(f"{table.recipes}/{row.recipe}", list(row.changes))
@@ -131,24 +190,15 @@ def _scores(row: PublishedRow) -> set[str]:
 
 def _figures(row: PublishedRow, columns: Sequence[TableColumn]) -> dict[str, list[str]]:
     """Published scores of a row as printed, '–' where there is none, by data set."""
-    return {
-        dataset: [
-            format_value(values[column.score] * column.scale, column.digits) + marks.get(column.score, "")
-            if column.score in values
-            else "–"
-            for column in columns
-        ]
-        for dataset, values in row.published.items()
-        for marks in [row.published_marks.get(dataset, {})]
-    }
+    return {dataset: [row.published_cell(dataset, column) for column in columns] for dataset in row.published}
 
 
 def _lines(entry: dict[str, Any]) -> list[str]:
     """Lines about a table: a row a line, because names contain commas."""
     columns = ", ".join(entry["columns"]) or "none published"
     lines = [f"{entry['table']}: {entry['title']}", f"  data: {entry['data']}", f"  published scores: {columns}"]
-    for heading, trained in (("rows", True), ("published only, of other authors or not implemented", False)):
-        rows = [row for row in entry["rows"] if row["trained"] == trained]
+    for kind, heading in HEADINGS.items():
+        rows = [row for row in entry["rows"] if (row["recipe"] is not None, row["other_authors"]) == kind]
         lines += [f"  {heading}:", *(f"    {_line(row)}" for row in rows)] if rows else []
     return lines
 
@@ -163,6 +213,11 @@ def _line(row: dict[str, Any]) -> str:
     figures = [
         f"{' '.join(scores)}{f' ({dataset})' if dataset else ''}" for dataset, scores in row["published"].items()
     ]
-    time = row["seconds_of_a_seed"]
-    measured = [] if time is None else [f"{duration(time)} a seed on {row['measured_on']}"]
-    return " | ".join([row["row"], *row["needs"], *figures, *measured])
+    return " | ".join([row["row"], *row["needs"], *figures, *([_time(row)] if row["trained"] else [])])
+
+
+def _time(row: dict[str, Any]) -> str:
+    if row["seconds_of_a_seed"] is None:
+        return "time not measured"
+    settings = f" ({', '.join(row['measured_with'])})" if row["measured_with"] else ""
+    return f"{duration(row['seconds_of_a_seed'])} a seed on {row['measured_on']}{settings}"

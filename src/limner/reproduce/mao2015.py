@@ -31,14 +31,18 @@ RETRIEVAL_NOTE = (
 )
 
 
+OWN = ("Random", "m-RNN-greedy-c40", "m-RNN-beam-c40")
+"""Rows without a recipe that are not systems of other authors."""
+
+
 def _rows(
     columns: Mapping[DataSet, tuple[TableColumn, ...]],
     figures: Mapping[str, Mapping[DataSet, str]],
     ours: Mapping[str, PublishedRow],
 ) -> tuple[PublishedRow, ...]:
-    """Create the rows from their printed figures by data set; rows in `ours` have recipes."""
+    """Create the rows from their printed figures by data set; those in `ours` have recipes."""
     return tuple(
-        ours.get(name, PublishedRow(name, None))._replace(
+        ours.get(name, PublishedRow(name, None, other_authors=name not in OWN))._replace(
             published={dataset.name: read_figures(columns[dataset], text) for dataset, text in printed.items()}
         )
         for name, printed in figures.items()

@@ -26,7 +26,7 @@ from limner.reproduce.plan import (
 from limner.reproduce.tables import InitialRun, PublishedRow, RowResult
 from limner.retrieval.shortlist import require_shortlist
 from limner.runs.recipe import EvaluationSettings, Recipe
-from limner.runs.trained_model import ModelConfig, TrainedModel, sha256
+from limner.runs.trained_model import WEIGHTS, ModelConfig, TrainedModel, require_trained, sha256
 from limner.training.setup import prepare, require_counted_words
 
 
@@ -36,6 +36,7 @@ def check(rows: Sequence[PublishedRow], job: ReproductionJob) -> None:
     Raises:
         LimnerError: any error that training or evaluation would raise for the data and settings.
     """
+    _check_named_runs(rows, job)
     fingerprint = job.collection.fingerprint()
     for path in result_paths(job.table, job.out):
         result = RowResult.load(path)
@@ -86,9 +87,28 @@ def _checked_recipe(training: TrainingRun, job: ReproductionJob) -> Recipe:
 
 def initial_run(init: Path | None) -> InitialRun | None:
     """The record of the run that initialises a row."""
-    return (
-        None if init is None else InitialRun(run=init.resolve().name, weights_sha256=sha256(init / "model.safetensors"))
-    )
+    return None if init is None else InitialRun(run=init.resolve().name, weights_sha256=sha256(init / WEIGHTS))
+
+
+def _check_named_runs(rows: Sequence[PublishedRow], job: ReproductionJob) -> None:
+    """Check the runs that are named by options.
+
+    Raises:
+        SettingsError: no row needs the sentences that the back-translator would generate.
+        RunError: one of them is not a trained run.
+    """
+    init, translator = job.settings.init, job.settings.back_translator
+    if init is not None:
+        require_trained(init)
+    if translator is None:
+        return
+    stages = (stage for row in rows for sequence in plan_row(row, job).alternatives for stage in sequence)
+    if not any(is_derived(stage.recipe.data, job.collection) for stage in stages):
+        raise SettingsError(
+            f"--back-translator {translator}: has no effect, as no selected row trains with generated source sentences "
+            f"that {job.collection.path} lacks; leave it out, or select such a row with --row"
+        )
+    require_trained(translator)
 
 
 def _check_result(path: Path, row: PublishedRow, job: ReproductionJob) -> None:

@@ -18,6 +18,8 @@ class PropertyRow(NamedTuple):
     """Properties as printed, one for each column."""
     recipe: str | None = None
     """Recipe of the system; None if Limner has none."""
+    other_authors: bool = True
+    """Whether the paper cites the system from other authors."""
 
 
 class PropertyTable(NamedTuple):
@@ -77,7 +79,7 @@ MAO2015_TABLE_6 = PropertyTable(
     title="Mao et al. (2015), Table 6: recurrent layers of recent methods",
     columns=("RNN Dim.", "LSTM"),
     rows=(
-        PropertyRow("Our m-RNN", ("256", "No"), "mao2015/flickr8k"),
+        PropertyRow("Our m-RNN", ("256", "No"), "mao2015/flickr8k", other_authors=False),
         PropertyRow("MNLM", ("300", "Yes")),
         PropertyRow("NIC", ("512", "Yes"), "vinyals2015/flickr8k"),
         PropertyRow("LRCN", ("1000 (×4)", "Yes")),

@@ -8,7 +8,6 @@ from typing import Any
 
 from limner.evaluation.comparison import DAGGERS
 from limner.files import atomic_write, write_text
-from limner.metrics.base import format_value
 from limner.progress import StageProgress
 from limner.report import plots
 from limner.reproduce.significance import TableComparison, compare_rows, contrasts, significance_marks
@@ -51,7 +50,7 @@ def to_markdown(table: PublishedTable, results: Sequence[RowResult], comparison:
     for row in _visible_rows(table, reproduced):
         seeds = reproduced.get(row.name, [])
         cells = [_our_cell(row, seeds, column, comparison) for column in table.columns]
-        cells += [_published_cell(row, dataset, column) for dataset in table.datasets for column in published]
+        cells += [row.published_cell(dataset, column) for dataset in table.datasets for column in published]
         lines.append(f"| {_row_heading(row, seeds, table)} | {' | '.join(cells)} |")
     footer = [*_legend(table, comparison), *_signatures(table, results)]
     return "\n".join([f"# {table.title}", "", *lines, "", table.notes, "", *footer, *([""] if footer else [])])
@@ -63,9 +62,12 @@ def _visible_rows(table: PublishedTable, reproduced: Container[str]) -> list[Pub
 
 
 def _row_heading(row: PublishedRow, seeds: Sequence[RowResult], table: PublishedTable) -> str:
-    """The name of a row with its differences from the table's own recipe."""
-    if not seeds:
-        return row.name
+    """The name of a row with its origin and its differences from the table's own recipe."""
+    facts = [*(["other authors"] if row.other_authors else []), *(_differences(row, seeds, table) if seeds else [])]
+    return row.name + (f" ({'; '.join(facts)})" if facts else "")
+
+
+def _differences(row: PublishedRow, seeds: Sequence[RowResult], table: PublishedTable) -> list[str]:
     first = seeds[0]
     differences = [] if first.recipe_folder in (None, table.recipes) else [str(first.recipe_folder)]
     for override in first.overrides:
@@ -82,28 +84,19 @@ def _row_heading(row: PublishedRow, seeds: Sequence[RowResult], table: Published
         differences.append(f"budget {first.budget:g}")
     if len(seeds) > 1:
         differences.append(f"{len(seeds)} seeds")
-    return row.name + (f" ({'; '.join(differences)})" if differences else "")
+    return differences
 
 
 def _is_published(row: PublishedRow, score: str) -> bool:
     return any(score in values for values in row.published.values())
 
 
-def _number(value: float | None, column: TableColumn) -> str:
-    return "–" if value is None else format_value(value * column.scale, column.digits)
-
-
 def _our_cell(row: PublishedRow, seeds: Sequence[RowResult], column: TableColumn, comparison: TableComparison) -> str:
     score = mean_score(seeds, column.score)
     if score is None:
         return "–"
-    std = "" if score.std is None else f" ± {_number(score.std, column)}"
-    return f"{_number(score.value, column)}{std} {significance_marks(row, column.score, comparison)}".rstrip()
-
-
-def _published_cell(row: PublishedRow, dataset: str, column: TableColumn) -> str:
-    value = _number(row.published.get(dataset, {}).get(column.score), column)
-    return f"{value} {row.published_marks.get(dataset, {}).get(column.score, '')}".rstrip()
+    std = "" if score.std is None else f" ± {column.format(score.std)}"
+    return f"{column.format(score.value)}{std} {significance_marks(row, column.score, comparison)}".rstrip()
 
 
 def _legend(table: PublishedTable, comparison: TableComparison) -> list[str]:
@@ -141,6 +134,7 @@ def _to_plain(table: PublishedTable, results: Sequence[RowResult], comparison: T
         "rows": [
             {
                 "row": row.name,
+                "other_authors": row.other_authors,
                 **(_plain_results(row, reproduced[row.name], comparison) if row.name in reproduced else {}),
                 "published": {dataset: dict(values) for dataset, values in row.published.items()},
                 "published_marks": {dataset: dict(marks) for dataset, marks in row.published_marks.items()},

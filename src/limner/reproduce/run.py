@@ -8,7 +8,7 @@ from pathlib import Path
 from limner.data.collection import Collection
 from limner.diagnosis.gradients import GradientNorms, gradient_path, measure_gradients
 from limner.errors import SettingsError, did_you_mean
-from limner.evaluation.evaluate import evaluate
+from limner.evaluation.evaluate import evaluate, save_evaluation
 from limner.evaluation.options import EvaluationOptions
 from limner.progress import StageProgress
 from limner.reproduce.back_translation import FOLDER, DerivedCollection, back_translated, is_derived, translator_of
@@ -158,6 +158,8 @@ def _train_and_evaluate(plan: RowPlan, job: ReproductionJob) -> None:
     )
     plan.result_path.parent.mkdir(parents=True, exist_ok=True)
     result.save(plan.result_path)
+    if evaluation.items:  # for `limner compare` and `limner report`, which read hypotheses
+        save_evaluation(evaluation, best.run)
 
 
 def _gradients(model: TrainedModel, run: Path, job: ReproductionJob) -> GradientNorms | None:

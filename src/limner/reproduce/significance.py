@@ -6,6 +6,7 @@ import hashlib
 import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import ClassVar
 
 from limner.errors import RunError
 from limner.evaluation.compare import adjust, compare_evaluations
@@ -49,8 +50,9 @@ class RowSignificance(Record):
 
 
 class TableComparison(Record):
-    """The comparisons between the rows of a table."""
+    """The comparisons between the rows of a table, stored because the tests take minutes."""
 
+    remedy: ClassVar[str] = "remove it; 'limner reproduce' writes it again"
     pairs: tuple[RowSignificance, ...] = ()
 
 
@@ -69,14 +71,16 @@ def compare_rows(
         on_progress: called with the stage, the units done and their total.
     """
     path, rows = out / FILE, by_row(results)
-    cache = {pair.digest: pair for pair in TableComparison.load(path).pairs} if TableComparison.is_in(path) else {}
+    stored = TableComparison.load(path) if TableComparison.is_in(path) else None
+    cache = {} if stored is None else {pair.digest: pair for pair in stored.pairs}
     pairs = [
         _compare_pair(rows[first], rows[second], table.metrics, cache, on_progress)
         for first, second in _compared_pairs(table)
         if first in rows and second in rows
     ]
     comparison = TableComparison(pairs=_adjusted([pair for pair in pairs if pair is not None]))
-    if {pair.digest for pair in comparison.pairs} != set(cache):
+    is_damaged = stored is None and path.exists()
+    if is_damaged or {pair.digest for pair in comparison.pairs} != set(cache):
         comparison.save(path)
     return comparison
 

@@ -14,6 +14,7 @@ from limner.diagnosis.gradients import GradientNorms
 from limner.errors import SettingsError
 from limner.features.controls import ImageControl
 from limner.metrics import METRICS, Score
+from limner.metrics.base import format_value
 from limner.reproduce.datasets import DataSet
 from limner.runs.records import Evaluation, Record
 
@@ -33,6 +34,10 @@ class TableColumn(NamedTuple):
     """Number of decimal places."""
     scale: float = 1.0
     """Factor from our scale to that of the paper."""
+
+    def format(self, value: float | None) -> str:
+        """Write a score of our scale as the paper prints it; '–' if there is none."""
+        return "–" if value is None else format_value(value * self.scale, self.digits)
 
 
 class PublishedRow(NamedTuple):
@@ -67,6 +72,13 @@ class PublishedRow(NamedTuple):
     of its recipe. Empty for those of the recipe."""
     corpus: CorpusUse | None = None
     """Use of the sentence pairs of another collection; None for a row that trains on the table's collection alone."""
+    other_authors: bool = False
+    """Whether the paper cites the system from other authors."""
+
+    def published_cell(self, dataset: str, column: TableColumn) -> str:
+        """Return a published score with its significance marks as the paper prints it; '–' if there is none."""
+        mark = self.published_marks.get(dataset, {}).get(column.score, "")
+        return column.format(self.published.get(dataset, {}).get(column.score)) + mark
 
 
 class PublishedTable(NamedTuple):

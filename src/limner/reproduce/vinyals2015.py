@@ -23,9 +23,15 @@ RANKING_NOTE = (
 )
 
 
+BASELINES = ("Random", "Nearest Neighbor", "Human")
+"""Rows without a recipe that are not systems of other authors."""
+
+
 def _row(name: str, columns: tuple[TableColumn, ...], figures: dict[str, str], *, ours: bool = False) -> PublishedRow:
     published = {dataset: read_figures(columns, printed) for dataset, printed in figures.items()}
-    return PublishedRow(name, "{dataset}" if ours else None, published=published, evaluation=BEAM if ours else ())
+    if ours:
+        return PublishedRow(name, "{dataset}", published=published, evaluation=BEAM)
+    return PublishedRow(name, None, published=published, other_authors=name not in BASELINES)
 
 
 TABLE_1 = PublishedTable(

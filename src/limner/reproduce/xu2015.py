@@ -19,7 +19,7 @@ SOFT, HARD = "Soft-Attention", "Hard-Attention"
 def _row(name: str, figures: dict[DataSet, str], recipe: str | None = None) -> PublishedRow:
     published = {dataset.name: read_figures(COLUMNS, printed) for dataset, printed in figures.items()}
     if recipe is None:
-        return PublishedRow(name, None, published=published)
+        return PublishedRow(name, None, published=published, other_authors=True)
     return PublishedRow(name, recipe, published=published, features=VGGNET, evaluation=BEAM, baselines=(SOFT, HARD))
 
 

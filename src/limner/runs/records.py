@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, ValidationError, model_validator
 
@@ -34,6 +34,8 @@ class Record(BaseModel):
     model_config = ConfigDict(
         frozen=True, use_attribute_docstrings=True, ser_json_inf_nan="strings", protected_namespaces=()
     )
+    remedy: ClassVar[str] = "restore the file from a copy, or write it again"
+    """What to do about a damaged file."""
 
     def save(self, path: Path) -> None:
         """Write the record to a JSON file atomically."""
@@ -60,15 +62,28 @@ class Record(BaseModel):
         except OSError as error:
             raise RunError(f"{path}: cannot be read ({error.strerror}); check that the run is finished") from None
         except ValidationError as error:
-            raise RunError(f"{path}: expected a {cls.__name__} record: {_first_problem(error)}") from None
+            problem = _first_problem(error)
+            raise RunError(f"{path}: expected a {cls.__name__} record: {problem}; {cls.remedy}") from None
         except StructureError as error:
-            raise RunError(f"{path}: damaged: {error}; restore the file from a copy, or write it again") from None
+            raise RunError(f"{path}: damaged: {error}; {cls.remedy}") from None
 
 
 def _first_problem(error: ValidationError) -> str:
     problem = error.errors()[0]
     message = problem["msg"].removeprefix("Value error, ")
-    return f"{'.'.join(str(part) for part in problem['loc']) or 'file'}: {message}; restore the file from a copy"
+    return f"{'.'.join(str(part) for part in problem['loc']) or 'file'}: {message}"
+
+
+def require_run_directory(folder: Path) -> None:
+    """Check that a run directory exists; its weights may be missing.
+
+    Raises:
+        RunError: it does not exist, or is another folder.
+    """
+    if not folder.exists():
+        raise RunError(f"{folder}: no such run directory; check the path, or train one with 'limner train'")
+    if not (folder / "config.json").exists():
+        raise RunError(f"{folder}: expected a run directory (the --out of 'limner train'), found no config.json")
 
 
 class RunConfig(Record):
@@ -138,7 +153,7 @@ def read_log(path: Path) -> list[LogLine]:
             if number == len(lines):
                 logger.info("%s: the last line is incomplete and was ignored", path)
                 continue
-            problem = _first_problem(error) if isinstance(error, ValidationError) else error
+            problem = f"{_first_problem(error)}; {Record.remedy}" if isinstance(error, ValidationError) else error
             raise RunError(f"{path}, line {number}: expected a line of the training log: {problem}") from None
     return log
 

@@ -26,7 +26,7 @@ from limner.files import read_bytes, write_text
 from limner.models import Model, ModelInputs, build_model
 from limner.process import processor_name, use_threads_for
 from limner.runs.recipe import Recipe
-from limner.runs.records import RunConfig
+from limner.runs.records import RunConfig, require_run_directory
 from limner.storage.json_text import to_json
 from limner.storage.tensors import read_tensors, require_finite, save_tensors
 from limner.text.tokenizer import Tokenizer
@@ -132,20 +132,26 @@ def save_trained_model(folder: Path, trained: TrainedModel, *, half: bool = Fals
     save_tensors(folder / WEIGHTS, weights, {_DIGESTS: config.digests()})
 
 
+def require_trained(folder: Path) -> None:
+    """Check that a run directory exists and has weights; its files are not read.
+
+    Raises:
+        RunError: it does not, or has none.
+    """
+    require_run_directory(folder)
+    if not (folder / WEIGHTS).exists():
+        raise RunError(
+            f"{folder}: found no model.safetensors, as its training has not validated yet; run 'limner train --resume'"
+        )
+
+
 def read_config(folder: Path) -> tuple[ModelConfig, Recipe]:
     """Read the configuration and the recipe of a complete run; the weights are not read.
 
     Raises:
         RunError: a file is missing or damaged.
     """
-    if not folder.exists():
-        raise RunError(f"{folder}: no such run directory; check the path, or train one with 'limner train'")
-    if not (folder / "config.json").exists():
-        raise RunError(f"{folder}: expected a run directory (the --out of 'limner train'), found no config.json")
-    if not (folder / WEIGHTS).exists():
-        raise RunError(
-            f"{folder}: found no model.safetensors, as its training has not validated yet; run 'limner train --resume'"
-        )
+    require_trained(folder)
     config = ModelConfig.load(folder / "config.json")
     try:
         return config, Recipe.parse(config.recipe)

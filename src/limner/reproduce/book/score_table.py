@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from limner.evaluation.comparison import DAGGERS
-from limner.metrics.base import format_value
 from limner.report.provenance import duration
 from limner.reproduce.book.record import RowRecord, TableRecord
 from limner.reproduce.book.verdicts import Effect, mean_of, values_of
@@ -22,9 +21,10 @@ def score_table(table: PublishedTable, rows: Sequence[RowRecord], found: Sequenc
     yield "|---" * (len(columns) + 4) + "|"
     ours = {row.row: row for row in rows}
     for row in table.rows:
-        name = row.name if row.recipe is not None else f"{row.name} (published only)"
+        notes = ["other authors"] * row.other_authors + ["published only"] * (row.recipe is None)
+        name = f"{row.name} ({', '.join(notes)})" if notes else row.name
         for dataset in (one for one in table.datasets if row.published.get(one)):
-            cells = [_published(row, dataset, column) for column in columns]
+            cells = [row.published_cell(dataset, column) for column in columns]
             yield f"| {name} | the paper, {dataset} | {' | '.join(cells)} | | |"
             name = ""
         if row.name in ours:
@@ -44,18 +44,12 @@ def _time(seconds: Sequence[float], processor_seconds: Sequence[float | None]) -
     return f"{duration(float(np.mean(seconds)))}{processor}"
 
 
-def _published(row: PublishedRow, dataset: str, column: TableColumn) -> str:
-    value = row.published[dataset].get(column.score)
-    mark = row.published_marks.get(dataset, {}).get(column.score, "")
-    return "–" if value is None else f"{_number(value, column)}{mark}"
-
-
 def _ours(row: RowRecord, column: TableColumn) -> str:
     values, mean = values_of(row, column.score), mean_of(row, column.score)
     if mean is None:
         return "–"
-    spread = f" ± {_number(float(np.std(values, ddof=1)), column)}" if len(values) > 1 else ""
-    return f"**{_number(mean, column)}**{spread}"
+    spread = f" ± {column.format(float(np.std(values, ddof=1)))}" if len(values) > 1 else ""
+    return f"**{column.format(mean)}**{spread}"
 
 
 def _daggers(row: PublishedRow, column: TableColumn, table: PublishedTable, found: Sequence[Effect]) -> str:
@@ -84,7 +78,3 @@ def legend(table: PublishedTable, record: TableRecord) -> Iterator[str]:
     if missing := [name for name in dict.fromkeys(name for one in rows for name in one) if name not in names]:
         yield f"- Not tested, because these rows were not reproduced on this collection: {', '.join(missing)}."
     yield ""
-
-
-def _number(value: float, column: TableColumn) -> str:
-    return format_value(value * column.scale, column.digits)

@@ -16,7 +16,7 @@ from limner.text.tokenizer import Tokenizer
 from limner.text.words import TextSettings
 from measuring import real_data, report
 
-PAIRS, SENTENCES, BEAM = 29_000, 1000, 100
+PAIRS, SENTENCES, BEAM = 29_000, 1000, 300
 
 
 class _Pairs(NamedTuple):
@@ -40,6 +40,7 @@ def phrase_based() -> None:
         [targets[row] for row in training],
         [],
         [],
+        [],
         target.entries,
         1,
     )
@@ -50,10 +51,11 @@ def phrase_based() -> None:
     seconds, processor = time.perf_counter() - started, time.process_time() - used
     details = {"pairs": f"{len(training)} ({pairs.origin})", "phrase_pairs": facts["phrase_pairs"]}
     report("phrase_based_training", seconds, "s", "-", processor_seconds=round(processor, 1), **details)
-    model.search_translations(held_out[:4], 1, BEAM)
+    copies = [[target.token_id(piece) for piece in source.pieces(pairs.sources[row])] for row in kept[-SENTENCES:]]
+    model.search_translations(held_out[:4], copies[:4], 1, BEAM)
     for n_best, goal in ((1, ">= 20"), (100, "-")):
         started, used = time.perf_counter(), time.process_time()
-        model.search_translations(held_out, n_best, BEAM)
+        model.search_translations(held_out, copies, n_best, BEAM)
         seconds, processor = time.perf_counter() - started, time.process_time() - used
         report(
             f"phrase_based_search_{n_best}_best",

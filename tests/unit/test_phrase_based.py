@@ -20,7 +20,11 @@ from limner.runs.trained_model import load_trained_model
 from limner.server.models import load_served_models
 from limner.server.settings import ServerSettings
 from limner.storage.tensors import load_tensors
+from limner.text.tokenizer import Tokenizer
+from limner.text.vocab import SPECIAL_TOKENS
+from limner.text.words import TextSettings
 from limner.training.loop import train
+from limner.training.translation_tables import _Words
 
 NOUNS = {"dog": "Hund", "tomcat": "Kater", "man": "Mann", "boy": "Junge"}
 ADJECTIVES = {"big": "großer", "small": "kleiner", "red": "roter"}
@@ -262,3 +266,77 @@ def test_no_perplexity_is_noted_where_there_is_none(tmp_path):
 def test_a_run_to_start_from_is_refused(run, collection, tmp_path):
     with pytest.raises(SettingsError, match=f"--init {run}: .*; leave --init out"):
         train(load_recipe("calixto2017/pbsmt", []), collection, tmp_path / "again", init=run)
+
+
+@pytest.fixture(scope="module")
+def rare(tmp_path_factory):
+    """Pairs with names; 'Zeppelin' is once in both languages."""
+    rng, items = random.Random(5), []
+    for number, split in enumerate(["train"] * 60 + ["val"] * 10):
+        english, german = sentence_pair(rng)
+        name = "Bob" if number % 3 == 0 else {1: "Zeppelin", 62: "Luftschiff"}.get(number, "Anna")
+        sentences = (Sentence("en", f"{name} : {english}", 0), Sentence("de", f"{name} : {german}", 0))
+        items.append(Item(f"{split}{number}", split, sentences=sentences))
+    folder = tmp_path_factory.mktemp("rare") / "collection"
+    write_items(folder, items)
+    return Collection.open(folder)
+
+
+def test_rare_words_that_are_no_entries_are_copied(rare, tmp_path):
+    changes = ["text.min_count=3", "source_text.min_count=3", "model.tuning.iterations=2", "decoding.beam_size=20"]
+    out = train(load_recipe("calixto2017/pbsmt", changes), rare, tmp_path / "run")
+    trained = load_trained_model(out)
+    assert SPECIAL_TOKENS.unk not in trained.model.get_buffer("words")
+    ((one,), (two,)) = Translator.load(out).translate(
+        ["Zeppelin : a small man sings outside .", "Qux : a big dog runs ."]
+    )
+    assert "Zeppelin" in one.tokens and "Qux" in two.tokens
+
+
+def test_unknown_characters_of_subwords_are_copied(rare, tmp_path):
+    changes = ["text.level=bpe", "text.max_size=120", "model.tuning.method=none", "decoding.beam_size=20"]
+    out = train(load_recipe("calixto2017/pbsmt", changes), rare, tmp_path / "run")
+    ((best,),) = Translator.load(out).translate(["Anna : Xýx sings ."])
+    assert best.text.count("Xýx") == 1 and "<unk>" not in best.text
+
+
+def test_words_of_the_tuning_change_no_language_model(tmp_path):
+    models = []
+    for added in ("", " eins zwei drei vier fünf"):
+        rng, items = random.Random(4), []
+        for number, split in enumerate(["train"] * 30 + ["val"]):
+            english, german = sentence_pair(rng)
+            sentences = (Sentence("en", english, 0), Sentence("de", german + added * (split == "val"), 0))
+            items.append(Item(str(number), split, sentences=sentences))
+        items += [Item("mono", "train", sentences=(Sentence("de", "ein neuer Satz .", 0),))]
+        write_items(tmp_path / f"collection{len(models)}", items)
+        recipe = load_recipe("calixto2017/pbsmt-lm", ["model.tuning.method=none", "model.word_alignment=ibm1"])
+        out = train(recipe, Collection.open(tmp_path / f"collection{len(models)}"), tmp_path / f"run{len(models)}")
+        models.append(load_trained_model(out).model.language_model())
+    assert all((one == other).all() for one, other in zip(*(model[2:] for model in models), strict=True))
+
+
+def test_an_error_in_the_validation_leaves_the_estimated_model(collection, tmp_path, monkeypatch):
+    def fail(*args, **kwargs):
+        raise ValueError("an error")
+
+    monkeypatch.setattr("limner.training.translation_tables.validate", fail)
+    recipe = load_recipe("calixto2017/pbsmt", ["model.tuning.method=none", "model.word_alignment=ibm1"])
+    with pytest.raises(ValueError, match="an error"):
+        train(recipe, collection, tmp_path / "run")
+    ((best, *_),) = Translator.load(tmp_path / "run").translate(["a small man sings outside ."])
+    assert best.text
+
+
+def test_copied_words_have_their_own_ids():
+    """References and copies share the ids of unknown words; words of the vocabulary keep theirs."""
+    target = Tokenizer.train(["Anna singt ."], TextSettings(lowercase=False, lang="de"))
+    words = _Words(target)
+    reference = words.encode("Zeppelin singt mit Anna")
+    source = Tokenizer.train(["a b"], TextSettings(lowercase=False))
+    assert [words.id_of(piece) for piece in source.pieces("Anna Zeppelin mit Ballon")] == [
+        target.encode("Anna")[0],
+        reference[0],
+        reference[2],
+        len(target) + 2,
+    ]

@@ -9,7 +9,7 @@ import pytest
 
 from limner.errors import RunError
 from limner.smt.arpa import read_arpa, write_arpa
-from limner.smt.language_model import estimate
+from limner.smt.language_model import _discounts, estimate
 
 WORDS = ["<pad>", "<s>", "</s>", "<unk>", "a", "b", "c", "d", "e"]
 PAD, BOS, EOS, UNK, A, B, C, D, E = range(9)
@@ -35,6 +35,27 @@ def test_bigrams_by_hand():
     assert scores[0] == pytest.approx((2 - 1) / 2 + 1 / 2 * unigram[A])  # <s> a: count 2 of 2, discount 1
     assert scores[1] == pytest.approx(0.5 / 2 + 1 / 2 * unigram[B])
     assert np.exp(model.score([A, A], model.table()))[1] == pytest.approx(1 / 2 * unigram[A])
+
+
+def following(model, context):
+    """Probabilities of all words and of the end of the sentence after a context."""
+    table = model.table()
+    words = [np.exp(model.score([*context, word], table)[len(context)]) for word in range(UNK, model.vocab_size)]
+    return [*words, np.exp(model.score(context, table)[-1])]
+
+
+@pytest.mark.parametrize(
+    ("counts", "expected"),
+    [
+        ([1] * 10 + [2] * 4 + [3] * 2, [1 - 2 * 10 / 18 * 0.4, 2 - 3 * 10 / 18 * 0.5, 3]),  # no count of 4 is needed
+        ([1] * 10 + [2] * 4 + [4] * 2, [0.5, 1, 1.5]),  # but one of 3
+        ([1, 1, 2, 3, 4], [0.5, 0.5, 1]),
+        ([1, 2, 3, 3, 4], [0.5, 1, 1.5]),  # D2 = 2 - 3 · 1/3 · 2/1 = 0
+        ([1, 2, 3, 3, 3], [0.5, 1, 1.5]),  # D2 = 2 - 3 · 1/3 · 3/1 < 0
+    ],
+)
+def test_discounts_by_hand(counts, expected):
+    assert _discounts(np.array(counts)).tolist() == pytest.approx([0, *expected])
 
 
 class Interpolated:
@@ -83,11 +104,8 @@ def test_estimates_are_those_of_the_equations(order):
 @pytest.mark.parametrize("order", [1, 2, 3, 5])
 def test_probabilities_after_any_context_sum_to_one(sentences, order):
     model = estimate(sentences, order, 9)
-    table = model.table()
     for context in ([], [A], [A, B], [E, E, E], [B, A, C, D]):
-        following = [np.exp(model.score([*context, word], table)[len(context)]) for word in range(3, 9)]
-        end = np.exp(model.score(context, table)[-1])
-        assert sum(following) + end == pytest.approx(1)
+        assert sum(following(model, context)) == pytest.approx(1)
 
 
 @pytest.mark.parametrize("order", [2, 3, 5])
@@ -108,6 +126,25 @@ def test_a_written_model_is_read_again(sentences, tmp_path):
     again = read_arpa(tmp_path / "lm.arpa", WORDS)
     for sentence in sentences[:5]:
         assert again.score(sentence, again.table()) == pytest.approx(model.score(sentence, model.table()), abs=1e-4)
+
+
+def test_no_context_is_left_without_probability_for_other_words():
+    """Bigrams with the counts 1, 1, 2, 2 and four times 3: D2 would be 2 - 3 · 1/3 · 4/2 = 0; 'D C' occurs twice."""
+    model = estimate([[A, B, D, C, 9]] * 2 + [[A, B, E, C, 9]], 2, 10)
+    for context in ([], [A], [B], [C], [D], [E], [9]):
+        assert sum(following(model, context)) == pytest.approx(1)
+
+
+def test_probabilities_after_all_observed_contexts_of_small_corpora_sum_to_one():
+    rng = np.random.default_rng(5)
+    for _ in range(40):
+        sentences = [rng.integers(4, 7, rng.integers(1, 5)).tolist() for _ in range(rng.integers(1, 12))]
+        model = estimate(sentences, 3, 8)
+        contexts = {
+            tuple(one[start:end]) for one in sentences for end in range(len(one) + 1) for start in range(end + 1)
+        }
+        for context in contexts:
+            assert sum(following(model, list(context))) == pytest.approx(1), (sentences, context)
 
 
 def test_words_out_of_the_vocabulary_are_cut_and_change_no_other_probability(sentences):

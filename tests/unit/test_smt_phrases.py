@@ -6,6 +6,7 @@ import pytest
 from limner.smt.alignment import symmetrise
 from limner.smt.phrases import MAX_PHRASE_LENGTH, extract, extract_all, score
 from limner.smt.reordering import DISCONTINUOUS, MONOTONE, SWAP, orientation, orientation_log_probs
+from limner.smt.tables import UNK
 
 
 def matrix(height, width, points):
@@ -95,3 +96,21 @@ def test_the_most_probable_pairs_of_a_source_phrase_are_kept():
     instances = extract_all(sources, targets, [np.ones((1, 1), dtype=bool)] * 6, (1, 3), 7)
     table = score(instances, np.concatenate(sources), np.concatenate(targets), (1, 3), 2)
     assert table.words.tolist() == [0, 1]
+
+
+@pytest.mark.parametrize(("sources", "targets"), [([[4, UNK]], [[4, 5]]), ([[4, 5]], [[4, UNK]])])
+def test_pairs_with_an_unknown_word_are_left_out(sources, targets):
+    """One token stands for all unknown words, so that a pair with it would translate any of them."""
+    sources, targets = [*sources, [6]], [*targets, [6]]
+    alignments = [np.eye(2, dtype=bool), np.eye(1, dtype=bool)]
+    instances = extract_all(sources, targets, alignments, (7, 7), 7)
+    words = [
+        [*zip(starts.tolist(), lengths.tolist(), strict=True)] for starts, lengths in (instances[:2], instances[2:4])
+    ]
+    assert words == [[(0, 1), (2, 1)]] * 2
+    assert len(instances.lexical) == len(instances.alignments) == 2
+
+
+def test_an_unknown_target_word_without_alignment_is_not_taken_in():
+    instances = extract_all([[4]], [[4, UNK]], [matrix(1, 2, [(0, 0)])], (5, 5), 7)
+    assert instances.target_lengths.tolist() == [1]

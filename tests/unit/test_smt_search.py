@@ -5,17 +5,23 @@ import itertools
 import numpy as np
 import pytest
 
-from limner.smt import mert, mira
+from limner.smt import decoder, mert, mira
 from limner.smt.bleu_statistics import NUM_STATISTICS, Reference, bleu
-from limner.smt.decoder import _remaining, search
+from limner.smt.decoder import _remaining
 from limner.smt.features import FEATURES, NUM_FEATURES, NUM_TUNED
 from limner.smt.language_model import LanguageModel, estimate
 from limner.smt.lattice import best_paths, path_features
 from limner.smt.options import Limits, PhraseOptions, future_scores
 from limner.smt.phrases import NUM_SCORES, PhraseTable, extract_all, score
-from limner.smt.tables import BOS, EOS, UNK, build_tables
+from limner.smt.tables import BOS, EOS, UNK, build_tables, copying
 
 WIDE = Limits(5000, 40, 3)
+
+
+def search(tables, source, weights, limits, copies=None):
+    """Search with words that are unknown to the target vocabulary where they are copied, unless `copies` are given."""
+    copies = np.full(len(source), UNK) if copies is None else np.array(copies)
+    return decoder.search(tables, source, copies, weights, limits)
 
 
 @pytest.fixture(scope="module")
@@ -57,20 +63,31 @@ def derivations(options: PhraseOptions, size: int, limit: int):
     return extend([], frozenset())
 
 
+def words_of(tables, options, path):
+    """Target words of a derivation."""
+    found = []
+    for pair in options.pairs[np.array(path)]:
+        start, end = (0, 0) if pair < 0 else tables.word_starts[pair : pair + 2]
+        found += [copying(pair)] if pair < 0 else tables.words[start:end].tolist()
+    return tuple(found)
+
+
 @pytest.mark.parametrize("limit", [0, 2, 40])
 @pytest.mark.parametrize("source", [[4], [5, 4, 6], [7, 8, 4], [6, 6, 5, 4]])
 def test_wide_stacks_find_the_best_of_all_derivations(tables, weights, source, limit):
     limits = WIDE._replace(distortion_limit=limit)
     options, lattice = search(tables, np.array(source), weights, limits)
-    scores = [
-        path_features(tables, options, np.array(path), len(source)) @ weights
-        for path in derivations(options, len(source), limit)
-    ]
+    paths = list(derivations(options, len(source), limit))
+    scores = [path_features(tables, options, np.array(path), len(source)) @ weights for path in paths]
     assert lattice.node_scores[lattice.final] == pytest.approx(max(scores))
-    found = best_paths(lattice, 10)
-    assert [path_features(tables, options, path, len(source)) @ weights for path in found] == pytest.approx(
-        sorted(scores, reverse=True)[:10]
-    )
+    best = {}
+    for path, value in sorted(zip(paths, scores, strict=True), key=lambda one: -one[1]):
+        best.setdefault(words_of(tables, options, path), value)
+    expected = list(best.values())[:10]  # of derivations with equal words the best
+    found = best_paths(tables, options, lattice, 10, 10_000)
+    assert [path_features(tables, options, path, len(source)) @ weights for path in found] == pytest.approx(expected)
+    assert len({words_of(tables, options, path) for path in found}) == len(found)
+    assert len(best_paths(tables, options, lattice, 10, 3)) <= min(3, len(found))
 
 
 def test_future_scores_are_those_of_the_best_segmentation():
@@ -97,7 +114,20 @@ def test_narrow_stacks_find_a_derivation_that_is_no_better(tables, weights):
 
 def test_unknown_words_have_one_option_that_copies(tables, weights):
     options, _ = search(tables, np.array([8]), weights, WIDE)
-    assert options.pairs.tolist() == [-1]
+    assert [copying(pair) for pair in options.pairs] == [UNK]
+
+
+def test_the_language_model_scores_copied_words_by_their_own_probability(small_tables):
+    """Source word 5 has no pair: as target word 7 it has the log-probability -0.25, as another one that of <unk>."""
+    scores, weights = {}, np.zeros(NUM_FEATURES)
+    weights[FEATURES.index("language_model")] = 1
+    for copied in (7, UNK, 8, 1000):
+        options, lattice = search(small_tables, np.array([5]), weights, WIDE, [copied])
+        assert words_of(small_tables, options, best_paths(small_tables, options, lattice, 1, 1)[0]) == (copied,)
+        scores[copied] = lattice.node_scores[lattice.final]
+    back_off, end = -0.125, -2
+    assert scores[7] == pytest.approx(back_off - 0.25 + end)
+    assert scores[UNK] == scores[8] == scores[1000] == pytest.approx(back_off - 3 - 0.75 + end)
 
 
 @pytest.fixture(scope="module")

@@ -31,7 +31,7 @@ class Hypothesis(NamedTuple):
     """Log-probability of the sentence up to each token, the end-of-sentence token excluded; empty if not recorded."""
 
     copied: tuple[str, ...] = ()
-    """Source words in place of the unknown tokens, in their order; empty where the model copies none."""
+    """Pieces of the source in place of the unknown tokens, in their order; empty where the model copies none."""
     features: tuple[tuple[str, float], ...] = ()
     """Features whose weighted sum is the score, of a model without probabilities; `log_prob` is the score as well."""
 

@@ -144,7 +144,8 @@ def explain_search(
     explanations = []
     for done, (one, hypothesis) in enumerate(zip(inputs, hypotheses, strict=True), 1):
         ids = model.source_tokenizer.encode(one.source or "")
-        (found,) = model.model.search_translations([ids], min(beam_size, EXPLAINED_CANDIDATES), beam_size)
+        copies = [model.tokenizer.token_id(piece) for piece in model.source_tokenizer.pieces(one.source or "")]
+        (found,) = model.model.search_translations([ids], [copies], min(beam_size, EXPLAINED_CANDIDATES), beam_size)
         same = next((other for other in found if other.tokens == hypothesis.tokens), None)
         if same is None:
             raise SettingsError(

@@ -53,21 +53,21 @@ def search_translations(
     hypotheses = [[Hypothesis((), 0.0, 0.0, True)] for _ in inputs]
     for start in range(0, len(rows), CHUNK):
         part = rows[start : start + CHUNK]
-        found = model.search_translations([sources[row] for row in part], settings.n_best, settings.beam_size)
-        for row, translations in zip(part, found, strict=True):
-            words = models[0].source_tokenizer.words(inputs[row].source or "")
-            aligned = words if len(words) == len(sources[row]) else None  # else the tokens are no words
-            hypotheses[row] = [_hypothesis(one, aligned) for one in translations]
+        pieces = [models[0].source_tokenizer.pieces(inputs[row].source or "") for row in part]
+        copies = [[models[0].tokenizer.token_id(piece) for piece in one] for one in pieces]
+        found = model.search_translations([sources[row] for row in part], copies, settings.n_best, settings.beam_size)
+        for row, own, translations in zip(part, pieces, found, strict=True):
+            hypotheses[row] = [_hypothesis(one, own) for one in translations]
         if on_progress is not None:
             on_progress(start + len(part), len(rows))
     return hypotheses
 
 
-def _hypothesis(one: ScoredTranslation, words: Sequence[str] | None) -> Hypothesis:
-    """Return a translation as a hypothesis; its unknown tokens stand for the aligned source words."""
+def _hypothesis(one: ScoredTranslation, pieces: Sequence[str]) -> Hypothesis:
+    """Return a translation as a hypothesis; its unknown tokens stand for the aligned pieces of the source."""
     sources = {target: source for source, target in one.alignment}
     unknown = [position for position, token in enumerate(one.tokens) if token == SPECIAL_TOKENS.unk]
-    copied = () if words is None else tuple(words[sources[position]] for position in unknown)
+    copied = tuple(pieces[sources[position]] for position in unknown)
     return Hypothesis(one.tokens, one.score, one.score, True, (), copied, one.features)
 
 

@@ -103,8 +103,11 @@ class ParallelCorpus(NamedTuple):
     language_model: Sequence[Sequence[int]]
     """Sentences of the target language; words that are not in the vocabulary have ids from its size on."""
     tuning_sources: Sequence[Sequence[int]]
+    tuning_copies: Sequence[Sequence[int]]
+    """Target token of each of their tokens if it is copied, with the ids of `tuning_references`."""
     tuning_references: Sequence[Sequence[Sequence[int]]]
-    """References of each of them; words that are not in the vocabulary have ids from its size on."""
+    """References of each of them; words that are not in the vocabulary have ids from its size on, which are not those
+    of `language_model`."""
     target_words: Sequence[str]
     """Entries of the target vocabulary."""
     seed: int
@@ -138,12 +141,13 @@ class SearchingModel(Protocol):
         ...
 
     def search_translations(
-        self, sources: Sequence[Sequence[int]], n_best: int, beam_size: int
+        self, sources: Sequence[Sequence[int]], copies: Sequence[Sequence[int]], n_best: int, beam_size: int
     ) -> list[list[ScoredTranslation]]:
         """Translate sentences of at least one token.
 
         Args:
             sources: token ids.
+            copies: target token of each source token if it is copied, that of <unk> if it is not in the vocabulary.
             n_best: maximum number of translations of a sentence, of different tokens.
             beam_size: number of hypotheses of a stack.
 

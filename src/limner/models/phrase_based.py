@@ -20,6 +20,7 @@ from limner.errors import MissingExtraError, RunError, SettingsError, TrainingEr
 from limner.models.capabilities import ParallelCorpus, ScoredTranslation
 from limner.models.protocols import ConditionalLMSettings, ModelInputs
 from limner.settings import Settings
+from limner.text.vocab import SPECIAL_TOKENS
 
 if TYPE_CHECKING:
     from limner.smt.language_model import LanguageModel
@@ -142,7 +143,7 @@ class PhraseBased(nn.Module):
             Facts for the records: BLEU of each iteration of the tuning, and sizes of the tables.
 
         Raises:
-            TrainingError: no words could be aligned.
+            TrainingError: no known words could be aligned.
         """
         require_compiler()
         from limner.smt.alignment import align
@@ -157,8 +158,8 @@ class PhraseBased(nn.Module):
         instances = extract_all(corpus.sources, corpus.targets, alignments, sizes, settings.max_phrase_length)
         if not len(instances.previous):
             raise TrainingError(
-                f"phrase-based model: no words of the {len(alignments)} sentence pairs could be aligned, so that there "
-                "are no phrases; add sentence pairs"
+                f"phrase-based model: no words of the {len(alignments)} sentence pairs could be aligned, except "
+                "with words that are not in the vocabularies, so that there are no phrases; add sentence pairs"
             )
         words = (np.concatenate([np.array(one) for one in part]) for part in (corpus.sources, corpus.targets))
         phrases = score(instances, next(words), next(words), sizes, settings.table_limit)
@@ -169,7 +170,7 @@ class PhraseBased(nn.Module):
             options = TuningOptions(
                 settings.tuning.method, settings.tuning.iterations, settings.tuning.n_best, corpus.seed
             )
-            data = TuningSet(corpus.tuning_sources, corpus.tuning_references)
+            data = TuningSet(corpus.tuning_sources, corpus.tuning_copies, corpus.tuning_references)
             weights, history = tune(self._at(beam_size), data, options)
             self._register(lm, phrases, weights)
         return {
@@ -201,10 +202,10 @@ class PhraseBased(nn.Module):
         return self._tables().lm
 
     def search_translations(
-        self, sources: Sequence[Sequence[int]], n_best: int, beam_size: int
+        self, sources: Sequence[Sequence[int]], copies: Sequence[Sequence[int]], n_best: int, beam_size: int
     ) -> list[list[ScoredTranslation]]:
         """Translate sentences of at least one token; see `SearchingModel`."""
-        found = self._at(beam_size).translate_all(sources, n_best)
+        found = self._at(beam_size).translate_all(sources, copies, n_best)
         return [[_found(one) for one in candidates] for candidates in found]
 
     def _at(self, beam_size: int) -> System:
@@ -317,6 +318,7 @@ def _check(tables: dict[str, Tensor], vocab_size: int, source_vocab_size: int) -
         and len(tables["word_starts"]) == pairs + 1
         and ascends("word_starts", len(tables["words"]))
         and within("words", 0, vocab_size)
+        and not (tables["words"] == SPECIAL_TOKENS.unk).any()  # it stands for a copied word
         and within("alignments", 0, 1 << 49)
         and tuple(tables["scores"].shape) == (pairs, 10)
         and tuple(tables["weights"].shape) == (15,)

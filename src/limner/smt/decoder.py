@@ -271,17 +271,21 @@ def _finish(problem: SearchProblem, stacks: Stacks, begin: int, end: int) -> int
 
 
 @compiled
-def search(tables: Tables, source: Ints, weights: Floats, limits: Limits) -> tuple[PhraseOptions, Lattice]:
+def search(
+    tables: Tables, source: Ints, copies: Ints, weights: Floats, limits: Limits
+) -> tuple[PhraseOptions, Lattice]:
     """Search the translations of a sentence.
 
     Args:
         tables: language model and phrase table.
         source: token ids of the sentence, at least one.
+        copies: target word of each source word if it is copied; from the size of the vocabulary on, the language model
+            scores it as unknown.
         weights: weights of the features, (NUM_FEATURES,).
         limits: limits of the search.
     """
     size = len(source)
-    options = find_options(tables, source, weights, limits)
+    options = find_options(tables, source, copies, weights, limits)
     problem = SearchProblem(tables, options, future_scores(options, size), weights, size, np.empty(NUM_FEATURES))
     hypotheses = size * limits.stack_size + 2
     arcs = hypotheses + limits.stack_size

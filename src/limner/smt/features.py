@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from limner.compiled import compiled
 from limner.smt.reordering import NUM_ORIENTATIONS, orientation
-from limner.smt.tables import COPIED, EOS, Tables, lm_phrase, lm_word
+from limner.smt.tables import EOS, Tables, lm_phrase, lm_word
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -61,7 +61,7 @@ def weighted(weights: Floats, features: Floats) -> float:
 def add_phrase_features(tables: Tables, pair: int, features: Floats) -> None:
     """Add the features of a phrase pair that do not depend on other phrases to `features`, (NUM_FEATURES,)."""
     features[_PHRASES] += 1
-    if pair == COPIED:
+    if pair < 0:
         features[_WORDS] += 1
         features[_UNKNOWN] += 1
         return
@@ -82,7 +82,7 @@ def add_order_features(
             the number of known words of `context`, (4,). Set to those of the pair.
         start: first source word of the pair.
         end: last source word of the pair.
-        pair: phrase pair, or `COPIED`.
+        pair: phrase pair; below 0 for a copied word.
         context: words of the language model's context, the most recent first. Set to that after the pair.
         features: features that are added to, (NUM_FEATURES,).
     """
@@ -92,7 +92,7 @@ def add_order_features(
     kind = orientation(last[0], last[1], start, end)
     if last[1] >= 0:
         features[_NEXT + kind] += tables.next_scores[last[2], kind]
-    copied = pair == COPIED
+    copied = pair < 0
     features[_PREVIOUS + kind] += np.log(1 / NUM_ORIENTATIONS) if copied else tables.scores[pair, 4 + kind]
     last[0], last[1], last[3] = start, end, known
     last[2] = len(tables.next_scores) - 1 if copied else tables.next_kinds[pair]

@@ -211,12 +211,13 @@ def _count(words: Ints, order: int, vocab_size: int) -> list[_Order]:
 def _discounts(counts: Ints) -> Floats:
     """Estimate D_0 = 0, D_1, D_2 and D_3+ from the adjusted counts of an order, Chen and Goodman (1998), eq. 26.
 
-    Where no n-gram has one of the counts 1 to 4, or a discount is not between 0 and its count, all are those that
-    Heafield's lmplz uses instead: 0.5, 1 and 1.5.
+    Where no n-gram has one of the counts 1 to 3, or a discount is not above 0 and at most its count, all are those that
+    Heafield's lmplz falls back on: 0.5, 1 and 1.5. It accepts a discount of 0 as well, with which a context whose
+    n-grams all have this count would leave no probability to other words.
     """
     n1, n2, n3, n4 = (int((counts == count).sum()) for count in range(1, 5))
-    if min(n1, n2, n3, n4) == 0:
+    if min(n1, n2, n3) == 0:
         return np.array([0, 0.5, 1, 1.5])
     y = n1 / (n1 + 2 * n2)
     found = np.array([0, 1 - 2 * y * n2 / n1, 2 - 3 * y * n3 / n2, 3 - 4 * y * n4 / n3])
-    return found if (found >= 0).all() and (found <= np.arange(4)).all() else np.array([0, 0.5, 1, 1.5])
+    return found if (found[1:] > 0).all() and (found <= np.arange(4)).all() else np.array([0, 0.5, 1, 1.5])

@@ -15,29 +15,53 @@ from limner.smt.tables import BOS, Tables
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
+_MULTIPLIER = 6364136223846793005  # of the 64-bit congruential generator of Knuth
+
 
 @compiled
-def best_paths(lattice: Lattice, count: int) -> list[Ints]:
-    """Find the best paths of a lattice, by A* from its end with the exact scores of the nodes.
+def _add_words(tables: Tables, options: PhraseOptions, option: int, code: int) -> int:
+    """Return the hash of the words of an option and of those after them, whose hash is `code`."""
+    if option == NONE:
+        return code
+    pair = options.pairs[option]
+    if pair < 0:
+        return code * _MULTIPLIER + pair
+    for position in range(tables.word_starts[pair + 1] - 1, tables.word_starts[pair] - 1, -1):
+        code = code * _MULTIPLIER - 1 - tables.words[position]
+    return int(code)
+
+
+@compiled
+def best_paths(tables: Tables, options: PhraseOptions, lattice: Lattice, count: int, limit: int) -> list[Ints]:
+    """Find the best paths of different words, by A* from the end of a lattice with the exact scores of the nodes.
 
     Args:
+        tables: phrase table.
+        options: options of the sentence.
         lattice: hypotheses of a search.
         count: largest number of paths.
+        limit: largest number of paths that are read, those of equal words as well.
 
     Returns:
-        Numbers of the options of each path in the order of the target, the best path first.
+        Numbers of the options of each path in the order of the target, the best path first; of several of equal words
+        the best one.
     """
     capacity = 1024
     places = np.empty((capacity, 3), dtype=np.int64)  # node, option that follows it, and the item of that option
     suffixes, totals = np.empty(capacity), np.empty(capacity)
-    heap = np.empty(capacity, dtype=np.int64)
+    heap, hashes = np.empty(capacity, dtype=np.int64), np.zeros(capacity, dtype=np.int64)  # of the words that follow
     places[0] = (lattice.final, NONE, NONE)
     suffixes[0], totals[0] = 0.0, lattice.node_scores[lattice.final]
     used, size, paths = 1, push(heap, totals, 0, 0), [np.empty(0, dtype=np.int64) for _ in range(0)]
-    while size and len(paths) < count:
+    seen, read = np.empty(count, dtype=np.int64), 0
+    while size and len(paths) < count and read < limit:
         item = heap[0]
         size = pop(heap, totals, size)
         if places[item, 0] == 0:
+            read += 1
+            if (seen[: len(paths)] == hashes[item]).any():
+                continue
+            seen[len(paths)] = hashes[item]
             path = [NONE]
             while item != NONE:
                 if places[item, 1] != NONE:
@@ -52,10 +76,12 @@ def best_paths(lattice: Lattice, count: int) -> list[Ints]:
                 suffixes = np.concatenate((suffixes, np.empty_like(suffixes)))
                 totals = np.concatenate((totals, np.empty_like(totals)))
                 heap = np.concatenate((heap, np.empty_like(heap)))
+                hashes = np.concatenate((hashes, np.empty_like(hashes)))
                 capacity *= 2
             places[used] = (lattice.arc_from[arc], lattice.arc_options[arc], item)
             suffixes[used] = suffixes[item] + lattice.arc_scores[arc]
             totals[used] = suffixes[used] + lattice.node_scores[lattice.arc_from[arc]]
+            hashes[used] = _add_words(tables, options, lattice.arc_options[arc], hashes[item])
             size = push(heap, totals, size, used)
             used += 1
             arc = lattice.arc_next[arc]

@@ -55,7 +55,7 @@ def _epoch(
 
 
 def optimise(candidates: Candidates, start: Floats, tuned: int, rng: np.random.Generator) -> tuple[Floats, float]:
-    """Optimise the weights, and return those of the best epoch with their BLEU.
+    """Optimise the weights, and return those of the best epoch with their BLEU; the initial ones are none of them.
 
     Args:
         candidates: n-best translations.
@@ -64,7 +64,7 @@ def optimise(candidates: Candidates, start: Floats, tuned: int, rng: np.random.G
         rng: draws the order of the sentences.
     """
     weights, background = start.copy(), np.ones(NUM_STATISTICS)
-    best, best_bleu = start, corpus_bleu(candidates, start)
+    best, best_bleu = start, -1.0
     for _ in range(EPOCHS):
         order = rng.permutation(len(candidates.first) - 1)
         mean = _epoch(*candidates, order, weights, background, tuned)

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from limner.compiled import compiled
 from limner.smt.features import LANGUAGE_MODEL, NUM_FEATURES, add_phrase_features, weighted
 from limner.smt.hashing import NOT_FOUND, find
-from limner.smt.tables import COPIED, Tables, lm_phrase
+from limner.smt.tables import Tables, copying, lm_phrase
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -33,7 +33,7 @@ class PhraseOptions(NamedTuple):
 
     starts: Ints  # (O,): first source word
     ends: Ints  # (O,): last source word
-    pairs: Ints  # (O,): phrase pair, or COPIED
+    pairs: Ints  # (O,): phrase pair; below 0 for a copied word
     fixed: Floats  # (O,): weighted features that do not depend on other phrases, without the language model
     estimates: Floats  # (O,): `fixed` and the language model's score of the words without context
     spans: Ints  # (S, max_length + 1): options of the span of n words from i are spans[i, n - 1] … spans[i, n] - 1
@@ -48,7 +48,7 @@ def _fixed(tables: Tables, pair: int, weights: Floats, features: Floats) -> floa
 
 
 @compiled
-def find_options(tables: Tables, source: Ints, weights: Floats, limits: Limits) -> PhraseOptions:
+def find_options(tables: Tables, source: Ints, copies: Ints, weights: Floats, limits: Limits) -> PhraseOptions:
     """Find the phrase pairs of all spans; a word that no pair translates by itself can be copied."""
     size, longest = len(source), limits.max_length
     starts, ends, pairs = [0 for _ in range(0)], [0 for _ in range(0)], [0 for _ in range(0)]
@@ -77,9 +77,9 @@ def find_options(tables: Tables, source: Ints, weights: Floats, limits: Limits) 
                 if length == 1 and count == 0:
                     starts.append(start)
                     ends.append(end)
-                    pairs.append(COPIED)
-                    fixed.append(_fixed(tables, COPIED, weights, features))
-                    estimates.append(fixed[-1] + weights[LANGUAGE_MODEL] * lm_phrase(tables, context, 0, COPIED)[0])
+                    pairs.append(copying(copies[start]))
+                    fixed.append(_fixed(tables, pairs[-1], weights, features))
+                    estimates.append(fixed[-1] + weights[LANGUAGE_MODEL] * lm_phrase(tables, context, 0, pairs[-1])[0])
             spans[start, length] = len(starts)
     return PhraseOptions(np.array(starts), np.array(ends), np.array(pairs), np.array(fixed), np.array(estimates), spans)
 

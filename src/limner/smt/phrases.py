@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from limner.compiled import compiled
 from limner.smt.hashing import build_table
 from limner.smt.reordering import DISCONTINUOUS, MONOTONE, SWAP, orientation_log_probs
+from limner.text.vocab import SPECIAL_TOKENS
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -219,7 +220,11 @@ def extract_all(
     sizes: tuple[int, int],
     max_length: int,
 ) -> Instances:
-    """Extract the phrase pairs of all sentence pairs; arguments are those of `lexical_probabilities` and `extract`."""
+    """Extract the phrase pairs of all sentence pairs, without those that have an unknown word on a side.
+
+    Unknown words are copied: one token stands for all of them, so that a pair with it would translate any of them.
+    Arguments are those of `lexical_probabilities` and `extract`.
+    """
     given_target, given_source = lexical_probabilities(sources, targets, alignments, sizes)
     all_rows, all_lexical, source_offset, target_offset = [], [], 0, 0
     for source, target, alignment in zip(sources, targets, alignments, strict=True):
@@ -239,8 +244,17 @@ def extract_all(
         all_lexical.append(lexical[:count].copy())
         source_offset += len(source)
         target_offset += len(target)
-    starts, lengths, firsts, target_lengths, previous, following, bits = np.concatenate(all_rows).T
-    return Instances(starts, lengths, firsts, target_lengths, previous, following, bits, np.concatenate(all_lexical))
+    rows, lexical = np.concatenate(all_rows), np.concatenate(all_lexical)
+    known = ~(_has_unknown(sources, rows[:, 0], rows[:, 1]) | _has_unknown(targets, rows[:, 2], rows[:, 3]))
+    return Instances(*rows[known].T, lexical[known])
+
+
+def _has_unknown(sentences: Sequence[Sequence[int]], starts: Ints, lengths: Ints) -> Bools:
+    """Whether each span has an unknown word; spans are given by positions in the words of all sentences."""
+    unknown = np.concatenate([np.array(one, dtype=np.int64) for one in sentences]) == SPECIAL_TOKENS.unk
+    before = np.concatenate([[0], np.cumsum(unknown)])
+    result: Bools = before[starts + lengths] > before[starts]
+    return result
 
 
 class _Phrases(NamedTuple):

@@ -14,13 +14,13 @@ from limner.smt.decoder import search
 from limner.smt.lattice import best_paths, path_features
 from limner.smt.options import Limits, PhraseOptions
 from limner.smt.phrases import MAX_PHRASE_LENGTH
-from limner.smt.tables import COPIED, UNK, Tables
+from limner.smt.tables import Tables, copying
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
-MAX_PATHS = 4
-"""Paths that are read for each requested translation: several paths give the same words."""
+MAX_PATHS = 20
+"""Most paths that are read for each requested translation, as in Moses: several paths give the same words."""
 
 
 class Segment(NamedTuple):
@@ -54,38 +54,39 @@ class System(NamedTuple):
     weights: Floats
     limits: Limits
 
-    def translate(self, source: Sequence[int], n_best: int = 1) -> list[PhrasalTranslation]:
+    def translate(self, source: Sequence[int], copies: Sequence[int], n_best: int = 1) -> list[PhrasalTranslation]:
         """Translate a sentence of at least one word.
 
         Args:
             source: token ids.
+            copies: target word of each source word if it is copied; from the size of the vocabulary on, the language
+                model scores it as unknown.
             n_best: largest number of translations, of different words.
 
         Returns:
             Translations, the best first.
         """
         words = np.array(source, dtype=np.int64)
-        options, lattice = search(self.tables, words, self.weights, self.limits)
-        found: dict[tuple[int, ...], PhrasalTranslation] = {}
-        for path in best_paths(lattice, 1 if n_best == 1 else MAX_PATHS * n_best):
-            tokens = self._tokens(options, path)
-            if tokens in found:
-                continue
+        options, lattice = search(self.tables, words, np.array(copies, dtype=np.int64), self.weights, self.limits)
+        found = []
+        for path in best_paths(self.tables, options, lattice, n_best, MAX_PATHS * n_best):
             features = path_features(self.tables, options, path, len(words))
-            found[tokens] = PhrasalTranslation(
-                tokens, float(features @ self.weights), features, self._segments(options, path)
-            )
-            if len(found) == n_best:
-                break
-        return list(found.values())
+            tokens, score = self._tokens(options, path), float(features @ self.weights)
+            found.append(PhrasalTranslation(tokens, score, features, self._segments(options, path)))
+        return found
 
     def translate_all(
-        self, sources: Sequence[Sequence[int]], n_best: int = 1, on_done: Callable[[int], None] | None = None
+        self,
+        sources: Sequence[Sequence[int]],
+        copies: Sequence[Sequence[int]],
+        n_best: int = 1,
+        on_done: Callable[[int], None] | None = None,
     ) -> list[list[PhrasalTranslation]]:
         """Translate sentences on all cores; `on_done` is called with the number of sentences done."""
         result = []
         with ThreadPoolExecutor(usable_cores()) as pool:  # the compiled code runs without the lock
-            for done, candidates in enumerate(pool.map(lambda source: self.translate(source, n_best), sources), 1):
+            translations = pool.map(lambda source, copied: self.translate(source, copied, n_best), sources, copies)
+            for done, candidates in enumerate(translations, 1):
                 result.append(candidates)
                 if on_done is not None:
                     on_done(done)
@@ -93,8 +94,8 @@ class System(NamedTuple):
 
     def _target(self, pair: int) -> list[int]:
         """Return the target words of a phrase pair."""
-        if pair == COPIED:
-            return [UNK]
+        if pair < 0:
+            return [copying(pair)]
         starts = self.tables.word_starts
         words: list[int] = self.tables.words[starts[pair] : starts[pair + 1]].tolist()
         return words
@@ -107,7 +108,7 @@ class System(NamedTuple):
         for option in path.tolist():
             pair, start, end = int(options.pairs[option]), int(options.starts[option]), int(options.ends[option]) + 1
             length = len(self._target(pair))
-            bits = 1 if pair == COPIED else int(self.alignments[pair])
+            bits = 1 if pair < 0 else int(self.alignments[pair])
             points = tuple(
                 (start + i, position + j)
                 for i in range(end - start)

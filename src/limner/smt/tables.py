@@ -18,8 +18,12 @@ Floats = NDArray[np.float64]
 Scores = NDArray[np.float32]
 
 BOS, EOS, UNK = SPECIAL_TOKENS.bos, SPECIAL_TOKENS.eos, SPECIAL_TOKENS.unk
-COPIED = -1
-"""Phrase pair of an option that copies an unknown word."""
+
+
+@compiled
+def copying(word: int) -> int:
+    """Return the number below 0 that stands for the phrase pair which copies a word; and of this number, the word."""
+    return -1 - word
 
 
 class Tables(NamedTuple):
@@ -73,8 +77,9 @@ def lm_word(tables: Tables, context: Ints, known: int, word: int) -> tuple[float
 @compiled
 def lm_phrase(tables: Tables, context: Ints, known: int, pair: int) -> tuple[float, int]:
     """Score the words of a phrase pair after a context, which is changed; see `next_word`."""
-    if pair == COPIED:
-        log_prob, known = lm_word(tables, context, known, UNK)
+    if pair < 0:
+        word = copying(pair)
+        log_prob, known = lm_word(tables, context, known, word if word < tables.lm_size else UNK)
         return log_prob, known
     total = 0.0
     for position in range(tables.word_starts[pair], tables.word_starts[pair + 1]):

@@ -32,6 +32,8 @@ class TuningSet(NamedTuple):
     """Held-out sentences and their references."""
 
     sources: Sequence[Sequence[int]]
+    copies: Sequence[Sequence[int]]
+    """Target word of each source word if it is copied, numbered as the words of the references."""
     references: Sequence[Sequence[Sequence[int]]]
 
 
@@ -76,7 +78,7 @@ def tune(
     tried: list[Floats] = [system.weights]
     history: list[float] = []
     for iteration in range(1, options.iterations + 1):
-        found = system._replace(weights=tried[-1]).translate_all(data.sources, options.n_best)
+        found = system._replace(weights=tried[-1]).translate_all(data.sources, data.copies, options.n_best)
         history.append(lists.first_bleu(found))
         logger.info("tuning, iteration %d: BLEU %.2f", iteration, 100 * history[-1])
         if on_iteration is not None:

@@ -143,6 +143,25 @@ class Tokenizer:
                 self._cache[word] = token_ids
         return token_ids
 
+    def pieces(self, text: str) -> list[str]:
+        """Return the text of each token that `encode` gives, of unknown ones as well, the first of a word marked."""
+        pieces: list[str] = []
+        for unit in _units(self.words(text), self.settings):
+            for part in self.splitter.split(unit) if self.splitter else (unit,):
+                if self.settings.level == "word" or part in SPECIAL_TOKEN_STRINGS:
+                    pieces.append(WORD_START + part)
+                else:
+                    marked = _mark(part, self.settings)
+                    spans = (token.offsets for token in self._inner.model.tokenize(marked))  # of bytes
+                    pieces += [marked.encode()[start:end].decode() for start, end in spans]
+        return pieces
+
+    def token_id(self, piece: str) -> int:
+        """Return the id of a piece of any sentence, see `pieces`; that of <unk> where it is no entry."""
+        entry = piece if self.settings.level == "bpe" else piece.removeprefix(WORD_START)
+        found: int | None = None if entry in SPECIAL_TOKEN_STRINGS else self._inner.token_to_id(entry)
+        return SPECIAL_TOKENS.unk if found is None else found
+
     def decode(self, ids: Iterable[int], detokenise: bool = False, copied: Sequence[str] = ()) -> str:
         """Convert token ids to text.
 
@@ -153,10 +172,10 @@ class Tokenizer:
             ids: token ids.
             detokenise: whether to return running text by the rules of the language and its script, instead of words
                 joined by spaces; without effect for other languages with tokenise 'space'.
-            copied: words in place of the unknown ones, in their order.
+            copied: pieces of a source sentence in place of the unknown tokens, in their order; see `pieces`.
         """
         omitted = (SPECIAL_TOKENS.pad, SPECIAL_TOKENS.bos, SPECIAL_TOKENS.eos)
-        replaced = iter(copied)
+        replaced = iter(copied if self.settings.level == "bpe" else (one.removeprefix(WORD_START) for one in copied))
         words = [
             next(replaced, self.entries[token_id]) if token_id == SPECIAL_TOKENS.unk else self.entries[token_id]
             for token_id in ids

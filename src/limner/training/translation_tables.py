@@ -5,12 +5,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Sequence
 
+from limner.data.dataset import Examples
 from limner.errors import TrainingError
 from limner.evaluation.validate import validate
 from limner.models.capabilities import ParallelCorpus, SearchingModel
 from limner.models.phrase_based import PhraseBasedSettings
 from limner.text.tokenizer import Tokenizer
-from limner.text.vocab import SPECIAL_TOKENS
+from limner.text.vocab import SPECIAL_TOKENS, WORD_START
 from limner.training.context import TrainingContext
 from limner.training.state import Moment
 
@@ -28,13 +29,14 @@ class TranslationTableStage:
         return run.state.epoch > 0
 
     def run_epoch(self, run: TrainingContext) -> None:
-        """Estimate and tune the model, validate and save it."""
+        """Estimate and tune the model, save it, and validate it."""
         model = run.trained.model
         assert isinstance(model, SearchingModel)
         began = Moment.now()
         facts = model.fit_pairs(parallel_corpus(run), run.trained.recipe.decoding.beam_size)
         run.state.add_time(began)
         run.state.epoch = 1
+        run.save_model(**facts)  # before the validation, so that an error in it loses nothing
         names = dict.fromkeys((run.settings.metric, *run.settings.metrics))
         run.state.best_values = validate(run.trained, run.validation_set, names)
         run.state.best = run.state.best_values.get(run.settings.metric)
@@ -53,12 +55,7 @@ def parallel_corpus(run: TrainingContext) -> ParallelCorpus:
     rows = training.epoch_rows(run.settings.seed, 0)
     pairs = [(training.sources[row], training.targets[row]) for row in rows]
     pairs = [(source, target) for source, target in pairs if len(source) and len(target)]
-    words = _Words(run.trained.tokenizer)
-    tuning = [
-        (training.source.tokenizer.encode(one.source or ""), [words.encode(text) for text in one.references])
-        for one in validation.generation_inputs()
-    ]
-    tuning = [(source, references) for source, references in tuning if source and all(references)]
+    tuning = _tuning_sentences(validation, training.source.tokenizer, _Words(run.trained.tokenizer))
     for split, found in ((data.train, pairs), (data.val, tuning)):
         if not found:
             raise TrainingError(
@@ -68,7 +65,7 @@ def parallel_corpus(run: TrainingContext) -> ParallelCorpus:
     settings = run.trained.recipe.model
     language_model: Sequence[Sequence[int]] = [target for _, target in pairs]
     if isinstance(settings, PhraseBasedSettings) and settings.language_model == "all":
-        language_model = list(_sentences(run, words))
+        language_model = list(_sentences(run, _Words(run.trained.tokenizer)))
         logger.info("language model: %d sentences, %d pairs", len(language_model), len(pairs))
         if len(language_model) <= len(pairs):
             logger.warning(
@@ -78,9 +75,20 @@ def parallel_corpus(run: TrainingContext) -> ParallelCorpus:
                 data.lang,
             )
     sources, targets = zip(*pairs, strict=True)
-    tuning_sources, references = zip(*tuning, strict=True)
     entries = run.trained.tokenizer.entries
-    return ParallelCorpus(sources, targets, language_model, tuning_sources, references, entries, run.settings.seed)
+    return ParallelCorpus(sources, targets, language_model, *zip(*tuning, strict=True), entries, run.settings.seed)
+
+
+def _tuning_sentences(
+    validation: Examples, source: Tokenizer, words: _Words
+) -> list[tuple[list[int], list[int], list[list[int]]]]:
+    """Encode the source sentences of the validation split, their words if they are copied, and their references."""
+    result = []
+    for one in validation.generation_inputs():
+        text = one.source or ""
+        references = [words.encode(reference) for reference in one.references]
+        result.append((source.encode(text), [words.id_of(piece) for piece in source.pieces(text)], references))
+    return [(ids, copies, references) for ids, copies, references in result if ids and all(references)]
 
 
 def _sentences(run: TrainingContext, words: _Words) -> Iterable[list[int]]:
@@ -103,7 +111,13 @@ class _Words:
         ids: list[int] = []
         for word in self._tokenizer.words(text):
             known = self._tokenizer.encode_word(word)
-            if SPECIAL_TOKENS.unk in known:
-                known = (self._unknown.setdefault(word, len(self._tokenizer) + len(self._unknown)),)
-            ids.extend(known)
+            ids.extend((self._new(word),) if SPECIAL_TOKENS.unk in known else known)
         return ids
+
+    def id_of(self, piece: str) -> int:
+        """Return the id of a piece of a source sentence; see `Tokenizer.pieces`."""
+        known = self._tokenizer.token_id(piece)
+        return self._new(piece.removeprefix(WORD_START)) if known == SPECIAL_TOKENS.unk else known
+
+    def _new(self, word: str) -> int:
+        return self._unknown.setdefault(word, len(self._tokenizer) + len(self._unknown))

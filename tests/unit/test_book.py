@@ -98,7 +98,12 @@ def test_the_list_has_the_time_on_the_data_of_the_paper_if_it_was_measured(tmp_p
         ("calixto2017/nmt", ("training.epochs=1", "budget 0.1"), "on multi30k (1 epoch, budget 0.1)\n"),
         (
             "calixto2017/small/nmt",
-            ("model.hidden_dim=256", "training.epochs=5", "initialised from run 'pre'", "source sentences generated"),
+            (
+                "model.hidden_dim=256",
+                "training.epochs=5",
+                "initialised from run 'pre' (limner train)",
+                "source sentences generated",
+            ),
             "on multi30k (calixto2017/small, 5 epochs, initialised from run 'pre')\n",
         ),
     ],

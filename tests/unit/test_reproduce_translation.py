@@ -304,6 +304,9 @@ def test_rows_are_initialised_from_a_given_run(made, counting, tmp_path, done):
     assert done["train"] == [("idle", "nmt")]
     assert idle.scores["perplexity"].value == pytest.approx(learned.scores["perplexity"].value, rel=1e-3)
     assert "Idle (initialised from nmt)" in cells_of(reproduction.markdown.read_text())
+    initial, trained = idle.initialised_from, RunConfig.load(elsewhere / "config.json").provenance
+    assert (initial.command, initial.seconds) == (trained["command"], trained["seconds"])
+    assert str(initial).startswith(f"run 'nmt' ({trained['command']}; ")
     run_table(TABLE, counting, tmp_path / "out", rows=["Idle"], init=elsewhere)
     for init, expected in ((None, "random weights"), (elsewhere.with_name("same-seed2"), "run 'same-seed2'")):
         with pytest.raises(RunError, match=rf"idle\.json: was initialised from run 'nmt' .*, expected {expected}"):
@@ -550,7 +553,7 @@ def test_p_values_are_adjusted_for_the_pairs_of_the_table(tmp_path):
 
 
 def test_rows_are_compared_by_all_their_seeds(tmp_path):
-    idle = [result_of("Idle", WRONG, seed) for seed in (1, 2)]
+    idle = [result_of("Idle", outputs, seed) for seed, outputs in ((1, WRONG), (2, [*SENTENCES[:1], *WRONG[1:]]))]
     compared = compare_rows(TABLE, [*idle, result_of("NMT", SENTENCES)], tmp_path, lambda part, done, total: None)
     assert compared.pairs[0].signature.startswith("hierarchical-t:cochran-cox|runs:2+1|")
     both = [*idle, *(result_of("NMT", SENTENCES, seed) for seed in (1, 2))]

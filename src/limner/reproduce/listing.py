@@ -152,7 +152,7 @@ def _settings(row: RowRecord, table: PublishedTable) -> Iterator[str]:
         if difference.startswith(EPOCHS):
             yield counted(int(difference.removeprefix(EPOCHS)), "epoch")
         elif difference.startswith(("budget ", "initialised from ")):
-            yield difference
+            yield difference.partition(" (")[0]  # without the command of the run
 
 
 def _row(

@@ -26,6 +26,7 @@ from limner.reproduce.plan import (
 from limner.reproduce.tables import InitialRun, PublishedRow, RowResult
 from limner.retrieval.shortlist import require_shortlist
 from limner.runs.recipe import EvaluationSettings, Recipe
+from limner.runs.records import RunConfig
 from limner.runs.trained_model import WEIGHTS, ModelConfig, TrainedModel, require_trained, sha256
 from limner.training.setup import prepare, require_counted_words
 
@@ -87,7 +88,10 @@ def _checked_recipe(training: TrainingRun, job: ReproductionJob) -> Recipe:
 
 def initial_run(init: Path | None) -> InitialRun | None:
     """The record of the run that initialises a row."""
-    return None if init is None else InitialRun(run=init.resolve().name, weights_sha256=sha256(init / WEIGHTS))
+    if init is None:
+        return None
+    trained = {name: RunConfig.load(init / "config.json").provenance.get(name) for name in ("command", "seconds")}
+    return InitialRun(run=init.resolve().name, weights_sha256=sha256(init / WEIGHTS), **trained)
 
 
 def _check_named_runs(rows: Sequence[PublishedRow], job: ReproductionJob) -> None:

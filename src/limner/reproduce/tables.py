@@ -15,6 +15,7 @@ from limner.errors import SettingsError
 from limner.features.controls import ImageControl
 from limner.metrics import METRICS, Score
 from limner.metrics.base import format_value
+from limner.report.provenance import duration
 from limner.reproduce.datasets import DataSet
 from limner.runs.records import Evaluation, Record
 
@@ -176,6 +177,15 @@ class InitialRun(Record):
     """Name of the run."""
     weights_sha256: str
     """SHA-256 of the weights file."""
+    command: str | None = None
+    """Command that trained it; None in records of older versions."""
+    seconds: float | None = None
+    """Time of its training steps; None in records of older versions."""
+
+    def __str__(self) -> str:
+        trained = [] if self.command is None else [self.command]
+        trained += [] if self.seconds is None else [duration(self.seconds)]
+        return f"run '{self.run}'" + (f" ({'; '.join(trained)})" if trained else "")
 
 
 class CorpusRecord(Record):

@@ -15,7 +15,9 @@ from limner.export.language_model import export_language_model
 from limner.inference.explain import Word, _span
 from limner.inference.translator import Translator
 from limner.report.attention_page import save_explanations
+from limner.report.explanations import _is_generated_by
 from limner.runs.recipe import load_recipe
+from limner.runs.records import EvaluatedItem
 from limner.runs.trained_model import load_trained_model
 from limner.server.models import load_served_models
 from limner.server.settings import ServerSettings
@@ -96,6 +98,28 @@ def test_the_alignment_shows_which_word_translates_which(run):
     assert explanation.words == explanation.target
     covered = sorted(position for (start, end), _ in explanation.phrases for position in range(start, end))
     assert covered == list(range(6))  # each source word is in one phrase
+
+
+def test_every_translation_that_was_found_is_explained_by_its_own_phrases(run):
+    """Also one of other stacks than those of the recipe, or one of the last of many; a search would find another."""
+    translator, sentences = Translator.load(run), ["a red dog runs today ."]
+    (found,) = translator.translate(sentences, beam_size=1000, n_best=500)
+    for one in (found[0], found[-1]):
+        (explanation,) = translator.explain(sentences, [one])
+        ends = [target for _, (_, target) in explanation.phrases]
+        assert ends == sorted(ends) and ends[-1] == len(one.tokens) == len(explanation.alignment)
+        assert len(explanation.phrases) == dict(one.features)["phrases"]
+    with pytest.raises(SettingsError, match="not among the"):
+        translator.explain(sentences, [found[-1]._replace(derivation=None)])
+
+
+def test_the_report_explains_evaluated_sentences_with_copied_words(run, collection):
+    trained = load_trained_model(run)
+    ((best,),) = Translator.load(run).translate(["a small Zeppelin sings outside ."])
+    assert SPECIAL_TOKENS.unk in best.ids
+    item = EvaluatedItem.model_construct(ids=best.ids, hypothesis=best.text)
+    assert _is_generated_by(trained, item)
+    assert not _is_generated_by(trained, item.model_copy(update={"ids": (4, 5)}))
 
 
 def test_the_page_of_the_plots_has_all_words_of_the_translation(run, tmp_path):

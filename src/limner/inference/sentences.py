@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from limner.inference.tags import Tag
     from limner.media.image import ImageInput
 
-from limner.decoding.ranking import Hypothesis
+from limner.decoding.ranking import Derivation, Hypothesis
 from limner.errors import SettingsError, counted
 from limner.text.tokenizer import Tokenizer
 from limner.text.vocab import SPECIAL_TOKENS
@@ -84,6 +84,8 @@ class Translation(NamedTuple):
     """False where the translation was cut off at `max_length`."""
     features: tuple[tuple[str, float], ...] = ()
     """Features whose weighted sum is the score, of a model without probabilities; `log_prob` is the score as well."""
+    derivation: Derivation | None = None
+    """Phrases of the translation, for `explain`; None for a model that has none."""
 
 
 EMPTY_TRANSLATION = Translation("", (), 0.0, 0.0)
@@ -99,7 +101,8 @@ def translation_of(tokenizer: Tokenizer, one: Hypothesis) -> Translation:
     """Return a hypothesis as a translation."""
     text = tokenizer.decode(one.tokens, detokenise=True, copied=one.copied)
     tokens = tokenizer.decode(one.tokens, copied=one.copied).split()
-    return Translation(text, tuple(tokens), one.log_prob, one.score, one.tokens, one.ended, one.features)
+    fields = (one.log_prob, one.score, one.tokens, one.ended, one.features, one.derivation)
+    return Translation(text, tuple(tokens), *fields)
 
 
 def images_of_sentences(

@@ -1,5 +1,6 @@
 """The phrase-based model in training, translation and evaluation, and what it refuses."""
 
+import json
 import random
 
 import pytest
@@ -8,11 +9,14 @@ import torch
 from limner.data.collection import Collection, write_items
 from limner.data.examples import Item, Sentence
 from limner.decoding.scoring import score_examples
+from limner.decoding.settings import DecodingSettings
+from limner.distributed.generation import _hypothesis
 from limner.errors import RunError, SettingsError, TrainingError
 from limner.evaluation.evaluate import evaluate
 from limner.export.folder import export
 from limner.export.language_model import export_language_model
 from limner.inference.explain import Word, _span
+from limner.inference.generate import generate
 from limner.inference.translator import Translator
 from limner.report.attention_page import save_explanations
 from limner.report.explanations import _is_generated_by
@@ -21,6 +25,7 @@ from limner.runs.records import EvaluatedItem
 from limner.runs.trained_model import load_trained_model
 from limner.server.models import load_served_models
 from limner.server.settings import ServerSettings
+from limner.storage.json_text import to_json
 from limner.storage.tensors import load_tensors
 from limner.text.tokenizer import Tokenizer
 from limner.text.vocab import SPECIAL_TOKENS
@@ -364,3 +369,48 @@ def test_copied_words_have_their_own_ids():
         reference[2],
         len(target) + 2,
     ]
+
+
+BLANK = "\u200b"
+"""A sentence without words."""
+
+
+def with_blank_sentences(folder, references):
+    """60 pairs, two without words on a side, and a validation split whose third item has the given references."""
+    rng, items = random.Random(6), []
+    for number, split in enumerate(["train"] * 60 + ["val"] * 12):
+        english, german = sentence_pair(rng)
+        german = BLANK if number == 5 else german
+        texts = references if (split, number) == ("val", 62) else [german]
+        source = BLANK if number in (7, 65) else english
+        sentences = (Sentence("en", source, 0), *(Sentence("de", text, 0) for text in texts))
+        items.append(Item(f"{split}{number}", split, sentences=sentences))
+    write_items(folder, items)
+    return Collection.open(folder)
+
+
+def test_sentences_without_words_are_counted(tmp_path, caplog):
+    collection = with_blank_sentences(tmp_path / "c", [BLANK, "ein Hund singt heute ."])
+    recipe = load_recipe("calixto2017/pbsmt", ["model.tuning.iterations=1", "model.word_alignment=ibm1"])
+    notes = load_trained_model(train(recipe, collection, tmp_path / "run")).config.provenance["notes"]
+    expected = [
+        "split 'train': skipped 2 pairs with a side without words",
+        "split 'val': skipped 1 source sentences without words, in the tuning",
+    ]
+    assert notes == expected
+    assert all(line in caplog.text for line in expected)
+
+
+def test_a_validation_sentence_without_a_reference_is_named_before_the_estimation(tmp_path, monkeypatch):
+    monkeypatch.setattr("limner.smt.alignment.align", None)  # is not reached
+    collection = with_blank_sentences(tmp_path / "c", [BLANK, BLANK])
+    with pytest.raises(TrainingError, match="item 'val62' of split 'val' has no reference in 'de' with words"):
+        train(load_recipe("calixto2017/pbsmt", []), collection, tmp_path / "run")
+
+
+def test_a_journal_keeps_copied_words(run):
+    found = [load_trained_model(run)]
+    inputs = Translator.load(run).inputs(["a small Zeppelin sings ."], None).inputs
+    ((one, *_),) = generate(found, inputs, None, DecodingSettings())
+    again = _hypothesis(json.loads(to_json(one._asdict())))
+    assert one.copied and again == one._replace(derivation=None)

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from limner.smt.alignment import symmetrise
-from limner.smt.phrases import MAX_PHRASE_LENGTH, extract, extract_all, score
+from limner.smt.layout import MAX_PHRASE_LENGTH
+from limner.smt.phrases import extract, extract_all, score
 from limner.smt.reordering import DISCONTINUOUS, MONOTONE, SWAP, orientation, orientation_log_probs
 from limner.smt.tables import UNK
 

@@ -277,6 +277,12 @@ def test_unknown_words_are_kept(run, caplog):
     assert "'Zeppelin'; they are copied into the translation" in caplog.text
 
 
+def test_copied_words_of_the_target_vocabulary_have_their_own_tokens(run):
+    ((best,),) = Translator.load(run).translate(["a small Hund sings outside ."])
+    assert SPECIAL_TOKENS.unk not in best.ids
+    assert best.tokens.count("Hund") == 1
+
+
 def test_no_perplexity_is_noted_where_there_is_none(tmp_path):
     rng, items = random.Random(4), []
     for number, split in enumerate(["train"] * 30 + ["val", "test"]):
@@ -322,11 +328,12 @@ def test_rare_words_that_are_no_entries_are_copied(rare, tmp_path):
     assert "Zeppelin" in one.tokens and "Qux" in two.tokens
 
 
-def test_unknown_characters_of_subwords_are_copied(rare, tmp_path):
+def test_unknown_characters_of_subwords_are_copied(rare, tmp_path, caplog):
     changes = ["text.level=bpe", "text.max_size=120", "model.tuning.method=none", "decoding.beam_size=20"]
     out = train(load_recipe("calixto2017/pbsmt", changes), rare, tmp_path / "run")
     ((best,),) = Translator.load(out).translate(["Anna : Xýx sings ."])
     assert best.text.count("Xýx") == 1 and "<unk>" not in best.text
+    assert "'Xýx'; their unknown characters are copied into the translation" in caplog.text
 
 
 def test_words_of_the_tuning_change_no_language_model(tmp_path):

@@ -274,6 +274,15 @@ def test_tuning_raises_bleu_and_keeps_the_fixed_weight(candidates, method):
     assert weights[NUM_TUNED:].tolist() == [1.0] * (NUM_FEATURES - NUM_TUNED)
 
 
+def test_mira_returns_weights_of_its_own_epochs(candidates):
+    """Also where the initial weights are better, so that the tuning does not end with them."""
+    rng = np.random.default_rng(10)
+    start, best = mert.optimise(candidates, [*rng.normal(size=(5, NUM_FEATURES))], NUM_TUNED, rng, 20)
+    weights, value = mira.optimise(candidates, start, NUM_TUNED, rng)
+    assert value == pytest.approx(mert.corpus_bleu(candidates, weights))
+    assert value < best and not (weights == start).all()
+
+
 @pytest.mark.parametrize(("scale", "step"), [(1.0, mira.REGULARISATION), (100.0, None)])
 def test_mira_moves_towards_the_hope_and_away_from_the_fear(scale, step):
     """One sentence, two candidates: the step is the loss over the squared distance, and at most C.

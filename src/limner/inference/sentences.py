@@ -26,6 +26,8 @@ UNKNOWN_SOURCE = "their translation is a guess"
 """Effect of unknown words of a source sentence."""
 COPIED_SOURCE = "they are copied into the translation"
 """Effect of unknown words of a source sentence, for a model that translates phrases."""
+COPIED_CHARACTERS = "their unknown characters are copied into the translation"
+"""Effect of words with unknown characters, for a model that translates phrases of subwords."""
 CUT_TRANSLATIONS = "raise max_length, or split the text into sentences"
 """What to do about translations that were cut off."""
 MAX_SOURCE_TOKENS = 1000

@@ -98,8 +98,9 @@ class PhraseBased(nn.Module):
 
     Departures from Moses as the papers use it, each stated where it is implemented: the distortion of IBM model 4
     has no word classes; lexical weights are the largest of all alignments of a pair; the pairs of a source phrase are
-    limited by phi(e | f) alone; phrases whose corners are aligned on both sides are monotone; the end of the sentence
-    counts in the reordering; a stack has as many hypotheses as are made for it; MIRA is that of the paper, not kbmira.
+    limited by phi(e | f) alone; phrases whose corners are aligned on both sides are monotone; the last phrase also gets
+    a score of the next orientation; all hypotheses that are made for a stack are extended; MERT has fewer restarts and
+    takes the first improvement; MIRA is that of the paper, not kbmira.
     """
 
     Settings: ClassVar = PhraseBasedSettings

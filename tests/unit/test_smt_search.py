@@ -275,12 +275,12 @@ def test_tuning_raises_bleu_and_keeps_the_fixed_weight(candidates, method):
 
 
 def test_mira_returns_weights_of_its_own_epochs(candidates):
-    """Also where the initial weights are better, so that the tuning does not end with them."""
+    """Also where the initial weights are as good or better, so that the tuning does not end with them."""
     rng = np.random.default_rng(10)
     start, best = mert.optimise(candidates, [*rng.normal(size=(5, NUM_FEATURES))], NUM_TUNED, rng, 20)
     weights, value = mira.optimise(candidates, start, NUM_TUNED, rng)
     assert value == pytest.approx(mert.corpus_bleu(candidates, weights))
-    assert value < best and not (weights == start).all()
+    assert value <= best and not (weights == start).all()
 
 
 @pytest.mark.parametrize(("scale", "step"), [(1.0, mira.REGULARISATION), (100.0, None)])

@@ -1,5 +1,6 @@
 """The phrase-based model in training, translation and evaluation, and what it refuses."""
 
+import json
 import random
 
 import pytest
@@ -8,17 +9,23 @@ import torch
 from limner.data.collection import Collection, write_items
 from limner.data.examples import Item, Sentence
 from limner.decoding.scoring import score_examples
+from limner.decoding.settings import DecodingSettings
+from limner.distributed.generation import _hypothesis
 from limner.errors import RunError, SettingsError, TrainingError
 from limner.evaluation.evaluate import evaluate
 from limner.export.folder import export
 from limner.export.language_model import export_language_model
 from limner.inference.explain import Word, _span
+from limner.inference.generate import generate
 from limner.inference.translator import Translator
 from limner.report.attention_page import save_explanations
+from limner.report.explanations import _is_generated_by
 from limner.runs.recipe import load_recipe
+from limner.runs.records import EvaluatedItem
 from limner.runs.trained_model import load_trained_model
 from limner.server.models import load_served_models
 from limner.server.settings import ServerSettings
+from limner.storage.json_text import to_json
 from limner.storage.tensors import load_tensors
 from limner.text.tokenizer import Tokenizer
 from limner.text.vocab import SPECIAL_TOKENS
@@ -96,6 +103,28 @@ def test_the_alignment_shows_which_word_translates_which(run):
     assert explanation.words == explanation.target
     covered = sorted(position for (start, end), _ in explanation.phrases for position in range(start, end))
     assert covered == list(range(6))  # each source word is in one phrase
+
+
+def test_every_translation_that_was_found_is_explained_by_its_own_phrases(run):
+    """Also one of other stacks than those of the recipe, or one of the last of many; a search would find another."""
+    translator, sentences = Translator.load(run), ["a red dog runs today ."]
+    (found,) = translator.translate(sentences, beam_size=1000, n_best=500)
+    for one in (found[0], found[-1]):
+        (explanation,) = translator.explain(sentences, [one])
+        ends = [target for _, (_, target) in explanation.phrases]
+        assert ends == sorted(ends) and ends[-1] == len(one.tokens) == len(explanation.alignment)
+        assert len(explanation.phrases) == dict(one.features)["phrases"]
+    with pytest.raises(SettingsError, match="not among the"):
+        translator.explain(sentences, [found[-1]._replace(derivation=None)])
+
+
+def test_the_report_explains_evaluated_sentences_with_copied_words(run, collection):
+    trained = load_trained_model(run)
+    ((best,),) = Translator.load(run).translate(["a small Zeppelin sings outside ."])
+    assert SPECIAL_TOKENS.unk in best.ids
+    item = EvaluatedItem.model_construct(ids=best.ids, hypothesis=best.text)
+    assert _is_generated_by(trained, item)
+    assert not _is_generated_by(trained, item.model_copy(update={"ids": (4, 5)}))
 
 
 def test_the_page_of_the_plots_has_all_words_of_the_translation(run, tmp_path):
@@ -248,6 +277,12 @@ def test_unknown_words_are_kept(run, caplog):
     assert "'Zeppelin'; they are copied into the translation" in caplog.text
 
 
+def test_copied_words_of_the_target_vocabulary_have_their_own_tokens(run):
+    ((best,),) = Translator.load(run).translate(["a small Hund sings outside ."])
+    assert SPECIAL_TOKENS.unk not in best.ids
+    assert best.tokens.count("Hund") == 1
+
+
 def test_no_perplexity_is_noted_where_there_is_none(tmp_path):
     rng, items = random.Random(4), []
     for number, split in enumerate(["train"] * 30 + ["val", "test"]):
@@ -293,11 +328,12 @@ def test_rare_words_that_are_no_entries_are_copied(rare, tmp_path):
     assert "Zeppelin" in one.tokens and "Qux" in two.tokens
 
 
-def test_unknown_characters_of_subwords_are_copied(rare, tmp_path):
+def test_unknown_characters_of_subwords_are_copied(rare, tmp_path, caplog):
     changes = ["text.level=bpe", "text.max_size=120", "model.tuning.method=none", "decoding.beam_size=20"]
     out = train(load_recipe("calixto2017/pbsmt", changes), rare, tmp_path / "run")
     ((best,),) = Translator.load(out).translate(["Anna : Xýx sings ."])
     assert best.text.count("Xýx") == 1 and "<unk>" not in best.text
+    assert "'Xýx'; their unknown characters are copied into the translation" in caplog.text
 
 
 def test_words_of_the_tuning_change_no_language_model(tmp_path):
@@ -340,3 +376,48 @@ def test_copied_words_have_their_own_ids():
         reference[2],
         len(target) + 2,
     ]
+
+
+BLANK = "\u200b"
+"""A sentence without words."""
+
+
+def with_blank_sentences(folder, references):
+    """60 pairs, two without words on a side, and a validation split whose third item has the given references."""
+    rng, items = random.Random(6), []
+    for number, split in enumerate(["train"] * 60 + ["val"] * 12):
+        english, german = sentence_pair(rng)
+        german = BLANK if number == 5 else german
+        texts = references if (split, number) == ("val", 62) else [german]
+        source = BLANK if number in (7, 65) else english
+        sentences = (Sentence("en", source, 0), *(Sentence("de", text, 0) for text in texts))
+        items.append(Item(f"{split}{number}", split, sentences=sentences))
+    write_items(folder, items)
+    return Collection.open(folder)
+
+
+def test_sentences_without_words_are_counted(tmp_path, caplog):
+    collection = with_blank_sentences(tmp_path / "c", [BLANK, "ein Hund singt heute ."])
+    recipe = load_recipe("calixto2017/pbsmt", ["model.tuning.iterations=1", "model.word_alignment=ibm1"])
+    notes = load_trained_model(train(recipe, collection, tmp_path / "run")).config.provenance["notes"]
+    expected = [
+        "split 'train': skipped 2 pairs with a side without words",
+        "split 'val': skipped 1 source sentences without words, in the tuning",
+    ]
+    assert notes == expected
+    assert all(line in caplog.text for line in expected)
+
+
+def test_a_validation_sentence_without_a_reference_is_named_before_the_estimation(tmp_path, monkeypatch):
+    monkeypatch.setattr("limner.smt.alignment.align", None)  # is not reached
+    collection = with_blank_sentences(tmp_path / "c", [BLANK, BLANK])
+    with pytest.raises(TrainingError, match="item 'val62' of split 'val' has no reference in 'de' with words"):
+        train(load_recipe("calixto2017/pbsmt", []), collection, tmp_path / "run")
+
+
+def test_a_journal_keeps_copied_words(run):
+    found = [load_trained_model(run)]
+    inputs = Translator.load(run).inputs(["a small Zeppelin sings ."], None).inputs
+    ((one, *_),) = generate(found, inputs, None, DecodingSettings())
+    again = _hypothesis(json.loads(to_json(one._asdict())))
+    assert one.copied and again == one._replace(derivation=None)

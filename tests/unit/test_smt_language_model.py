@@ -128,6 +128,16 @@ def test_a_written_model_is_read_again(sentences, tmp_path):
         assert again.score(sentence, again.table()) == pytest.approx(model.score(sentence, model.table()), abs=1e-4)
 
 
+def test_the_order_of_a_file_is_the_stated_one(tmp_path):
+    """Sentences of one word have no n-grams of more than three words, the beginning and the end included."""
+    model = estimate([[A], [B], [A]], 5, 9)
+    write_arpa(model, WORDS, tmp_path / "lm.arpa")
+    assert "ngram 4=0\nngram 5=0\n" in (tmp_path / "lm.arpa").read_text()
+    again = read_arpa(tmp_path / "lm.arpa", WORDS)
+    assert again.order == 5
+    assert again.score([A, B], again.table()) == pytest.approx(model.score([A, B], model.table()), abs=1e-4)
+
+
 def test_no_context_is_left_without_probability_for_other_words():
     """Bigrams with the counts 1, 1, 2, 2 and four times 3: D2 would be 2 - 3 · 1/3 · 4/2 = 0; 'D C' occurs twice."""
     model = estimate([[A, B, D, C, 9]] * 2 + [[A, B, E, C, 9]], 2, 10)

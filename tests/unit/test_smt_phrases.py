@@ -1,10 +1,13 @@
 """Symmetrisation, phrase extraction, scores and orientations: tables worked by hand."""
 
+import itertools
+
 import numpy as np
 import pytest
 
 from limner.smt.alignment import symmetrise
-from limner.smt.phrases import MAX_PHRASE_LENGTH, extract, extract_all, score
+from limner.smt.layout import MAX_PHRASE_LENGTH
+from limner.smt.phrases import extract, extract_all, score
 from limner.smt.reordering import DISCONTINUOUS, MONOTONE, SWAP, orientation, orientation_log_probs
 from limner.smt.tables import UNK
 
@@ -29,6 +32,33 @@ def test_phrases_of_a_swap_and_a_word_without_alignment():
     """f0 f1 f2 and e0 e1: f0-e1, f1-e0; f2 is not aligned."""
     found = {pair[:4] for pair in extract(matrix(3, 2, [(0, 1), (1, 0)]), 7)}
     assert found == {(1, 1, 0, 0), (1, 2, 0, 0), (0, 0, 1, 1), (0, 1, 0, 1), (0, 2, 0, 1)}
+
+
+def consistent_pairs(alignment, longest):
+    """All pairs of spans, by the definition: some words in them are aligned, and none of them with a word outside."""
+    height, width = alignment.shape
+    spans = itertools.product(range(height), range(height), range(width), range(width))
+    found = set()
+    for start, end, first, last in spans:
+        if not (0 <= end - start < longest and 0 <= last - first < longest):
+            continue
+        inside = np.zeros_like(alignment)
+        inside[start : end + 1, first : last + 1] = True
+        rows, columns = np.zeros_like(alignment), np.zeros_like(alignment)
+        rows[start : end + 1], columns[:, first : last + 1] = True, True
+        if (alignment & inside).any() and not (alignment & (rows ^ columns)).any():
+            found.add((start, end, first, last))
+    return found
+
+
+@pytest.mark.parametrize("share", [0.1, 0.25, 0.5])
+def test_extracted_phrases_are_those_of_the_definition(share):
+    rng = np.random.default_rng(1)
+    for _ in range(150):
+        alignment = rng.random(rng.integers(1, 7, 2)) < share
+        found = [pair[:4] for pair in extract(alignment, 4)]
+        assert len(set(found)) == len(found)
+        assert set(found) == consistent_pairs(alignment, 4)
 
 
 def test_phrases_are_no_longer_than_the_limit():
@@ -78,6 +108,37 @@ def test_scores_of_phrase_pairs():
     assert scores[one, 0] == pytest.approx([3 / 4, 1, 3 / 4, 3 / 4])
     assert scores[one, 1] == pytest.approx([1, 1, 1 / 4, 1 / 4])
     assert scores[two, 0] == pytest.approx([1 / 4, 1, 1, 3 / 4])
+
+
+def test_lexical_weights_by_hand():
+    """Words f4 f5 and e4 e5 e6, in three sentence pairs:
+
+    f4 f5 | e4 e5     both aligned with e4, e5 with none
+    f4 f5 | e4        f4 aligned with e4, f5 with none
+    f5    | e4 e6 e6  f5 aligned with e4, e6 with none
+    """
+    sources, targets = [[4, 5], [4, 5], [5]], [[4, 5], [4], [4, 6, 6]]
+    alignments = [matrix(2, 2, [(0, 0), (1, 0)]), matrix(2, 1, [(0, 0)]), matrix(1, 3, [(0, 0)])]
+    instances = extract_all(sources, targets, alignments, (7, 7), 7)
+    table = score(instances, np.concatenate(sources), np.concatenate(targets), (7, 7), 20)
+    # w(f4|e4) = w(f5|e4) = 2/4, w(f5|NULL) = 1; w(e4|f4) = 1, w(e4|f5) = 2/3, w(e5|NULL) = 1/3, w(e6|NULL) = 2/3
+    f4, f5, both = 1, 2, 3  # nodes
+    expected = {
+        # The first alignment has 1/2 · 1/2 and the mean of 1 and 2/3, the second one 1/2 · 1 and 1.
+        (both, 4): [2 / 4, 1 / 2, 2 / 3, 1],
+        (both, 4, 5): [1, 1 / 4, 1 / 3, 5 / 6 * 1 / 3],
+        (f4, 4): [1 / 4, 1 / 2, 1, 1],
+        (f5, 4): [1 / 4, 1 / 2, 1 / 3, 2 / 3],
+        (f5, 4, 6): [1, 1 / 2, 1 / 3, 2 / 3 * 2 / 3],
+        (f5, 4, 6, 6): [1, 1 / 2, 1 / 3, 2 / 3 * 2 / 3 * 2 / 3],
+    }
+    found = {}
+    for node in range(len(table.first) - 1):
+        for pair in range(table.first[node], table.first[node + 1]):
+            words = table.words[table.word_starts[pair] : table.word_starts[pair + 1]].tolist()
+            found[node, *words] = np.exp(table.scores[pair, :4].astype(float))
+    assert set(found) == set(expected)
+    assert all(found[key] == pytest.approx(values) for key, values in expected.items())
 
 
 def test_a_pair_has_its_most_frequent_alignment():

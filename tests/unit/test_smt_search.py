@@ -1,6 +1,7 @@
 """The search against all derivations, the n best of them, and the tuning against a grid."""
 
 import itertools
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -8,12 +9,15 @@ import pytest
 from limner.smt import decoder, mert, mira
 from limner.smt.bleu_statistics import NUM_STATISTICS, Reference, bleu
 from limner.smt.decoder import _remaining
-from limner.smt.features import FEATURES, NUM_FEATURES, NUM_TUNED
+from limner.smt.features import NUM_TUNED
 from limner.smt.language_model import LanguageModel, estimate
 from limner.smt.lattice import best_paths, path_features
+from limner.smt.layout import FEATURES, NUM_FEATURES, NUM_SCORES
 from limner.smt.options import Limits, PhraseOptions, future_scores
-from limner.smt.phrases import NUM_SCORES, PhraseTable, extract_all, score
+from limner.smt.phrases import PhraseTable, extract_all, score
+from limner.smt.system import PhrasalTranslation
 from limner.smt.tables import BOS, EOS, UNK, build_tables, copying
+from limner.smt.tuning import TuningOptions, TuningSet, tune
 
 WIDE = Limits(5000, 40, 3)
 
@@ -110,6 +114,28 @@ def test_narrow_stacks_find_a_derivation_that_is_no_better(tables, weights):
     wide = search(tables, source, weights, WIDE)[1]
     _, lattice = search(tables, source, weights, Limits(2, 6, 3))
     assert lattice.node_scores[lattice.final] <= wide.node_scores[wide.final] + 1e-9
+
+
+def test_options_of_a_span_descend_by_their_estimates(tables, weights):
+    options, _ = search(tables, np.array([6, 6, 5, 4, 7]), weights, WIDE)
+    counts = []
+    for start, length in itertools.product(range(5), range(1, 4)):
+        low, high = options.spans[start, length - 1 : length + 1]
+        counts.append(high - low)
+        estimates = options.estimates[low:high].tolist()
+        assert estimates == sorted(estimates, reverse=True)
+        assert {*options.starts[low:high]} <= {start} and {*options.ends[low:high]} <= {start + length - 1}
+    assert max(counts) == 3 and sum(counts) == len(options.starts)
+
+
+def test_stacks_of_five_lose_little(tables, weights):
+    """The best hypotheses are made first: made in another order, they lose far more."""
+    rng = np.random.default_rng(3)
+    losses = []
+    for source in rng.integers(4, 8, (20, 8)):
+        few, many = (search(tables, source, weights, Limits(size, 6, 3))[1] for size in (5, 5000))
+        losses.append(many.node_scores[many.final] - few.node_scores[few.final])
+    assert 0 < np.mean(losses) < 0.3  # it is 0.12; with the worst hypotheses first 0.54
 
 
 def test_unknown_words_have_one_option_that_copies(tables, weights):
@@ -248,6 +274,15 @@ def test_tuning_raises_bleu_and_keeps_the_fixed_weight(candidates, method):
     assert weights[NUM_TUNED:].tolist() == [1.0] * (NUM_FEATURES - NUM_TUNED)
 
 
+def test_mira_returns_weights_of_its_own_epochs(candidates):
+    """Also where the initial weights are as good or better, so that the tuning does not end with them."""
+    rng = np.random.default_rng(10)
+    start, best = mert.optimise(candidates, [*rng.normal(size=(5, NUM_FEATURES))], NUM_TUNED, rng, 20)
+    weights, value = mira.optimise(candidates, start, NUM_TUNED, rng)
+    assert value == pytest.approx(mert.corpus_bleu(candidates, weights))
+    assert value <= best and not (weights == start).all()
+
+
 @pytest.mark.parametrize(("scale", "step"), [(1.0, mira.REGULARISATION), (100.0, None)])
 def test_mira_moves_towards_the_hope_and_away_from_the_fear(scale, step):
     """One sentence, two candidates: the step is the loss over the squared distance, and at most C.
@@ -283,6 +318,47 @@ def test_hope_and_fear_of_mira_have_large_and_small_bleu_among_candidates_of_lar
     expected = weights[:3] + np.array([0, mira.REGULARISATION, -mira.REGULARISATION])
     mira._epoch(features, statistics, np.array([0, 3]), np.array([0]), weights, background, NUM_TUNED)
     assert weights[:3] == pytest.approx(expected)
+
+
+class Scripted(NamedTuple):
+    """In place of a system: its translations of iteration k are those of a list."""
+
+    weights: np.ndarray
+    translations: list
+    seen: list
+
+    def translate_all(self, sources, copies, n_best):
+        self.seen.append(self.weights)
+        return self.translations[len(self.seen) - 1]
+
+
+def test_tuning_keeps_the_best_weights_and_all_translations(monkeypatch):
+    """BLEU of the iterations rises and falls; the weights of the second are the best ones."""
+    reference = [4, 5, 6, 7, 8]
+    first = [[4, 5, 6, 7, 9], reference, [4, 5, 6, 7, 10, 11], [4, 5, 6, 7, 12, 13, 14]]
+    translations = [
+        [[PhrasalTranslation(tuple(words), 0.0, np.full(NUM_FEATURES, float(k)), ()) for words in (best, [4, k])]] * 2
+        for k, best in enumerate(first)
+    ]
+    translations[2] = [[*row, *translations[0][0]] for row in translations[2]]  # two that are known
+    sizes, drawn = [], iter(np.random.default_rng(1).uniform(0, 1, (9, NUM_FEATURES)))
+
+    def optimise(candidates, starts, tuned, rng, directions):
+        sizes.append(np.diff(candidates.first).tolist())
+        return next(drawn), 0.0
+
+    monkeypatch.setattr(mert, "optimise", optimise)
+    system = Scripted(np.ones(NUM_FEATURES), translations, [])
+    data = TuningSet([[4], [5]], [[4], [5]], [[reference]] * 2)
+    steps = []
+    weights, history = tune(
+        system, data, TuningOptions("mert", 4, 2, 1), lambda number, value: steps.append((number, value))
+    )
+    assert np.argmax(history) == 1 and history[1] == pytest.approx(1) and len(history) == 4
+    assert history[1] > history[0] > history[2] > history[3]
+    assert steps == list(enumerate(history, 1))
+    assert len(system.seen) == 4 and weights is system.seen[1]
+    assert sizes == [[2, 2], [4, 4], [6, 6]]  # of both sentences, without those that are known
 
 
 def test_references_of_different_lengths_count_by_the_closest():

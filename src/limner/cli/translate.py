@@ -335,7 +335,7 @@ def _format_lines(
 
 def _json_values(one: Translation) -> dict[str, object]:
     """Return the fields of a translation for JSON; one with features has no probability."""
-    values = {key: value for key, value in one._asdict().items() if key not in ("ids", "features")}
+    values = {key: value for key, value in one._asdict().items() if key not in ("ids", "features", "derivation")}
     return values | {"log_prob": None, "features": dict(one.features)} if one.features else values
 
 

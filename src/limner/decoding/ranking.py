@@ -15,6 +15,18 @@ from limner.decoding.settings import DecodingSettings
 from limner.errors import SettingsError
 from limner.text.vocab import SPECIAL_TOKENS
 
+Span = tuple[int, int]
+"""First token or word, and the one after the last."""
+
+
+class Derivation(NamedTuple):
+    """How a translation was made of phrases."""
+
+    phrases: tuple[tuple[Span, Span], ...]
+    """Source tokens of each phrase and the tokens that translate them, in the order of the translation."""
+    alignment: tuple[tuple[int, int], ...]
+    """Aligned source and target tokens."""
+
 
 class Hypothesis(NamedTuple):
     """A decoded sentence."""
@@ -34,6 +46,8 @@ class Hypothesis(NamedTuple):
     """Pieces of the source in place of the unknown tokens, in their order; empty where the model copies none."""
     features: tuple[tuple[str, float], ...] = ()
     """Features whose weighted sum is the score, of a model without probabilities; `log_prob` is the score as well."""
+    derivation: Derivation | None = None
+    """Phrases of the translation; None for a model that has none."""
 
     @property
     def token_log_probs(self) -> list[float] | None:

@@ -113,6 +113,8 @@ def _hypothesis(fields: dict[str, Any]) -> Hypothesis:
         float(fields["score"]),
         fields["ended"],
         tuple(map(float, fields["totals"])),
+        tuple(fields["copied"]),
+        tuple((name, float(value)) for name, value in fields["features"]),
     )
 
 

@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import Protocol, Self
 
 from limner.data.dataset import FeatureSource, GenerationInput
-from limner.decoding.ranking import Hypothesis
+from limner.decoding.ranking import Derivation, Hypothesis
 from limner.decoding.settings import DecodingSettings
 from limner.errors import RunError, SettingsError
 from limner.features.encoders.base import Backbone
 from limner.inference.explain import Explanation, explain
 from limner.inference.generate import require_ensemble
 from limner.inference.new_images import BackboneFeatures, load_backbone_of
+from limner.inference.sentences import Translation
 from limner.media.image import ImageInput
 from limner.progress import Progress
 from limner.runs.trained_model import TrainedModel, load_trained_model
@@ -114,7 +115,9 @@ class TextGenerator:
             SettingsError: the model has no attention, alignment or gate.
         """
         model = self.models[0]
-        hypotheses = [Hypothesis(one.ids, one.log_prob, one.score, one.ended) for one in generated]
+        hypotheses = [
+            Hypothesis(one.ids, one.log_prob, one.score, one.ended, derivation=_derivation(one)) for one in generated
+        ]
         explanations = explain(model, inputs, hypotheses, self.features_of(images), on_progress=on_progress)
         if explanations and not any(one.has_weights for one in explanations):
             raise SettingsError(
@@ -122,6 +125,10 @@ class TextGenerator:
                 "image or to a source sentence, such as 'nmt'"
             )
         return explanations
+
+
+def _derivation(one: GeneratedText) -> Derivation | None:
+    return one.derivation if isinstance(one, Translation) else None
 
 
 def load_models(

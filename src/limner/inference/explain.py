@@ -13,9 +13,11 @@ from torch import Tensor
 from limner.data.batching import bounded_batches
 from limner.data.dataset import FeatureSource, GenerationInput
 from limner.data.examples import Example, StoredFeatures, collate
-from limner.decoding.ranking import Hypothesis
+from limner.decoding.ranking import Derivation, Hypothesis, Span
+from limner.decoding.settings import change_decoding
 from limner.errors import SettingsError
 from limner.features.spec import FeatureSpec
+from limner.inference.search_translations import search_translations
 from limner.models.capabilities import SearchingModel
 from limner.models.protocols import Output, device_of
 from limner.progress import Progress
@@ -32,8 +34,6 @@ IMAGE_TOKEN = "«image»"
 """Name of the visual prefix token that represents the whole image."""
 
 Weights = NDArray[np.float64]
-Span = tuple[int, int]
-"""First word, and the one after the last."""
 
 
 class Explanation(NamedTuple):
@@ -134,45 +134,55 @@ def explain_search(
     hypotheses: Sequence[Hypothesis],
     on_progress: Progress | None = None,
 ) -> list[Explanation]:
-    """Return the word alignment and the phrases of translations by a `SearchingModel`, which searches them again.
+    """Return the word alignment and the phrases of translations by a `SearchingModel`.
 
     Raises:
-        SettingsError: the model does not find a translation among its best.
+        SettingsError: a translation without its derivation is not among those that the model finds.
     """
-    assert isinstance(model.model, SearchingModel) and model.source_tokenizer is not None
-    beam_size = model.recipe.decoding.beam_size
     explanations = []
     for done, (one, hypothesis) in enumerate(zip(inputs, hypotheses, strict=True), 1):
-        ids = model.source_tokenizer.encode(one.source or "")
-        copies = [model.tokenizer.token_id(piece) for piece in model.source_tokenizer.pieces(one.source or "")]
-        (found,) = model.model.search_translations([ids], [copies], min(beam_size, EXPLAINED_CANDIDATES), beam_size)
-        same = next((other for other in found if other.tokens == hypothesis.tokens), None)
-        if same is None:
-            raise SettingsError(
-                f"explanation of '{one.source}': the translation is not among the {len(found)} best of model "
-                f"'{model.recipe.model.name}'; explain translations of the same model with the same settings"
-            )
-        alignment = np.zeros((len(same.tokens), len(ids)))
-        for source, target in same.alignment:
-            alignment[target, source] = 1
-        alignment /= np.maximum(alignment.sum(1, keepdims=True), 1)
-        words = words_of(model.tokenizer, same.tokens)  # no phrase has the end of the sentence
-        example = Example(one.item.id, same.tokens, ids)
-        names, merged = _merge_source(model, one, example, alignment, len(ids))
-        source_words = words_of(model.source_tokenizer, ids)
-        explanations.append(
-            Explanation(
-                names,
-                tuple(word.text for word in words),
-                _average(merged, words),
-                attention=None,
-                gate=None,
-                phrases=tuple((_span(source_words, f), _span(words, e)) for f, e in same.phrases),
-            )
-        )
+        derivation = hypothesis.derivation or _search_derivation(model, one, hypothesis.tokens)
+        explanations.append(_explain_derivation(model, one, hypothesis.tokens, derivation))
         if on_progress is not None:
             on_progress(done, len(inputs))
     return explanations
+
+
+def _search_derivation(model: TrainedModel, one: GenerationInput, tokens: tuple[int, ...]) -> Derivation:
+    """Find the derivation of a translation that is read from a record: by the search of the recipe."""
+    settings = model.recipe.decoding
+    settings = change_decoding(settings, {"n_best": min(settings.beam_size, EXPLAINED_CANDIDATES)})
+    (found,) = search_translations([model], [one], settings)
+    same = next((other.derivation for other in found if other.tokens == tokens), None)
+    if same is None:
+        raise SettingsError(
+            f"explanation of '{one.source}': the translation is not among the {len(found)} best of model "
+            f"'{model.recipe.model.name}'; explain translations of the same model with the same settings"
+        )
+    return same
+
+
+def _explain_derivation(
+    model: TrainedModel, one: GenerationInput, tokens: tuple[int, ...], derivation: Derivation
+) -> Explanation:
+    """Merge the aligned tokens and the phrases of a translation into words."""
+    assert model.source_tokenizer is not None
+    ids = model.source_tokenizer.encode(one.source or "")
+    alignment = np.zeros((len(tokens), len(ids)))
+    for source, target in derivation.alignment:
+        alignment[target, source] = 1
+    alignment /= np.maximum(alignment.sum(1, keepdims=True), 1)
+    words = words_of(model.tokenizer, tokens)  # no phrase has the end of the sentence
+    names, merged = _merge_source(model, one, Example(one.item.id, tokens, ids), alignment, len(ids))
+    source_words = words_of(model.source_tokenizer, ids)
+    return Explanation(
+        names,
+        tuple(word.text for word in words),
+        _average(merged, words),
+        attention=None,
+        gate=None,
+        phrases=tuple((_span(source_words, f), _span(words, e)) for f, e in derivation.phrases),
+    )
 
 
 @torch.inference_mode()

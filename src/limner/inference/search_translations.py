@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from limner.data.dataset import GenerationInput
 from limner.decoding.beam_search import Trace
-from limner.decoding.ranking import Hypothesis
+from limner.decoding.ranking import Derivation, Hypothesis
 from limner.decoding.settings import DecodingSettings
 from limner.errors import RunError, SettingsError
 from limner.models.capabilities import ScoredTranslation, SearchingModel
@@ -68,7 +68,8 @@ def _hypothesis(one: ScoredTranslation, pieces: Sequence[str]) -> Hypothesis:
     sources = {target: source for source, target in one.alignment}
     unknown = [position for position, token in enumerate(one.tokens) if token == SPECIAL_TOKENS.unk]
     copied = tuple(pieces[sources[position]] for position in unknown)
-    return Hypothesis(one.tokens, one.score, one.score, True, (), copied, one.features)
+    derivation = Derivation(one.phrases, one.alignment)
+    return Hypothesis(one.tokens, one.score, one.score, True, (), copied, one.features, derivation)
 
 
 def _require_settings(name: str, settings: DecodingSettings) -> None:

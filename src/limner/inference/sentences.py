@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from limner.inference.tags import Tag
     from limner.media.image import ImageInput
 
-from limner.decoding.ranking import Hypothesis
+from limner.decoding.ranking import Derivation, Hypothesis
 from limner.errors import SettingsError, counted
 from limner.text.tokenizer import Tokenizer
 from limner.text.vocab import SPECIAL_TOKENS
@@ -26,6 +26,8 @@ UNKNOWN_SOURCE = "their translation is a guess"
 """Effect of unknown words of a source sentence."""
 COPIED_SOURCE = "they are copied into the translation"
 """Effect of unknown words of a source sentence, for a model that translates phrases."""
+COPIED_CHARACTERS = "their unknown characters are copied into the translation"
+"""Effect of words with unknown characters, for a model that translates phrases of subwords."""
 CUT_TRANSLATIONS = "raise max_length, or split the text into sentences"
 """What to do about translations that were cut off."""
 MAX_SOURCE_TOKENS = 1000
@@ -84,6 +86,8 @@ class Translation(NamedTuple):
     """False where the translation was cut off at `max_length`."""
     features: tuple[tuple[str, float], ...] = ()
     """Features whose weighted sum is the score, of a model without probabilities; `log_prob` is the score as well."""
+    derivation: Derivation | None = None
+    """Phrases of the translation, for `explain`; None for a model that has none."""
 
 
 EMPTY_TRANSLATION = Translation("", (), 0.0, 0.0)
@@ -99,7 +103,8 @@ def translation_of(tokenizer: Tokenizer, one: Hypothesis) -> Translation:
     """Return a hypothesis as a translation."""
     text = tokenizer.decode(one.tokens, detokenise=True, copied=one.copied)
     tokens = tokenizer.decode(one.tokens, copied=one.copied).split()
-    return Translation(text, tuple(tokens), one.log_prob, one.score, one.tokens, one.ended, one.features)
+    fields = (one.log_prob, one.score, one.tokens, one.ended, one.features, one.derivation)
+    return Translation(text, tuple(tokens), *fields)
 
 
 def images_of_sentences(

@@ -19,6 +19,7 @@ from limner.inference.generate import generate
 from limner.inference.must_include import MustInclude, words_of_inputs
 from limner.inference.new_images import new_item
 from limner.inference.sentences import (
+    COPIED_CHARACTERS,
     COPIED_SOURCE,
     CUT_TRANSLATIONS,
     EMPTY_TRANSLATION,
@@ -102,8 +103,7 @@ class Translator(TextGenerator):
         rows, inputs, given = self.inputs(sentences, images, missing)
         words = words_of_inputs(self.tokenizer, must_include, len(sentences))
         inputs = [one._replace(must_include=words[row]) for row, one in zip(rows, inputs, strict=True)]
-        effect = COPIED_SOURCE if isinstance(self.models[0].model, SearchingModel) else UNKNOWN_SOURCE
-        warn_of_unknown_words(self.source.tokenizer, (one.source or "" for one in inputs), effect)
+        warn_of_unknown_words(self.source.tokenizer, (one.source or "" for one in inputs), self._effect_of_unknown)
         hypotheses = generate(
             self.models, inputs, self.features_of(given), settings, batch_size=batch_size, on_progress=on_progress
         )
@@ -113,6 +113,13 @@ class Translator(TextGenerator):
         for row, n_best in zip(rows, hypotheses, strict=True):
             translations[row] = [translation_of(self.tokenizer, one) for one in n_best]
         return translations
+
+    @property
+    def _effect_of_unknown(self) -> str:
+        """What becomes of unknown words of a source sentence."""
+        if not isinstance(self.models[0].model, SearchingModel):
+            return UNKNOWN_SOURCE
+        return COPIED_SOURCE if self.source.tokenizer.settings.level == "word" else COPIED_CHARACTERS
 
     def explain(
         self,

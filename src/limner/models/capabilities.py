@@ -136,6 +136,11 @@ class SearchingModel(Protocol):
     Its settings have `scores_sentences` false. It is a `Model` without `encode`, `start`, `step` and `forward`.
     """
 
+    @property
+    def reads_all_sentences(self) -> bool:
+        """Whether the model is estimated from all training sentences of the target language, not of the pairs only."""
+        ...
+
     def fit_pairs(self, corpus: ParallelCorpus, beam_size: int) -> dict[str, object]:
         """Estimate and tune the model; return facts for the records."""
         ...

@@ -20,6 +20,7 @@ from limner.errors import MissingExtraError, RunError, SettingsError, TrainingEr
 from limner.models.capabilities import ParallelCorpus, ScoredTranslation
 from limner.models.protocols import ConditionalLMSettings, ModelInputs
 from limner.settings import Settings
+from limner.smt.layout import FEATURES, MAX_PHRASE_LENGTH, NUM_FEATURES, NUM_SCORES
 from limner.text.vocab import SPECIAL_TOKENS
 
 if TYPE_CHECKING:
@@ -61,8 +62,8 @@ class PhraseBasedSettings(ConditionalLMSettings):
     table_limit: Few = 20
     """Maximum number of phrase pairs of a source phrase that are kept, those of largest phi(e | f)."""
     distortion_limit: Reach = 6
-    """Maximum number of words from the first one that is not translated to the end of a phrase that starts after it, so
-    that it stays near; a phrase that starts with it has any length."""
+    """Maximum distance in words from the first untranslated source word to the end of the next phrase. A phrase that
+    begins at that word is always allowed."""
     tuning: TuningSettings = TuningSettings()
     """Tuning of the weights."""
 
@@ -97,8 +98,9 @@ class PhraseBased(nn.Module):
 
     Departures from Moses as the papers use it, each stated where it is implemented: the distortion of IBM model 4
     has no word classes; lexical weights are the largest of all alignments of a pair; the pairs of a source phrase are
-    limited by phi(e | f) alone; phrases whose corners are aligned on both sides are monotone; the end of the sentence
-    counts in the reordering; a stack has as many hypotheses as are made for it; MIRA is that of the paper, not kbmira.
+    limited by phi(e | f) alone; phrases whose corners are aligned on both sides are monotone; the last phrase also gets
+    a score of the next orientation; all hypotheses that are made for a stack are extended; MERT has fewer restarts and
+    takes the first improvement; MIRA is that of the paper, not kbmira.
     """
 
     Settings: ClassVar = PhraseBasedSettings
@@ -132,6 +134,11 @@ class PhraseBased(nn.Module):
             self.register_buffer(name, torch.zeros(0, dtype=dtype))
         self._system: System | None = None  # what compiled code reads, made of the buffers when it is first needed
 
+    @property
+    def reads_all_sentences(self) -> bool:
+        """Whether the language model is estimated from all training sentences of the target language."""
+        return self.settings.language_model == "all" and self.settings.language_model_file is None
+
     def fit_pairs(self, corpus: ParallelCorpus, beam_size: int) -> dict[str, object]:
         """Estimate all tables from the training data, and tune the weights.
 
@@ -146,14 +153,26 @@ class PhraseBased(nn.Module):
             TrainingError: no known words could be aligned.
         """
         require_compiler()
+        from limner.smt.features import DEFAULT_WEIGHTS
+
+        lm = self._language_model(corpus)
+        logger.info("language model: %d n-grams of up to %d words", len(lm.firsts), self.settings.order)
+        phrases = self._phrase_table(corpus)
+        self._register(lm, phrases, DEFAULT_WEIGHTS)
+        history = () if self.settings.tuning.method == "none" else self._tune(corpus, beam_size)
+        return {
+            "phrase_pairs": len(phrases.scores),
+            "language_model_ngrams": len(lm.firsts),
+            "tuning_bleu": [round(100 * value, 3) for value in history],
+            "feature_weights": dict(zip(FEATURES, self.get_buffer("weights").tolist(), strict=True)),
+        }
+
+    def _phrase_table(self, corpus: ParallelCorpus) -> PhraseTable:
+        """Align the words of the sentence pairs, extract phrase pairs and score them."""
         from limner.smt.alignment import align
-        from limner.smt.features import DEFAULT_WEIGHTS, FEATURES
         from limner.smt.phrases import extract_all, score
-        from limner.smt.tuning import TuningOptions, TuningSet, tune
 
         settings, sizes = self.settings, (self.source_vocab_size, self.vocab_size)
-        lm = self._language_model(corpus)
-        logger.info("language model: %d n-grams of up to %d words", len(lm.firsts), settings.order)
         alignments = align(corpus.sources, corpus.targets, settings.word_alignment)
         instances = extract_all(corpus.sources, corpus.targets, alignments, sizes, settings.max_phrase_length)
         if not len(instances.previous):
@@ -164,21 +183,20 @@ class PhraseBased(nn.Module):
         words = (np.concatenate([np.array(one) for one in part]) for part in (corpus.sources, corpus.targets))
         phrases = score(instances, next(words), next(words), sizes, settings.table_limit)
         logger.info("phrase table: %d pairs of %d occurrences", len(phrases.scores), len(instances.previous))
-        self._register(lm, phrases, DEFAULT_WEIGHTS)
-        history: tuple[float, ...] = ()
-        if settings.tuning.method != "none":
-            options = TuningOptions(
-                settings.tuning.method, settings.tuning.iterations, settings.tuning.n_best, corpus.seed
-            )
-            data = TuningSet(corpus.tuning_sources, corpus.tuning_copies, corpus.tuning_references)
-            weights, history = tune(self._at(beam_size), data, options)
-            self._register(lm, phrases, weights)
-        return {
-            "phrase_pairs": len(phrases.scores),
-            "language_model_ngrams": len(lm.firsts),
-            "tuning_bleu": [round(100 * value, 3) for value in history],
-            "feature_weights": dict(zip(FEATURES, self.get_buffer("weights").tolist(), strict=True)),
-        }
+        return phrases
+
+    def _tune(self, corpus: ParallelCorpus, beam_size: int) -> tuple[float, ...]:
+        """Tune the weights; return BLEU, 0 to 1, of each iteration."""
+        from limner.smt.tuning import TuningOptions, TuningSet, tune
+
+        tuning = self.settings.tuning
+        assert tuning.method != "none"
+        options = TuningOptions(tuning.method, tuning.iterations, tuning.n_best, corpus.seed)
+        data = TuningSet(corpus.tuning_sources, corpus.tuning_copies, corpus.tuning_references)
+        weights, history = tune(self._at(beam_size), data, options)
+        self.weights = torch.from_numpy(weights)
+        self._system = None
+        return history
 
     def _language_model(self, corpus: ParallelCorpus) -> LanguageModel:
         """Estimate the language model, or read it from the file of the settings."""
@@ -273,8 +291,6 @@ def require_compiler() -> None:
 
 
 def _found(candidate: PhrasalTranslation) -> ScoredTranslation:
-    from limner.smt.features import FEATURES
-
     return ScoredTranslation(
         candidate.tokens,
         candidate.score,
@@ -301,11 +317,9 @@ def _check(tables: dict[str, Tensor], vocab_size: int, source_vocab_size: int) -
             bool(len(values)) and int(values[0]) == 0 and bool((values.diff() >= 0).all()) and int(values[-1]) == last
         )
 
-    nodes, pairs = len(tables["lm_firsts"]), len(tables["alignments"])
-    edges = len(tables["edges"])
-    flat = all(tables[name].ndim == (2 if name == "scores" else 1) for name in tables)
+    nodes, pairs, edges = (len(tables[name]) for name in ("lm_firsts", "alignments", "edges"))
     fits = (
-        flat
+        all(tables[name].ndim == (2 if name == "scores" else 1) for name in tables)
         and all(len(tables[f"lm_{name}"]) == nodes for name in ("suffixes", "log_probs", "log_backoffs"))
         and nodes >= vocab_size
         and within("lm_firsts", 0, vocab_size)
@@ -319,9 +333,9 @@ def _check(tables: dict[str, Tensor], vocab_size: int, source_vocab_size: int) -
         and ascends("word_starts", len(tables["words"]))
         and within("words", 0, vocab_size)
         and not (tables["words"] == SPECIAL_TOKENS.unk).any()  # it stands for a copied word
-        and within("alignments", 0, 1 << 49)
-        and tuple(tables["scores"].shape) == (pairs, 10)
-        and tuple(tables["weights"].shape) == (15,)
+        and within("alignments", 0, 1 << MAX_PHRASE_LENGTH**2)
+        and tuple(tables["scores"].shape) == (pairs, NUM_SCORES)
+        and tuple(tables["weights"].shape) == (NUM_FEATURES,)
     )
     if not fits:
         shapes = ", ".join(f"{name} {tuple(values.shape)}" for name, values in tables.items())

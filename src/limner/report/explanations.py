@@ -17,12 +17,14 @@ from limner.errors import CollectionError, MediaError, MissingExtraError, RunErr
 from limner.features.spec import FeatureSpec
 from limner.inference.collection_features import open_features
 from limner.inference.explain import Explanation, explain
+from limner.models.capabilities import SearchingModel
 from limner.report import attention_plots, plots
 from limner.report.attended_figure import AttendedFigure, attended_figure
 from limner.report.attention_page import attended_panels
 from limner.report.thumbnails import Thumbnails
 from limner.runs.records import EvaluatedItem, Evaluation
 from limner.runs.trained_model import TrainedModel
+from limner.text.vocab import SPECIAL_TOKENS
 
 MAX_HEAT_MAPS = 40
 """Maximum number of words of a sentence with a heat map."""
@@ -89,8 +91,10 @@ def explain_items(
 
 
 def _is_generated_by(model: TrainedModel, item: EvaluatedItem) -> bool:
-    in_vocabulary = all(token < len(model.tokenizer) for token in item.ids)
-    return in_vocabulary and model.tokenizer.decode(item.ids, detokenise=True) == item.hypothesis
+    if not all(token < len(model.tokenizer) for token in item.ids):
+        return False
+    has_copied = SPECIAL_TOKENS.unk in item.ids and isinstance(model.model, SearchingModel)
+    return has_copied or model.tokenizer.decode(item.ids, detokenise=True) == item.hypothesis
 
 
 def _find(by_id: dict[str, Item], name: str, evaluation: Evaluation) -> Item:

@@ -54,9 +54,8 @@ def read_arpa(path: Path, entries: Sequence[str]) -> LanguageModel:
     nodes: dict[tuple[int, ...], int] = {(number,): number for number in range(len(entries))}
     suffixes, firsts = [-1] * len(entries), list(range(len(entries)))
     log_probs, log_backoffs = [np.nan] * len(entries), [0.0] * len(entries)
-    highest = 0
-    for order, log_prob, words, log_backoff in _ngrams(path):
-        highest = max(highest, order)
+    stated: Counter[int] = Counter()
+    for order, log_prob, words, log_backoff in _ngrams(path, stated):
         if not all(word in ids for word in words):
             continue
         key = tuple(ids[word] for word in words)
@@ -75,18 +74,20 @@ def read_arpa(path: Path, entries: Sequence[str]) -> LanguageModel:
             log_probs[key[0]], log_backoffs[key[0]] = log_prob, log_backoff
     log_probs[SPECIAL_TOKENS.pad] = IMPOSSIBLE
     unknown = log_probs[SPECIAL_TOKENS.unk]
-    if not highest or np.isnan(unknown):
+    if np.isnan(unknown):
         raise RunError(
             f"{path}: expected '{SPECIAL_TOKEN_STRINGS[SPECIAL_TOKENS.unk]}' among the unigrams of an ARPA file; name "
             "another file"
         )
     probs = np.array(log_probs)
     probs[np.isnan(probs)] = unknown
-    return LanguageModel(highest, len(entries), np.array(suffixes), np.array(firsts), probs, np.array(log_backoffs))
+    return LanguageModel(max(stated), len(entries), np.array(suffixes), np.array(firsts), probs, np.array(log_backoffs))
 
 
-def _ngrams(path: Path) -> Iterator[tuple[int, float, list[str], float]]:
+def _ngrams(path: Path, stated: Counter[int]) -> Iterator[tuple[int, float, list[str], float]]:
     """Read the n-grams of a file: order, log-probability, words, log-backoff; natural logarithms.
+
+    The number of n-grams of each order that the file states, which may be 0, is written to `stated`.
 
     Raises:
         RunError: the file cannot be read, a line is not that of an n-gram, or n-grams are missing.
@@ -96,7 +97,6 @@ def _ngrams(path: Path) -> Iterator[tuple[int, float, list[str], float]]:
     except (OSError, UnicodeDecodeError) as error:
         raise RunError(f"{path}: cannot be read as text ({system_reason(error)}); name an ARPA file") from None
     order, ended = 0, False
-    stated: Counter[int] = Counter()
     found: Counter[int] = Counter()
     for number, line in enumerate(text.split("\n"), 1):
         line = line.strip(BLANKS)

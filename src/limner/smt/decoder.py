@@ -13,8 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from limner.compiled import compiled
-from limner.smt.features import NUM_FEATURES, add_end_features, add_order_features, weighted
+from limner.smt.features import add_end_features, add_order_features, weighted
 from limner.smt.heap import pop, push
+from limner.smt.layout import NUM_FEATURES
 from limner.smt.options import Limits, PhraseOptions, find_options, future_scores
 from limner.smt.tables import BOS, Tables
 
@@ -271,6 +272,28 @@ def _finish(problem: SearchProblem, stacks: Stacks, begin: int, end: int) -> int
 
 
 @compiled
+def _start(order: int, size: int, stack_size: int) -> Stacks:
+    """Make space for the hypotheses of a sentence of `size` words, and the hypothesis of no words."""
+    hypotheses = size * stack_size + 2
+    arcs = hypotheses + stack_size
+    stacks = Stacks(
+        np.zeros((hypotheses, CONTEXT + max(1, order - 1)), dtype=np.int64),
+        np.empty(hypotheses),
+        np.empty(hypotheses),
+        np.empty(hypotheses, dtype=np.int64),
+        np.empty(arcs, dtype=np.int64),
+        np.empty(arcs, dtype=np.int64),
+        np.empty(arcs),
+        np.empty(arcs, dtype=np.int64),
+        np.array([1, 0]),
+    )
+    stacks.states[0, START], stacks.states[0, END], stacks.arcs[0], stacks.scores[0] = NONE, NONE, NONE, 0.0
+    if order > 1:
+        stacks.states[0, CONTEXT], stacks.states[0, KNOWN] = BOS, 1
+    return stacks
+
+
+@compiled
 def search(
     tables: Tables, source: Ints, copies: Ints, weights: Floats, limits: Limits
 ) -> tuple[PhraseOptions, Lattice]:
@@ -287,22 +310,7 @@ def search(
     size = len(source)
     options = find_options(tables, source, copies, weights, limits)
     problem = SearchProblem(tables, options, future_scores(options, size), weights, size, np.empty(NUM_FEATURES))
-    hypotheses = size * limits.stack_size + 2
-    arcs = hypotheses + limits.stack_size
-    stacks = Stacks(
-        np.zeros((hypotheses, CONTEXT + max(1, tables.lm_order - 1)), dtype=np.int64),
-        np.empty(hypotheses),
-        np.empty(hypotheses),
-        np.empty(hypotheses, dtype=np.int64),
-        np.empty(arcs, dtype=np.int64),
-        np.empty(arcs, dtype=np.int64),
-        np.empty(arcs),
-        np.empty(arcs, dtype=np.int64),
-        np.array([1, 0]),
-    )
-    stacks.states[0, START], stacks.states[0, END], stacks.arcs[0], stacks.scores[0] = NONE, NONE, NONE, 0.0
-    if tables.lm_order > 1:
-        stacks.states[0, CONTEXT], stacks.states[0, KNOWN] = BOS, 1
+    stacks = _start(tables.lm_order, size, limits.stack_size)
     ordered, groups, begin = np.array([0]), np.array([[0, 1, 0]]), 0
     for stack in range(1, size + 1):
         begin = stacks.used[0]

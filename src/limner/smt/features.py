@@ -10,34 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from limner.compiled import compiled
+from limner.smt.layout import NUM_FEATURES
 from limner.smt.reordering import NUM_ORIENTATIONS, orientation
 from limner.smt.tables import EOS, Tables, lm_phrase, lm_word
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
-FEATURES = (
-    "distortion",
-    "language_model",
-    "words",
-    "phrases",
-    "source_given_target",
-    "lexical_source_given_target",
-    "target_given_source",
-    "lexical_target_given_source",
-    "previous_monotone",
-    "previous_swap",
-    "previous_discontinuous",
-    "next_monotone",
-    "next_swap",
-    "next_discontinuous",
-    "unknown_words",
-)
-"""Names of the features: minus the number of words that phrases jump over; log-probability of the language model;
-numbers of target words and of phrases; scores of the phrase pairs; log-probabilities of the orientations to the
-previous and to the next phrase; number of source words that are copied, which only words can be that no phrase pair
-translates by themselves."""
-NUM_FEATURES = len(FEATURES)
 _DISTORTION, LANGUAGE_MODEL, _WORDS, _PHRASES, _SCORES, _PREVIOUS, _NEXT, _UNKNOWN = 0, 1, 2, 3, 4, 8, 11, 14
 """Positions of the features; the four scores start at `_SCORES`, the orientations at `_PREVIOUS` and `_NEXT`."""
 NUM_TUNED = _UNKNOWN

@@ -45,8 +45,8 @@ class LanguageModel(NamedTuple):
         if vocab_size == self.vocab_size:
             return self
         foreign = self.firsts >= vocab_size
-        for node in np.flatnonzero(self.suffixes >= 0):  # shorter n-grams first
-            foreign[node] |= foreign[self.suffixes[node]]
+        for _ in range(1, self.order):
+            foreign |= (self.suffixes >= 0) & foreign[self.suffixes]
         numbers = np.cumsum(~foreign) - 1
         suffixes = self.suffixes[~foreign]
         return LanguageModel(
@@ -160,12 +160,7 @@ def estimate(sentences: Iterable[Sequence[int]], order: int, vocab_size: int) ->
     start = 0
     for n, one in enumerate(orders, 1):
         nodes = np.arange(start, start + len(one.counts))
-        counts = one.counts
-        if n < order:
-            distinct = np.bincount(orders[n].suffixes - start, minlength=len(nodes))
-            counts = np.where(one.after_bos, counts, distinct)
-        if n == 1:
-            counts = np.where(nodes == SPECIAL_TOKENS.bos, 0, counts)
+        counts = _adjusted_counts(one, orders[n] if n < order else None, start)
         discounted = _discounts(counts)[np.minimum(counts, 3)]
         contexts = one.contexts if n > 1 else np.zeros(len(nodes), dtype=np.int64)
         size = start if n > 1 else 1
@@ -206,6 +201,23 @@ def _count(words: Ints, order: int, vocab_size: int) -> list[_Order]:
         nodes[at] = start + inverse
         start += len(distinct)
     return result
+
+
+def _adjusted_counts(one: _Order, longer: _Order | None, start: int) -> Ints:
+    """Return the number of distinct words before each n-gram, or its count; see `estimate`.
+
+    Args:
+        one: n-grams of an order.
+        longer: n-grams of the next order; None for the highest.
+        start: node of the first n-gram of the order.
+    """
+    counts = one.counts
+    if longer is not None:
+        distinct = np.bincount(longer.suffixes - start, minlength=len(counts))
+        counts = np.where(one.after_bos, counts, distinct)
+    if start == 0:  # single words, of which <s> is never predicted
+        counts = np.where(one.after_bos, 0, counts)
+    return counts
 
 
 def _discounts(counts: Ints) -> Floats:

@@ -7,8 +7,9 @@ from numpy.typing import NDArray
 
 from limner.compiled import compiled
 from limner.smt.decoder import NONE, Lattice
-from limner.smt.features import NUM_FEATURES, add_end_features, add_order_features, add_phrase_features
+from limner.smt.features import add_end_features, add_order_features, add_phrase_features
 from limner.smt.heap import pop, push
+from limner.smt.layout import NUM_FEATURES
 from limner.smt.options import PhraseOptions
 from limner.smt.tables import BOS, Tables
 
@@ -25,10 +26,21 @@ def _add_words(tables: Tables, options: PhraseOptions, option: int, code: int) -
         return code
     pair = options.pairs[option]
     if pair < 0:
-        return code * _MULTIPLIER + pair
+        return int(code * _MULTIPLIER + pair)
     for position in range(tables.word_starts[pair + 1] - 1, tables.word_starts[pair] - 1, -1):
         code = code * _MULTIPLIER - 1 - tables.words[position]
     return int(code)
+
+
+@compiled
+def _path(places: Ints, item: int) -> Ints:
+    """Return the options of an item and of those that follow it."""
+    path = [0 for _ in range(0)]
+    while item != NONE:
+        if places[item, 1] != NONE:
+            path.append(places[item, 1])
+        item = places[item, 2]
+    return np.array(path, dtype=np.int64)
 
 
 @compiled
@@ -62,12 +74,7 @@ def best_paths(tables: Tables, options: PhraseOptions, lattice: Lattice, count: 
             if (seen[: len(paths)] == hashes[item]).any():
                 continue
             seen[len(paths)] = hashes[item]
-            path = [NONE]
-            while item != NONE:
-                if places[item, 1] != NONE:
-                    path.append(places[item, 1])
-                item = places[item, 2]
-            paths.append(np.array(path[1:], dtype=np.int64))
+            paths.append(_path(places, item))
             continue
         arc = lattice.node_arcs[places[item, 0]]
         while arc != NONE:

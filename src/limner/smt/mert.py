@@ -1,4 +1,10 @@
-"""Minimum error rate training on BLEU with exact line search: Och (2003)."""
+"""Minimum error rate training on BLEU with exact line search: Och (2003).
+
+Departures from the program mert of Moses: 5 starts (the last weights, the best ones, and 3 random points with weights
+from 0 to 1) in place of 20 random restarts; the lines of the single weights and of random directions in random order,
+where the first improvement is taken, not the best of a round; `tuning.py` scales the tuned weights, all but that of the
+copied words, to absolute values that sum to 1.
+"""
 
 from __future__ import annotations
 

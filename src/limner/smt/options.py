@@ -8,8 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from limner.compiled import compiled
-from limner.smt.features import LANGUAGE_MODEL, NUM_FEATURES, add_phrase_features, weighted
+from limner.smt.features import LANGUAGE_MODEL, add_phrase_features, weighted
 from limner.smt.hashing import NOT_FOUND, find
+from limner.smt.layout import NUM_FEATURES
 from limner.smt.tables import Tables, copying, lm_phrase
 
 Ints = NDArray[np.int64]
@@ -20,10 +21,10 @@ class Limits(NamedTuple):
     """Limits of the search."""
 
     stack_size: int
-    """Number of hypotheses that are made for a stack, before those of equal state are recombined."""
+    """Pop limit of cube pruning: number of hypotheses that are made for a stack, those that are recombined included."""
     distortion_limit: int
-    """Largest number of words from the first one not translated to the end of a phrase that starts after it; a phrase
-    that starts with it has any length."""
+    """Maximum distance in words from the first untranslated source word to the end of the next phrase. A phrase that
+    begins at that word is always allowed."""
     max_length: int
     """Number of words of a source phrase."""
 

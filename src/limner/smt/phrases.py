@@ -13,18 +13,13 @@ from numpy.typing import NDArray
 
 from limner.compiled import compiled
 from limner.smt.hashing import build_table
+from limner.smt.layout import MAX_PHRASE_LENGTH
 from limner.smt.reordering import DISCONTINUOUS, MONOTONE, SWAP, orientation_log_probs
 from limner.text.vocab import SPECIAL_TOKENS
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
-
-MAX_PHRASE_LENGTH = 7
-"""Largest length of a phrase; the alignment of a phrase pair then fits into the bits of an integer."""
-NUM_SCORES = 10
-"""Scores of a phrase pair: log phi(f | e), log lex(f | e), log phi(e | f), log lex(e | f), and the logarithms of the
-probabilities of the orientations monotone, swap and discontinuous, to the previous phrase and to the next."""
 
 
 class Instances(NamedTuple):
@@ -36,7 +31,7 @@ class Instances(NamedTuple):
     target_lengths: Ints
     previous: Ints  # (N,): orientation to the previous phrase
     next: Ints  # (N,): orientation of the next phrase
-    alignments: Ints  # (N,): bit i * MAX_PHRASE_LENGTH + j is set where source word i and target word j are aligned
+    alignments: Ints  # (N,): `alignment_bit` of all aligned words
     lexical: Floats  # (N, 2): log lex(f | e), log lex(e | f)
 
 
@@ -58,6 +53,12 @@ class PhraseTable(NamedTuple):
     def table(self) -> Ints:
         """Build the table of the edges."""
         return build_table(self.edges, np.arange(1, len(self.edges) + 1))
+
+
+@compiled
+def alignment_bit(i: int, j: int) -> int:
+    """Return the bit of the alignment of source word i and target word j of a phrase pair."""
+    return 1 << (i * MAX_PHRASE_LENGTH + j)
 
 
 @compiled
@@ -203,7 +204,7 @@ def _instances(alignment: Bools, max_length: int, w_fe: Floats, w_ef: Floats, ro
         for i in range(start, end + 1):
             for j in range(first, last + 1):
                 if alignment[i, j]:
-                    bits |= 1 << ((i - start) * MAX_PHRASE_LENGTH + j - first)
+                    bits |= alignment_bit(i - start, j - first)
         inner = alignment[start : end + 1, first : last + 1]
         rows[n] = (start, end - start + 1, first, last - first + 1, previous, following, bits)
         lexical[n, 0] = _lexical_weight(w_fe[start : end + 1, first : last + 1], inner, w_fe[start : end + 1, width])
@@ -246,7 +247,8 @@ def extract_all(
         target_offset += len(target)
     rows, lexical = np.concatenate(all_rows), np.concatenate(all_lexical)
     known = ~(_has_unknown(sources, rows[:, 0], rows[:, 1]) | _has_unknown(targets, rows[:, 2], rows[:, 3]))
-    return Instances(*rows[known].T, lexical[known])
+    starts, lengths, firsts, target_lengths, previous, following, bits = rows[known].T
+    return Instances(starts, lengths, firsts, target_lengths, previous, following, bits, lexical[known])
 
 
 def _has_unknown(sentences: Sequence[Sequence[int]], starts: Ints, lengths: Ints) -> Bools:

@@ -18,7 +18,7 @@ Floats = NDArray[np.float64]
 MONOTONE, SWAP, DISCONTINUOUS = 0, 1, 2
 NUM_ORIENTATIONS = 3
 SMOOTHING = 0.5
-"""Number sigma of added observations, distributed as in the whole data."""
+"""Number sigma of added observations, distributed as in the whole data; Moses adds 0.5 to each orientation."""
 
 
 def orientation_log_probs(pairs: Ints, orientations: Ints, num_pairs: int) -> Floats:

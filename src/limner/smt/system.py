@@ -13,7 +13,7 @@ from limner.process import usable_cores
 from limner.smt.decoder import search
 from limner.smt.lattice import best_paths, path_features
 from limner.smt.options import Limits, PhraseOptions
-from limner.smt.phrases import MAX_PHRASE_LENGTH
+from limner.smt.phrases import alignment_bit
 from limner.smt.tables import Tables, copying
 
 Ints = NDArray[np.int64]
@@ -113,7 +113,7 @@ class System(NamedTuple):
                 (start + i, position + j)
                 for i in range(end - start)
                 for j in range(length)
-                if bits >> (i * MAX_PHRASE_LENGTH + j) & 1
+                if bits & alignment_bit(i, j)
             )
             segments.append(Segment((start, end), (position, position + length), points))
             position += length

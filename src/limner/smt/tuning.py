@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 
 from limner.smt import mert, mira
 from limner.smt.bleu_statistics import NUM_STATISTICS, Reference, bleu
-from limner.smt.features import NUM_FEATURES, NUM_TUNED
+from limner.smt.features import NUM_TUNED
+from limner.smt.layout import NUM_FEATURES
 from limner.smt.mert import Candidates
 from limner.smt.system import PhrasalTranslation, System
 

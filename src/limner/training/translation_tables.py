@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
-from limner.data.dataset import Examples
+from limner.data.tally import Tally
 from limner.errors import TrainingError
 from limner.evaluation.validate import validate
 from limner.models.capabilities import ParallelCorpus, SearchingModel
-from limner.models.phrase_based import PhraseBasedSettings
 from limner.text.tokenizer import Tokenizer
 from limner.text.vocab import SPECIAL_TOKENS, WORD_START
 from limner.training.context import TrainingContext
@@ -33,7 +32,9 @@ class TranslationTableStage:
         model = run.trained.model
         assert isinstance(model, SearchingModel)
         began = Moment.now()
-        facts = model.fit_pairs(parallel_corpus(run), run.trained.recipe.decoding.beam_size)
+        corpus = parallel_corpus(run)
+        notes = _note_skipped(run, corpus)
+        facts = notes | model.fit_pairs(corpus, run.trained.recipe.decoding.beam_size)
         run.state.add_time(began)
         run.state.epoch = 1
         run.save_model(**facts)  # before the validation, so that an error in it loses nothing
@@ -48,55 +49,89 @@ def parallel_corpus(run: TrainingContext) -> ParallelCorpus:
     """Collect the sentences that a `SearchingModel` is estimated and tuned on.
 
     Raises:
-        TrainingError: no training pair has words on both sides, or no validation sentence has.
+        TrainingError: no training pair has words on both sides, or no validation sentence has; or a validation sentence
+            has no reference.
     """
-    training, validation, data = run.training_set, run.validation_set, run.trained.recipe.data
+    training, data = run.training_set, run.trained.recipe.data
     assert training.sources is not None and training.source is not None
     rows = training.epoch_rows(run.settings.seed, 0)
     pairs = [(training.sources[row], training.targets[row]) for row in rows]
     pairs = [(source, target) for source, target in pairs if len(source) and len(target)]
-    tuning = _tuning_sentences(validation, training.source.tokenizer, _Words(run.trained.tokenizer))
+    tuning = _tuning_sentences(run, training.source.tokenizer, _Words(run.trained.tokenizer))
     for split, found in ((data.train, pairs), (data.val, tuning)):
         if not found:
             raise TrainingError(
                 f"{run.collection.path}: split '{split}' has no pair of sentences with words on both sides; add some, "
                 "or name another split (data.train, data.val)"
             )
-    settings = run.trained.recipe.model
-    language_model: Sequence[Sequence[int]] = [target for _, target in pairs]
-    if isinstance(settings, PhraseBasedSettings) and settings.language_model == "all":
-        language_model = list(_sentences(run, _Words(run.trained.tokenizer)))
-        logger.info("language model: %d sentences, %d pairs", len(language_model), len(pairs))
-        if len(language_model) <= len(pairs):
-            logger.warning(
-                "model.language_model=all: split '%s' has no sentences in '%s' besides those of the pairs, so the "
-                "language model is that of model.language_model=pairs; import more sentences, without translations",
-                data.train,
-                data.lang,
-            )
     sources, targets = zip(*pairs, strict=True)
-    entries = run.trained.tokenizer.entries
-    return ParallelCorpus(sources, targets, language_model, *zip(*tuning, strict=True), entries, run.settings.seed)
+    tuning_sources, tuning_copies, references = zip(*tuning, strict=True)
+    return ParallelCorpus(
+        sources,
+        targets,
+        _language_model_sentences(run, targets),
+        tuning_sources,
+        tuning_copies,
+        references,
+        run.trained.tokenizer.entries,
+        run.settings.seed,
+    )
+
+
+def _note_skipped(run: TrainingContext, corpus: ParallelCorpus) -> dict[str, list[str]]:
+    """Log how many sentences are left out, and return the notes of the training with them, for the records."""
+    data, provenance = run.trained.recipe.data, run.trained.config.provenance
+    pairs = len(run.training_set.epoch_rows(run.settings.seed, 0)) - len(corpus.sources)
+    tuning = len(run.validation_set.generation_inputs()) - len(corpus.tuning_sources)
+    lines = []
+    for split, reason, count in (
+        (data.train, "pairs with a side without words", pairs),
+        (data.val, "source sentences without words, in the tuning", tuning),
+    ):
+        tally = Tally()
+        tally.skip(reason, count=count)
+        lines += [f"split '{split}': {line}" for line in tally.lines()]
+    for line in lines:
+        logger.warning("%s", line)
+    return {"notes": [*provenance.get("notes", ()), *lines]} if lines else {}
 
 
 def _tuning_sentences(
-    validation: Examples, source: Tokenizer, words: _Words
+    run: TrainingContext, source: Tokenizer, words: _Words
 ) -> list[tuple[list[int], list[int], list[list[int]]]]:
     """Encode the source sentences of the validation split, their words if they are copied, and their references."""
-    result = []
-    for one in validation.generation_inputs():
+    result, data = [], run.trained.recipe.data
+    for one in run.validation_set.generation_inputs():
         text = one.source or ""
-        references = [words.encode(reference) for reference in one.references]
+        references = [ids for reference in one.references if (ids := words.encode(reference))]
+        if not references:
+            raise TrainingError(
+                f"{run.collection.path}: item '{one.item.id}' of split '{data.val}' has no reference in '{data.lang}' "
+                "with words; correct its sentences, or leave it out"
+            )
         result.append((source.encode(text), [words.id_of(piece) for piece in source.pieces(text)], references))
-    return [(ids, copies, references) for ids, copies, references in result if ids and all(references)]
+    return [one for one in result if one[0]]
 
 
-def _sentences(run: TrainingContext, words: _Words) -> Iterable[list[int]]:
-    """Encode all sentences of the training split in the target language that people wrote."""
-    lang = run.trained.recipe.data.lang
-    for item in run.collection.items(run.trained.recipe.data.train):
-        for text in item.texts(lang):
-            yield words.encode(text)
+def _language_model_sentences(run: TrainingContext, targets: Sequence[Sequence[int]]) -> Sequence[Sequence[int]]:
+    """Return the sentences of the language model: those of the pairs, or all that people wrote in the target language.
+
+    Words that are not in the vocabulary have numbers of their own, apart from those of validation sentences.
+    """
+    assert isinstance(run.trained.model, SearchingModel)
+    if not run.trained.model.reads_all_sentences:
+        return targets
+    data, words = run.trained.recipe.data, _Words(run.trained.tokenizer)
+    sentences = [words.encode(text) for item in run.collection.items(data.train) for text in item.texts(data.lang)]
+    logger.info("language model: %d sentences, %d pairs", len(sentences), len(targets))
+    if len(sentences) <= len(targets):
+        logger.warning(
+            "model.language_model=all: split '%s' has no sentences in '%s' besides those of the pairs, so the "
+            "language model is that of model.language_model=pairs; import more sentences, without translations",
+            data.train,
+            data.lang,
+        )
+    return sentences
 
 
 class _Words:

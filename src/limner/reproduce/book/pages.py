@@ -147,10 +147,10 @@ def _record(table: PublishedTable, record: TableRecord) -> Iterator[str]:
     found = effects(table, record)
     yield from score_table(table, record.rows, found)
     yield from ("", table.notes, "", *legend(table, record))
-    yield from _differences(record)
+    yield from _reached(table, record)
     yield from _orders(list(orders(table, record)))
     yield from _effects(found, record)
-    yield from _reached(table, record)
+    yield from _differences(record)
     yield from _signatures(record)
 
 

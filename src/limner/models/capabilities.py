@@ -136,7 +136,6 @@ class SearchingModel(Protocol):
     Its settings have `scores_sentences` false. It is a `Model` without `encode`, `start`, `step` and `forward`.
     """
 
-    @property
     def reads_all_sentences(self) -> bool:
         """Whether the model is estimated from all training sentences of the target language, not of the pairs only."""
         ...

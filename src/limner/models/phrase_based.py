@@ -134,7 +134,6 @@ class PhraseBased(nn.Module):
             self.register_buffer(name, torch.zeros(0, dtype=dtype))
         self._system: System | None = None  # what compiled code reads, made of the buffers when it is first needed
 
-    @property
     def reads_all_sentences(self) -> bool:
         """Whether the language model is estimated from all training sentences of the target language."""
         return self.settings.language_model == "all" and self.settings.language_model_file is None

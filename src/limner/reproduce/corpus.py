@@ -13,7 +13,7 @@ from limner.data.collection import Collection
 from limner.data.examples import Item, Sentence
 from limner.errors import RunError, SettingsError
 from limner.reproduce.derived import RECORD, write_derived
-from limner.reproduce.plan import Corpus, ReproductionJob, ReproductionSettings, TrainingRun
+from limner.reproduce.plan import CorpusCollection, ReproductionJob, ReproductionSettings, TrainingRun
 from limner.reproduce.tables import CorpusRecord, PublishedRow, PublishedTable
 from limner.runs.recipe import DataSettings
 from limner.runs.records import Record
@@ -37,7 +37,7 @@ class DerivedRecord(Record):
     """Target language."""
 
 
-def open_corpus(rows: Sequence[PublishedRow], settings: ReproductionSettings) -> Corpus | None:
+def open_corpus(rows: Sequence[PublishedRow], settings: ReproductionSettings) -> CorpusCollection | None:
     """Open the collection of sentence pairs, if one of the rows trains with it.
 
     Raises:
@@ -47,7 +47,7 @@ def open_corpus(rows: Sequence[PublishedRow], settings: ReproductionSettings) ->
         return None
     collection = Collection.open(settings.corpus)
     record = CorpusRecord(name=collection.path.resolve().name, fingerprint=collection.fingerprint())
-    return Corpus(collection, record)
+    return CorpusCollection(collection, record)
 
 
 def without_corpus(

@@ -42,7 +42,7 @@ class ReproductionSettings(Settings):
     """Fraction of the recipes' epochs and samples, for a faster and less accurate reproduction."""
 
 
-class Corpus(NamedTuple):
+class CorpusCollection(NamedTuple):
     """A collection of sentence pairs that rows train with, besides the table's own collection."""
 
     collection: Collection
@@ -58,7 +58,7 @@ class ReproductionJob(NamedTuple):
     settings: ReproductionSettings
     command: str
     on_progress: StageProgress
-    corpus: Corpus | None = None
+    corpus: CorpusCollection | None = None
     """Sentence pairs for the selected rows that train with them; None if there is no such row."""
 
 

@@ -119,7 +119,7 @@ def _language_model_sentences(run: TrainingContext, targets: Sequence[Sequence[i
     Words that are not in the vocabulary have numbers of their own, apart from those of validation sentences.
     """
     assert isinstance(run.trained.model, SearchingModel)
-    if not run.trained.model.reads_all_sentences:
+    if not run.trained.model.reads_all_sentences():
         return targets
     data, words = run.trained.recipe.data, _Words(run.trained.tokenizer)
     sentences = [words.encode(text) for item in run.collection.items(data.train) for text in item.texts(data.lang)]

@@ -319,7 +319,9 @@ def test_pairs_tested_over_sentences_and_over_seeds_are_one_family():
     alone = [0.01, ttest_ind([20.1, 20.4, 20.0], [20.0, 20.1, 19.9]).pvalue]
     alone.append(ttest_ind([20.1, 20.4, 20.0], [21.0, 21.1, 20.9]).pvalue)
     assert [found[pair].p for pair in (("b", "a"), ("c", "a"), ("c", "b"))] == pytest.approx(holm(alone))
-    assert [one.over_sentences for one in found.values()] == [True, False, False]
+    assert [one.over for one in found.values()] == [("sentences", "seeds"), ("seeds",), ("seeds",)]
+    single = record(row("a", [30], [20.0]), row("b", [20], [21.0], (contrast("a", "bleu4", 1.0, 0.01),)))
+    assert next(one.over for one in effects(TABLE, single) if one.column == BLEU) == ("sentences",)
 
 
 def test_effects_of_other_scores_are_tested_over_the_seeds():

@@ -89,6 +89,19 @@ def test_n_best_translations_differ_and_descend(run):
     assert [one.score for one in found] == sorted((one.score for one in found), reverse=True)
 
 
+def test_a_sentence_without_words_has_the_features_of_the_others(run):
+    full, empty = Translator.load(run).translate(["a red dog .", ""], n_best=2)
+    assert [name for name, _ in empty[0].features] == [name for name, _ in full[0].features]
+    assert (empty[0].text, {value for _, value in empty[0].features}) == ("", {0.0})
+
+
+def test_the_explanation_spells_copied_words(run):
+    translator, sentences = Translator.load(run), ["a red Zeppelin sings ."]
+    ((best,),) = translator.translate(sentences)
+    (explanation,) = translator.explain(sentences, [best])
+    assert "Zeppelin" in explanation.target and explanation.target == best.tokens
+
+
 def test_the_alignment_shows_which_word_translates_which(run):
     translator, sentences = Translator.load(run), ["a small man sings outside ."]
     ((best,),) = translator.translate(sentences)

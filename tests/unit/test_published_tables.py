@@ -24,7 +24,7 @@ from limner.reproduce import (
     run,
 )
 from limner.reproduce.book import render_pages
-from limner.reproduce.datasets import COCO, FLICKR8K, FLICKR30K, IAPR, VISUAL_GENOME, recognise_ids
+from limner.reproduce.datasets import COCO, FLICKR8K, FLICKR30K, IAPR, VISUAL_GENOME, evaluated_data_set, recognise_ids
 from limner.reproduce.figures import FIGURES
 from limner.reproduce.listing import list_tables, open_collection
 from limner.reproduce.plan import ReproductionJob, plan_row, table_of_collection
@@ -181,10 +181,16 @@ def test_rows_that_differ_in_decoding_share_a_run(tiny, tmp_path):
 
 @pytest.mark.parametrize(("dataset", "ids"), IDS.items(), ids=[one.key for one in IDS])
 def test_a_data_set_is_recognised_by_the_names_of_its_images(dataset, ids):
-    assert recognise_ids(ids) is dataset
-    assert recognise_ids([*ids * 10, "drawing"]) is dataset
-    assert recognise_ids([*ids, "drawing"] if len(ids) < 9 else []) is None
-    assert recognise_ids([]) is None
+    assert recognise_ids(ids, True) is dataset
+    assert recognise_ids([*ids * 10, "drawing"], True) is dataset
+    assert recognise_ids([*ids, "drawing"] if len(ids) < 9 else [], True) is None
+    assert recognise_ids([], True) is None
+
+
+def test_numbers_are_no_evidence_of_a_data_set_without_images():
+    ids = [str(number) for number in range(900)]
+    assert recognise_ids(ids, True) is IAPR
+    assert recognise_ids(ids, False) is None and evaluated_data_set(ids) is None
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from limner.data.examples import Item, Sentence
 from limner.errors import CollectionError, RunError, SettingsError
 from limner.reproduce import PublishedRow, PublishedTable, ReproductionSettings, calixto2017, reproduce_table, run
 from limner.reproduce.book.record import _differences
-from limner.reproduce.plan import Corpus, ReproductionJob, plan_row
+from limner.reproduce.plan import CorpusCollection, ReproductionJob, plan_row
 from limner.reproduce.tables import CorpusRecord, RowResult, TableColumn
 from limner.runs.recipe import load_recipe
 from limner.runs.records import RunConfig
@@ -216,8 +216,10 @@ def test_a_row_that_needs_a_corpus_names_the_option(counting, tmp_path, name):
 
 def test_a_corpus_that_no_row_uses_is_refused(counting, more, tmp_path):
     table = TABLE._replace(rows=TABLE.rows[:1])
-    with pytest.raises(SettingsError, match=r"--corpus .*more: no row of toy/table trains with it; leave it out"):
+    with pytest.raises(SettingsError, match=r"--corpus .*more: no selected row of toy/table trains with it; leave it"):
         run_table(counting, tmp_path / "out", table, corpus=more.path)
+    with pytest.raises(SettingsError, match=r"no selected row of toy/table trains with it"):
+        run_table(counting, tmp_path / "out", rows=[TABLE.rows[0].name], corpus=more.path)
 
 
 def test_the_corpus_is_checked_before_the_first_training(counting, tmp_path, trained):
@@ -262,7 +264,7 @@ WMT_RUNS = ("nmt-wmt", "nmt-after-nmt-wmt")
 
 
 def test_the_rows_of_wmt_15_are_planned(tmp_path, counting):
-    corpus = Corpus(counting, CorpusRecord(name="wmt15", fingerprint="0" * 64))
+    corpus = CorpusCollection(counting, CorpusRecord(name="wmt15", fingerprint="0" * 64))
     for folder in (None, "calixto2017/small"):
         settings = ReproductionSettings.parse({"recipes": folder, "overrides": ["features.tables=[grid]"]})
         job = ReproductionJob(calixto2017.TABLE_1, counting, tmp_path, settings, "", lambda *report: None, corpus)

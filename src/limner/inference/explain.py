@@ -175,9 +175,11 @@ def _explain_derivation(
     words = words_of(model.tokenizer, tokens)  # no phrase has the end of the sentence
     names, merged = _merge_source(model, one, Example(one.item.id, tokens, ids), alignment, len(ids))
     source_words = words_of(model.source_tokenizer, ids)
+    copied = {target: source for source, target in derivation.alignment if tokens[target] == SPECIAL_TOKENS.unk}
+    spelling = {position: name for name, word in zip(names, source_words, strict=True) for position in word.positions}
     return Explanation(
         names,
-        tuple(word.text for word in words),
+        tuple(spelling[copied[word.positions[0]]] if word.positions[0] in copied else word.text for word in words),
         _average(merged, words),
         attention=None,
         gate=None,

@@ -59,13 +59,23 @@ def check_back_translation(data: DataSettings, job: ReproductionJob) -> None:
                 f"--back-translator {run}: translates {translated.source_lang} to {translated.lang}, expected {target} "
                 f"to {source}; name a run of that direction"
             )
+    require_descriptions(data, job)
+    if (path := job.out / FOLDER / RECORD).exists():
+        _require_same(DerivedCollection.load(path), job, path)
+
+
+def require_descriptions(data: DataSettings, job: ReproductionJob) -> None:
+    """Check that the training split has sentences in the target language that translate nothing.
+
+    Raises:
+        SettingsError: it has none.
+    """
+    source, target = str(data.source_lang), data.lang
     if not any(untranslated(item, target, source) for item in job.collection.items(data.train)):
         raise SettingsError(
             f"{job.collection.path}: split '{data.train}' has no sentence in '{target}' without a translation in "
             f"'{source}'; import the independent descriptions as well (task 2 of Multi30k)"
         )
-    if (path := job.out / FOLDER / RECORD).exists():
-        _require_same(DerivedCollection.load(path), job, path)
 
 
 def back_translated(data: DataSettings, translator: Path, job: ReproductionJob) -> Collection:

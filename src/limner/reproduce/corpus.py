@@ -56,11 +56,14 @@ def without_corpus(
     """Leave out the selected rows that train with a corpus if none is given.
 
     Raises:
-        SettingsError: one of them was asked for by name; or a corpus is given and the table has no such row.
+        SettingsError: one of them was asked for by name; or a corpus is given and no selected row trains with it.
     """
     if settings.corpus is not None:
-        if not any(row.corpus for row in table.rows):
-            raise SettingsError(f"--corpus {settings.corpus}: no row of {table.name} trains with it; leave it out")
+        if not any(row.corpus for row in rows):
+            raise SettingsError(
+                f"--corpus {settings.corpus}: no selected row of {table.name} trains with it; leave it out, or select "
+                "such a row with --row"
+            )
         return list(rows)
     asked = [row.name for row in rows if row.corpus] if settings.rows else []
     if asked:

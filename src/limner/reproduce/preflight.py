@@ -11,7 +11,13 @@ from limner.data.dataset import Examples
 from limner.errors import RunError, SettingsError
 from limner.features.store import FeatureStore
 from limner.inference.collection_features import control_features, open_features
-from limner.reproduce.back_translation import check_back_translation, is_derived, translator_of
+from limner.models.phrase_based import PhraseBasedSettings
+from limner.reproduce.back_translation import (
+    check_back_translation,
+    is_derived,
+    require_descriptions,
+    translator_of,
+)
 from limner.reproduce.corpus import require_same_corpus, with_corpus
 from limner.reproduce.plan import (
     ReproductionJob,
@@ -75,9 +81,11 @@ def _checked_recipe(training: TrainingRun, job: ReproductionJob) -> Recipe:
     """The recipe of a training, without generated source sentences if these do not exist yet, but can be generated.
 
     Raises:
-        LimnerError: they cannot.
+        LimnerError: they cannot, or there are no descriptions for a language model of all sentences.
     """
-    data = training.recipe.data
+    data, model = training.recipe.data, training.recipe.model
+    if training.corpus is None and isinstance(model, PhraseBasedSettings) and model.language_model == "all":
+        require_descriptions(data, job)  # without them, the row would be that of the pairs
     if training.corpus is not None or not is_derived(data, job.collection):
         return training.recipe
     check_back_translation(data, job)

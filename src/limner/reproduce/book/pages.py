@@ -142,6 +142,10 @@ def _record(table: PublishedTable, record: TableRecord) -> Iterator[str]:
     yield f"- Data of the paper: {paper}. Ours: {record.collection}{same}, {sentences} training sentences,"
     yield f"  {record.items:,} items of split '{record.split}', fingerprint {record.fingerprint[:12]}."
     versions = ", ".join(f"{name} {version}" for name, version in record.versions.items())
+    if not same:
+        yield "- Other test items than those of the paper: scores do not compare with its own; orders and effects do."
+    for start in sorted({one for row in record.rows for one in row.differences if one.startswith("initialised from")}):
+        yield f"- Rows are {start}, whose training sentences and time come on top of those given here."
     yield f"- Hardware: {'; '.join(record.machines)}. Versions: {versions}."
     yield from ("", "```bash", *record.commands, "```", "")
     found = effects(table, record)
@@ -191,8 +195,8 @@ def _swap(swap: Swap) -> str:
 def _effects(found: Sequence[Effect], record: TableRecord) -> Iterator[str]:
     if not found:
         return
-    tested = record.test is not None and any(one.over_sentences for one in found)
-    test = f" Test over sentences and seeds: `{_holm(str(record.test))}`." if tested else ""
+    tested = record.test is not None and any("sentences" in one.over for one in found)
+    test = f" Test over sentences: `{_holm(str(record.test))}`." if tested else ""
     counts = "; ".join(f"{number} {verdict}" for verdict, number in _counts(found))
     yield from (f"**Effects**: {counts}.{test}", "")
     columns = EFFECT_COLUMNS.split("|")
@@ -201,16 +205,16 @@ def _effects(found: Sequence[Effect], record: TableRecord) -> Iterator[str]:
         published = format_value(one.published * one.column.scale, one.column.digits, "+")
         ours = format_value(one.ours * one.column.scale, one.column.digits + 1, "+")
         cells = [one.row, one.baseline, one.column.label, one.dataset, f"{published} {one.mark}".rstrip()]
-        cells += [one.in_the_paper, ours, _p(one.p), f"{one.level:g}", _test_of(one), one.verdict]
+        cells += [
+            one.in_the_paper,
+            ours,
+            _p(one.p),
+            f"{one.level:g}",
+            ", ".join(one.over) if one.p is not None else "–",
+            one.verdict,
+        ]
         yield f"| {' | '.join(cells)} |"
     yield ""
-
-
-def _test_of(effect: Effect) -> str:
-    """What the test of an effect samples."""
-    if effect.p is None:
-        return "–"
-    return "sentences, seeds" if effect.over_sentences else "seeds"
 
 
 def _p(p: float | None) -> str:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from limner.evaluation.comparison import DAGGERS
+from limner.evaluation.comparison import DAGGERS, Contrast
 from limner.metrics import higher_is_better
 from limner.metrics.significance import holm
 from limner.reproduce.book.record import RowRecord, TableRecord
@@ -66,8 +66,8 @@ class Effect(NamedTuple):
     """p-value, adjusted by Holm's method; None with a single seed and no test over sentences."""
     level: float
     """Significance level of the row."""
-    over_sentences: bool
-    """Whether p is that of the test over sentences and seeds, not over the seeds alone."""
+    over: tuple[str, ...]
+    """What the test of p samples: sentences, seeds, or both."""
     daggers: tuple[str, str]
     """Marks that stand for the baseline in the row, and for the row among the baselines of its baseline; † or ‡."""
 
@@ -140,20 +140,29 @@ def effects(table: PublishedTable, record: TableRecord) -> list[Effect]:
     found = [effect for row in table.rows for effect in _effects_of(row, table, record)]
     for column in dict.fromkeys(effect.column for effect in found):
         tested = {
-            frozenset((row.row, one.baseline)): one.p
+            frozenset((row.row, one.baseline)): one
             for row in record.rows
             for one in row.contrasts
             if one.metric == column.score
         }
         pairs = {number: frozenset((one.row, one.baseline)) for number, one in enumerate(found) if one.column == column}
-        p_values = dict(tested)
+        p_values = {pair: one.p for pair, one in tested.items()}
         for number, pair in pairs.items():
             if pair not in p_values and (p := _seeds_p(record, *found[number][:2], column.score)) is not None:
                 p_values[pair] = p
         adjusted = dict(zip(p_values, holm(list(p_values.values())), strict=True))
         for number, pair in pairs.items():
-            found[number] = found[number]._replace(p=adjusted.get(pair), over_sentences=pair in tested)
+            over = ("seeds",) if pair not in tested else _sampled(tested[pair], pair, record)
+            found[number] = found[number]._replace(p=adjusted.get(pair), over=over)
     return found
+
+
+def _sampled(contrast: Contrast, pair: frozenset[str], record: TableRecord) -> tuple[str, ...]:
+    """What a test over sentences samples as well: the seeds, if there are several."""
+    over_runs = contrast.over_runs
+    if over_runs is None:
+        over_runs = any(len(row.seeds) > 1 for row in record.rows if row.row in pair)
+    return ("sentences", "seeds") if over_runs else ("sentences",)
 
 
 def mean_of(row: RowRecord, score: str) -> float | None:
@@ -263,7 +272,7 @@ def _effects_of(row: PublishedRow, table: PublishedTable, record: TableRecord) -
                     ours=means[0] - means[1],
                     p=None,
                     level=row.level,
-                    over_sentences=False,
+                    over=(),
                     daggers=(_dagger_of(baseline, row), _dagger_of(row.name, rows[baseline])),
                 )
 

@@ -68,6 +68,13 @@ def run(collection, tmp_path_factory):
     return train(recipe, collection, out)
 
 
+def test_the_parts_of_a_training_are_reported(collection, tmp_path):
+    recipe, reported = load_recipe("calixto2017/pbsmt", ["model.tuning.iterations=2", "decoding.beam_size=20"]), []
+    train(recipe, collection, tmp_path / "run", on_progress=lambda now: reported.append((now.part, now.steps)))
+    assert [part for part, _ in reported][:3] == ["language model", "word alignments and phrase pairs", "tuning"]
+    assert reported[-1][0].startswith("tuning, BLEU ") and reported[-1][1] in (1, 2)
+
+
 def test_reordered_sentences_are_translated(run):
     ((best, *_),) = Translator.load(run).translate(["a small man sings outside ."])
     assert best.text == "draußen singt ein kleiner Mann."

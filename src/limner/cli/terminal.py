@@ -251,8 +251,8 @@ def training_bar(metric: str) -> Iterator[Callable[[TrainProgress], None]]:
     if not err.is_terminal:
         plain = _plain_progress()
         yield lambda now: plain(
-            f"training, epoch {now.state.epoch + 1}, loss {now.state.loss:.3f}, best {metric} {_best(now)}",
-            now.state.step,
+            now.part or f"training, epoch {now.state.epoch + 1}, loss {now.state.loss:.3f}, best {metric} {_best(now)}",
+            now.steps,
             now.total_steps,
         )
         return
@@ -267,8 +267,8 @@ def training_bar(metric: str) -> Iterator[Callable[[TrainProgress], None]]:
         best = "" if state.best is None else f", best {metric} {_best(now)}"
         best = best if state.target_perplexity is None else ", with validation data"
         speed = f"{state.tokens_per_second:,.0f} tokens/s"
-        description = f"epoch {state.epoch + 1}, loss {state.loss:.3f}, {speed}{best}"
-        progress.update(task, description=description, completed=state.step, total=now.total_steps)
+        description = now.part or f"epoch {state.epoch + 1}, loss {state.loss:.3f}, {speed}{best}"
+        progress.update(task, description=description, completed=now.steps, total=now.total_steps)
 
     try:
         yield on_progress

@@ -50,8 +50,7 @@ def search_translations(
         )
     sources = [models[0].source_tokenizer.encode(one.source or "") for one in inputs]
     rows = [row for row, source in enumerate(sources) if source]
-    empty = Hypothesis((), 0.0, 0.0, True)
-    hypotheses = [[empty] for _ in inputs]
+    hypotheses = [[Hypothesis((), 0.0, 0.0, True)] for _ in inputs]
     for start in range(0, len(rows), CHUNK):
         part = rows[start : start + CHUNK]
         pieces = [models[0].source_tokenizer.pieces(inputs[row].source or "") for row in part]
@@ -61,10 +60,7 @@ def search_translations(
             hypotheses[row] = [_hypothesis(one, own) for one in translations]
         if on_progress is not None:
             on_progress(start + len(part), len(rows))
-    if rows:  # a sentence without words has the features of the others, and none of what they count
-        names = [name for name, _ in hypotheses[rows[0]][0].features]
-        empty = empty._replace(features=tuple((name, 0.0) for name in names))
-    return [hypotheses[row] if source else [empty] for row, source in enumerate(sources)]
+    return hypotheses
 
 
 def _hypothesis(one: ScoredTranslation, pieces: Sequence[str]) -> Hypothesis:

@@ -109,10 +109,17 @@ class Translator(TextGenerator):
         )
         unfinished = sum(not n_best[0].ended for n_best in hypotheses)
         warn_of_cut_off(unfinished, len(sentences), "translations", settings.max_length, CUT_TRANSLATIONS)
-        translations = [[EMPTY_TRANSLATION] for _ in sentences]
+        translations = [[self._empty_translation] for _ in sentences]
         for row, n_best in zip(rows, hypotheses, strict=True):
             translations[row] = [translation_of(self.tokenizer, one) for one in n_best]
         return translations
+
+    @property
+    def _empty_translation(self) -> Translation:
+        """Translation of an empty sentence; of a model with features, each of them is 0."""
+        model = self.models[0].model
+        names = model.feature_names() if isinstance(model, SearchingModel) else ()
+        return EMPTY_TRANSLATION._replace(features=tuple((name, 0.0) for name in names))
 
     @property
     def _effect_of_unknown(self) -> str:

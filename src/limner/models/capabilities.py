@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from limner.data.examples import Batch, ImageFeatures
+from limner.progress import StageProgress
 
 
 class DetectedRegions(NamedTuple):
@@ -140,7 +141,11 @@ class SearchingModel(Protocol):
         """Whether the model is estimated from all training sentences of the target language, not of the pairs only."""
         ...
 
-    def fit_pairs(self, corpus: ParallelCorpus, beam_size: int) -> dict[str, object]:
+    def feature_names(self) -> tuple[str, ...]:
+        """Names of the features whose weighted sum is the score of a translation."""
+        ...
+
+    def fit_pairs(self, corpus: ParallelCorpus, beam_size: int, on_progress: StageProgress) -> dict[str, object]:
         """Estimate and tune the model; return facts for the records."""
         ...
 

@@ -19,6 +19,7 @@ from limner.bounds import Few, Order, PhraseLength, Reach
 from limner.errors import MissingExtraError, RunError, SettingsError, TrainingError
 from limner.models.capabilities import ParallelCorpus, ScoredTranslation
 from limner.models.protocols import ConditionalLMSettings, ModelInputs
+from limner.progress import StageProgress
 from limner.settings import Settings
 from limner.smt.layout import FEATURES, MAX_PHRASE_LENGTH, NUM_FEATURES, NUM_SCORES
 from limner.text.vocab import SPECIAL_TOKENS
@@ -138,12 +139,17 @@ class PhraseBased(nn.Module):
         """Whether the language model is estimated from all training sentences of the target language."""
         return self.settings.language_model == "all" and self.settings.language_model_file is None
 
-    def fit_pairs(self, corpus: ParallelCorpus, beam_size: int) -> dict[str, object]:
+    def feature_names(self) -> tuple[str, ...]:
+        """Names of the features, in the order of the weights."""
+        return FEATURES
+
+    def fit_pairs(self, corpus: ParallelCorpus, beam_size: int, on_progress: StageProgress) -> dict[str, object]:
         """Estimate all tables from the training data, and tune the weights.
 
         Args:
             corpus: training and validation data.
             beam_size: size of the stacks in the tuning.
+            on_progress: called with each part, the units done and their total.
 
         Returns:
             Facts for the records: BLEU of each iteration of the tuning, and sizes of the tables.
@@ -154,11 +160,13 @@ class PhraseBased(nn.Module):
         require_compiler()
         from limner.smt.features import DEFAULT_WEIGHTS
 
+        on_progress("language model", 0, 1)
         lm = self._language_model(corpus)
         logger.info("language model: %d n-grams of up to %d words", len(lm.firsts), self.settings.order)
+        on_progress("word alignments and phrase pairs", 0, 1)
         phrases = self._phrase_table(corpus)
         self._register(lm, phrases, DEFAULT_WEIGHTS)
-        history = () if self.settings.tuning.method == "none" else self._tune(corpus, beam_size)
+        history = () if self.settings.tuning.method == "none" else self._tune(corpus, beam_size, on_progress)
         return {
             "phrase_pairs": len(phrases.scores),
             "language_model_ngrams": len(lm.firsts),
@@ -184,7 +192,7 @@ class PhraseBased(nn.Module):
         logger.info("phrase table: %d pairs of %d occurrences", len(phrases.scores), len(instances.previous))
         return phrases
 
-    def _tune(self, corpus: ParallelCorpus, beam_size: int) -> tuple[float, ...]:
+    def _tune(self, corpus: ParallelCorpus, beam_size: int, on_progress: StageProgress) -> tuple[float, ...]:
         """Tune the weights; return BLEU, 0 to 1, of each iteration."""
         from limner.smt.tuning import TuningOptions, TuningSet, tune
 
@@ -192,7 +200,13 @@ class PhraseBased(nn.Module):
         assert tuning.method != "none"
         options = TuningOptions(tuning.method, tuning.iterations, tuning.n_best, corpus.seed)
         data = TuningSet(corpus.tuning_sources, corpus.tuning_copies, corpus.tuning_references)
-        weights, history = tune(self._at(beam_size), data, options)
+        on_progress("tuning", 0, tuning.iterations)
+        weights, history = tune(
+            self._at(beam_size),
+            data,
+            options,
+            lambda iteration, bleu: on_progress(f"tuning, BLEU {100 * bleu:.2f}", iteration, tuning.iterations),
+        )
         self.weights = torch.from_numpy(weights)
         self._system = None
         return history

@@ -180,7 +180,9 @@ def _train(training: TrainingRun, job: ReproductionJob) -> None:
         resume=training.run.exists(),
         init=training.init,
         command=job.command,
-        on_progress=lambda news: job.on_progress(f"training {training.run.name}", news.state.step, news.total_steps),
+        on_progress=lambda news: job.on_progress(
+            f"training {training.run.name}{news.part and f', {news.part}'}", news.steps, news.total_steps
+        ),
     )
 
 

@@ -27,11 +27,20 @@ from limner.training.state import TrainState, rng_state, save_state
 
 
 class TrainProgress(NamedTuple):
-    """Progress of a training, reported after every step."""
+    """Progress of a training, reported after every step, or of an estimation in parts."""
 
     state: TrainState
     total_steps: int
     """Number of steps of all epochs."""
+    part: str = ""
+    """Part of an estimation without gradients, such as 'tuning'; empty for a training in steps."""
+    done: int = 0
+    """Units of the part that are done, of `total_steps`."""
+
+    @property
+    def steps(self) -> int:
+        """Number of steps, or of units of the part, that are done."""
+        return self.done if self.part else self.state.step
 
 
 Terms = tuple[Mean, ...]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from functools import partial
 
 from limner.data.tally import Tally
 from limner.errors import TrainingError
@@ -11,7 +12,7 @@ from limner.evaluation.validate import validate
 from limner.models.capabilities import ParallelCorpus, SearchingModel
 from limner.text.tokenizer import Tokenizer
 from limner.text.vocab import SPECIAL_TOKENS, WORD_START
-from limner.training.context import TrainingContext
+from limner.training.context import TrainingContext, TrainProgress
 from limner.training.state import Moment
 
 logger = logging.getLogger(__name__)
@@ -34,7 +35,7 @@ class TranslationTableStage:
         began = Moment.now()
         corpus = parallel_corpus(run)
         notes = _note_skipped(run, corpus)
-        facts = notes | model.fit_pairs(corpus, run.trained.recipe.decoding.beam_size)
+        facts = notes | model.fit_pairs(corpus, run.trained.recipe.decoding.beam_size, partial(_report, run))
         run.state.add_time(began)
         run.state.epoch = 1
         run.save_model(**facts)  # before the validation, so that an error in it loses nothing
@@ -43,6 +44,11 @@ class TranslationTableStage:
         run.state.best = run.state.best_values.get(run.settings.metric)
         run.log.validation(run.state, run.state.best_values)
         run.save_model(**facts)
+
+
+def _report(run: TrainingContext, part: str, done: int, total: int) -> None:
+    if run.on_progress is not None:
+        run.on_progress(TrainProgress(run.state, total, part, done))
 
 
 def parallel_corpus(run: TrainingContext) -> ParallelCorpus:

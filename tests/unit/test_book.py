@@ -214,11 +214,12 @@ def test_effects_of_metrics_have_the_p_of_the_record():
         assert (effect.ours, effect.published) == (pytest.approx(difference), 1.0)
 
 
-def test_a_difference_that_the_paper_does_not_mark_agrees_if_it_is_not_significant():
+def test_a_significant_difference_that_the_paper_does_not_mark_is_no_effect_of_the_paper():
     marked = published("b", 18.0, 16.0, "a")._replace(published_marks={"Theirs": {"perplexity": "†"}})
     plain = published("c", 17.0, 16.0, "a", "b")
     table = TABLE._replace(rows=(published("a", 20.0, 15.0), marked, plain))
-    for p, of_c in ((0.2, "not significant in both"), (0.001, "same direction, significant in ours alone")):
+    not_marked = "significant, same direction, not marked in the paper"
+    for p, of_c in ((0.2, "same direction, not significant"), (0.001, not_marked)):
         compared = [row(name, [18.0], contrasts=(contrast("a", "perplexity", -2.0, p),)) for name in "bc"]
         found = {one.row: one for one in effects(table, record(row("a", [20.0]), *compared)) if one.baseline == "a"}
         assert [found[name].in_the_paper for name in "bc"] == ["significant", "not marked"]

@@ -44,9 +44,9 @@ HOW_TO_READ = """Each row has the scores of the paper and ours: mean ± standard
   and the score is a metric of sentences, and else those of Student's t-test over the seeds; all of a score are adjusted
   together by Holm's method. Rows that are evaluations of the same runs are compared run by run. An effect is the same
   if it has the direction of the paper and is significant, and opposite if it is significant in the other direction. A
-  difference that the paper does not mark, in a score that it marks elsewhere, agrees with ours if both are not
-  significant. With one seed a row the test is over sentences alone: it compares two runs, and says nothing about other
-  seeds. The counts have an effect once that several data sets of the paper share.
+  difference that the paper does not mark, in a score that it marks elsewhere, was not significant or not tested. With
+  one seed a row the test is over sentences alone: it compares two runs, and says nothing about other seeds. The counts
+  have an effect once that several data sets of the paper share.
 - **Values** are compared on the test items of the paper only, without METEOR of languages whose synonyms or paraphrases
   are not in the data of our METEOR. Training and validation data may differ; the page has the number of sentences.
 - **Times** are those of the training steps by the clock, with whatever else the machine computed, and in parentheses

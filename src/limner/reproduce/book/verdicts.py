@@ -98,12 +98,8 @@ class Effect(NamedTuple):
         direction = "same" if self.published * self.ours > 0 else "opposite"
         if self.p is None:
             return f"{direction} direction, not tested"
-        if self.in_the_paper == "not marked":
-            return (
-                f"{direction} direction, significant in ours alone"
-                if self._is_significant
-                else "not significant in both"
-            )
+        if self._is_significant and self.in_the_paper == "not marked":
+            return f"significant, {direction} direction, not marked in the paper"
         return f"{direction} effect" if self._is_significant else f"{direction} direction, not significant"
 
     @property

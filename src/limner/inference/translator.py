@@ -118,8 +118,9 @@ class Translator(TextGenerator):
     def _empty_translation(self) -> Translation:
         """Translation of an empty sentence; of a model with features, each of them is 0."""
         model = self.models[0].model
-        names = model.feature_names() if isinstance(model, SearchingModel) else ()
-        return EMPTY_TRANSLATION._replace(features=tuple((name, 0.0) for name in names))
+        if not isinstance(model, SearchingModel):
+            return EMPTY_TRANSLATION
+        return EMPTY_TRANSLATION._replace(features=tuple((name, 0.0) for name in model.feature_names()))
 
     @property
     def _effect_of_unknown(self) -> str:

@@ -137,9 +137,9 @@ def evaluate(
             generate=generate,
             on_progress=progress,
         )
-    if not evaluation.scores:
-        raise SettingsError("none of the metrics can be computed on this machine; the warnings say why, and the remedy")
     saved = _save(evaluation, runs[0])
+    if not evaluation.scores:  # the decoded sentences are kept
+        raise SettingsError("none of the metrics can be computed on this machine; the warnings say why, and the remedy")
     _print(evaluation, models[0].recipe.published, saved.path, after_evaluate(runs[0]), as_json)
     saved.require()
 

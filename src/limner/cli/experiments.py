@@ -183,13 +183,11 @@ def reproduce(
     from limner.reproduce.listing import list_tables, open_collection
 
     if show_list or table in PROPERTY_TABLES:
-        others: dict[str, object] = {"KEY=VALUE": changes}
-        others |= {"--collection": collection, "--out": out, "--dataset": dataset, "--row": row}
-        others |= {"--recipes": recipes, "--seeds": seeds, "--ensemble": ensemble, "--init": init}
+        data = {"KEY=VALUE": changes, "--collection": collection, "--out": out, "--dataset": dataset, "--row": row}
+        runs = {"--recipes": recipes, "--init": init, "--back-translator": back_translator, "--corpus": corpus}
         trains_nothing = f"{table} has properties of recipes, and nothing is trained; leave it out"
         reason = "--list only lists; leave one of them out" if show_list else trains_nothing
-        others |= {"--back-translator": back_translator, "--corpus": corpus, "--budget": budget}
-        refuse(others, reason)
+        refuse({**data, **runs, "--seeds": seeds, "--ensemble": ensemble, "--budget": budget}, reason)
         _print_listing(list_tables(table) if show_list else PROPERTY_TABLES[str(table)], as_json)
         return
     if table is None or out is None:

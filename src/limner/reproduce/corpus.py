@@ -56,7 +56,7 @@ def without_corpus(
     """Leave out the selected rows that train with a corpus if none is given.
 
     Raises:
-        SettingsError: one of them was asked for by name; or a corpus is given and no selected row trains with it.
+        SettingsError: one of them was selected by name; or a corpus is given and no selected row trains with it.
     """
     if settings.corpus is not None:
         if not any(row.corpus for row in rows):
@@ -65,11 +65,11 @@ def without_corpus(
                 "such a row with --row"
             )
         return list(rows)
-    asked = [row.name for row in rows if row.corpus] if settings.rows else []
-    if asked:
+    selected = [row.name for row in rows if row.corpus] if settings.rows else []
+    if selected:
         raise SettingsError(
-            f"row '{asked[0]}' of {table.name} trains with the sentence pairs of another collection: add --corpus DIR, "
-            "a collection that 'limner import' makes of a table of sentence pairs"
+            f"row '{selected[0]}' of {table.name} trains with the sentence pairs of another collection: add --corpus "
+            "DIR, a collection that 'limner import' makes of a table of sentence pairs"
         )
     return [row for row in rows if not row.corpus]
 

@@ -242,8 +242,8 @@ def _load_recipe(
     corpus: CorpusUse | None = None,
 ) -> Recipe:
     """Load a recipe with its overrides, budget and random seed; the sentence pairs of a corpus have no features."""
-    asked = [one for one in job.settings.overrides if corpus is None or not one.startswith("features.")]
-    recipe = _with_budget(load_recipe(name, [*overrides, *asked]), job.settings.budget)
+    changes = [one for one in job.settings.overrides if corpus is None or not one.startswith("features.")]
+    recipe = _with_budget(load_recipe(name, [*overrides, *changes]), job.settings.budget)
     training = recipe.training.model_copy(update={"seed": recipe.training.seed + repetition})
     return recipe.model_copy(update={"training": training})
 

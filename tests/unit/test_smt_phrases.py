@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from limner.smt.alignment import symmetrise
+from limner.smt.extraction import extract, extract_all
 from limner.smt.layout import MAX_PHRASE_LENGTH
-from limner.smt.phrases import extract, extract_all, score
+from limner.smt.phrases import score
 from limner.smt.reordering import DISCONTINUOUS, MONOTONE, SWAP, orientation, orientation_log_probs
 from limner.smt.tables import UNK
 

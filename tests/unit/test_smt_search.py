@@ -9,12 +9,13 @@ import pytest
 from limner.smt import decoder, mert, mira
 from limner.smt.bleu_statistics import NUM_STATISTICS, Reference, bleu
 from limner.smt.decoder import _remaining
+from limner.smt.extraction import extract_all
 from limner.smt.features import NUM_TUNED
 from limner.smt.language_model import LanguageModel, estimate
 from limner.smt.lattice import best_paths, path_features
 from limner.smt.layout import FEATURES, NUM_FEATURES, NUM_SCORES
 from limner.smt.options import Limits, PhraseOptions, future_scores
-from limner.smt.phrases import PhraseTable, extract_all, score
+from limner.smt.phrases import PhraseTable, score
 from limner.smt.system import PhrasalTranslation
 from limner.smt.tables import BOS, EOS, UNK, build_tables, copying
 from limner.smt.tuning import TuningOptions, TuningSet, tune

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from limner.process import usable_cores
 from limner.smt.decoder import search
+from limner.smt.extraction import alignment_bit
 from limner.smt.lattice import best_paths, path_features
 from limner.smt.options import Limits, PhraseOptions
-from limner.smt.phrases import alignment_bit
 from limner.smt.tables import Tables, copying
 
 Ints = NDArray[np.int64]
@@ -50,7 +50,7 @@ class System(NamedTuple):
 
     tables: Tables
     alignments: Ints
-    """Aligned words of each phrase pair; see `limner.smt.phrases.Instances`."""
+    """Aligned words of each phrase pair; see `limner.smt.extraction.Instances`."""
     weights: Floats
     limits: Limits
 

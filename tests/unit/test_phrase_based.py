@@ -2,10 +2,14 @@
 
 import json
 import random
+import shutil
+import sys
 
 import pytest
 import torch
+from typer.testing import CliRunner
 
+from limner.cli import app
 from limner.data.collection import Collection, write_items
 from limner.data.examples import Item, Sentence
 from limner.decoding.scoring import score_examples
@@ -21,7 +25,7 @@ from limner.inference.translator import Translator
 from limner.report.attention_page import save_explanations
 from limner.report.explanations import _is_generated_by
 from limner.runs.recipe import load_recipe
-from limner.runs.records import EvaluatedItem
+from limner.runs.records import EvaluatedItem, Evaluation
 from limner.runs.trained_model import load_trained_model
 from limner.server.models import load_served_models
 from limner.server.settings import ServerSettings
@@ -85,6 +89,18 @@ def test_the_test_split_is_translated_without_an_error(run, collection):
     scores = {score.name: score.value for score in evaluate([load_trained_model(run)], collection).scores}
     assert scores["bleu4"] == pytest.approx(100)
     assert "perplexity" not in scores
+
+
+def test_an_evaluation_without_a_metric_is_one_error_and_keeps_the_sentences(run, collection, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pycocoevalcap", None)
+    copy = shutil.copytree(run, tmp_path / "run")
+    arguments = ["evaluate", "--model", str(copy), "--collection", str(collection.path), "--metric", "meteor"]
+    result = CliRunner().invoke(app, arguments)
+    assert isinstance(result.exception, SettingsError) and "none of the metrics can be computed" in str(
+        result.exception
+    )
+    (kept,) = (copy / "evaluation").glob("*.json")
+    assert Evaluation.load(kept).items[0].hypothesis
 
 
 def test_n_best_translations_differ_and_descend(run):

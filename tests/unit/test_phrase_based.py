@@ -92,7 +92,7 @@ def test_the_test_split_is_translated_without_an_error(run, collection):
 
 
 def test_an_evaluation_without_a_metric_is_one_error_and_keeps_the_sentences(run, collection, tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "pycocoevalcap", None)
+    monkeypatch.setitem(sys.modules, "pycocoevalcap.meteor.meteor", None)
     copy = shutil.copytree(run, tmp_path / "run")
     arguments = ["evaluate", "--model", str(copy), "--collection", str(collection.path), "--metric", "meteor"]
     result = CliRunner().invoke(app, arguments)

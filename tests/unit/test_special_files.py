@@ -100,6 +100,7 @@ def test_no_module_opens_a_file_without_the_check():
         "files/__init__.py": "the check itself",
         "cli/experiments.py": "reads what it has just written",
         "process.py": "reads what the kernel tells of memory",
+        "cli/text_files.py": "reads pipes that a shell passed, which have a writer or end",
     }
     source = Path(limner.__file__).parent
     for path in sorted(source.rglob("*.py")):
@@ -107,3 +108,11 @@ def test_no_module_opens_a_file_without_the_check():
         if name not in allowed:
             found = re.findall(r"\.read_bytes\(|\.read_text\(|\.open\(\"r", path.read_text())
             assert found == [], f"{name}: use limner.files.open_file or read_bytes"
+
+
+def test_a_pipe_that_a_shell_passed_is_read():
+    reading, writing = os.pipe()
+    with os.fdopen(reading), os.fdopen(writing, "w") as pipe:
+        pipe.write("ein Mann\nzwei Hunde\n")
+        pipe.close()
+        assert read_sentences(Path(f"/dev/fd/{reading}")) == ["ein Mann", "zwei Hunde"]

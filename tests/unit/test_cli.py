@@ -28,6 +28,7 @@ from limner.data.collection import write_items
 from limner.data.examples import Item, Sentence
 from limner.data.readers import READERS
 from limner.inference.captioner import CAPTION_BATCH_SIZE, Captioner
+from limner.metrics import Score
 from limner.training.context import TrainProgress
 from limner.training.state import TrainState
 
@@ -582,9 +583,13 @@ def test_the_bar_of_a_training_shows_the_times_in_80_columns(monkeypatch):
     assert "0:00:00" in last and "…" not in last
 
 
-def test_signatures_are_folded_after_their_separators():
-    assert terminal._fold("nrefs:5|case:lc|tok:13a|smooth:exp", 16) == "nrefs:5|case:lc|\ntok:13a|\nsmooth:exp"
-    assert terminal._fold("a" * 20, 8) == "a" * 20
+def test_scores_fit_80_columns_and_each_signature_is_one_line(monkeypatch, capsys):
+    monkeypatch.setattr(terminal, "out", Console(width=80, file=sys.stdout))
+    scores = [Score("bleu1", 60.1, "nrefs:5|" + "x" * 90), Score("r1", 20.0, "a"), Score("r5", 40.0, "a")]
+    terminal.print_scores(scores, {"bleu1": 59.0}, "Calixto et al. (2017), Table 2, PBSMT")
+    *table, bleu, recall = capsys.readouterr().out.splitlines()
+    assert max(map(len, table)) <= 80 and ["bleu1", "60.10", "59.00"] in [line.split() for line in table]
+    assert (bleu, recall) == ("bleu1: nrefs:5|" + "x" * 90, "r1, r5: a")
 
 
 def test_progress_of_a_training_without_a_terminal_has_rounded_figures(capsys, monkeypatch):

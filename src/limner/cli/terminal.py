@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-import re
 import stat
 import sys
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from threading import Event, Thread
@@ -107,38 +107,25 @@ def print_summary(summary: CollectionSummary) -> None:
 
 
 def print_scores(scores: Sequence[Score], published: dict[str, float], row: str) -> None:
-    """Print scores with their signatures, beside the published values of a row if there are any."""
+    """Print scores beside the published values of a row if there are any, and the signatures below them."""
     from rich.table import Table
 
     from limner.metrics.base import format_value
 
     table = Table(box=None, pad_edge=False)
-    table.add_column("metric", no_wrap=True, min_width=max(len(score.name) for score in scores))
+    table.add_column("metric", no_wrap=True)
     table.add_column("value", justify="right")
     if published:
         table.add_column(row, justify="right")
-    table.add_column("signature", style="dim", overflow="fold")
-    rows = []
     for score in scores:
         beside = [format_value(published[score.name]) if score.name in published else ""] if published else []
-        rows.append((score.name, format_value(score.value), *beside))
-    header = ("metric", "value", row)
-    used = sum(
-        2 + max(len(header[k]), *(len(cell) for cell in cells)) for k, cells in enumerate(zip(*rows, strict=True))
-    )
-    for cells, score in zip(rows, scores, strict=True):
-        table.add_row(*cells, _fold(score.signature, out.width - used))
+        table.add_row(score.name, format_value(score.value), *beside)
     out.print(table)
-
-
-def _fold(signature: str, width: int) -> str:
-    """Break a signature of a metric into lines of at most a width, after its separators."""
-    lines = [""]
-    for part in re.split(r"(?<=\|)", signature):
-        if lines[-1] and len(lines[-1]) + len(part) > width:
-            lines.append("")
-        lines[-1] += part
-    return "\n".join(lines)
+    names = defaultdict[str, list[str]](list)
+    for score in scores:
+        names[score.signature].append(score.name)
+    for signature, sharing in names.items():
+        echo(f"{', '.join(sharing)}: {signature}")
 
 
 @contextmanager

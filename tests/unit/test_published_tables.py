@@ -196,9 +196,9 @@ def test_numbers_are_no_evidence_of_a_data_set_without_images():
 @pytest.mark.parametrize(
     ("table", "ids", "message"),
     [
-        ("mao2015/table1", IDS[FLICKR8K], r"needs a collection of IAPR TC-12 .*limner import iapr.*items of Flickr8k"),
-        ("mao2015/table5", IDS[IAPR], r"of Flickr30k .* or MS COCO .*--dataset flickr30k or --dataset coco"),
-        ("johnson2016/table1", ["a", "b"], r"of Visual Genome .*ids of another form"),
+        ("mao2015/table1", IDS[FLICKR8K], r"items of Flickr8k; .* needs IAPR TC-12 .*limner import iapr"),
+        ("mao2015/table5", IDS[IAPR], r"needs Flickr30k .* or MS COCO .*--dataset flickr30k or coco"),
+        ("johnson2016/table1", ["a", "b"], r"ids of another form; .* needs Visual Genome"),
     ],
 )
 def test_a_collection_of_other_data_is_rejected_with_the_data_that_is_needed(table, ids, message, tiny, tmp_path):
@@ -311,7 +311,8 @@ def test_tables_are_listed_with_the_data_that_they_need(tmp_path):
     text = list_tables(None).to_markdown()
     assert all(name in text for name in (*TABLES, *PROPERTY_TABLES))
     assert (
-        "data: IAPR TC-12 ('limner import iapr SOURCE COLLECTION'); any other collection with --dataset iapr\n" in text
+        "data: IAPR TC-12 ('limner import iapr SOURCE COLLECTION'); or any other collection with --dataset iapr\n"
+        in text
     )
     with pytest.raises(SettingsError, match="nothing/table1"):
         list_tables("nothing/table1")
@@ -321,7 +322,7 @@ def test_tables_are_listed_with_the_data_that_they_need(tmp_path):
     with pytest.raises(CollectionError, match=r"does not exist.*xu2015/table1 needs Flickr8k"):
         open_collection(table, tmp_path / "nowhere")
     with pytest.raises(
-        SettingsError, match=r"the folder of IAPR TC-12 .* any other collection with images and English"
+        SettingsError, match=r"the folder of IAPR TC-12 .* or any other collection with images and English"
     ):
         open_collection(find_table("kiros2014/table1"), None)
 
@@ -331,17 +332,17 @@ def test_tables_are_listed_with_the_data_that_they_need(tmp_path):
     [
         (
             "kiros2014/table1",
-            "IAPR TC-12 ('limner import iapr SOURCE COLLECTION --descriptions whole') or Attributes (no reader); any "
+            "IAPR TC-12 ('limner import iapr SOURCE COLLECTION --descriptions whole') or Attributes (no reader); or any "
             "other collection with images and English sentences",
         ),
         (
             "calixto2017/table2",
-            "Multi30k ('limner import multi30k SOURCE COLLECTION', both tasks for rows with M30kC); any other "
+            "Multi30k ('limner import multi30k SOURCE COLLECTION', both tasks for rows with M30kC); or any other "
             "collection with English and German sentence pairs, and images for rows with features",
         ),
         (
             "calixto2016/table1",
-            "Multi30k ('limner import multi30k SOURCE COLLECTION'); any other collection with English and German "
+            "Multi30k ('limner import multi30k SOURCE COLLECTION'); or any other collection with English and German "
             "sentence pairs, and images for rows with features",
         ),
         ("lecture/cells", "a collection with images and English sentences"),

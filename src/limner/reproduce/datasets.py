@@ -27,9 +27,6 @@ class DataSet(NamedTuple):
     has_plain_numbers: bool = False
     """Whether the ids are numbers as other collections have: items without images are then not of this data set."""
 
-    def __str__(self) -> str:
-        return f"{self.name} ('limner import {self.command}')"
-
 
 FLICKR8K = DataSet("Flickr8k", "flickr8k", r"\d+_[0-9a-f]{10}", "flickr SOURCE COLLECTION")
 FLICKR30K = DataSet("Flickr30k", "flickr30k", r"\d{8,10}", "karpathy dataset_flickr30k.json COLLECTION")

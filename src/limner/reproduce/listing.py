@@ -13,19 +13,10 @@ from limner.reproduce import PROPERTY_TABLES, TABLES, find_table
 from limner.reproduce.book.record import MEASURED, RowRecord, read_records
 from limner.reproduce.figures import FIGURES, PublishedFigure
 from limner.reproduce.properties import PropertyRow, PropertyTable
+from limner.reproduce.required_data import required_data
 from limner.reproduce.tables import PublishedRow, PublishedTable, TableColumn
 from limner.runs.recipe import load_recipe
 
-LANGUAGES = {"de": "German", "en": "English"}
-"""Names of the languages of the recipes."""
-DATA_OF_PAPERS = {
-    "Attributes": "Attributes (no reader)",
-    "IAPR TC-12": "IAPR TC-12 ('limner import iapr SOURCE COLLECTION --descriptions whole')",
-    "Multi30k": "Multi30k ('limner import multi30k SOURCE COLLECTION')",
-}
-"""Data sets, and the commands that import them, of tables whose rows have the same recipe for any collection."""
-TASKS = ("COLLECTION')", "COLLECTION', both tasks for rows with M30kC)")
-"""End of the command of Multi30k, and that of tables with rows that are trained with back-translation."""
 EPOCHS = "training.epochs="
 HEADINGS = {
     (True, False): "rows",
@@ -88,11 +79,11 @@ def open_collection(table: PublishedTable, path: Path | None) -> Collection:
         CollectionError: it cannot be opened; names the data that the table needs.
     """
     if path is None:
-        raise SettingsError(f"{table.name}: expected --collection, the folder of {_data(table)}")
+        raise SettingsError(f"{table.name}: expected --collection, the folder of {required_data(table)}")
     try:
         return Collection.open(path)
     except CollectionError as error:
-        raise CollectionError(f"{error}; {table.name} needs {_data(table)}") from None
+        raise CollectionError(f"{error}; {table.name} needs {required_data(table)}") from None
 
 
 def _entry(table: PublishedTable | PropertyTable) -> dict[str, Any]:
@@ -106,33 +97,10 @@ def _entry(table: PublishedTable | PropertyTable) -> dict[str, Any]:
     return {
         "table": table.name,
         "title": table.title,
-        "data": _data(table),
+        "data": required_data(table),
         "columns": [column.label for column in shown],
         "rows": [_row(row, _needs(row, table), _figures(row, shown), times.get(row.name)) for row in table.rows],
     }
-
-
-def _data(table: PublishedTable) -> str:
-    """The data of the paper with the commands that import it, and what else the rows can be trained on."""
-    if table.trained_on:
-        keys = " or ".join(dataset.key for dataset in table.trained_on)
-        return f"{table.needs}; any other collection with --dataset {keys}"
-    paper = " or ".join(DATA_OF_PAPERS.get(name, name) for name in table.datasets)
-    if table.reverse is not None:
-        paper = paper.replace(*TASKS)
-    return (
-        f"{paper}; any other collection with {_sentences(table)}" if paper else f"a collection with {_sentences(table)}"
-    )
-
-
-def _sentences(table: PublishedTable) -> str:
-    """The sentences and images that the recipes of a table read."""
-    row = next(row for row in table.rows if row.recipe is not None)
-    data = load_recipe(f"{table.recipes}/{row.recipe}", list(row.changes)).data
-    languages = sorted(LANGUAGES.get(lang, lang) for lang in (data.source_lang, data.lang) if lang is not None)
-    if data.source_lang is None:
-        return f"images and {languages[0]} sentences"
-    return f"{' and '.join(languages)} sentence pairs, and images for rows with features"
 
 
 def _times(table: PublishedTable) -> Iterator[TrainingTime]:

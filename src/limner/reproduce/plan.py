@@ -11,6 +11,7 @@ from limner.data.collection import Collection
 from limner.errors import FeatureError, SettingsError
 from limner.progress import StageProgress
 from limner.reproduce.datasets import recognise
+from limner.reproduce.required_data import required_data
 from limner.reproduce.tables import CorpusRecord, CorpusUse, PublishedRow, PublishedTable
 from limner.runs.recipe import Recipe, load_recipe, recipe_names
 from limner.settings import Settings
@@ -154,11 +155,7 @@ def table_of_collection(table: PublishedTable, collection: Collection, key: str 
     if recognised in table.trained_on:
         return table.on(recognised)
     found = "items with ids of another form" if recognised is None else f"the items of {recognised.name}"
-    keys = " or ".join(f"--dataset {dataset.key}" for dataset in table.trained_on)
-    raise SettingsError(
-        f"{table.name} needs a collection of {table.needs}, but {collection.path} has {found}; to train its rows on "
-        f"this collection nevertheless, add {keys}"
-    )
+    raise SettingsError(f"{collection.path} has {found}; {table.name} needs {required_data(table)}")
 
 
 def result_paths(table: PublishedTable, out: Path) -> list[Path]:

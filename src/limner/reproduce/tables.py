@@ -117,14 +117,6 @@ class PublishedTable(NamedTuple):
         """Whether a column is a score of image-to-text retrieval among all sentences, Mao et al. (2015), eq. 7."""
         return any(re.fullmatch(r"image_to_text_(r\d+|median_rank)", column.score) for column in self.columns)
 
-    @property
-    def needs(self) -> str:
-        """The collections that the table can be trained on, for messages."""
-        return (
-            " or ".join(str(dataset) for dataset in self.trained_on)
-            or "any collection with the languages and features of its recipes"
-        )
-
     def on(self, dataset: DataSet) -> PublishedTable:
         """Return the part of the table about one data set: its rows with the recipes for it, and its figures.
 

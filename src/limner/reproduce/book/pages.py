@@ -15,6 +15,7 @@ from limner.reproduce.book.score_table import legend, score_table
 from limner.reproduce.book.verdicts import Effect, Order, Swap, effects, is_better, mean_of, orders
 from limner.reproduce.ensembles import is_ensemble, with_ensembles
 from limner.reproduce.figures import PLACEHOLDERS, figures_of
+from limner.reproduce.required_data import required_data
 from limner.reproduce.tables import PublishedTable
 
 PAPERS = {
@@ -274,7 +275,7 @@ def _counts(found: Sequence[Effect]) -> list[tuple[str, int]]:
 def _not_trained(table: PublishedTable) -> Iterator[str]:
     """The published scores of a table that no record is about."""
     command = f"limner reproduce {table.name} --collection COLLECTION --out RUNS"
-    yield from (f"Not reproduced: needs {table.needs}.", "", "```bash", command, "```", "")
+    yield from (f"Not reproduced: needs {required_data(table)}.", "", "```bash", command, "```", "")
     yield from (*score_table(table, (), ()), "", table.notes, "")
 
 

@@ -332,8 +332,8 @@ def test_tables_are_listed_with_the_data_that_they_need(tmp_path):
     [
         (
             "kiros2014/table1",
-            "IAPR TC-12 ('limner import iapr SOURCE COLLECTION --descriptions whole') or Attributes (no reader); or any "
-            "other collection with images and English sentences",
+            "IAPR TC-12 ('limner import iapr SOURCE COLLECTION --descriptions whole') or Attributes (no reader); or "
+            "any other collection with images and English sentences",
         ),
         (
             "calixto2017/table2",

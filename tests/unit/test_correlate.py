@@ -243,7 +243,7 @@ def test_a_captioner_scores_captions_as_people_do(tiny, trained_on_colours):
     first = tiny.items("test")[0]
     sentence = next(one.text for one in first.sentences if one.lang == "en")
     features, targets = open_features(model, tiny), [model.tokenizer.encode(sentence)]
-    marginal = log_marginal(model.model, targets, sample_items(tiny, "train", features, 10, 1), features)
+    marginal = log_marginal(model.model, targets, sample_items(tiny, "train", features, 10), features)
     expected = log_marginal(model.model, targets, [first], features) - marginal
     assert scored.scores[first.image, f"{first.image}#0"] == pytest.approx(float(expected[0]), abs=1e-4)
 
@@ -256,10 +256,10 @@ def test_a_sentence_is_scored_with_its_log_ratio(tiny, trained, capsys, monkeypa
     rows = json.loads(out)
     model = load_trained_model(trained)
     features, targets = open_features(model, tiny), [model.tokenizer.encode(text) for text in sentences]
-    marginal = log_marginal(model.model, targets, sample_items(tiny, "train", features, 1000, 1), features)
+    marginal = log_marginal(model.model, targets, sample_items(tiny, "train", features), features)
     expected = [row["log_prob"] - float(log_prob) for row, log_prob in zip(rows, marginal, strict=True)]
     assert [row["log_ratio"] for row in rows] == pytest.approx(expected, abs=1e-3)
-    assert "|marginal:32:train|seed:1|" in rows[0]["signature"]
+    assert "|marginal:32:train|seed:1|" in rows[0]["signature"] and rows[0]["signature"].endswith("|fp32")
     _, out, _ = call(capsys, monkeypatch, *arguments)
     assert "log-ratio" not in out and "a red wall" in out
 

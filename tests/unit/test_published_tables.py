@@ -25,6 +25,7 @@ from limner.reproduce import (
 )
 from limner.reproduce.book import render_pages
 from limner.reproduce.datasets import COCO, FLICKR8K, FLICKR30K, IAPR, VISUAL_GENOME, evaluated_data_set, recognise_ids
+from limner.reproduce.ensembles import rows_to_combine
 from limner.reproduce.figures import FIGURES
 from limner.reproduce.listing import list_tables, open_collection
 from limner.reproduce.plan import ReproductionJob, plan_row, table_of_collection
@@ -351,6 +352,16 @@ def test_tables_are_listed_with_the_data_that_they_need(tmp_path):
 def test_the_data_of_the_paper_is_listed_before_what_else_fits(name, data):
     assert f"  data: {data}\n" in list_tables(name).to_markdown()
     assert list_tables(name).to_plain()["tables"][0]["data"] == data
+
+
+def test_phrase_based_rows_are_not_combined_to_ensembles(tiny, tmp_path):
+    table, ignore = find_table("calixto2017/table2"), lambda *progress: None
+    job = ReproductionJob(table, tiny, tmp_path, ReproductionSettings(seeds=2), "", ignore)
+    rows = [row for row in table.rows if row.recipe is not None]
+    combined = rows_to_combine(rows, job)
+    assert [row.name for row in combined] == ["NMT", "NMT_SRC+IMG", "NMT with M30kC", "NMT_SRC+IMG with M30kC"]
+    with pytest.raises(SettingsError, match=r"--ensemble: .* no probabilities"):
+        rows_to_combine([row for row in rows if row not in combined], job)
 
 
 def names_by_heading(table):

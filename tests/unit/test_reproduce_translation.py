@@ -216,6 +216,7 @@ def test_a_row_is_initialised_from_its_preceding_stage(made, counting):
     result = next(result for result in made.results if result.row == "NMT, more")
     assert result.recipe["data"]["synthetic"] == 0
     assert [(stage["data"]["synthetic"], stage["training"]["seed"]) for stage in result.pretraining] == [(0.5, 1)]
+    assert RunConfig.load(runs / "nmt-bt-seed2" / "config.json").recipe["training"]["seed"] == 2
     seconds = [
         float(RunConfig.load(runs / name / "config.json").provenance["seconds"])
         for name in ("nmt-bt", "nmt-after-nmt-bt")
@@ -256,11 +257,12 @@ def test_the_runs_of_all_seeds_decode_together_as_a_row_below_theirs(counting, t
         ("NMT, ensemble of 2", 2),
     ]
     together = made.results[-1]
-    assert set(together.scores) == {"ter", "chrf3", "training_minutes"}
+    assert set(together.scores) == {"ter", "chrf3", "perplexity", "training_minutes"}
     assert together.seconds == pytest.approx(made.results[0].seconds + made.results[1].seconds, abs=0.11)
     models = [load_trained_model(out / "runs" / name) for name in ("nmt", "nmt-seed2")]
     expected = evaluate(models, counting, options=EvaluationOptions(metrics=("ter",), retrieval=False))
     assert [item.hypothesis for item in together.evaluation.items] == [item.hypothesis for item in expected.items]
+    assert together.scores["perplexity"].value == {one.name: one.value for one in expected.scores}["perplexity"]
     before = made.markdown.read_text()
     assert list(cells_of(before)) == ["Moses", "NMT (2 seeds)", "NMT, ensemble of 2"]
     # The row is kept, also by commands without the option; other weights replace it.
@@ -275,6 +277,44 @@ def test_the_runs_of_all_seeds_decode_together_as_a_row_below_theirs(counting, t
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(TABLES, TABLE.name, TABLE)
         assert [row.row for row in collect(out).rows] == ["NMT", "NMT, ensemble of 2"]
+
+
+def test_an_ensemble_decodes_with_the_settings_of_its_row_and_again_when_they_change(counting, tmp_path, monkeypatch):
+    out, longest = tmp_path / "out", []
+    for length in (2, 1):
+        row = PublishedRow("NMT", "nmt", evaluation=(f"decoding.max_length={length}",))
+        for name in ("nmt", "nmt-seed2"):  # not the ensemble
+            (out / "rows" / f"{name}.json").unlink(missing_ok=True)
+        table = TABLE._replace(rows=(row,))
+        result = run_table(table, counting, out, rows=["NMT"], seeds=2, ensemble=True).results[-1]
+        longest.append(max(len(item.tokens.split()) for item in result.evaluation.items))
+        assert result.row == "NMT, ensemble of 2"
+    assert longest == [2, 1]
+    monkeypatch.setattr(run, "rows_to_combine", lambda rows, job: [])
+    monkeypatch.setattr(run, "evaluate_ensemble", lambda row, job: pytest.fail(row.name))
+    run_table(TABLE._replace(rows=(row,)), counting, out, rows=["NMT"], seeds=2, ensemble=True)
+
+
+@pytest.mark.parametrize(
+    ("p", "adjusted", "level", "marks"),
+    [
+        (0.004, 0.008, 0.01, "†"),
+        (0.01, 0.02, 0.01, ""),  # the level of the row, not .05
+        (0.01, 0.02, 0.05, "†"),
+        (0.004, 0.04, 0.01, ""),  # the adjusted p
+    ],
+)
+def test_a_row_is_marked_by_its_own_level_and_the_adjusted_p(p, adjusted, level, marks):
+    row = PublishedRow("NMT", "nmt", baselines=BASELINES, level=level)
+    better = {"metric": "ter", "difference": -1.0, "p": p, "adjusted_p": adjusted, "interval": (-2.0, 0.0)}
+    pair = {"rows": ("Idle", "NMT"), "digest": "", "signature": ""}
+    compared = TableComparison.model_validate(
+        {"pairs": [{**pair, "contrasts": [{"system": "NMT", "baseline": "Idle", **better}]}]}
+    )
+    assert significance.significance_marks(row, "ter", compared) == marks
+    assert significance.significance_marks(row._replace(baselines=("Other", "Idle")), "ter", compared) == marks.replace(
+        "†", "‡"
+    )
 
 
 def test_a_reproduction_interrupted_between_stages_is_resumed(counting, tmp_path, done, monkeypatch):

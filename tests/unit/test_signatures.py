@@ -4,11 +4,15 @@ import re
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
+import limner
 from limner.data.dataset import Examples
 from limner.decoding.scoring import score_examples
+from limner.evaluation import retrieval
 from limner.evaluation.evaluate import evaluate
 from limner.evaluation.options import EvaluationOptions
+from limner.inference import retriever
 from limner.inference.collection_features import open_features
 from limner.metrics import METRICS
 from limner.retrieval import marginal
@@ -71,7 +75,31 @@ def test_chrf3_with_spaces_differs_where_words_are_divided_otherwise():
 
 def test_the_marginal_is_over_sampled_images(tiny, trained_on_colours):
     features = open_features(load_trained_model(trained_on_colours), tiny)
-    sampled = [item.id for item in marginal.sample_items(tiny, "train", features, 10, 1)]
+    sampled = [item.id for item in marginal.sample_items(tiny, "train", features, 10)]
     assert sampled != [item.id for item in tiny.items("train")][:10] and len(set(sampled)) == 10
     assert {id_[:5] for id_ in sampled} == {"train"}
-    assert len(marginal.sample_items(tiny, None, features, 100, 1)) == len(tiny.items())
+    assert len(marginal.sample_items(tiny, None, features, 100)) == len(tiny.items())
+
+
+def test_evaluation_and_search_use_the_sampled_images(tiny, trained, tmp_path, monkeypatch):
+    model, used = load_trained_model(trained), []
+    sampled = marginal.sample_items(tiny, "train", open_features(model, tiny), 3)
+    assert sampled != list(tiny.items("train"))[:3]
+
+    def recorded(module, function, position):
+        real = getattr(module, function)
+
+        def record(*arguments, **options):
+            used.append(list(arguments[position]))
+            return real(*arguments, **options)
+
+        monkeypatch.setattr(module, function, record)
+
+    recorded(retrieval, "normalised_log_probs", 4)
+    evaluate([model], tiny, options=EvaluationOptions(marginal_images=3, metrics=("bleu1",)))
+    recorded(retriever, "log_marginal", 2)
+    monkeypatch.setattr(retriever, "MARGINAL_IMAGES", 3)
+    Image.new("RGB", (40, 40), (20, 20, 250)).save(tmp_path / "blue.jpg")
+    loaded = limner.Retriever.load(trained)
+    limner.Retriever(loaded.model, loaded.backbone).retrieve_sentences(tmp_path / "blue.jpg", tiny, split="test")
+    assert used == [sampled, sampled]

@@ -120,7 +120,7 @@ def _print(result: JudgedCorrelation, missing: int, signature: str, as_json: boo
     if result.own_captions:
         echo(f"left out: {counted(result.own_captions, 'pair')} whose caption was written for the image")
     if missing:
-        echo(f"left out: {counted(missing, 'pair')} whose image or caption is not in the collection")
+        echo(f"left out: {counted(missing, 'pair')} whose caption or image with features is not in the collection")
     echo(f"[{result.signature}]")
     if signature:
         echo(f"score: [{signature}]")

@@ -20,6 +20,7 @@ from limner.metrics.correlation import Correlation, correlate, too_few_images
 from limner.metrics.hierarchical import SAMPLES
 from limner.metrics.significance import SEED
 from limner.progress import StageProgress
+from limner.retrieval.all_pairs import pair_precision
 from limner.retrieval.log_ratio import log_ratio_signature, marginal_items
 from limner.retrieval.marginal import MARGINAL_IMAGES, normalised_log_probs
 from limner.runs.trained_model import TrainedModel
@@ -98,8 +99,8 @@ def score_judged_pairs(
         on_progress=lambda done, total: on_progress("scoring", done, total),
     ).normalised
     scores = {(image, caption): float(normalised[rows[caption], columns[image]]) for image, caption in found}
-    missing = [pair for pair in judgements.ratings if pair not in scores]
-    return PairScores(scores, missing, log_ratio_signature(model, collection, len(others)))
+    missing = [pair for pair in judgements.correlated() if pair not in scores]
+    return PairScores(scores, missing, log_ratio_signature(model, collection, len(others), pair_precision(model)))
 
 
 def _judged_parts(

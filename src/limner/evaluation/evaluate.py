@@ -278,7 +278,7 @@ def _evaluate_retrieval(task: _Task, features: FeatureStore | None) -> Retrieval
         task.first,
         task.examples,
         task.collection,
-        sample_items(task.collection, train, features, options.marginal_images, options.seed),
+        sample_items(task.collection, train, features, options.marginal_images),
         RetrievalSettings(task.measures.shortlist, options.budget, options.seed),
         mean=mean_training_features(task.first, task.collection, features) if task.measures.shortlist else None,
         on_progress=partial(task.on_progress, "retrieval"),

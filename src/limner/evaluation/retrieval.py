@@ -31,7 +31,7 @@ from limner.metrics.ranks import (
 )
 from limner.models.capabilities import JointSpaceModel, PairRanker
 from limner.progress import Progress
-from limner.retrieval.all_pairs import MEMORY_BUDGET, uses_bf16
+from limner.retrieval.all_pairs import MEMORY_BUDGET, pair_precision
 from limner.retrieval.marginal import NormalisedScores, normalised_log_probs
 from limner.retrieval.shortlist import fill_pair_scores, nearest_images, require_shortlist
 from limner.runs.records import (
@@ -115,7 +115,7 @@ def evaluate_retrieval(
         on_progress=on_progress,
     )
     ranks = rank_all(pairs.normalised.numpy(), candidates.owners)
-    precision = "|bf16" if uses_bf16(model) else "|fp32"
+    precision = f"|{pair_precision(model)}"
     marginal = "|score:cosine" if isinstance(model.model, JointSpaceModel) else f"|marginal:{len(others) or 'own'}"
     scores = tuple(
         score._replace(

@@ -30,7 +30,7 @@ from limner.retrieval.index.embeddings import embeddings_of, require_retriever
 from limner.retrieval.index.protocol import SearchOptions
 from limner.retrieval.index.record import index_path
 from limner.retrieval.index.stored import IndexSource, build_index
-from limner.retrieval.marginal import MARGINAL_IMAGES, MARGINAL_SEED, log_marginal, sample_items
+from limner.retrieval.marginal import MARGINAL_IMAGES, log_marginal, sample_items
 from limner.retrieval.stored_marginal import marginal_origin, marginal_path, stored_log_marginal
 from limner.runs.trained_model import TrainedModel
 from limner.text.vocab import SPECIAL_TOKENS
@@ -294,8 +294,8 @@ class Retriever:
 
     def _marginal_images(self, collection: Collection, split: str | None, features: FeatureStore) -> list[Item]:
         """Sample the images of P(w): training images, or images of the searched split where there are none."""
-        others = sample_items(collection, self.model.recipe.data.train, features, MARGINAL_IMAGES, MARGINAL_SEED)
-        return others or sample_items(collection, split, features, MARGINAL_IMAGES, MARGINAL_SEED)
+        others = sample_items(collection, self.model.recipe.data.train, features, MARGINAL_IMAGES)
+        return others or sample_items(collection, split, features, MARGINAL_IMAGES)
 
     def _log_marginal(
         self,

@@ -141,7 +141,7 @@ class Scorer:
         targets = Examples([item], self.model.target, None).targets
         marginal = log_marginal(self.model.model, targets, others, features, on_progress=on_progress)
         values = [one.log_prob - log_prob for one, log_prob in zip(scores, marginal.tolist(), strict=True)]
-        return LogRatios(values, log_ratio_signature(self.model, collection, len(others)))
+        return LogRatios(values, log_ratio_signature(self.model, collection, len(others), "fp32"))
 
 
 def require_words(model: TrainedModel, sentences: Sequence[str]) -> None:

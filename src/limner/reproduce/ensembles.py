@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from limner.errors import SettingsError
@@ -41,11 +41,11 @@ def with_stored_ensembles(table: PublishedTable, out: Path) -> PublishedTable:
     return with_ensembles(table, [RowResult.load(path).row for path in (out / "rows").glob("*-ensemble-of-*.json")])
 
 
-def check_ensembles(job: ReproductionJob) -> None:
-    """Check that the rows of a table can be ensembles.
+def rows_to_combine(rows: Sequence[PublishedRow], job: ReproductionJob) -> list[PublishedRow]:
+    """Return the rows whose runs decode together; models without probabilities of words are left out.
 
     Raises:
-        SettingsError: there is a single seed, or the table has no metric of decoded sentences.
+        SettingsError: there is a single seed, the table has no metric of decoded sentences, or no row is left.
     """
     if job.settings.seeds < 2:
         raise SettingsError(
@@ -53,18 +53,26 @@ def check_ensembles(job: ReproductionJob) -> None:
         )
     if not job.table.metrics:
         raise SettingsError(f"--ensemble: {job.table.name} has no metric of decoded sentences; leave it out")
+    combined = [row for row in rows if plan_row(row, job).recipes[0].model.scores_sentences]
+    if not combined:
+        raise SettingsError(
+            "--ensemble: the models of these rows have no probabilities that could be combined; leave it out"
+        )
+    return combined
 
 
 def evaluate_ensemble(row: PublishedRow, job: ReproductionJob) -> None:
-    """Decode with the runs of all seeds of a row, and store the scores; a result of the same weights is kept.
+    """Decode with the runs of all seeds of a row, and store the scores; one of the same weights and recipe is kept.
 
-    The result has the metrics of sentences alone: perplexity and retrieval are those of single models.
+    The result has no scores of retrieval: these are of single models.
     """
     members = [RowResult.load(plan_row(row, job, repetition).result_path) for repetition in range(job.settings.seeds)]
     ensemble = _ensemble_of(row, len(members))
     path, runs = result_path(ensemble, job.out), tuple(initial_run(job.out / member.run) for member in members)
-    if path.exists() and RowResult.load(path).ensemble == runs:
-        return
+    if path.exists():
+        stored = RowResult.load(path)
+        if (stored.ensemble, stored.recipe) == (runs, members[0].recipe):
+            return
     recipe = Recipe.parse(members[0].recipe)
     evaluation = evaluate(
         [load_trained_model(job.out / member.run) for member in members],
@@ -79,7 +87,8 @@ def evaluate_ensemble(row: PublishedRow, job: ReproductionJob) -> None:
         command=job.command,
         on_progress=lambda stage, done, total: job.on_progress(f"{stage} {ensemble.name}", done, total),
     )
-    scores = tuple(score for score in evaluation.scores if score.name in job.table.metrics)
+    columns = {column.score for column in job.table.columns}
+    scores = tuple(score for score in evaluation.scores if score.name in columns)
     seconds = round(sum(member.seconds for member in members), 1)
     processor = total(member.processor_seconds for member in members)
     changes = {"row": ensemble.name, "ensemble": runs, "seconds": seconds, "gradients": None}

@@ -14,7 +14,7 @@ from limner.progress import StageProgress
 from limner.reproduce.back_translation import FOLDER, DerivedCollection, back_translated, is_derived, translator_of
 from limner.reproduce.corpus import open_corpus, with_corpus, without_corpus
 from limner.reproduce.derived import RECORD
-from limner.reproduce.ensembles import check_ensembles, evaluate_ensemble, with_stored_ensembles
+from limner.reproduce.ensembles import evaluate_ensemble, rows_to_combine, with_stored_ensembles
 from limner.reproduce.plan import (
     ReproductionJob,
     ReproductionSettings,
@@ -76,8 +76,7 @@ def reproduce_table(
         raise SettingsError(f"recipe folder '{settings.recipes}': expected one of {known}")
     report = on_progress or (lambda stage, done, total: None)
     job = ReproductionJob(table, collection, out, settings, command, report, open_corpus(rows, settings))
-    if settings.ensemble:
-        check_ensembles(job)
+    combined = rows_to_combine(rows, job) if settings.ensemble else []
     check(rows, job)
     reproduction = None
     for done, row in enumerate(rows):
@@ -86,7 +85,7 @@ def reproduce_table(
             plan = plan_row(row, job, repetition)
             if not plan.result_path.exists():
                 _train_and_evaluate(plan, job)
-        if settings.ensemble:
+        if row in combined:
             evaluate_ensemble(row, job)
         shown = with_stored_ensembles(table, out)
         results = [RowResult.load(path) for path in result_paths(shown, out)]

@@ -151,6 +151,11 @@ def uses_bf16(model: TrainedModel) -> bool:
     return native_bf16(device_of(model.model)) and model.recipe.training.precision != "fp32"
 
 
+def pair_precision(model: TrainedModel) -> str:
+    """The arithmetic of all pairs, for signatures."""
+    return "bf16" if uses_bf16(model) else "fp32"
+
+
 def allocate_matrix(shape: tuple[int, int], budget: int) -> NDArray[np.float32]:
     """Allocate a matrix in memory, or in a temporary file that is deleted with it if it exceeds the budget."""
     size = 4 * shape[0] * shape[1]

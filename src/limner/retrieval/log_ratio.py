@@ -11,7 +11,7 @@ from limner.data.collection import Collection
 from limner.data.examples import Item
 from limner.errors import CollectionError
 from limner.features.store import FeatureStore
-from limner.retrieval.marginal import MARGINAL_IMAGES, sample_items
+from limner.retrieval.marginal import MARGINAL_IMAGES, MARGINAL_SEED, sample_items
 from limner.runs.fingerprint import model_fingerprint
 from limner.runs.trained_model import TrainedModel
 
@@ -20,11 +20,7 @@ DIGITS = 12
 
 
 def marginal_items(
-    model: TrainedModel,
-    collection: Collection,
-    features: FeatureStore,
-    count: int = MARGINAL_IMAGES,
-    seed: int = 1,
+    model: TrainedModel, collection: Collection, features: FeatureStore, count: int = MARGINAL_IMAGES
 ) -> list[Item]:
     """Draw the training images over which P(w) is the mean of P(w|I').
 
@@ -32,7 +28,7 @@ def marginal_items(
         CollectionError: the training split has no image with features.
     """
     split = model.recipe.data.train
-    items = sample_items(collection, split, features, count, seed)
+    items = sample_items(collection, split, features, count)
     if not items:
         raise CollectionError(
             f"{collection.path}: expected images with features in split '{split}' to estimate log P(w), found none; "
@@ -41,9 +37,9 @@ def marginal_items(
     return items
 
 
-def log_ratio_signature(model: TrainedModel, collection: Collection, others: int, seed: int = 1) -> str:
-    """Return all settings that affect the score: the digest of the model and the images of the marginal."""
+def log_ratio_signature(model: TrainedModel, collection: Collection, others: int, precision: str) -> str:
+    """Return all that affects the score: the digest of the model, the images of the marginal and the arithmetic."""
     return (
         f"score:log-ratio|model:{model_fingerprint([model])[:DIGITS]}|marginal:{others}:{model.recipe.data.train}|"
-        f"seed:{seed}|collection:{collection.fingerprint()[:DIGITS]}"
+        f"seed:{MARGINAL_SEED}|collection:{collection.fingerprint()[:DIGITS]}|{precision}"
     )

@@ -23,7 +23,7 @@ from limner.runs.trained_model import TrainedModel
 MARGINAL_IMAGES = 1000
 """Default number of images that the marginal is estimated from."""
 MARGINAL_SEED = 1
-"""Seed of the sample of these images."""
+"""Seed of the sample of these images, the same for all commands."""
 
 
 @torch.inference_mode()
@@ -153,11 +153,11 @@ def normalised_log_probs(
 
 
 def sample_items(
-    collection: Collection, split: str | None, features: FeatureStore, count: int, seed: int
+    collection: Collection, split: str | None, features: FeatureStore, count: int = MARGINAL_IMAGES
 ) -> list[Item]:
     """Draw at most `count` items with features from a split, or from all; none if there is no such split."""
     if split is not None and split not in collection.splits():
         return []
     items = collection.items(split).select(lambda item: item.media_path is not None and features.covers(item))
-    order = np.random.default_rng(seed).permutation(len(items))[:count]
+    order = np.random.default_rng(MARGINAL_SEED).permutation(len(items))[:count]
     return [items[row] for row in sorted(order)]

@@ -415,7 +415,7 @@ def test_lists_and_properties_are_printed_without_a_collection():
     listed = runner.invoke(app, ["reproduce", "mao2015/table7", "--list"])
     assert listed.exit_code == 0
     for line in (
-        "rows:\n    m-RNN-greedy-c5 | features vgg16 or vgg19 or of the recipe | 0.668 0.488 0.342 0.239 ",
+        "rows:\n    m-RNN-greedy-c5 | features vgg16 or vgg19 or mobilenet_v2 | 0.668 0.488 0.342 0.239 ",
         "0.221 (MS COCO) | time not measured\n",
         "published only: the authors' own, without a recipe:\n    m-RNN-greedy-c40 | 0.845 ",
     ):
@@ -427,7 +427,9 @@ def test_lists_and_properties_are_printed_without_a_collection():
     properties = runner.invoke(app, ["reproduce", "mao2015/table6", "--list"]).output
     assert "rows:\n    Our m-RNN | 256 No\n" in properties and "measured" not in properties
     printed = runner.invoke(app, ["reproduce", "mao2015/table6"])
-    assert "| NIC | 512 | Yes | 512 | Yes |" in printed.output
+    assert "| NIC (other authors) | 512 | Yes | 512 | Yes |" in printed.output
+    assert "| Our m-RNN | 256 |" in printed.output and "rows, systems of other authors:\n    NIC | 512" in properties
+    assert "NIC | features lite2 | 20 " in runner.invoke(app, ["reproduce", "vinyals2015/table4", "--list"]).output
     assert '"published"' in runner.invoke(app, ["reproduce", "mao2015/table6", "--json"]).output
 
 

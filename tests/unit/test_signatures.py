@@ -4,11 +4,12 @@ import re
 from pathlib import Path
 
 import pytest
+import torch
 from PIL import Image
 
 import limner
 from limner.data.dataset import Examples
-from limner.decoding.scoring import score_examples
+from limner.decoding.scoring import SentenceScores, score_examples
 from limner.evaluation import retrieval
 from limner.evaluation.evaluate import evaluate
 from limner.evaluation.options import EvaluationOptions
@@ -18,6 +19,7 @@ from limner.metrics import METRICS
 from limner.retrieval import marginal
 from limner.runs.recipe import EvaluationSettings
 from limner.runs.trained_model import load_trained_model
+from limner.text.vocab import SPECIAL_TOKENS
 from limner.text.words import TextSettings, split_words
 
 
@@ -45,6 +47,25 @@ def test_perplexity_names_its_vocabulary_and_unknown_words(tiny, trained_on_colo
     share = 100 * unknown / sum(map(len, examples.targets))
     assert f"|{model.tokenizer.settings.signature}|vocabulary:" in signature
     assert unknown and f"|vocabulary:{len(model.tokenizer)}|unk:{share:.2f}%" in signature
+    counted = [target[1:] for target in examples.targets if len(target) >= 4]
+    share = 100 * sum(target.count(SPECIAL_TOKENS.unk) for target in counted) / sum(map(len, counted))
+    assert f"|unk:{share:.2f}%" in score_examples(model.model, examples, skip_words=1).perplexity.signature
+    assert 0 < share != 100 * unknown / sum(map(len, examples.targets))
+
+
+@pytest.mark.parametrize(
+    ("settings", "units"),
+    [
+        ({}, ""),
+        ({"level": "bpe", "max_size": 60}, "bpe"),
+        ({"lang": "de", "level": "bpe", "max_size": 60, "split_compounds": True}, "bpe,compounds split"),
+    ],
+)
+def test_perplexity_names_the_units_of_the_vocabulary(settings, units):
+    assert TextSettings(**{"lang": "en", **settings}).units == units
+    scores = SentenceScores(torch.zeros(1), torch.ones(1), vocabulary=9, words="words:w", units=units)
+    assert ("|units:" in scores.perplexity.signature) == bool(units)
+    assert f"words:w{units and f'|units:{units}'}|vocabulary:9|" in scores.perplexity.signature
 
 
 def test_every_score_of_tokens_names_the_text_settings(tiny, trained_on_colours):

@@ -37,7 +37,8 @@ class SentenceScores(NamedTuple):
     count_eos: bool = True
     vocabulary: int = 0  # number of entries; 0 for labels
     words: str = ""  # signature of the text settings, on which the tokens and their number depend
-    unknown: float = 0.0  # share of <unk> in the tokens of all sentences, end-of-sentence tokens excluded
+    units: str = ""  # units of the vocabulary, unless they are the words
+    unknown: float = 0.0  # share of <unk> in the counted tokens, end-of-sentence tokens excluded
     models: int = 1  # size of the ensemble
 
     @property
@@ -48,7 +49,8 @@ class SentenceScores(NamedTuple):
             short = int((self.tokens == 0).sum())
             parts += [f"from word:{self.skip_words + 1}", f"left out:{short} of under {self.skip_words + 3} words"]
         if self.vocabulary:
-            parts += [self.words, f"vocabulary:{self.vocabulary}", f"unk:{100 * self.unknown:.2f}%"]
+            units = [f"units:{self.units}"] if self.units else []
+            parts += [self.words, *units, f"vocabulary:{self.vocabulary}", f"unk:{100 * self.unknown:.2f}%"]
         if self.models > 1:
             parts.append(f"models:{self.models}")
         return perplexity(
@@ -93,6 +95,7 @@ def score_examples(
         )
     device, count_eos = device_of(model), examples.target.lang not in LABEL_LANGUAGES
     log_probs, tokens = torch.zeros(len(examples)), torch.zeros(len(examples), dtype=torch.long)
+    unknown = torch.zeros_like(tokens)
     batches = [
         rows for batch in examples.batches_by_length(batch_size) for rows in _bound_tokens(batch, examples.targets)
     ]
@@ -103,20 +106,20 @@ def score_examples(
             moved = batch.to(device)
             counted = replace(moved, target_mask=mask.to(device))
             output = Output(mean_log_probs([one(moved).logits for one in models])) if others else model(moved)
-            scored.append((sentence_log_probs(output, counted).cpu(), mask.sum(1)))
+            is_unknown = mask & (batch.target_out == SPECIAL_TOKENS.unk)
+            scored.append((sentence_log_probs(output, counted).cpu(), mask.sum(1), is_unknown.sum(1)))
             done += len(rows)
             if on_progress is not None:
                 on_progress(done, len(examples))
-    for rows, (values, counts) in zip(batches, shards.gather(scored), strict=True):
-        log_probs[rows], tokens[rows] = values, counts
+    for rows, (values, counts, unknowns) in zip(batches, shards.gather(scored), strict=True):
+        log_probs[rows], tokens[rows], unknown[rows] = values, counts, unknowns
     require_numbers(log_probs, "log-probabilities")
     if not count_eos:
         return SentenceScores(log_probs, tokens, skip_words, count_eos, models=len(models))
-    unknown = sum(target.count(SPECIAL_TOKENS.unk) for target in examples.targets)
-    share = unknown / max(1, sum(map(len, examples.targets)))
+    share = float(unknown.sum() / (tokens.sum() - (tokens > 0).sum()).clamp(min=1))
     tokenizer = examples.target.tokenizer
-    words = tokenizer.settings.signature
-    return SentenceScores(log_probs, tokens, skip_words, count_eos, len(tokenizer), words, share, len(models))
+    words, units = tokenizer.settings.signature, tokenizer.settings.units
+    return SentenceScores(log_probs, tokens, skip_words, count_eos, len(tokenizer), words, units, share, len(models))
 
 
 @contextmanager

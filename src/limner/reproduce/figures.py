@@ -27,7 +27,9 @@ class PublishedFigure(NamedTuple):
 DRAWING = "a drawing of the model, nothing is computed"
 SEARCH_IMAGES = 'limner search "a man rides a bicycle" --model RUN --collection C --split train --count 4'
 SEARCH_SENTENCES = "limner search photo.jpg --model RUN --collection C --split test --count 1"
-KIROS_PREFIX = 'limner describe photo.jpg --model RUN --prefix "in this picture there is" --max-length 15'
+KIROS_PREFIX = (
+    'limner describe photo.jpg --model RUN --prefix "in this picture there is" --max-length 60 --sample --seed 1'
+)
 ATTENTION = "limner describe photo.jpg --model RUN --attention strips"
 EXAMPLES_NOTE = "the paper's images are of its own data sets; any image can be given"
 
@@ -45,7 +47,8 @@ FIGURES = (
         "Figures 3 and 5",
         "retrieved descriptions",
         (SEARCH_SENTENCES, "limner report --model RUN"),
-        "the report has those of test images of the collection",
+        "sentences are ranked by eq. 7 of Mao et al. (2015), not within a shortlist of images by their perplexity; the "
+        "report has those of test images of the collection",
     ),
     PublishedFigure("kiros2014", "Figures 3 and 6", "generated descriptions", (KIROS_PREFIX,), EXAMPLES_NOTE),
     PublishedFigure("kiros2014", "Figures 4 and 7", "retrieved training images", (SEARCH_IMAGES,)),

@@ -144,12 +144,14 @@ def _needs(row: PublishedRow, table: PublishedTable) -> list[str]:
     """Languages, corpus and feature tables that a row needs; none if it is not trained."""
     if row.recipe is None:
         return []
-    if "{" in row.recipe:  # the recipe depends on the data set
-        return [f"features {' or '.join(row.features)} or of the recipe"] if row.features else []
-    recipe = load_recipe(f"{table.recipes}/{row.recipe}", list(row.changes))
-    languages = [] if recipe.data.source_lang is None else [f"{recipe.data.source_lang} to {recipe.data.lang}"]
+    names = [row.recipe.format(dataset=dataset.key) for dataset in table.trained_on] or [row.recipe]
+    recipes = [load_recipe(f"{table.recipes}/{name}", list(row.changes)) for name in names]
+    data, own = recipes[0].data, dict.fromkeys(name for recipe in recipes for name in recipe.features.tables)
+    languages = [] if data.source_lang is None else [f"{data.source_lang} to {data.lang}"]
     corpus = [] if row.corpus is None else ["sentence pairs of --corpus"]
-    return [*languages, *corpus, *(f"features {name}" for name in (row.features or recipe.features.tables))]
+    if table.trained_on and row.features:  # any of them, or those of the recipe for the data set
+        return [*languages, *corpus, f"features {' or '.join(dict.fromkeys((*row.features, *own)))}"]
+    return [*languages, *corpus, *(f"features {name}" for name in (row.features or own))]
 
 
 def _scores(row: PublishedRow) -> set[str]:

@@ -39,7 +39,8 @@ class PropertyTable(NamedTuple):
         head = [*self.columns, *(f"{column}, published" for column in self.columns)]
         lines = [f"| | {' | '.join(head)} |", "|---" * (len(head) + 1) + "|"]
         for row in self.rows:
-            lines.append(f"| {' | '.join((row.name, *_properties_of(row), *row.published))} |")
+            name = f"{row.name} (other authors)" if row.other_authors else row.name
+            lines.append(f"| {' | '.join((name, *_properties_of(row), *row.published))} |")
         return "\n".join([f"# {self.title}", "", *lines, "", self.notes, ""])
 
     def to_plain(self) -> dict[str, Any]:
@@ -50,6 +51,7 @@ class PropertyTable(NamedTuple):
             "rows": [
                 {
                     "row": row.name,
+                    "other_authors": row.other_authors,
                     "recipe": row.recipe,
                     "properties": list(_properties_of(row)),
                     "published": list(row.published),

@@ -136,6 +136,7 @@ def _train_and_evaluate(plan: RowPlan, job: ReproductionJob) -> None:
         command=job.command,
         on_progress=lambda stage, done, total: job.on_progress(f"{stage} {row.name}", done, total),
     )
+    runs = [*trainings, *_trained_translator(trainings.values(), job)]
     result = RowResult(
         table=job.table.name,
         row=row.name,
@@ -150,8 +151,8 @@ def _train_and_evaluate(plan: RowPlan, job: ReproductionJob) -> None:
         run=str(best.run.relative_to(job.out)),
         image_control=row.image_control,
         budget=job.settings.budget,
-        seconds=round(sum(_recorded_value(run, "seconds") for run in trainings), 1),
-        processor_seconds=_processor_seconds(trainings),
+        seconds=round(sum(_recorded_value(run, "seconds") for run in runs), 1),
+        processor_seconds=_processor_seconds(runs),
         evaluation=evaluation,
         gradients=_gradients(model, best.run, job),
     )
@@ -201,9 +202,20 @@ def _collection_of(training: TrainingRun, job: ReproductionJob) -> Collection:
 
 def _back_translated_by(trainings: Iterable[TrainingRun], job: ReproductionJob) -> str | None:
     """Name of the run that generated source sentences for one of the trainings, if one did."""
-    if not any(is_derived(training.recipe.data, job.collection) for training in trainings):
+    if not _is_back_translated(trainings, job):
         return None
     return DerivedCollection.load(job.out / FOLDER / RECORD).generated_by
+
+
+def _is_back_translated(trainings: Iterable[TrainingRun], job: ReproductionJob) -> bool:
+    """Whether one of the trainings needed generated source sentences that the collection lacks."""
+    return any(is_derived(training.recipe.data, job.collection) for training in trainings)
+
+
+def _trained_translator(trainings: Iterable[TrainingRun], job: ReproductionJob) -> list[Path]:
+    """The run of the opposite direction, if it was trained for one of the trainings."""
+    translator = translator_of(job) if _is_back_translated(trainings, job) else None
+    return [translator.run] if isinstance(translator, TrainingRun) else []
 
 
 def _remaining_alternatives(plan: RowPlan, job: ReproductionJob) -> tuple[TrainingSequence, ...]:

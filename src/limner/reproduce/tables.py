@@ -224,7 +224,7 @@ class RowResult(Record):
     ensemble: tuple[InitialRun, ...] = ()
     """Runs that decoded together; empty for a single run."""
     seconds: float
-    """Training time in seconds of all alternatives and preceding stages."""
+    """Training time in seconds of all alternatives and preceding stages, and of the model that translated back."""
     processor_seconds: float | None = None
     """Processor time of the same; None in records of older versions."""
     evaluation: Evaluation

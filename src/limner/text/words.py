@@ -59,6 +59,11 @@ class TextSettings(Settings):
         case = "lowercase" if self.lowercase else "cased"
         return f"words:{self.tokenise},{case},{'punctuation' if self.punctuation else 'no-punctuation'}"
 
+    @property
+    def units(self) -> str:
+        """Units of the vocabulary, on which a perplexity depends; empty for the words themselves."""
+        return ",".join(["bpe"] * (self.level == "bpe") + ["compounds split"] * self.split_compounds)
+
     def resolve(self, sentences: Iterable[str]) -> Self:
         """Replace tokenise 'auto' by the rules for the language and the script of sentences."""
         if self.tokenise != "auto":

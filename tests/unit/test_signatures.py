@@ -16,8 +16,9 @@ from limner.evaluation.options import EvaluationOptions
 from limner.inference import retriever
 from limner.inference.collection_features import open_features
 from limner.metrics import METRICS
+from limner.reproduce.book import MEASURED, read_records
 from limner.retrieval import marginal
-from limner.runs.recipe import EvaluationSettings
+from limner.runs.recipe import EvaluationSettings, load_recipe
 from limner.runs.trained_model import load_trained_model
 from limner.text.vocab import SPECIAL_TOKENS
 from limner.text.words import TextSettings, split_words
@@ -85,6 +86,27 @@ def test_signatures_in_the_results_name_the_text_settings():
     for name, signature in lines:
         assert re.search(r"\|words:[a-z]+,(lowercase|cased),(no-)?punctuation(\||$)", signature), name
         assert name != "perplexity" or re.search(r"\|vocabulary:\d+\|unk:\d+\.\d\d%$", signature)
+
+
+def is_of_tokens(name):
+    metric = METRICS.get(name.removeprefix("sampled_"))
+    return name == "perplexity" or (metric is not None and metric.reads == "tokens")
+
+
+def test_signatures_in_the_book_name_the_text_settings():
+    """The records of the book have signatures as the current version writes them."""
+    signatures = [
+        (record.name, row, name, signature)
+        for record in read_records(MEASURED)
+        for row in record.rows
+        for name, signature in row.signatures.items()
+        if is_of_tokens(name)
+    ]
+    assert len({name for _, _, name, _ in signatures}) > 8
+    for table, row, name, signature in signatures:
+        assert re.search(r"\|words:[a-z]+,(lowercase|cased),(no-)?punctuation(\||$)", signature), (table, row.row, name)
+        units = load_recipe(row.recipe, []).text.units
+        assert name != "perplexity" or ("|units:" in signature) == bool(units), (table, row.row)
 
 
 def test_chrf3_with_spaces_differs_where_words_are_divided_otherwise():

@@ -31,14 +31,14 @@ from limner.reproduce.listing import list_tables, open_collection
 from limner.reproduce.plan import ReproductionJob, plan_row, table_of_collection
 from limner.reproduce.properties import recurrent_properties
 from limner.reproduce.run import MARGINAL_IMAGES
-from limner.reproduce.tables import TableColumn, read_figures
+from limner.reproduce.tables import TableColumn, read_published
 from limner.runs.recipe import load_recipe
 from limner.runs.records import Evaluation
 
 CAPTIONING = [table for table in TABLES.values() if table.trained_on]
 PARTS = [(table, dataset) for table in CAPTIONING for dataset in table.trained_on]
 WITH_FIGURES = [(table, dataset) for table, dataset in PARTS if dataset.name in table.datasets]
-NUMBERS = {  # published figures of each row; 0 where the data set has no such row
+NUMBERS = {  # published scores of each row; 0 where the data set has no such row
     "mao2015/table1": {"iapr": [4, 4, 4, 3, 3, 5, 5]},
     "mao2015/table2": {"iapr": [8]},
     "mao2015/table3": {"flickr8k": [8, 8, 8, 8, 8, 8, 13]},
@@ -107,10 +107,10 @@ def test_figures_are_read_in_the_order_of_the_columns_and_on_our_scale():
         TableColumn("bleu1", "B-1", 3, 0.01),
         TableColumn("bleu2", "B-2", 3),
     )
-    assert read_figures(columns, "6.92 0.482 -") == {"perplexity": 6.92, "bleu1": 48.2}
+    assert read_published(columns, "6.92 0.482 -") == {"perplexity": 6.92, "bleu1": 48.2}
     for wrong in ("6.92 0.482", "6.92 0.482 - 1", "6.92 O.482 -"):
         with pytest.raises(ValueError):
-            read_figures(columns, wrong)
+            read_published(columns, wrong)
 
 
 def test_the_same_system_has_the_same_figures_in_two_tables():

@@ -181,7 +181,7 @@ def test_the_runs_of_a_table_are_compared_as_any_other(made):
 
 def test_a_row_without_a_recipe_cannot_be_reproduced(counting, tmp_path):
     with pytest.raises(
-        SettingsError, match=r"row 'Moses' of toy/table has published figures but no recipe.*Idle, NMT, The same"
+        SettingsError, match=r"row 'Moses' of toy/table has published scores but no recipe.*Idle, NMT, The same"
     ):
         run_table(TABLE, counting, tmp_path / "out", rows=["Moses"])
 

@@ -29,7 +29,7 @@ DatasetOption = Annotated[
     str | None,
     typer.Option(
         "--dataset",
-        help="Data set whose rows and figures are used: iapr, flickr8k, flickr30k, coco or visual-genome; default: "
+        help="Data set whose rows and scores are used: iapr, flickr8k, flickr30k, coco or visual-genome; default: "
         "recognised by the file names of the images.",
     ),
 ]

@@ -1,4 +1,4 @@
-"""Reproduction of published tables: train and evaluate every row, and print it beside the published figures."""
+"""Reproduction of published tables: train and evaluate every row, and print it beside the published scores."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ TABLE_1 = PublishedTable(
     rows=(PublishedRow("Our model (FCLN)", "{dataset}", published={VISUAL_GENOME.name: {"map": 5.39}}),),
     notes=(
         "AP is the mean over overlaps of .3 to .7 and METEOR of 0 to .25, with the model's own proposals of regions. "
-        "The paper's other figures were not verified and are left out: the rows Full image RNN, Region RNN and FCLN on "
+        "The paper's other scores were not verified and are left out: the rows Full image RNN, Region RNN and FCLN on "
         "EB, proposals of EdgeBoxes, annotated boxes, METEOR without boxes, and times. AP of boxes ignores sentences."
     ),
     trained_on=(VISUAL_GENOME,),

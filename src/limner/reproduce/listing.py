@@ -99,7 +99,7 @@ def _entry(table: PublishedTable | PropertyTable) -> dict[str, Any]:
         "title": table.title,
         "data": required_data(table),
         "columns": [column.label for column in shown],
-        "rows": [_row(row, _needs(row, table), _figures(row, shown), times.get(row.name)) for row in table.rows],
+        "rows": [_row(row, _needs(row, table), _published(row, shown), times.get(row.name)) for row in table.rows],
     }
 
 
@@ -158,8 +158,8 @@ def _scores(row: PublishedRow) -> set[str]:
     return {score for values in row.published.values() for score in values}
 
 
-def _figures(row: PublishedRow, columns: Sequence[TableColumn]) -> dict[str, list[str]]:
-    """Published scores of a row as printed, '–' where there is none, by data set."""
+def _published(row: PublishedRow, columns: Sequence[TableColumn]) -> dict[str, list[str]]:
+    """Published scores of a row with the digits of the columns, '–' where there is none, by data set."""
     return {dataset: [row.published_cell(dataset, column) for column in columns] for dataset in row.published}
 
 
@@ -180,10 +180,8 @@ def _figure_lines(figure: PublishedFigure) -> list[str]:
 
 
 def _line(row: dict[str, Any]) -> str:
-    figures = [
-        f"{' '.join(scores)}{f' ({dataset})' if dataset else ''}" for dataset, scores in row["published"].items()
-    ]
-    return " | ".join([row["row"], *row["needs"], *figures, *([_time(row)] if row["trained"] else [])])
+    scores = [f"{' '.join(values)}{f' ({dataset})' if dataset else ''}" for dataset, values in row["published"].items()]
+    return " | ".join([row["row"], *row["needs"], *scores, *([_time(row)] if row["trained"] else [])])
 
 
 def _time(row: dict[str, Any]) -> str:

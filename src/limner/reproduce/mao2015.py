@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from limner.reproduce.datasets import COCO, FLICKR8K, FLICKR30K, IAPR, DataSet
-from limner.reproduce.tables import PublishedRow, PublishedTable, TableColumn, read_figures
+from limner.reproduce.tables import PublishedRow, PublishedTable, TableColumn, read_published
 
 RECIPES = "mao2015"
 RECIPE = "{dataset}"
@@ -37,22 +37,22 @@ OWN = ("Random", "m-RNN-greedy-c40", "m-RNN-beam-c40")
 
 def _rows(
     columns: Mapping[DataSet, tuple[TableColumn, ...]],
-    figures: Mapping[str, Mapping[DataSet, str]],
+    scores: Mapping[str, Mapping[DataSet, str]],
     ours: Mapping[str, PublishedRow],
 ) -> tuple[PublishedRow, ...]:
-    """Create the rows from their printed figures by data set; those in `ours` have recipes."""
+    """Create the rows from their printed scores by data set; those in `ours` have recipes."""
     return tuple(
         ours.get(name, PublishedRow(name, None, other_authors=name not in OWN))._replace(
-            published={dataset.name: read_figures(columns[dataset], text) for dataset, text in printed.items()}
+            published={dataset.name: read_published(columns[dataset], text) for dataset, text in printed.items()}
         )
-        for name, printed in figures.items()
+        for name, printed in scores.items()
     )
 
 
 def _ours(
     *names: str, features: tuple[str, ...] = (), baselines: tuple[str, ...] = (), changes: tuple[str, ...] = ()
 ) -> dict[str, PublishedRow]:
-    """Create rows of the m-RNN without their figures."""
+    """Create rows of the m-RNN without their scores."""
     return {name: PublishedRow(name, RECIPE, features=features, baselines=baselines, changes=changes) for name in names}
 
 
@@ -80,7 +80,7 @@ TABLE_1 = PublishedTable(
     notes=FEATURES_NOTE
     + (
         "The paper computes perplexity and BLEU by the settings of Kiros et al. (2014), without stating them again. It "
-        "prints updated figures of that paper's models, which differ from those of kiros2014/table1. Ours are the "
+        "prints updated scores of that paper's models, which differ from those of kiros2014/table1. Ours are the "
         "perplexity of all tokens and BLEU of greedily decoded sentences; evaluation.skip_words=5 computes perplexity "
         "from the sixth word on."
     ),
@@ -220,7 +220,7 @@ TABLE_7 = PublishedTable(
     + (
         "The published scores are those of the evaluation server, on the test images, whose references are not public; "
         "ours are on the test split of the collection with its references. The rows with 40 references (c40) have "
-        "published figures only. Both of our rows decode the same model; the paper does not state its beam size, ours "
+        "published scores only. Both of our rows decode the same model; the paper does not state its beam size, ours "
         "is 3."
     ),
     trained_on=(COCO,),
@@ -239,7 +239,7 @@ VARIANTS = {
         "0.478 0.279 0.171 0.110",
     ),
 }
-"""Rows of Table 8: settings and figures. One matrix serves two layers of the last one, so they have the same size."""
+"""Rows of Table 8: settings and scores. One matrix serves two layers of the last one, so they have the same size."""
 TABLE_8 = PublishedTable(
     name="mao2015/table8",
     title="Mao et al. (2015), Table 8: versions of the m-RNN on Flickr30K",
@@ -248,7 +248,7 @@ TABLE_8 = PublishedTable(
     datasets=(FLICKR30K.name,),
     rows=_rows(
         {FLICKR30K: BLEU},
-        {name: {FLICKR30K: figures} for name, (_, figures) in VARIANTS.items()},
+        {name: {FLICKR30K: scores} for name, (_, scores) in VARIANTS.items()},
         {
             name: PublishedRow(name, RECIPE, features=VGGNET, changes=changes, baselines=("m-RNN",) if changes else ())
             for name, (changes, _) in VARIANTS.items()

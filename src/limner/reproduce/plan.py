@@ -212,8 +212,8 @@ def _feature_changes(row: PublishedRow, job: ReproductionJob) -> tuple[str, ...]
     for name in row.features:
         if name in existing:
             return (f"features.tables=[{name}]",)
-    stand_ins = load_recipe(f"{recipe_folder_of(row, job)}/{row.recipe}", list(row.changes)).features.tables
-    if missing := [name for name in stand_ins if name not in existing]:
+    fallback = load_recipe(f"{recipe_folder_of(row, job)}/{row.recipe}", list(row.changes)).features.tables
+    if missing := [name for name in fallback if name not in existing]:
         raise FeatureError(
             f"{job.collection.path}: row '{row.name}' of {job.table.name} needs the feature table "
             f"'{row.features[0]}', the backbone of the paper, or '{missing[0]}'; compute one of them with "

@@ -46,7 +46,7 @@ def reproduce_table(
     command: str = "limner.reproduce_table",
     on_progress: StageProgress | None = None,
 ) -> Reproduction:
-    """Train and evaluate the rows of a table, and write the results beside the published figures.
+    """Train and evaluate the rows of a table, and write the results beside the published scores.
 
     An interrupted reproduction is resumed by the same call: finished rows are read from `out`. The table shows every
     row in `out`, with its differences from the table's own recipe. Data and settings are validated before the first
@@ -105,7 +105,7 @@ def _select_rows(table: PublishedTable, names: Sequence[str]) -> list[PublishedR
     known = ", ".join(row.name for row in trainable)
     if without_recipe := {row.name for row in table.rows if row.recipe is None} & set(names):
         raise SettingsError(
-            f"row '{min(without_recipe)}' of {table.name} has published figures but no recipe; expected one of {known}"
+            f"row '{min(without_recipe)}' of {table.name} has published scores but no recipe; expected one of {known}"
         )
     if unknown := set(names) - {row.name for row in trainable}:
         similar = did_you_mean(min(unknown), (row.name for row in trainable))

@@ -37,7 +37,7 @@ class TableColumn(NamedTuple):
     """Factor from our scale to that of the paper."""
 
     def format(self, value: float | None) -> str:
-        """Write a score of our scale as the paper prints it; '–' if there is none."""
+        """Write a score of our scale on that of the paper, with the digits of the column; '–' if there is none."""
         return "–" if value is None else format_value(value * self.scale, self.digits)
 
 
@@ -48,7 +48,7 @@ class PublishedRow(NamedTuple):
     """Name of the system as printed in the paper."""
     recipe: str | None
     """Name of the recipe in the table's recipe folder, where '{dataset}' is replaced by the key of the data set; None
-    for a system that Limner does not implement, which is shown with its published figures only."""
+    for a system that Limner does not implement, which is shown with its published scores only."""
     image_control: ImageControl = "right"
     """Image control of the evaluation."""
     alternatives: tuple[tuple[str, ...], ...] = ((),)
@@ -77,7 +77,7 @@ class PublishedRow(NamedTuple):
     """Whether the paper cites the system from other authors."""
 
     def published_cell(self, dataset: str, column: TableColumn) -> str:
-        """Return a published score with its significance marks as the paper prints it; '–' if there is none."""
+        """Return a published score with the digits of its column and its significance marks; '–' if there is none."""
         mark = self.published_marks.get(dataset, {}).get(column.score, "")
         return column.format(self.published.get(dataset, {}).get(column.score)) + mark
 
@@ -118,10 +118,10 @@ class PublishedTable(NamedTuple):
         return any(re.fullmatch(r"image_to_text_(r\d+|median_rank)", column.score) for column in self.columns)
 
     def on(self, dataset: DataSet) -> PublishedTable:
-        """Return the part of the table about one data set: its rows with the recipes for it, and its figures.
+        """Return the part of the table about one data set: its rows with the recipes for it, and its scores.
 
-        Figures on data sets that no row can be trained on stay part of it. Rows without figures on the data set are
-        left out, unless they have none at all. A data set without any figure has all rows and all figures: those of
+        Scores on data sets that no row can be trained on stay part of it. Rows without scores on the data set are
+        left out, unless they have none at all. A data set without any score has all rows and all scores: those of
         the paper, on its own data, beside ours.
         """
         is_other_data = not any(dataset.name in row.published for row in self.rows)
@@ -142,7 +142,7 @@ class PublishedTable(NamedTuple):
         """Return one of the table's data sets by its key.
 
         Raises:
-            SettingsError: the table has no figures on a data set of this name.
+            SettingsError: the table has no scores on a data set of this name.
         """
         for dataset in self.trained_on:
             if dataset.key == key:
@@ -152,11 +152,11 @@ class PublishedTable(NamedTuple):
         raise SettingsError(f"data set '{key}' of {self.name}: {expected}")
 
 
-def read_figures(columns: Sequence[TableColumn], printed: str) -> dict[str, float]:
-    """Read published figures, in the order of the columns and '-' where there is none, on our scale.
+def read_published(columns: Sequence[TableColumn], printed: str) -> dict[str, float]:
+    """Read published scores, in the order of the columns and '-' where there is none, on our scale.
 
     Raises:
-        ValueError: the number of figures is not that of the columns, or one of them is not a number.
+        ValueError: the number of scores is not that of the columns, or one of them is not a number.
     """
     cells = zip(columns, printed.split(), strict=True)
     return {column.score: round(float(cell) / column.scale, 6) for column, cell in cells if cell != "-"}

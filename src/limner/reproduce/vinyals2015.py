@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from limner.reproduce.datasets import COCO, FLICKR8K, FLICKR30K
-from limner.reproduce.tables import PublishedRow, PublishedTable, TableColumn, read_figures
+from limner.reproduce.tables import PublishedRow, PublishedTable, TableColumn, read_published
 
 RECIPES = "vinyals2015"
 BEAM = ("decoding.beam_size=20",)
@@ -19,7 +19,7 @@ RANKING = tuple(
 RANKING_NOTE = (
     "R@K in percent, and the median rank of the first correct result, of sentences for an image (annotation) and of "
     "images for a sentence (search). Sentences are ranked by their probability divided by its mean over images of the "
-    "training split. The figures of other systems are those of Mao et al. (2015), rounded. "
+    "training split. The scores of other systems are those of Mao et al. (2015), rounded. "
 )
 
 
@@ -27,8 +27,8 @@ BASELINES = ("Random", "Nearest Neighbor", "Human")
 """Rows without a recipe that are not systems of other authors."""
 
 
-def _row(name: str, columns: tuple[TableColumn, ...], figures: dict[str, str], *, ours: bool = False) -> PublishedRow:
-    published = {dataset: read_figures(columns, printed) for dataset, printed in figures.items()}
+def _row(name: str, columns: tuple[TableColumn, ...], scores: dict[str, str], *, ours: bool = False) -> PublishedRow:
+    published = {dataset: read_published(columns, printed) for dataset, printed in scores.items()}
     if ours:
         return PublishedRow(name, "{dataset}", published=published, evaluation=BEAM)
     return PublishedRow(name, None, published=published, other_authors=name not in BASELINES)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from limner.reproduce.datasets import COCO, FLICKR8K, FLICKR30K, DataSet
-from limner.reproduce.tables import PublishedRow, PublishedTable, TableColumn, read_figures
+from limner.reproduce.tables import PublishedRow, PublishedTable, TableColumn, read_published
 
 COLUMNS = (
     *(TableColumn(f"bleu{order}", f"BLEU-{order}", 1) for order in (1, 2, 3, 4)),
@@ -16,8 +16,8 @@ BEAM = ("decoding.beam_size=5", "decoding.length_penalty=1.0")
 SOFT, HARD = "Soft-Attention", "Hard-Attention"
 
 
-def _row(name: str, figures: dict[DataSet, str], recipe: str | None = None) -> PublishedRow:
-    published = {dataset.name: read_figures(COLUMNS, printed) for dataset, printed in figures.items()}
+def _row(name: str, scores: dict[DataSet, str], recipe: str | None = None) -> PublishedRow:
+    published = {dataset.name: read_published(COLUMNS, printed) for dataset, printed in scores.items()}
     if recipe is None:
         return PublishedRow(name, None, published=published, other_authors=True)
     return PublishedRow(name, recipe, published=published, features=VGGNET, evaluation=BEAM, baselines=(SOFT, HARD))
@@ -57,7 +57,7 @@ TABLE_1 = PublishedTable(
     notes=(
         "A row reads the grid of VGG-19, the table 'vgg19.grid', if the collection has it, and otherwise that of its "
         "recipe. Our sentences are decoded with a beam of 5 and length penalty 1.0, which was chosen on the validation "
-        "split of Flickr8k. The paper's figures of Log Bilinear on the Flickr collections and of other authors on MS "
+        "split of Flickr8k. The paper's scores of Log Bilinear on the Flickr collections and of other authors on MS "
         "COCO were not verified and are left out. The paper prints BLEU without a brevity penalty; ours has one."
     ),
     trained_on=(FLICKR8K, FLICKR30K, COCO),

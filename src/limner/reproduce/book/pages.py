@@ -137,7 +137,7 @@ def _shown(table: PublishedTable, record: TableRecord) -> PublishedTable:
 def _record(table: PublishedTable, record: TableRecord) -> Iterator[str]:
     """Lines about one reproduction of a table."""
     yield from (f"### On {record.collection}", "")
-    paper = ", ".join(table.datasets) or "no published figures"
+    paper = ", ".join(table.datasets) or "no published scores"
     sentences = ", ".join(sorted({f"{row.training_sentences:,}" for row in record.rows if row.training_sentences}))
     same = f" (the test items of {record.dataset})" if record.dataset in table.datasets else ""
     yield f"- Data of the paper: {paper}. Ours: {record.collection}{same}, {sentences} training sentences,"

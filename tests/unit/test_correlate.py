@@ -15,6 +15,7 @@ from limner.evaluation.correlate import correlate_with_judgements, score_judged_
 from limner.evaluation.judgements import Judgements, read_judgements, read_scores
 from limner.inference.collection_features import open_features
 from limner.metrics.correlation import correlate
+from limner.retrieval.log_ratio import log_ratio_signature
 from limner.retrieval.marginal import log_marginal, sample_items
 from limner.runs.trained_model import load_trained_model
 
@@ -264,10 +265,20 @@ def test_a_sentence_is_scored_with_its_log_ratio(tiny, trained, capsys, monkeypa
     assert "log-ratio" not in out and "a red wall" in out
 
 
+def test_the_signature_of_the_log_ratio_names_model_images_and_arithmetic(tiny, trained, trained_on_colours):
+    models = [load_trained_model(run) for run in (trained, trained_on_colours)]
+    signatures = [log_ratio_signature(model, tiny, 10, "fp32").split("|") for model in models]
+    assert [one == other for one, other in zip(*signatures, strict=True)] == [True, False, True, True, True, True]
+    assert signatures[0][1].startswith("model:") and signatures[0][2:4] == ["marginal:10:train", "seed:1"]
+    assert log_ratio_signature(models[0], tiny, 10, "bf16").endswith("|bf16")
+
+
 def test_pairs_outside_of_the_collection_are_counted(tiny, trained_on_colours, written):
     model, judged = load_trained_model(trained_on_colours), judged_colours(tiny)
     more = Judgements("expert", {**judged.ratings, ("x.jpg", "test0.png#0"): (1.0, 1.0, 1.0)})
     assert score_judged_pairs(model, tiny, more, marginal=5, on_progress=silent).missing == [("x.jpg", "test0.png#0")]
+    own = Judgements("expert", {**judged.ratings, ("x.jpg", "x.jpg#0"): (1.0, 1.0, 1.0)})  # counted as an own caption
+    assert score_judged_pairs(model, tiny, own, marginal=5, on_progress=silent).missing == []
     with pytest.raises(CollectionError, match="has no judged pair"):
         score_judged_pairs(model, tiny, read_judgements(written(EXPERT)), on_progress=silent)
 

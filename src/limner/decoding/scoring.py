@@ -88,14 +88,9 @@ def score_examples(
         SettingsError: the model gives no probabilities.
     """
     models = [model, *others]
-    if any(isinstance(one, SearchingModel) for one in models):
-        raise SettingsError(
-            "expected a model that gives probabilities of sentences, got one that only searches for translations: use "
-            "'limner translate' or 'limner evaluate', or train a neural model"
-        )
+    _require_probabilities(models)
     device, count_eos = device_of(model), examples.target.lang not in LABEL_LANGUAGES
-    log_probs, tokens = torch.zeros(len(examples)), torch.zeros(len(examples), dtype=torch.long)
-    unknown = torch.zeros_like(tokens)
+    log_probs, counts = torch.zeros(len(examples)), torch.zeros(2, len(examples), dtype=torch.long)
     batches = [
         rows for batch in examples.batches_by_length(batch_size) for rows in _bound_tokens(batch, examples.targets)
     ]
@@ -106,20 +101,30 @@ def score_examples(
             moved = batch.to(device)
             counted = replace(moved, target_mask=mask.to(device))
             output = Output(mean_log_probs([one(moved).logits for one in models])) if others else model(moved)
-            is_unknown = mask & (batch.target_out == SPECIAL_TOKENS.unk)
-            scored.append((sentence_log_probs(output, counted).cpu(), mask.sum(1), is_unknown.sum(1)))
+            unknown = mask & (batch.target_out == SPECIAL_TOKENS.unk)
+            scored.append((sentence_log_probs(output, counted).cpu(), torch.stack([mask, unknown]).sum(2)))
             done += len(rows)
             if on_progress is not None:
                 on_progress(done, len(examples))
-    for rows, (values, counts, unknowns) in zip(batches, shards.gather(scored), strict=True):
-        log_probs[rows], tokens[rows], unknown[rows] = values, counts, unknowns
+    for rows, (values, numbers) in zip(batches, shards.gather(scored), strict=True):
+        log_probs[rows], counts[:, rows] = values, numbers
     require_numbers(log_probs, "log-probabilities")
+    tokens, unknown = counts
     if not count_eos:
         return SentenceScores(log_probs, tokens, skip_words, count_eos, models=len(models))
     share = float(unknown.sum() / (tokens.sum() - (tokens > 0).sum()).clamp(min=1))
-    tokenizer = examples.target.tokenizer
-    words, units = tokenizer.settings.signature, tokenizer.settings.units
-    return SentenceScores(log_probs, tokens, skip_words, count_eos, len(tokenizer), words, units, share, len(models))
+    size, text = len(examples.target.tokenizer), examples.target.tokenizer.settings
+    words, units = text.signature, text.units
+    return SentenceScores(log_probs, tokens, skip_words, count_eos, size, words, units, share, len(models))
+
+
+def _require_probabilities(models: Sequence[Model]) -> None:
+    """Check that all models give probabilities of sentences; SettingsError if not."""
+    if any(isinstance(one, SearchingModel) for one in models):
+        raise SettingsError(
+            "expected a model that gives probabilities of sentences, got one that only searches for translations: use "
+            "'limner translate' or 'limner evaluate', or train a neural model"
+        )
 
 
 @contextmanager

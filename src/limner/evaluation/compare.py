@@ -7,7 +7,7 @@ significantly better than that of the first system, ‡ one that is significantl
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import combinations, product
 from os.path import commonprefix
@@ -23,19 +23,18 @@ from limner.evaluation.comparison import (
     Contrast,
     SystemScore,
 )
-from limner.metrics import METRICS, Metric, MetricStatistics, available_statistics, require_metrics
+from limner.evaluation.same_inputs import Systems, evaluated_runs, require_same_sentences, require_same_tokens
+from limner.metrics import Metric, MetricStatistics, available_statistics, require_metrics
 from limner.metrics.classification import METRICS_OF_LABELS
 from limner.metrics.hierarchical import HierarchicalDifference, RunScores
 from limner.metrics.significance import approximate_randomisation, holm, too_few_segments
 from limner.progress import offset_progress
-from limner.runs.records import EvaluatedItem, Evaluation, RunConfig, require_run_directory
+from limner.runs.records import Evaluation, RunConfig, require_run_directory
 from limner.storage.names import require_name
 
 SENTENCE_METRICS = ("bleu4", "meteor", "ter", "chrf3")
 """Default metrics of sentences, those of Calixto et al. (2017)."""
 
-Systems = Mapping[str, Mapping[str, Evaluation]]
-"""Evaluations by system and run."""
 StatisticsBySystem = dict[str, dict[str, list[MetricStatistics]]]
 """Metric statistics of each run, by system and metric."""
 ScoresBySystem = dict[tuple[str, str], RunScores]
@@ -136,8 +135,8 @@ def compare_evaluations(
             f"expected two or more systems with at least one run each, found {len(systems)} systems of {runs or 'no'} "
             "runs; give them as RUN_A RUN_B, and several seeds of one system as A1,A2"
         )
-    _require_same_sentences(systems)
-    _require_same_tokens(systems, metrics)
+    require_same_sentences(systems)
+    require_same_tokens(systems, metrics)
     on_progress = on_progress or (lambda part, done, total: None)
     statistics = _statistics(systems, lang, metrics, on_progress)
     scores = _resample(statistics, settings, on_progress)
@@ -220,81 +219,6 @@ def adjust(contrasts: Sequence[Contrast]) -> tuple[Contrast, ...]:
     return tuple(adjusted)
 
 
-def _runs(systems: Systems) -> list[tuple[str, Evaluation]]:
-    return [(run, evaluation) for evaluations in systems.values() for run, evaluation in evaluations.items()]
-
-
-def _require_same_sentences(systems: Systems) -> None:
-    """Check that all runs were evaluated on the same sentences.
-
-    Raises:
-        RunError: names two runs and their first difference.
-    """
-    (first_run, first), *others = _runs(systems)
-    for run, other in others:
-        if difference := _difference(first, other):
-            raise RunError(
-                f"{first_run} and {run} cannot be compared: {difference}; evaluate both on the same split of the same "
-                "collection with 'limner evaluate'"
-            )
-
-
-def _difference(first: Evaluation, other: Evaluation) -> str:
-    """Describe the first difference between the inputs of two evaluations; empty if there is none."""
-    if other.split != first.split:
-        return f"evaluated on split '{first.split}' and on split '{other.split}'"
-    for number, (ours, theirs) in enumerate(zip(first.items, other.items, strict=False), start=1):
-        if difference := _difference_of_items(ours, theirs, number):
-            return difference
-    if len(other.items) != len(first.items):
-        return f"{counted(len(first.items), 'sentence')} and {len(other.items):,}"
-    return ""
-
-
-def _difference_of_items(ours: EvaluatedItem, theirs: EvaluatedItem, number: int) -> str:
-    """Describe the difference between the inputs of two evaluations of a sentence; empty if there is none.
-
-    The fingerprint of the collection is not compared, because generated sentences in the training split change it.
-    """
-    if ours.id != theirs.id:
-        return f"sentence {number} is of item '{ours.id}' and of item '{theirs.id}'"
-    item = f"item '{ours.id}' (sentence {number})"
-    if ours.references != theirs.references:
-        return f"{item} has the references '{' / '.join(ours.references)}' and '{' / '.join(theirs.references)}'"
-    # A captioner has no source sentences, and the items of a text-only translator may have no images.
-    if ours.source and theirs.source and ours.source != theirs.source:
-        return f"{item} was translated from '{ours.source}' and from '{theirs.source}'"
-    if ours.image and theirs.image and Path(ours.image).name != Path(theirs.image).name:
-        return f"{item} has the images {ours.image} and {theirs.image}"
-    return ""
-
-
-def _require_same_tokens(systems: Systems, metrics: Sequence[str]) -> None:
-    """Check that tokens are stored and, if a metric reads tokens, that all runs tokenised the references alike.
-
-    Raises:
-        RunError: names a run without tokens, or two runs and the first item with different tokens.
-    """
-    (first_run, first), *others = _runs(systems)
-    for run, evaluation in ((first_run, first), *others):
-        if not all(item.reference_tokens for item in evaluation.items):
-            raise RunError(
-                f"{run}: expected an evaluation with tokens, found one of an older version; evaluate it again: "
-                f"limner evaluate --model {run} --collection COLLECTION"
-            )
-    if not any(METRICS[name].reads == "tokens" for name in metrics):
-        return
-    for run, other in others:
-        for ours, theirs in zip(first.items, other.items, strict=True):
-            if ours.reference_tokens != theirs.reference_tokens:
-                text = ", ".join(name for name, metric in METRICS.items() if metric.reads == "text")
-                raise RunError(
-                    f"{first_run} and {run} have different tokens (item '{ours.id}': "
-                    f"'{' / '.join(ours.reference_tokens)}' and '{' / '.join(theirs.reference_tokens)}'); "
-                    f"compare them by metrics of running text: {text}"
-                )
-
-
 def _words_signature(evaluation: Evaluation) -> str:
     """Return how an evaluation split its text into words, as its scores record it; empty for one of older versions."""
     parts = (part for score in evaluation.scores for part in score.signature.split("|"))
@@ -309,7 +233,8 @@ def _statistics(systems: Systems, lang: str, metrics: Sequence[str], on_progress
     """
     runs = [(system, evaluation) for system, evaluations in systems.items() for evaluation in evaluations.values()]
     # Without case or punctuation in any model, the evaluations gave tokens to all metrics; the comparison does, too.
-    tokens_only = all(any("|input:tokens" in score.signature for score in one.scores) for _, one in _runs(systems))
+    evaluations = [one for _, one in evaluated_runs(systems)]
+    tokens_only = all(any("|input:tokens" in score.signature for score in one.scores) for one in evaluations)
     statistics: StatisticsBySystem = {system: {} for system in systems}
     for done, (system, evaluation) in enumerate(runs):
         on_progress("metrics", done, len(runs))

@@ -12,8 +12,9 @@ from limner.data.dataset import Examples
 from limner.data.examples import Item, collate_features
 from limner.decoding.scoring import score_examples
 from limner.errors import SettingsError
-from limner.evaluation.evaluate import evaluate, save_evaluation
+from limner.evaluation.evaluate import evaluate
 from limner.evaluation.options import EvaluationOptions
+from limner.evaluation.stored_evaluation import save_evaluation
 from limner.features.controls import ControlFeatures, mean_features
 from limner.features.store import FeatureStore
 from limner.inference.collection_features import control_features, mean_training_features, open_features

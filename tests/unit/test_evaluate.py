@@ -15,8 +15,9 @@ from limner.data.examples import Example, Item, Sentence, collate
 from limner.decoding.scoring import counted_tokens, score_examples, sentence_log_probs
 from limner.decoding.settings import DecodingSettings
 from limner.errors import CollectionError, FeatureError, RunError, SettingsError, TrainingError
-from limner.evaluation.evaluate import evaluate, save_evaluation
+from limner.evaluation.evaluate import evaluate
 from limner.evaluation.options import EvaluationOptions
+from limner.evaluation.stored_evaluation import save_evaluation
 from limner.evaluation.validate import validate
 from limner.features.extract import extract
 from limner.features.store import FeatureStore

@@ -16,8 +16,9 @@ from PIL import Image
 
 from limner import report
 from limner.errors import RunError
-from limner.evaluation.evaluate import evaluate, save_evaluation
+from limner.evaluation.evaluate import evaluate
 from limner.evaluation.options import EvaluationOptions
+from limner.evaluation.stored_evaluation import save_evaluation
 from limner.features.spec import FeatureSpec
 from limner.metrics import Score
 from limner.report import plots

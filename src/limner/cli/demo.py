@@ -9,8 +9,9 @@ from typing import NamedTuple
 
 from limner.data.collection import Collection
 from limner.diagnosis import Diagnosis, DiagnosisSettings, diagnose, save_diagnosis
-from limner.evaluation.evaluate import evaluate, save_evaluation
+from limner.evaluation.evaluate import evaluate
 from limner.evaluation.options import EvaluationOptions
+from limner.evaluation.stored_evaluation import save_evaluation
 from limner.features.encoders.load import load_backbone
 from limner.features.extract import extract
 from limner.report import write_report

@@ -146,7 +146,7 @@ def evaluate(
 
 def _save(evaluation: Evaluation, run: Path) -> SavedOutput:
     """Write an evaluation to its file in the run directory, or to a fallback."""
-    from limner.evaluation.evaluate import evaluation_path
+    from limner.evaluation.stored_evaluation import evaluation_path
 
     return save_output(evaluation_path(evaluation, run), evaluation.save)
 

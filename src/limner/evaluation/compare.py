@@ -24,13 +24,13 @@ from limner.evaluation.comparison import (
     SystemScore,
 )
 from limner.evaluation.same_inputs import Systems, evaluated_runs, require_same_sentences, require_same_tokens
+from limner.evaluation.stored_evaluation import load_evaluation
 from limner.metrics import Metric, MetricStatistics, available_statistics, require_metrics
 from limner.metrics.classification import METRICS_OF_LABELS
 from limner.metrics.hierarchical import HierarchicalDifference, RunScores
 from limner.metrics.significance import approximate_randomisation, holm, too_few_segments
 from limner.progress import offset_progress
-from limner.runs.records import Evaluation, RunConfig, require_run_directory
-from limner.storage.names import require_name
+from limner.runs.records import Evaluation, RunConfig
 
 SENTENCE_METRICS = ("bleu4", "meteor", "ter", "chrf3")
 """Default metrics of sentences, those of Calixto et al. (2017)."""
@@ -87,27 +87,6 @@ def _name(runs: Sequence[Path]) -> str:
         return names[0]
     start = commonprefix(names).rstrip("-_.")  # noqa: RUF071  (a prefix of characters, not of paths)
     return f"{start or ','.join(names)} ({len(names)} runs)"
-
-
-def load_evaluation(run: Path, split: str) -> Evaluation:
-    """Read the stored evaluation of a run that is compared: RUN/evaluation/SPLIT.json, or a newer partial one.
-
-    Raises:
-        RunError: there is none, or it is damaged.
-    """
-    path = run / "evaluation" / f"{require_name(split, 'the split')}.json"
-    # A partial evaluation has fewer scores but all hypotheses, and only these are read.
-    if stored := [one for one in (path, path.with_name(f"{split}-part.json")) if one.exists()]:
-        newest = max(stored, key=lambda one: one.stat().st_mtime_ns)
-        if newest != path:
-            logger.info("%s: read instead of %s, because it is newer", newest, path.name)
-        return Evaluation.load(newest)
-    require_run_directory(run)
-    others = ", ".join(sorted(other.stem for other in path.parent.glob("*.json")))
-    raise RunError(
-        f"{path}: no such evaluation; create it with 'limner evaluate --model {run} --split {split} "
-        "--collection COLLECTION'" + (f", or name an existing one with --split: {others}" if others else "")
-    )
 
 
 def _language(run: Path) -> str:

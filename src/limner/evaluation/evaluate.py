@@ -6,7 +6,6 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from pathlib import Path
 from typing import NamedTuple
 
 from limner.data.collection import Collection
@@ -47,7 +46,7 @@ from limner.retrieval.shortlist import require_shortlist
 from limner.runs.recipe import EvaluationSettings
 from limner.runs.records import EvaluatedItem, Evaluation, GateStatistics
 from limner.runs.trained_model import TrainedModel
-from limner.storage.names import name_or_default, require_name
+from limner.storage.names import name_or_default
 from limner.text.labels import LABEL_LANGUAGES
 
 MAX_LABEL_SCORES = 30
@@ -342,23 +341,3 @@ def _evaluated_items(task: _Task, decoded: _Decoded) -> Iterable[EvaluatedItem]:
             ids=hypothesis.tokens,
             box=one.item.regions[0].box if isinstance(one.item, RegionItem) else None,
         )
-
-
-def evaluation_path(evaluation: Evaluation, run: Path) -> Path:
-    """Return RUN/evaluation/NAME.json, where `limner report` and `limner compare` read an evaluation.
-
-    An evaluation with fewer scores does not replace an existing one with more: its file name ends in `-part`.
-    """
-    path = run / "evaluation" / f"{require_name(evaluation.name, 'the split')}.json"
-    if path.exists():
-        existing = {score.name for score in Evaluation.load(path).scores}
-        if {score.name for score in evaluation.scores} < existing:
-            path = path.with_name(f"{evaluation.name}-part.json")
-    return path
-
-
-def save_evaluation(evaluation: Evaluation, run: Path) -> Path:
-    """Write an evaluation to its file in the run directory, and return the file."""
-    path = evaluation_path(evaluation, run)
-    evaluation.save(path)
-    return path

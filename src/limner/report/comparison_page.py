@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 from markupsafe import Markup
 
-from limner.evaluation.compare import load_evaluation
 from limner.evaluation.comparison import Comparison
+from limner.evaluation.stored_evaluation import load_evaluation
 from limner.files import write_text
 from limner.report import plots
 from limner.report.headlines import Bar

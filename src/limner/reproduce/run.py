@@ -8,8 +8,9 @@ from pathlib import Path
 from limner.data.collection import Collection
 from limner.diagnosis.gradients import GradientNorms, gradient_path, measure_gradients
 from limner.errors import SettingsError, did_you_mean
-from limner.evaluation.evaluate import evaluate, save_evaluation
+from limner.evaluation.evaluate import evaluate
 from limner.evaluation.options import EvaluationOptions
+from limner.evaluation.stored_evaluation import save_evaluation
 from limner.progress import StageProgress
 from limner.reproduce.back_translation import FOLDER, DerivedCollection, back_translated, is_derived, translator_of
 from limner.reproduce.corpus import open_corpus, with_corpus, without_corpus

@@ -1,0 +1,53 @@
+"""The files of evaluations in a run directory."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+from limner.errors import RunError
+from limner.runs.records import Evaluation, require_run_directory
+from limner.storage.names import require_name
+
+logger = logging.getLogger(__name__)
+
+
+def evaluation_path(evaluation: Evaluation, run: Path) -> Path:
+    """Return RUN/evaluation/NAME.json, where `limner report` and `limner compare` read an evaluation.
+
+    An evaluation with fewer scores does not replace an existing one with more: its file name ends in `-part`.
+    """
+    path = run / "evaluation" / f"{require_name(evaluation.name, 'the split')}.json"
+    if path.exists():
+        existing = {score.name for score in Evaluation.load(path).scores}
+        if {score.name for score in evaluation.scores} < existing:
+            path = path.with_name(f"{evaluation.name}-part.json")
+    return path
+
+
+def save_evaluation(evaluation: Evaluation, run: Path) -> Path:
+    """Write an evaluation to its file in the run directory, and return the file."""
+    path = evaluation_path(evaluation, run)
+    evaluation.save(path)
+    return path
+
+
+def load_evaluation(run: Path, split: str) -> Evaluation:
+    """Read the stored evaluation of a run that is compared: RUN/evaluation/SPLIT.json, or a newer partial one.
+
+    Raises:
+        RunError: there is none, or it is damaged.
+    """
+    path = run / "evaluation" / f"{require_name(split, 'the split')}.json"
+    # A partial evaluation has fewer scores but all hypotheses, and only these are read.
+    if stored := [one for one in (path, path.with_name(f"{split}-part.json")) if one.exists()]:
+        newest = max(stored, key=lambda one: one.stat().st_mtime_ns)
+        if newest != path:
+            logger.info("%s: read instead of %s, because it is newer", newest, path.name)
+        return Evaluation.load(newest)
+    require_run_directory(run)
+    others = ", ".join(sorted(other.stem for other in path.parent.glob("*.json")))
+    raise RunError(
+        f"{path}: no such evaluation; create it with 'limner evaluate --model {run} --split {split} "
+        "--collection COLLECTION'" + (f", or name an existing one with --split: {others}" if others else "")
+    )

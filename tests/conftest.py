@@ -10,8 +10,20 @@ import torch
 from limner import process
 from limner.metrics.meteor import data
 
+OF_THE_USER = (
+    *("FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE", "GITHUB_ACTIONS", "PY_COLORS"),  # output as on a terminal
+    *("COLUMNS", "TERMINAL_WIDTH"),
+    *("LIMNER_API_KEYS", "AWS_PROFILE", "AWS_DEFAULT_PROFILE"),
+)
+"""Environment variables that change the results of tests."""
+LOCAL = "127.0.0.1,localhost"
+"""Addresses of the services of the tests, which no proxy reaches."""
+
 
 def pytest_configure() -> None:
+    for name in OF_THE_USER:  # before the consoles are made, which read them
+        os.environ.pop(name, None)
+    os.environ.update(NO_PROXY=LOCAL, no_proxy=LOCAL)
     if "PYTEST_XDIST_WORKER" in os.environ:
         torch.set_num_threads(1)  # one process for each core
     # A background shell ignores SIGINT for its children; tests that send it need the default handler.

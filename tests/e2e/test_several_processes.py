@@ -26,6 +26,22 @@ training: {epochs: EPOCHS, batch_size: 25, optimizer: {name: sgd, lr: 0.1}, clip
   metrics: [perplexity, bleu4]}
 """
 
+CHANGED = """
+import os, signal, sys, time
+from pathlib import Path
+from limner.cli import main
+from limner.training.state import TrainState
+
+add_step = TrainState.add_step
+def add_step_and_act(self, *arguments):
+    add_step(self, *arguments)
+    if self.step == 7 and os.environ.get("LOCAL_RANK", "0") == "NUMBER":
+        ACTION
+TrainState.add_step = add_step_and_act
+main()
+"""
+"""The command; one of its processes does something after step 7, which is in the middle of the second epoch."""
+
 
 @pytest.fixture(scope="module")
 def scenes(tmp_path_factory):
@@ -54,6 +70,13 @@ def start(arguments: list[str]) -> subprocess.Popen[str]:
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     return subprocess.Popen([sys.executable, *arguments], env=environment, text=True, **pipes)
+
+
+def start_changed(folder: Path, rank: int, action: str, arguments: list[str]) -> subprocess.Popen[str]:
+    """Start a command whose process of a rank does something after step 7."""
+    script = folder / "changed.py"
+    script.write_text(CHANGED.replace("NUMBER", str(rank)).replace("ACTION", action))
+    return start([str(script), *arguments[2:]])
 
 
 def finish(program: subprocess.Popen[str]) -> tuple[int, str, str]:
@@ -94,11 +117,13 @@ def test_two_processes_train_the_model_of_one(scenes, tmp_path):
 
 def test_an_interrupted_training_is_resumed_bit_for_bit(scenes, tmp_path):
     """With dropout, whose random numbers every process has for itself; the signal reaches the first process alone."""
-    path, run = recipe(tmp_path, 12, 0.3), tmp_path / "run"
+    path, run, sent = recipe(tmp_path, 12, 0.3), tmp_path / "run", tmp_path / "sent"
     whole = start(command(path, scenes, tmp_path / "whole", "--devices", "2"))
-    program = start(command(path, scenes, run, "--devices", "2"))
+    wait = f"while os.getppid() == {os.getpid()} and not Path({str(sent)!r}).exists(): time.sleep(0.01)"
+    program = start_changed(tmp_path, 0, wait, command(path, scenes, run, "--devices", "2"))
     wait_for_epoch(program, run)
     program.send_signal(signal.SIGTERM)
+    sent.touch()
     status, _, errors = finish(program)
     assert status == 130, errors
     assert errors.count("interrupted") == 1
@@ -109,13 +134,10 @@ def test_an_interrupted_training_is_resumed_bit_for_bit(scenes, tmp_path):
 
 
 def test_the_death_of_a_process_ends_all_with_one_message_and_one_process_continues(scenes, tmp_path):
-    path, run = recipe(tmp_path, 12), tmp_path / "run"
-    program = start(command(path, scenes, run, "--devices", "2"))
-    wait_for_epoch(program, run)
-    (child,) = Path(f"/proc/{program.pid}/task/{program.pid}/children").read_text().split()
-    os.kill(int(child), signal.SIGKILL)
-    status, _, errors = finish(program)
-    assert status == 1
+    path, run = recipe(tmp_path, 4), tmp_path / "run"
+    die = "os.kill(os.getpid(), signal.SIGKILL)"
+    status, _, errors = finish(start_changed(tmp_path, 1, die, command(path, scenes, run, "--devices", "2")))
+    assert status == 1 and (run / "log.jsonl").exists()
     assert errors.count("error") == 1 and "one of the 2 processes has ended" in " ".join(errors.split())
     loaded = limner.load_recipe(str(path), [])
     train(loaded, scenes, run, device="cpu", resume=True)

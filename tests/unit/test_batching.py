@@ -95,13 +95,12 @@ def test_prefetch_raises_errors_of_the_iterator():
 
 
 def test_prefetch_stops_when_the_consumer_stops():
-    made = []
+    made, before = [], threading.enumerate()  # other tests may have left threads
     stream = prefetch(lambda n: made.append(n) or n, iter(int, 1), depth=2)  # would never end
     assert next(stream) == 0
-    workers = [thread for thread in threading.enumerate() if thread.name == "limner-prefetch"]
-    assert len(workers) == 1
+    (worker,) = (one for one in threading.enumerate() if one.name == "limner-prefetch" and one not in before)
     stream.close()
-    assert not workers[0].is_alive()
+    assert not worker.is_alive()
     count = len(made)
     time.sleep(0.02)
     assert len(made) == count

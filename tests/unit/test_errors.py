@@ -1,6 +1,7 @@
 """Suggestions of similar names, the same for everything that is named on the command line."""
 
 import pytest
+from huggingface_hub import constants
 
 import limner
 from limner.data.collection import Collection, write_items
@@ -53,7 +54,7 @@ def collection(tmp_path) -> Collection:
     ],
 )
 def test_every_unknown_name_is_answered_by_the_most_similar_one(call, similar, collection, monkeypatch):
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)  # the variable is read once, at the import
     with pytest.raises(LimnerError, match=rf"did you mean '{similar}'\?"):
         call(collection)
 

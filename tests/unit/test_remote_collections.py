@@ -37,12 +37,15 @@ def server():
 
 
 @pytest.fixture
-def bucket(server, monkeypatch, request):
+def bucket(server, monkeypatch, request, tmp_path_factory):
     for name, value in (("ACCESS_KEY_ID", "id"), ("SECRET_ACCESS_KEY", "key"), ("REGION", "us-east-1")):
         monkeypatch.setenv(f"AWS_{name}", value)
     monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     monkeypatch.setenv("AWS_ENDPOINT_URL", server)
+    config = tmp_path_factory.mktemp("aws") / "config"  # in place of the user's
+    config.touch()
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(config))
     S3FileSystem.clear_instance_cache()
     name = f"bucket-{abs(hash(request.node.name))}"
     boto3.client("s3").create_bucket(Bucket=name)

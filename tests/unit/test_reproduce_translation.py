@@ -3,6 +3,7 @@
 import itertools
 import json
 import logging
+import shutil
 import statistics
 from functools import partial
 
@@ -139,6 +140,12 @@ def made(counting, tmp_path_factory):
     return run_table(TABLE, counting, tmp_path_factory.mktemp("made") / "out", seeds=2)
 
 
+@pytest.fixture
+def copied(made, tmp_path):
+    """A copy of the folder of the toy table, which a test may change."""
+    return shutil.copytree(made.markdown.parent, tmp_path / "copied")
+
+
 def cells_of(markdown):
     """Cells by the heading of their row."""
     table = itertools.takewhile(lambda line: line.startswith("|"), markdown.splitlines()[4:])
@@ -224,17 +231,14 @@ def test_a_row_is_initialised_from_its_preceding_stage(made, counting):
     assert result.seconds == pytest.approx(sum(seconds), abs=0.11)
 
 
-def test_finished_seeds_are_kept_and_further_seeds_are_added(made, counting, done):
-    before = made.markdown.read_text()
-    out = made.markdown.parent
-    assert run_table(TABLE, counting, out, seeds=2).markdown.read_text() == before
-    assert run_table(TABLE, counting, out).markdown.read_text() == before  # all stored seeds are rendered
+def test_finished_seeds_are_kept_and_further_seeds_are_added(copied, counting, done):
+    before = (copied / "table.md").read_text()
+    assert run_table(TABLE, counting, copied, seeds=2).markdown.read_text() == before
+    assert run_table(TABLE, counting, copied).markdown.read_text() == before  # all stored seeds are rendered
     assert done == {"train": [], "evaluate": 0, "compare_evaluations": 0}
-    more = run_table(TABLE, counting, out, seeds=3, rows=["NMT, more"])
+    more = run_table(TABLE, counting, copied, seeds=3, rows=["NMT, more"])
     assert done["train"] == [("nmt-bt-seed3", None), ("nmt-after-nmt-bt-seed3", "nmt-bt-seed3")]
     assert list(cells_of(more.markdown.read_text()))[-2:] == ["The same (2 seeds)", "NMT, more (3 seeds)"]
-    for path in (out / "rows").glob("*-seed3.json"):
-        path.unlink()
 
 
 def test_the_runs_of_all_seeds_decode_together_as_a_row_below_theirs(counting, tmp_path, done, monkeypatch):
@@ -381,18 +385,12 @@ def test_a_back_translator_without_effect_is_refused(described, counting, back, 
     assert done["train"] == []
 
 
-def test_a_seed_with_other_settings_is_rejected(made, counting, done):
-    out = made.markdown.parent
-    record_file = out / "rows" / "nmt.json"
-    stored = record_file.read_text()
-    try:
-        record_file.unlink()
-        with pytest.raises(RunError, match=r"nmt-seed2\.json: made with other settings"):
-            run_table(TABLE, counting, out, rows=["NMT"], overrides=["decoding.beam_size=2"])
-    finally:
-        record_file.write_text(stored)
+def test_a_seed_with_other_settings_is_rejected(copied, counting, done):
+    (copied / "rows" / "nmt.json").unlink()
+    with pytest.raises(RunError, match=r"nmt-seed2\.json: made with other settings"):
+        run_table(TABLE, counting, copied, rows=["NMT"], overrides=["decoding.beam_size=2"])
     with pytest.raises(RunError, match=r"nmt-more\.json: made with other settings"):  # only the preceding stage differs
-        run_table(changed("NMT, more", pretraining=("same",)), counting, out, rows=["NMT, more"])
+        run_table(changed("NMT, more", pretraining=("same",)), counting, copied, rows=["NMT, more"])
     assert done["train"] == []
 
 

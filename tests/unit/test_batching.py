@@ -67,7 +67,10 @@ def test_prefetch_keeps_the_order_and_works_in_a_thread():
 def test_prefetch_is_never_further_ahead_than_its_depth(depth):
     made, ahead = [], []
     for taken, _ in enumerate(prefetch(lambda n: made.append(n) or n, range(20), depth), start=1):
-        time.sleep(0.005)  # time enough to run ahead
+        end = time.monotonic() + 10 * (taken == 1)  # until it has run ahead once
+        while len(made) - taken < depth and time.monotonic() < end:
+            time.sleep(0.001)
+        time.sleep(0.005)  # time enough to run further ahead
         ahead.append(len(made) - taken)
     assert max(ahead) == depth
 

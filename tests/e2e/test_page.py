@@ -254,6 +254,7 @@ def test_the_keyboard_is_enough(open_page, image):
     page.keyboard.press("Tab")
     expect(page.locator(".skip")).to_be_focused()
     page.keyboard.press("Enter")
+    expect(page.locator("#main")).to_be_focused()
     with page.expect_file_chooser() as chooser:
         page.keyboard.press("Tab")
         page.keyboard.press("Enter")

@@ -499,3 +499,11 @@ def test_the_committed_pages_are_those_of_the_committed_records():
     assert {path.name for path in PAGES.glob("*.md")} == set(pages)
     for name, text in pages.items():
         assert (PAGES / name).read_text(encoding="utf-8") == text, f"{name}: run 'limner book --out docs/reproduction'"
+
+
+def test_a_table_without_published_scores_has_no_other_test_items():
+    pages = render_pages(read_records(MEASURED))
+    lecture = next(text for name, text in pages.items() if name.startswith("lecture"))
+    assert "### On flickr8k" in lecture and "Other test items" not in lecture
+    assert "- all rows (recipes `lecture/cells`; features lite2): nothing\n" in lecture
+    assert any("Other test items" in text for text in pages.values())

@@ -143,7 +143,7 @@ def _record(table: PublishedTable, record: TableRecord) -> Iterator[str]:
     yield f"- Data of the paper: {paper}. Ours: {record.collection}{same}, {sentences} training sentences,"
     yield f"  {record.items:,} items of split '{record.split}', fingerprint {record.fingerprint[:12]}."
     versions = ", ".join(f"{name} {version}" for name, version in record.versions.items())
-    if not same:
+    if table.datasets and not same:
         yield "- Other test items than those of the paper: scores do not compare with its own; orders and effects do."
     for start in sorted({one for row in record.rows for one in row.differences if one.startswith("initialised from")}):
         yield f"- Rows are {start}, whose training sentences and time come on top of those given here."
@@ -172,7 +172,8 @@ def _differences(record: TableRecord) -> Iterator[str]:
     for (recipes, *differences), names in rows.items():
         other = "nothing else" if shared else "nothing"
         settings = ", ".join(f"`{one}`" for one in differences if one not in common) or other
-        yield f"- {', '.join(names)} ({recipes}): {settings}"
+        who = "all rows" if len(names) == len(record.rows) > 1 else ", ".join(names)
+        yield f"- {who} ({recipes}): {settings}"
     yield from ("", "[Models](../models.md) lists the departures of each model from its paper.", "")
 
 

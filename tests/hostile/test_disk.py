@@ -99,23 +99,25 @@ class suppress_full:
         return isinstance(error, OSError)
 
 
-def _require_harmless(command: str, work: Path, streams: Path, **limits: int) -> None:
+def _harm(command: str, work: Path, streams: Path, **limits: int) -> list[str]:
+    """Run a command that cannot write, check its message, and return the changes other than what it has begun."""
     before = runner.contents(work)
     outcome = runner.run(_words(command), work, streams=streams, **limits)
     changes = runner.changes(before, runner.contents(work))
-    assert not [change for change in changes if not change.startswith(CREATED)]
+    harm = [change for change in changes if not change.startswith(CREATED)]
     if outcome.status == 0 and "file_size" in limits:  # a file that is smaller than the limit
-        return
+        return harm
     check_outcome(outcome, case(command))
     if command.split()[0] not in REFUSED:
         line = error_line(outcome)
         assert any(word in line for word in ("written", "space", "permission", "Permission", "too large", "writ")), line
+    return harm
 
 
 @pytest.mark.parametrize("command", WRITERS)
 def test_full_disk(command: str, small_disk: Path, tmp_path: Path) -> None:
     try:
-        _require_harmless(command, small_disk, tmp_path)
+        assert _harm(command, small_disk, tmp_path) == []
     finally:  # what another command has begun is not its own
         for begun in CREATED:
             shutil.rmtree(small_disk / begun.removeprefix("created "), ignore_errors=True)
@@ -124,7 +126,7 @@ def test_full_disk(command: str, small_disk: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("command", WRITERS)
 def test_files_are_limited(command: str, writable: Path, tmp_path: Path) -> None:
     work = Path(shutil.copytree(writable, tmp_path / "work"))
-    _require_harmless(command, work, tmp_path, file_size=1000)
+    assert _harm(command, work, tmp_path, file_size=1000) == []
 
 
 @pytest.fixture(scope="module")
@@ -143,4 +145,4 @@ def read_only(writable: Path) -> Iterator[Path]:
 @pytest.mark.parametrize("command", WRITERS)
 def test_read_only(command: str, read_only: Path, tmp_path: Path) -> None:
     limits = {"uid": NOBODY} if os.geteuid() == 0 else {}
-    _require_harmless(command, read_only, tmp_path, **limits)
+    assert _harm(command, read_only, tmp_path, **limits) == []

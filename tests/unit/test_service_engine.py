@@ -255,18 +255,18 @@ def test_an_error_of_one_request_is_its_own(run, captioner, monkeypatch):
 
     monkeypatch.setattr(batching, "collate", failing)
 
-    async def ask(engine, asked):
+    async def ask(engine, started):
         streams = [await engine.describe(image) for image in IMAGES[:3]]
         job = streams[1].job
         job.one = job.one._replace(item=replace(job.one.item, id="broken"))
-        asked.set()
+        started.set()
         return await asyncio.gather(*(stream.final() for stream in streams), return_exceptions=True)
 
     async def held(engine):
-        loop, asked = asyncio.get_running_loop(), asyncio.Event()
-        engine._worker.call(lambda: asyncio.run_coroutine_threadsafe(asked.wait(), loop).result())
-        asking = asyncio.ensure_future(ask(engine, asked))
-        await asked.wait()
+        loop, started = asyncio.get_running_loop(), asyncio.Event()
+        engine._worker.call(lambda: asyncio.run_coroutine_threadsafe(started.wait(), loop).result())
+        asking = asyncio.ensure_future(ask(engine, started))
+        await started.wait()
         return await asking
 
     first, second, third = run(held)

@@ -23,7 +23,7 @@ from limner.evaluation.comparison import (
     Contrast,
     SystemScore,
 )
-from limner.evaluation.same_inputs import Systems, evaluated_runs, require_same_sentences, require_same_tokens
+from limner.evaluation.same_inputs import Systems, require_same_sentences, require_same_tokens
 from limner.evaluation.stored_evaluation import load_evaluation
 from limner.metrics import Metric, MetricStatistics, available_statistics, require_metrics
 from limner.metrics.classification import METRICS_OF_LABELS
@@ -212,8 +212,7 @@ def _statistics(systems: Systems, lang: str, metrics: Sequence[str], on_progress
     """
     runs = [(system, evaluation) for system, evaluations in systems.items() for evaluation in evaluations.values()]
     # Without case or punctuation in any model, the evaluations gave tokens to all metrics; the comparison does, too.
-    evaluations = [one for _, one in evaluated_runs(systems)]
-    tokens_only = all(any("|input:tokens" in score.signature for score in one.scores) for one in evaluations)
+    tokens_only = all(any("|input:tokens" in score.signature for score in one.scores) for _, one in runs)
     statistics: StatisticsBySystem = {system: {} for system in systems}
     for done, (system, evaluation) in enumerate(runs):
         on_progress("metrics", done, len(runs))

@@ -38,7 +38,7 @@ class EvaluationOptions(Settings):
     skip_missing: bool = False
     """Whether items whose image has no features are left out and counted instead of being an error."""
     seed: Seed = 1
-    """Seed of sampled images and sentences, of shuffled images, and of the example queries."""
+    """Seed of sampled sentences, of shuffled images, and of the example queries."""
     budget: Bytes = MEMORY_BUDGET
     """Working memory of retrieval in bytes."""
     regions: RegionOptions = RegionOptions()

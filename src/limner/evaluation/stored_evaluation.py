@@ -17,11 +17,11 @@ def evaluation_path(evaluation: Evaluation, run: Path) -> Path:
 
     An evaluation with fewer scores does not replace an existing one with more: its file name ends in `-part`.
     """
-    path = run / "evaluation" / f"{require_name(evaluation.name, 'the split')}.json"
+    path, part = _paths(run, evaluation.name)
     if path.exists():
         existing = {score.name for score in Evaluation.load(path).scores}
         if {score.name for score in evaluation.scores} < existing:
-            path = path.with_name(f"{evaluation.name}-part.json")
+            return part
     return path
 
 
@@ -38,9 +38,9 @@ def load_evaluation(run: Path, split: str) -> Evaluation:
     Raises:
         RunError: there is none, or it is damaged.
     """
-    path = run / "evaluation" / f"{require_name(split, 'the split')}.json"
+    path, part = _paths(run, split)
     # A partial evaluation has fewer scores but all hypotheses, and only these are read.
-    if stored := [one for one in (path, path.with_name(f"{split}-part.json")) if one.exists()]:
+    if stored := [one for one in (path, part) if one.exists()]:
         newest = max(stored, key=lambda one: one.stat().st_mtime_ns)
         if newest != path:
             logger.info("%s: read instead of %s, because it is newer", newest, path.name)
@@ -51,3 +51,9 @@ def load_evaluation(run: Path, split: str) -> Evaluation:
         f"{path}: no such evaluation; create it with 'limner evaluate --model {run} --split {split} "
         "--collection COLLECTION'" + (f", or name an existing one with --split: {others}" if others else "")
     )
+
+
+def _paths(run: Path, name: str) -> tuple[Path, Path]:
+    """Return the file of an evaluation, and that of one with a part of its scores."""
+    folder = run / "evaluation"
+    return folder / f"{require_name(name, 'the split')}.json", folder / f"{name}-part.json"

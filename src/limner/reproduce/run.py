@@ -137,7 +137,8 @@ def _train_and_evaluate(plan: RowPlan, job: ReproductionJob) -> None:
         command=job.command,
         on_progress=lambda stage, done, total: job.on_progress(f"{stage} {row.name}", done, total),
     )
-    runs = [*trainings, *_trained_translator(trainings.values(), job)]
+    back_translated_by, translators = _back_translation(trainings.values(), job)
+    runs = [*trainings, *translators]
     result = RowResult(
         table=job.table.name,
         row=row.name,
@@ -146,7 +147,7 @@ def _train_and_evaluate(plan: RowPlan, job: ReproductionJob) -> None:
         overrides=job.settings.overrides,
         pretraining=tuple(recipe.model_dump(mode="json") for recipe in plan.pretraining),
         initialised_from=initial_run(job.settings.init),
-        back_translated_by=_back_translated_by(trainings.values(), job),
+        back_translated_by=back_translated_by,
         corpus=None if row.corpus is None or job.corpus is None else job.corpus.record,
         features=tuple(spec.fingerprint for spec in model.config.features),
         run=str(best.run.relative_to(job.out)),
@@ -201,22 +202,13 @@ def _collection_of(training: TrainingRun, job: ReproductionJob) -> Collection:
     return back_translated(data, translator, job)
 
 
-def _back_translated_by(trainings: Iterable[TrainingRun], job: ReproductionJob) -> str | None:
-    """Name of the run that generated source sentences for one of the trainings, if one did."""
-    if not _is_back_translated(trainings, job):
-        return None
-    return DerivedCollection.load(job.out / FOLDER / RECORD).generated_by
-
-
-def _is_back_translated(trainings: Iterable[TrainingRun], job: ReproductionJob) -> bool:
-    """Whether one of the trainings needed generated source sentences that the collection lacks."""
-    return any(is_derived(training.recipe.data, job.collection) for training in trainings)
-
-
-def _trained_translator(trainings: Iterable[TrainingRun], job: ReproductionJob) -> list[Path]:
-    """The run of the opposite direction, if it was trained for one of the trainings."""
-    translator = translator_of(job) if _is_back_translated(trainings, job) else None
-    return [translator.run] if isinstance(translator, TrainingRun) else []
+def _back_translation(trainings: Iterable[TrainingRun], job: ReproductionJob) -> tuple[str | None, list[Path]]:
+    """Name of the run that generated source sentences for a training, if one did; and its folder, if trained here."""
+    if not any(is_derived(training.recipe.data, job.collection) for training in trainings):
+        return None, []
+    translator = translator_of(job)
+    trained = [translator.run] if isinstance(translator, TrainingRun) else []
+    return DerivedCollection.load(job.out / FOLDER / RECORD).generated_by, trained
 
 
 def _remaining_alternatives(plan: RowPlan, job: ReproductionJob) -> tuple[TrainingSequence, ...]:

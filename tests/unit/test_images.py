@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
+from PIL.PngImagePlugin import PngInfo
 
 from limner.data.examples import Item
 from limner.errors import MediaError, SettingsError
@@ -134,10 +135,41 @@ def test_exif_orientation_is_applied(tmp_path):
     assert colour_at(upright, 1, 7) == [0, 0, 0]
 
 
+def orientation_in(metadata, orientation):
+    """Options of Pillow that store an orientation in EXIF, in XMP, or in both, where EXIF is decisive."""
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    other = orientation if metadata == "xmp" else 9 - orientation
+    xmp = f'<rdf:Description xmlns:tiff="http://ns.adobe.com/tiff/1.0/" tiff:Orientation="{other}"/>'
+    png = PngInfo()
+    png.add_itxt("XML:com.adobe.xmp", xmp)
+    tags = {700: xmp.encode(), **({0x0112: orientation} if metadata == "both" else {})}
+    in_xmp = {} if metadata == "exif" else {"xmp": xmp.encode(), "pnginfo": png, "tiffinfo": tags}
+    return in_xmp if metadata == "xmp" else {"exif": exif, **in_xmp}
+
+
+@pytest.mark.parametrize("metadata", ["exif", "xmp", "both"])
+@pytest.mark.parametrize("name", ["a.jpg", "a.mpo", "a.png", "a.webp", "a.tif", "a.avif", "a.heic", "a.gif", "a.jp2"])
+def test_the_size_of_an_image_is_the_size_that_is_decoded(tmp_path, name, metadata):
+    pytest.importorskip("pillow_heif").register_heif_opener()
+    image = Image.radial_gradient("L").resize((24, 16)).convert("RGB")
+    turned = [(16, 24) if orientation > 4 else (24, 16) for orientation in range(1, 9)]
+    options = [orientation_in(metadata, orientation) for orientation in range(1, 9)]
+    if name == "a.tif":  # Pillow writes one of the two
+        options = [{key: value for key, value in one.items() if key != "xmp"} for one in options]
+    paths = [save(tmp_path, image, f"{number}{name}", **one) for number, one in enumerate(options)]
+    decoded = [open_image(path).size for path in paths]
+    assert [image_size(path) for path in paths] == decoded
+    assert decoded == turned or name in ("a.gif", "a.jp2", "a.heic", "a.avif")
+
+
 @pytest.mark.filterwarnings("ignore:Corrupt EXIF")
-def test_damaged_exif_data_is_ignored(tmp_path):
-    path = save(tmp_path, Image.new("RGB", (8, 8), RED), "a.jpg", exif=b"Exif\0\0II*\0\xff\xff\xff\x7fjunk")
-    assert open_image(path).size == (8, 8)
+@pytest.mark.parametrize("name", ["a.jpg", "a.png", "a.webp"])
+def test_damaged_exif_data_is_ignored(tmp_path, name):
+    path = save(tmp_path, Image.new("RGB", (8, 4), RED), name, exif=b"Exif\0\0II*\0\xff\xff\xff\x7fjunk")
+    assert open_image(path).size == image_size(path) == (8, 4)
+    path = save(tmp_path, Image.new("RGB", (8, 4), RED), name, exif=b"Exif\0\0no EXIF")
+    assert open_image(path).size == image_size(path) == (8, 4)
 
 
 def test_large_jpeg_is_decoded_small_but_not_too_small(tmp_path):

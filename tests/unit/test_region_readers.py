@@ -11,7 +11,6 @@ from limner.data.readers import ReaderOptions, import_collection, read_source
 from limner.data.readers.flickr30k_entities import parse_tagged_sentence
 from limner.data.summary import summarise
 from limner.errors import CollectionError
-from limner.media.image import image_size
 from limner.report.contact_sheet import contact_sheet
 
 TRAIN = ReaderOptions(split="train")
@@ -268,15 +267,6 @@ def test_the_contact_sheet_draws_boxes(entities, tmp_path):
     plain, boxes = (contact_sheet(collection, boxes=drawn).crop((28, 28, 268, 208)) for drawn in (False, True))
     assert plain.tobytes() != boxes.tobytes()
     assert plain.getpixel((120, 90)) == (255, 255, 255)
-
-
-def test_the_size_of_an_image_follows_its_orientation(tmp_path):
-    exif = Image.Exif()
-    exif[274] = 6
-    Image.new("RGB", (20, 10)).save(tmp_path / "turned.jpg", exif=exif)
-    draw(tmp_path / "upright.png", (20, 10))
-    assert image_size(tmp_path / "turned.jpg") == (10, 20)
-    assert image_size(tmp_path / "upright.png") == (20, 10)
 
 
 @pytest.mark.real

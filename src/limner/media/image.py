@@ -13,7 +13,8 @@ from typing import Any, BinaryIO
 import numpy as np
 import PIL
 from numpy.typing import NDArray
-from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
+from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL.ExifTags import Base
 
 from limner.errors import ImageTooLargeError, MediaError, MissingExtraError
 from limner.files import open_file
@@ -89,7 +90,7 @@ def open_image(source: ImageInput, *, min_side: int | None = None) -> Image.Imag
 
 
 def image_size(source: Path | str | bytes) -> tuple[int, int]:
-    """Width and height of an image in pixels after its EXIF orientation is applied; pixels are not decoded.
+    """Width and height in pixels of the image that `open_image` decodes; pixels are decoded only if EXIF is damaged.
 
     Args:
         source: a file, or its encoded bytes.
@@ -99,12 +100,13 @@ def image_size(source: Path | str | bytes) -> tuple[int, int]:
     """
     try:
         with _opened(source) as stream, Image.open(stream, formats=_formats()) as image:
-            sideways = image.getexif().get(ExifTags.Base.Orientation, 1) in (5, 6, 7, 8)
-            return (image.height, image.width) if sideways else image.size
+            tags = getattr(image, "tag_v2", None)  # of a TIFF, whose `size` Pillow may have turned already
+            width, height = image.size if tags is None else (tags[Base.ImageWidth], tags[Base.ImageLength])
+            return (height, width) if image.getexif().get(Base.Orientation) in (5, 6, 7, 8) else (width, height)
     except MediaError:
         raise
     except Exception:  # the decoders raise almost any exception for a damaged file
-        raise MediaError(_not_an_image(source, describe_input(source))) from None
+        return open_image(source).size
 
 
 def require_pixels(source: Path | str | bytes, most: int) -> None:

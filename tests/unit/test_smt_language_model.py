@@ -1,5 +1,6 @@
 """The language model: modified Kneser-Ney by hand and from the equations, and queries as KenLM answers them."""
 
+import gzip
 import math
 from collections import Counter
 
@@ -136,6 +137,52 @@ def test_the_order_of_a_file_is_the_stated_one(tmp_path):
     again = read_arpa(tmp_path / "lm.arpa", WORDS)
     assert again.order == 5
     assert again.score([A, B], again.table()) == pytest.approx(model.score([A, B], model.table()), abs=1e-4)
+
+
+def blanks_around_equals(text):
+    """Pad counts as SRILM does, and with tabs."""
+    return text.replace("ngram ", "ngram \t ").replace("=", "\t=   ")
+
+
+def comments_before_the_data(text):
+    """Add lines that look like the file itself before it begins."""
+    return f"ngram 1=7\n\\1-grams:\n-1\tx\n\n{text}"
+
+
+def infinite(text):
+    """Write impossible words as OpenGrm does, in place of -99."""
+    assert "\n-99\t<s>" in text
+    return text.replace("\n-99\t<s>", "\n-inf\t<s>")
+
+
+def without_zero_backoffs(text):
+    """Omit back-off weights of 0, as IRSTLM does."""
+    assert "\t0\n" in text
+    return text.replace("\t0\n", "\n")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        blanks_around_equals,
+        comments_before_the_data,
+        infinite,
+        without_zero_backoffs,
+        lambda text: text.replace("\n", " \t\r\n"),
+        lambda text: text.replace("\t", "  "),
+        lambda text: text.replace("\n", "\n\n"),
+        lambda text: f"\ufeff{text}",
+        lambda text: gzip.compress(text.encode()),
+    ],
+)
+def test_files_of_other_programs_are_the_same_model(sentences, tmp_path, change):
+    model = estimate(sentences, 3, 9)
+    write_arpa(model, WORDS, tmp_path / "lm.arpa")
+    changed = change((tmp_path / "lm.arpa").read_text())
+    (tmp_path / "other.arpa").write_bytes(changed if isinstance(changed, bytes) else changed.encode())
+    same, other = (read_arpa(tmp_path / name, WORDS) for name in ("lm.arpa", "other.arpa"))
+    assert other.order == 3 and len(other.firsts) == len(same.firsts)
+    assert np.array_equal(other.log_probs, same.log_probs) and np.array_equal(other.log_backoffs, same.log_backoffs)
 
 
 def test_no_context_is_left_without_probability_for_other_words():

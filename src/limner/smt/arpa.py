@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
 import re
+import zlib
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -15,12 +17,13 @@ from limner.smt.language_model import IMPOSSIBLE, LanguageModel
 from limner.text.vocab import SPECIAL_TOKEN_STRINGS, SPECIAL_TOKENS
 
 LN10 = float(np.log(10))
+_GZIP = b"\x1f\x8b"
 BLANKS = " \t\r"
 """Characters between the fields of a line; words can have other kinds of spaces."""
 _BETWEEN, _HEADER, _COUNT = (
     re.compile(f"[{BLANKS}]+"),
     re.compile(r"\\(\d{1,9})-grams:"),
-    re.compile(r"ngram (\d{1,9}) *= *(\d{1,18})"),
+    re.compile(rf"ngram[{BLANKS}]+(\d{{1,9}})[{BLANKS}]*=[{BLANKS}]*(\d{{1,18}})"),
 )
 
 
@@ -44,7 +47,10 @@ def write_arpa(model: LanguageModel, entries: Sequence[str], path: Path) -> None
 
 
 def read_arpa(path: Path, entries: Sequence[str]) -> LanguageModel:
-    """Read a model; n-grams with words that are not in the vocabulary `entries` are left out.
+    r"""Read a model, plain or gzip; n-grams with words that are not in the vocabulary `entries` are left out.
+
+    Fields are separated by any number of spaces and tabs, and lines before `\data\` are comments. A log-probability of
+    minus infinity is -99, as SRILM writes it.
 
     Raises:
         RunError: the file is no ARPA file, is damaged, or lacks a word of the vocabulary and <unk> as well, or an
@@ -93,14 +99,17 @@ def _ngrams(path: Path, stated: Counter[int]) -> Iterator[tuple[int, float, list
         RunError: the file cannot be read, a line is not that of an n-gram, or n-grams are missing.
     """
     try:
-        text = read_bytes(path).decode()
-    except (OSError, UnicodeDecodeError) as error:
+        data = read_bytes(path)
+        text = (gzip.decompress(data) if data.startswith(_GZIP) else data).decode("utf-8-sig")
+    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
         raise RunError(f"{path}: cannot be read as text ({system_reason(error)}); name an ARPA file") from None
-    order, ended = 0, False
+    order, begun, ended = 0, False, False
     found: Counter[int] = Counter()
     for number, line in enumerate(text.split("\n"), 1):
         line = line.strip(BLANKS)
-        if header := _HEADER.fullmatch(line):
+        if not begun:
+            begun = line == "\\data\\"
+        elif header := _HEADER.fullmatch(line):
             order += 1
             if int(header[1]) != order:
                 raise RunError(f"{path}:{number}: expected the {order}-grams, found '{line}'; copy the file again")
@@ -113,7 +122,9 @@ def _ngrams(path: Path, stated: Counter[int]) -> Iterator[tuple[int, float, list
             found[order] += 1
             yield order, *_ngram(line, order, f"{path}:{number}")
     if order == 0:
-        raise RunError(f"{path}: expected an ARPA file, found no section of n-grams; name another file")
+        raise RunError(
+            f"{path}: expected an ARPA file, found no section of n-grams after '\\data\\'; name another file"
+        )
     if not ended or found != stated:
         raise RunError(
             f"{path}: expected {_counts(stated)} and then '\\end\\', found {_counts(found)}; the file is not complete: "
@@ -126,7 +137,7 @@ def _ngram(line: str, order: int, where: str) -> tuple[float, list[str], float]:
     fields = [field for field in _BETWEEN.split(line) if field]
     try:
         words, rest = fields[1 : order + 1], fields[order + 1 :]
-        values = [float(value) for value in (fields[0], *rest)]
+        values = [-99.0 if (number := float(value)) == -np.inf else number for value in (fields[0], *rest)]
     except ValueError:
         values, words = [], []
     if len(words) != order or not 1 <= len(values) <= 2 or not np.isfinite(values).all() or values[0] > 0:

@@ -79,7 +79,7 @@ def table(kind, name, *cases):
         ),
         ('{"id":["1"],"split":"train","image":"photos/0.jpg","lang":"en","text":"x"}\n', "t.jsonl:1", "id"),
         ('{"id":"1","split":"train","image":{"a":1},"lang":"en","text":"x"}\n', "t.jsonl:1", "image"),
-        ('{"id":"1","split":"train","image":"photos/0.jpg","lang":"en","text":NaN}\n', "t.jsonl:1", "text"),
+        ('{"id":"1","split":"train","image":"photos/0.jpg","lang":"en","text":-Infinity}\n', "t.jsonl:1", "text"),
         (nested("[", "]") + "\n", "t.jsonl:1", "64"),
         (nested('{"a":', "}", 5000).replace(":}", ":1}") + "\n", "t.jsonl:1", "64"),
         ("9" * 5000 + "\n", "t.jsonl:1"),

@@ -509,7 +509,7 @@ def test_a_table_separated_by_semicolons(tmp_path):
         ('{"id": "1"}', r"t\.jsonl:2: expected text and label .*, or image, lang and text .*; found id; without"),
         ("[1]", r"t\.jsonl:2: expected an object"),
         ("{", r"t\.jsonl:2: not valid JSON"),
-        ('{"id":"2","split":"x","image":"","lang":"en","text":["a"]}', r"t\.jsonl:2: 'text' is \['a'\]"),
+        ('{"id":"2","split":"x","image":"","lang":"en","text":[["a"]]}', r"t\.jsonl:2: 'text' is a list of lists"),
     ],
 )
 def test_invalid_jsonl_files_are_refused(tmp_path, line, message):

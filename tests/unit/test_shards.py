@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from limner.data.collection import Collection
-from limner.data.readers import ReaderOptions, import_collection
+from limner.data.readers import ReaderOptions, import_collection, read_source
 from limner.errors import CollectionError
 
 
@@ -49,6 +49,51 @@ def test_shards_of_img2dataset(tmp_path):
     assert report.skipped == {"images that cannot be read": 1, "samples without an image": 1}
     again, _ = import_("webdataset", tmp_path, tmp_path / "c", split="auto")
     assert again.changes == (0, 0, 2)
+
+
+@pytest.mark.parametrize(
+    ("names", "expected", "skipped", "noted"),
+    [
+        # Dots in the name of a sample.
+        ("cow.2019.05.jpg cow.2019.05.txt", {"cow.2019.05": 1}, 0, 0),
+        ("cow.a.jpg cow.a.txt cow.b.jpg cow.b.txt cow.jpg cow.txt", {"cow.a": 1, "cow.b": 1, "cow": 1}, 0, 0),
+        ("v1.0/cow.jpg v1.0/cow.txt", {"v1.0/cow": 1}, 0, 0),
+        ("cow.a.jpg cow.a.json", {"cow.a": 1}, 0, 0),
+        ("cow.a.jpg", {"cow.a": 0}, 0, 0),
+        # Dots in the extension, as WebDataset reads them.
+        ("cow.image.png cow.caption.txt", {"cow": 1}, 0, 0),
+        ("cow.rgb.jpg cow.txt", {"cow": 1}, 0, 0),
+        ("cow.jpg cow.mask.png cow.txt", {"cow": 1}, 0, 1),
+        ("cow.jpg cow.ocr.txt cow.txt", {"cow": 1}, 0, 1),
+        ("cow.jpg cow.boxes.json", {"cow": 0}, 0, 1),
+        ("cow.left.jpg cow.right.jpg cow.txt", {}, 2, 0),
+        ("cow.a.jpg cow.a.txt cow.b.jpg", {"cow.a": 1}, 1, 0),
+        # Letters, folders and members of other kinds.
+        ("./cow.JPG ./cow.TXT", {"cow": 1}, 0, 0),
+        ("a/cow.jpg a/cow.txt b/cow.jpg b/cow.txt", {"a/cow": 1, "b/cow": 1}, 0, 0),
+        ("cow.gif cow.txt", {"cow": 1}, 0, 0),
+        ("cow.jpg cow.png cow.txt cow.cls cow.npy README", {"cow": 1}, 0, 4),
+        ("._cow.jpg cow.jpg .cow.txt __MACOSX/._cow.txt", {"cow": 0}, 0, 3),
+        ("cow.txt hen.mp3 hen.txt", {}, 2, 1),
+        ("cow.jpg hen.jpg cow.txt hen.txt", {"cow": 0, "hen": 0}, 2, 0),
+    ],
+)
+def test_names_of_members(tmp_path, names, expected, skipped, noted):
+    data = {"txt": b"a cow", "json": b'{"caption": "a cow"}'}
+    members = [(name, data.get(name.lower().rpartition(".")[2], jpeg())) for name in names.split()]
+    members = [(name, b"[[1, 2]]" if "boxes" in name else value) for name, value in members]
+    path = shard(tmp_path / "s.tar", [*members, ("ok.jpg", jpeg())])
+    reading = read_source("webdataset", path)
+    assert {item.id: len(item.sentences) for item in reading.items} == {**expected, "ok": 0}
+    assert sum(reading.skipped.values()) == skipped
+    assert sum(count for reason, count in reading.tally.noted.items() if "not read" in reason) == noted
+
+
+@pytest.mark.parametrize("names", ["cow.jpg cow.jpg", "cow.jpg hen.jpg cow.jpg", "cow.a.jpg cow.a.JPG"])
+def test_a_sample_that_occurs_twice_is_refused(tmp_path, names):
+    path = shard(tmp_path / "s.tar", [(name, jpeg()) for name in names.split()])
+    with pytest.raises(CollectionError, match=r"s\.tar:cow\S*: .*occurs twice in the shard"):
+        import_("webdataset", path, tmp_path / "c")
 
 
 def link(name, kind):

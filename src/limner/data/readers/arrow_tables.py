@@ -9,8 +9,10 @@ from typing import Any
 
 from limner.data.readers.corpus_files import SPLIT_ALIASES, ReaderOptions, assign_split, find_files
 from limner.data.readers.item_builder import ItemBuilder, SourceLocation
+from limner.data.readers.values import is_missing, name_in, sentences_in
 from limner.errors import CollectionError, MediaError
 from limner.files import is_file, require_regular
+from limner.files.structured import StructureError, parse_json
 from limner.media.image import image_size
 from limner.storage.lance_tables import damage_as
 
@@ -25,11 +27,12 @@ def read_parquet(source: Path, options: ReaderOptions, builder: ItemBuilder) -> 
     """Read Parquet files, a folder of them or one.
 
     Columns: `id` or `key`; `image`, a path or bytes, or a struct with both as Hugging Face writes it; `text`,
-    `caption`, `sentences` or `captions`, one text or a list; `split`, `lang` and `label`. Bytes of images are written
-    into the folder `images` of the collection; paths are relative to `options.images` or the folder of the file.
+    `caption`, `sentences` or `captions`, as `sentences_in` reads them; `split`, `lang` and `label`, as `name_in` reads
+    them, or numbers of the names of a `ClassLabel`. Bytes of images are written into the folder `images` of the
+    collection; paths are relative to `options.images` or the folder of the file.
 
     Raises:
-        CollectionError: a file is damaged, or lacks these columns.
+        CollectionError: a file is damaged, lacks these columns, or a value is none that these functions read.
     """
     import pyarrow.parquet as parquet
 
@@ -39,7 +42,8 @@ def read_parquet(source: Path, options: ReaderOptions, builder: ItemBuilder) -> 
             file = parquet.ParquetFile(path)
             names = [name for name in file.schema_arrow.names if name in _COLUMNS]
             batches = file.iter_batches(batch_size=BATCH_ROWS, columns=names)
-            _add_rows(path, _rows(batches), options, builder, options.images or path.parent)
+            rows = _rows(batches, _class_names(file.schema_arrow))
+            _add_rows(path, rows, options, builder, options.images or path.parent)
 
 
 def read_datasets(source: Path, options: ReaderOptions, builder: ItemBuilder) -> None:
@@ -61,8 +65,8 @@ def read_datasets(source: Path, options: ReaderOptions, builder: ItemBuilder) ->
         parts = dict(loaded) if isinstance(loaded, dict) else {"": loaded}
         for split, part in parts.items():
             batches = part.with_format("arrow").iter(batch_size=BATCH_ROWS)
-            rows = ({"split": _split(split), **row} if split else row for row in _rows(batches))
-            _add_rows(source / split, rows, options, builder, options.images or source)
+            rows = _rows(batches, _class_names(part.features.arrow_schema))
+            _add_rows(source / split, rows, options, builder, options.images or source, _split(split))
 
 
 def _damaged(path: Path, reason: str) -> CollectionError:
@@ -76,54 +80,86 @@ def _split(name: str) -> str:
     return SPLIT_ALIASES.get(name, {"validation": "val"}.get(name, name))
 
 
-def _rows(batches: Iterable[Any]) -> Iterator[dict[str, Any]]:
+def _class_names(schema: Any) -> dict[str, list[str]]:  # noqa: ANN401
+    """Names of the classes of each column of type `ClassLabel`, which `datasets` stores beside the schema."""
+    stored = (schema.metadata or {}).get(b"huggingface", b"{}")
+    try:
+        features = parse_json(stored).get("info", {}).get("features", {})
+        return {name: list(features[name]["names"]) for name in features if features[name]["_type"] == "ClassLabel"}
+    except (StructureError, AttributeError, KeyError, TypeError):  # written by another program
+        return {}
+
+
+def _rows(batches: Iterable[Any], class_names: dict[str, list[str]]) -> Iterator[dict[str, Any]]:
     for batch in batches:
-        for row in batch.to_pylist():
-            yield {name: value for name, value in row.items() if name in _COLUMNS}
+        columns = {name: batch.column(name) for name in batch.schema.names if name in _COLUMNS}
+        for number in range(batch.num_rows):
+            row = {name: _cell(column[number]) for name, column in columns.items()}
+            for name, names in class_names.items():
+                if isinstance(value := row.get(name), int):  # -1: without a class
+                    row[name] = None if value == -1 else names[value] if 0 <= value < len(names) else value
+            yield row
+
+
+def _cell(scalar: Any) -> Any:  # noqa: ANN401
+    try:
+        return scalar.as_py(maps_as_pydicts="strict")
+    except UnicodeDecodeError:  # bytes that the writer of the file declared to be a text: refused as such
+        return b"\xff"
 
 
 def _add_rows(
-    path: Path, rows: Iterable[dict[str, Any]], options: ReaderOptions, builder: ItemBuilder, folder: Path
+    path: Path,
+    rows: Iterable[dict[str, Any]],
+    options: ReaderOptions,
+    builder: ItemBuilder,
+    folder: Path,
+    default_split: str = "",
 ) -> None:
     for number, row in enumerate(rows):
         location = SourceLocation(path, f"row {number:,}")
-        texts, image = _first(row, TEXTS), _first(row, IMAGES)
-        if texts is None and image is None:
+        (text_column, texts), (_, image) = _first(row, TEXTS), _first(row, IMAGES)
+        if not row.keys() & {*IMAGES, *TEXTS}:
             raise CollectionError(
                 f"{location}: expected a column {', '.join((*IMAGES, *TEXTS[:-1]))} or {TEXTS[-1]}, found "
                 f"{', '.join(row) or 'none of them'}; rename the columns"
             )
-        id = str(_first(row, IDS) or f"{path.stem}-{number:09d}")
-        split = str(row.get("split") or "") or assign_split(id, options)
+        names = {column: name_in(row.get(column), column, location) for column in (*IDS, "split", "lang", "label")}
+        id = next((names[column] for column in IDS if names[column]), f"{path.stem}-{number:09d}")
+        if texts is None and image is None:
+            builder.skip("rows without an image and a text", id, location)
+            continue
+        split = names["split"] or default_split or assign_split(id, options)
         try:
-            stored = None if image is None else _image(image, f"{path.stem}/{number:09d}", folder, builder)
+            stored = _image(image, f"{path.stem}/{number:09d}", folder, location, builder)
         except MediaError as error:
             builder.skip("images that cannot be read", str(error), location)
             continue
-        label = row.get("label")
-        builder.add_item(id, location, split=split, image=stored, label=None if label is None else str(label))
-        lang = str(row.get("lang") or options.lang or "en")
-        for group, text in enumerate(texts if isinstance(texts, list) else [texts] if texts else []):
-            builder.add_sentence(id, location, lang, str(text), group)
+        sentences = sentences_in(texts, text_column, location)
+        builder.add_item(id, location, split=split, image=stored, label=names["label"] or None)
+        builder.add_sentences(id, location, names["lang"] or options.lang or "en", sentences)
 
 
-def _first(row: dict[str, Any], names: tuple[str, ...]) -> Any:  # noqa: ANN401
-    return next((row[name] for name in names if row.get(name) is not None), None)
+def _first(row: dict[str, Any], columns: tuple[str, ...]) -> tuple[str, Any]:
+    """Return the first of some columns that is not null in a row, and its value."""
+    return next(((name, row[name]) for name in columns if not is_missing(row.get(name))), ("", None))
 
 
-def _image(value: Any, name: str, folder: Path, builder: ItemBuilder) -> str:  # noqa: ANN401
-    """Return the path of an image, whose bytes are written into the collection if the row has them.
+def _image(value: Any, name: str, folder: Path, location: SourceLocation, builder: ItemBuilder) -> str | None:  # noqa: ANN401
+    """Return the path of an image, whose bytes are written into the collection if the row has them; None without one.
 
     Raises:
         MediaError: it is missing, or no image.
     """
-    data = value.get("bytes") if isinstance(value, dict) else value if isinstance(value, bytes) else None
-    if data is not None:
+    data, path_value = (value.get("bytes"), value.get("path")) if isinstance(value, dict) else (value, value)
+    if isinstance(data, bytes):
         image_size(data)
         file = f"images/{name}.{_SUFFIXES.get(data[:2], 'jpg')}"
         builder.write_file(file, data)
         return file
-    path = folder / str(value.get("path") if isinstance(value, dict) else value)
+    if not (file := name_in(path_value, "image", location)):
+        return None
+    path = folder / file
     if not is_file(path):
         raise MediaError(f"{path}: no such file")
     return str(path)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from limner.data.readers.corpus_files import (
     require_field,
 )
 from limner.data.readers.item_builder import ItemBuilder, SourceLocation
+from limner.data.readers.values import sentences_in
 from limner.errors import CollectionError
 
 CAPTION_FILES = ("annotations/captions_*.json", "captions_*.json")
@@ -59,12 +59,14 @@ def read_coco(source: Path, options: ReaderOptions, builder: ItemBuilder) -> Non
                 builder.add_item(key, location, split=split, image=path_of_image)
             else:
                 builder.skip("images that are missing", name, location)
-        groups: Counter[str] = Counter()
         captions: dict[int | str, tuple[int, str]] = {}  # image and text by id
         for number, annotation in enumerate(require_field(contents, "annotations", list, SourceLocation(path))):
             location = SourceLocation(path, f"annotations[{number}]")
             image_id = require_field(annotation, "image_id", int, location)
-            text = require_field(annotation, "caption", str, location)
+            if not isinstance(annotation, dict) or "caption" not in annotation:
+                raise CollectionError(f"{location}: 'caption' is missing; expected a text")
+            texts = sentences_in(annotation["caption"], "caption", location)
+            text = " ".join(texts)
             key_of_image = keys.get(image_id)
             if annotation.get("id") is not None and _is_repeated(
                 annotation["id"], (image_id, text), captions, location
@@ -73,8 +75,7 @@ def read_coco(source: Path, options: ReaderOptions, builder: ItemBuilder) -> Non
             elif key_of_image is None:
                 builder.skip("captions of images that the file does not list", str(annotation["image_id"]), location)
             elif key_of_image in builder:
-                builder.add_sentence(key_of_image, location, options.lang or "en", text, groups[key_of_image])
-                groups[key_of_image] += 1
+                builder.add_sentences(key_of_image, location, options.lang or "en", texts)
             else:
                 builder.skip("sentences whose image is missing", key_of_image, location)
 
@@ -125,6 +126,5 @@ def read_karpathy(source: Path, options: ReaderOptions, builder: ItemBuilder) ->
                 builder.skip("images that are missing", name, location)
                 continue
             builder.add_item(key, location, split=SPLIT_NAMES.get(split, split), image=path_of_image)
-            for group, sentence in enumerate(sentences):
-                text = require_field(sentence, "raw", str, location)
-                builder.add_sentence(key, location, options.lang or "en", text, group)
+            texts = sentences_in(sentences, "sentences", location)
+            builder.add_sentences(key, location, options.lang or "en", texts)

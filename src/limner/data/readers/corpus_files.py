@@ -91,8 +91,13 @@ def read_text(path: Path) -> str:
 
 
 def read_lines(path: Path) -> list[str]:
-    """Read the lines of a text file; only line feeds separate lines, because sentences contain other separators."""
-    return [line.rstrip("\r") for line in read_text(path).removesuffix("\n").split("\n")]
+    """Read the lines of a text file; see `split_lines`."""
+    return split_lines(read_text(path))
+
+
+def split_lines(text: str) -> list[str]:
+    """Lines of a text; only line feeds separate lines, because sentences contain other separators."""
+    return [line.rstrip("\r") for line in text.removesuffix("\n").split("\n")]
 
 
 def open_lines(path: Path, newline: str = "\n") -> Generator[str, None, None]:

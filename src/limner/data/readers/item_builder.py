@@ -56,6 +56,7 @@ class _Draft(NamedTuple):
     label: str | None
     sentences: dict[Sentence, None]
     regions: dict[tuple[tuple[float, ...], str, str], Region]
+    next_groups: Counter[str]  # by language
 
 
 class ItemBuilder:
@@ -128,7 +129,7 @@ class ItemBuilder:
             if self._sink is not None and self._bytes >= self._budget:
                 self._pass_on(self._sink)
             self._bytes += _ITEM_BYTES
-            self._drafts[id] = _Draft(location, split, path, label, {}, {})
+            self._drafts[id] = _Draft(location, split, path, label, {}, {}, Counter())
             return
         for name, before, value in (
             ("split", known.split, split),
@@ -157,6 +158,8 @@ class ItemBuilder:
         Raises:
             CollectionError: the language is empty.
         """
+        next_groups = self._drafts[id].next_groups
+        next_groups[lang] = max(next_groups[lang], group + 1)
         stripped = text.strip()
         if len(lines := stripped.splitlines()) > 1:
             stripped = " ".join(line.strip() for line in lines)
@@ -171,6 +174,11 @@ class ItemBuilder:
                 self.tally.note("sentences that repeat another one of their item and group", f"{id}: {stripped}")
             sentences[sentence] = None
             self._bytes += _SENTENCE_BYTES + 2 * len(stripped)
+
+    def add_sentences(self, id: str, location: SourceLocation, lang: str, texts: Iterable[str]) -> None:
+        """Add sentences to an item that was added before; each has the next free group of the item in its language."""
+        for group, text in enumerate(texts, start=self._drafts[id].next_groups[lang]):
+            self.add_sentence(id, location, lang, text, group)
 
     def add_region(self, id: str, region: Region) -> None:
         """Add a region to an item that was added before; the types of equal regions are united."""

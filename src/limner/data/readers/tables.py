@@ -9,10 +9,12 @@ from collections.abc import Iterable, Iterator
 from contextlib import closing
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 from limner.bounds import Group, bounds_of
 from limner.data.readers.corpus_files import ReaderOptions, assign_split, open_lines, parse_json_line
 from limner.data.readers.item_builder import ItemBuilder, SourceLocation
+from limner.data.readers.values import name_in, sentences_in
 from limner.errors import CollectionError
 from limner.files import is_file
 
@@ -21,9 +23,11 @@ logger = logging.getLogger(__name__)
 REQUIRED = ("image", "lang", "text")
 REQUIRED_WITH_LABEL = ("text", "label")
 """Required columns of a table of labelled texts."""
+NAMES = ("id", "split", "image", "lang", "group", "label")
+"""Columns with a name or a number, read by `name_in`."""
 COLUMNS = ("id", "split", *REQUIRED, "group", "label")
 
-Row = tuple[SourceLocation, dict[str, str]]
+Row = tuple[SourceLocation, dict[str, Any]]
 
 
 def read_csv(source: Path, options: ReaderOptions, builder: ItemBuilder) -> None:
@@ -79,6 +83,8 @@ def _read_csv_lines(source: Path, lines: Iterator[str], options: ReaderOptions, 
 def read_jsonl(source: Path, options: ReaderOptions, builder: ItemBuilder) -> None:
     """Read a file with one JSON object per line, with the columns of `read_csv` as keys; `null` is an empty value.
 
+    A `text` holds sentences as `sentences_in` reads them.
+
     Args:
         source: file.
         options: see `read_csv`.
@@ -104,15 +110,12 @@ def _delimiter(source: Path, header: str) -> str:
     return ";" if ";" in header and "," not in header else ","
 
 
-def _parse_object(line: str, location: SourceLocation, options: ReaderOptions) -> dict[str, str]:
+def _parse_object(line: str, location: SourceLocation, options: ReaderOptions) -> dict[str, Any]:
     values = parse_json_line(line, location)
     if not isinstance(values, dict):
         raise CollectionError(f"{location}: expected an object with the keys {', '.join(REQUIRED)}")
     _check_columns(values, location, options)
-    for key in COLUMNS:
-        if not isinstance(values.get(key), str | int | None):
-            raise CollectionError(f"{location}: '{key}' is {values[key]!r}; expected a string")
-    return {key: "" if value is None else str(value) for key, value in values.items()}
+    return values
 
 
 def _check_columns(names: Iterable[str], location: SourceLocation, options: ReaderOptions) -> None:
@@ -138,7 +141,6 @@ def _check_columns(names: Iterable[str], location: SourceLocation, options: Read
 
 
 def _add_rows(rows: Iterable[Row], folder: Path, options: ReaderOptions, builder: ItemBuilder) -> None:
-    counts: Counter[tuple[str, str]] = Counter()
     missing: set[str] = set()
     unknown: set[str] = set()
     passed = builder.passed
@@ -147,31 +149,34 @@ def _add_rows(rows: Iterable[Row], folder: Path, options: ReaderOptions, builder
         if passed != builder.passed:
             passed = builder.passed
             missing.clear()
-            counts = Counter({key: count for key, count in counts.items() if builder.holds(key[0])})
         labelled = "image" not in row
-        name, text = row.get("image", "").strip(), row["text"]
-        lang = row.get("lang", "").strip() or options.lang or ("en" if labelled else "")
-        id = row.get("id", "").strip() or (Path(name).with_suffix("").as_posix() if name else "")
+        names = {column: name_in(row.get(column), column, location) for column in NAMES}
+        name, group = names["image"], names["group"]
+        text = row["text"]
+        texts = [] if isinstance(text, str) and not text.strip() else sentences_in(text, "text", location)
+        lang = names["lang"] or options.lang or ("en" if labelled else "")
+        id = names["id"] or (Path(name).with_suffix("").as_posix() if name else "")
         id = id or (f"row-{number:05d}" if labelled else "")
-        split = row.get("split", "").strip() or (assign_split(id, options) if options.split or labelled else "")
+        split = names["split"] or (assign_split(id, options) if options.split or labelled else "")
         image = folder / name if name else None
         if image and id not in builder and (id in missing or not is_file(image)):
             if id not in missing:
                 builder.skip("images that are missing", str(image), location)
             missing.add(id)
-            builder.skip("sentences whose image is missing", str(image), location)
+            for _ in texts:
+                builder.skip("sentences whose image is missing", str(image), location)
             continue
-        builder.add_item(id, location, split=split, image=image, label=row.get("label", "").strip() or None)
-        if text.strip():
-            builder.add_sentence(id, location, lang, text, _group(row, location, counts[id, lang]))
-            counts[id, lang] += 1
+        builder.add_item(id, location, split=split, image=image, label=names["label"] or None)
+        if not group:
+            builder.add_sentences(id, location, lang, texts)
+        for sentence in texts if group else []:
+            builder.add_sentence(id, location, lang, sentence, _group(group, location))
     if unknown:
         logger.warning("ignored columns: %s", ", ".join(sorted(unknown)))
 
 
-def _group(row: dict[str, str], location: SourceLocation, default: int) -> int:
-    text = row.get("group", "").strip()
+def _group(text: str, location: SourceLocation) -> int:
     try:
-        return int(bounds_of(Group).parse(text)) if text else default
+        return int(bounds_of(Group).parse(text))
     except ValueError as error:
         raise CollectionError(f"{location}: group: {error}") from None

@@ -17,6 +17,7 @@ from limner.data.readers.corpus_files import (
     require_field,
 )
 from limner.data.readers.item_builder import ItemBuilder, SourceLocation
+from limner.data.readers.values import sentences_in
 from limner.errors import CollectionError, MediaError
 from limner.files import is_file
 from limner.media.image import image_size
@@ -81,7 +82,7 @@ def _add_image(
     for number, region in enumerate(require_field(entry, "regions", list, location)):
         where = SourceLocation(location.path, f"{location.position}.regions[{number}]")
         left, top, width, height = (require_number(region, name, where) for name in ("x", "y", "width", "height"))
-        text = " ".join(require_field(region, "phrase", str, where).split())
+        text = " ".join(" ".join(sentences_in(region.get("phrase"), "phrase", where)).split())
         name = f"{key}: {text}"
         if not text:
             builder.skip("regions without a description", name, where)

@@ -3,29 +3,41 @@
 from __future__ import annotations
 
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import groupby
 from pathlib import Path, PurePosixPath
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from limner.data.readers.corpus_files import ReaderOptions, assign_split, find_files
+from limner.data.readers.corpus_files import ReaderOptions, assign_split, find_files, split_lines
 from limner.data.readers.item_builder import ItemBuilder, SourceLocation
+from limner.data.readers.values import is_missing, sentences_in
 from limner.errors import CollectionError, MediaError, system_reason
 from limner.files import decode_utf8, open_file
 from limner.files.structured import StructureError, parse_json
-from limner.media.image import image_size
+from limner.media.image import IMAGE_SUFFIXES, image_size
 from limner.storage.names import require_name
 
 IMAGES = ("jpg", "jpeg", "png", "webp")
-"""Suffixes of images in shards."""
+"""Extensions of images in shards, in the order of preference; those of `IMAGE_SUFFIXES` follow."""
+TEXTS = ("txt", "json")
+"""Extensions of captions, in the order of preference."""
 MAX_IMAGE_BYTES, MAX_TEXT_BYTES = 64 << 20, 1 << 20
 """Largest members of a shard that are read."""
 CAPTIONS = ("caption", "text", "captions", "sentences")
 """Keys of a JSON member, as img2dataset writes it, that hold a sentence or a list of sentences."""
 
+OTHER_MEMBERS = "members of other kinds, and further members of a sample, which are not read"
+
 
 class _Member(NamedTuple):
-    sample: str
+    """File in a shard: `key.extension` by the convention of WebDataset, where `photo.v1.jpg` has the key `photo`."""
+
+    key: str
+    """Path up to the first dot of the name."""
+    stem: str
+    """Path up to the last dot of the name."""
     suffix: str
+    """Lower-case letters after the last dot."""
     data: bytes
     location: SourceLocation
 
@@ -34,7 +46,9 @@ def read_webdataset(source: Path, options: ReaderOptions, builder: ItemBuilder) 
     """Read shards, a folder of them or one; images are written into the folder `images` of the collection.
 
     The item id is the name of the sample. Its sentences are the lines of the member `txt`, or the captions of the
-    member `json`. Members of a sample follow each other, as in every WebDataset.
+    member `json`, as `sentences_in` reads them. Members of a sample follow each other, as in every WebDataset. Of names
+    with several dots, an image and a text that differ after the last dot only are a sample; so are the only image and
+    the only text of a key.
 
     Args:
         source: folder of `*.tar`, or one such file.
@@ -42,44 +56,88 @@ def read_webdataset(source: Path, options: ReaderOptions, builder: ItemBuilder) 
         builder: receives the items in the order of the shards.
 
     Raises:
-        CollectionError: a shard is damaged, or has a member that is no file of the shard: a link, a device, or a path
-            that leaves the folder; a member is too large.
+        CollectionError: a shard is damaged, has a sample twice, or a member that is no file of the shard: a link, a
+            device, or a path that leaves the folder; a member is too large.
     """
     for shard in find_files(source, ["*.tar"], "WebDataset shards"):
-        sample: dict[str, _Member] = {}
-        for member in _members(shard):
-            if sample and member.sample != next(iter(sample.values())).sample:
-                _add_sample(shard, sample, options, builder)
-                sample = {}
-            sample[member.suffix] = member
-        if sample:
-            _add_sample(shard, sample, options, builder)
+        for key, members in groupby(_members(shard, builder), key=lambda member: member.key):
+            _add_key(shard, key, members, options, builder)
 
 
-def _members(shard: Path) -> Iterator[_Member]:
-    """Read the members that a sample can have; others are passed over."""
+def _members(shard: Path, builder: ItemBuilder) -> Iterator[_Member]:
+    """Read the members that a sample can have; others are noted."""
     try:
         with open_file(shard) as file, tarfile.open(fileobj=file, mode="r|") as archive:
             for entry in archive:
                 location = SourceLocation(shard, entry.name)
                 if entry.isdir():
                     continue
-                path = _require_safe(entry, location)
-                name, _, suffix = path.name.partition(".")
-                limit = MAX_IMAGE_BYTES if (suffix := suffix.lower()) in IMAGES else MAX_TEXT_BYTES
-                if suffix not in (*IMAGES, "txt", "json"):
+                if any(part.startswith(".") and part != ".." for part in PurePosixPath(entry.name).parts):
+                    builder.tally.note("hidden members, which are not read", str(location))
                     continue
+                path = _require_safe(entry, location)
+                suffix = path.suffix.lower()
+                if suffix not in IMAGE_SUFFIXES and suffix[1:] not in TEXTS:
+                    builder.tally.note(OTHER_MEMBERS, str(location))
+                    continue
+                limit = MAX_TEXT_BYTES if suffix[1:] in TEXTS else MAX_IMAGE_BYTES
                 if entry.size > limit:
                     raise CollectionError(
                         f"{location}: has {entry.size:,} bytes; expected at most {limit:,}: remove it from the shard"
                     )
                 stream = archive.extractfile(entry)
                 data = b"" if stream is None else stream.read(limit)
-                yield _Member((path.parent / name).as_posix(), suffix, data, location)
+                key, stem = (str(path.parent / name) for name in (path.name.partition(".")[0], path.stem))
+                yield _Member(key, stem, suffix[1:], data, location)
     except (OSError, tarfile.TarError, EOFError) as error:
         raise CollectionError(
             f"{shard}: damaged or no tar file ({system_reason(error)}); download the shard again"
         ) from None
+
+
+def _add_key(shard: Path, key: str, members: Iterable[_Member], options: ReaderOptions, builder: ItemBuilder) -> None:
+    """Add the samples of a key: the one that has its name, or those whose names have further dots."""
+    images: list[_Member] = []
+    texts: list[_Member] = []
+    complete = False
+    for stem, group in groupby(members, key=lambda member: member.stem):
+        image, text = _image_and_text(list(group), builder)
+        if image and text and stem != key and (text.suffix == "txt" or _caption_of(text)):
+            complete = True
+            _add_sample(shard, stem, image, text, options, builder)
+            continue
+        texts += [text] if text else []
+        if image:  # of several images, none is read unless it has the name of the key
+            images.append(image if stem == key or not images else image._replace(data=b""))
+    image = next((image for image in images if image.stem == key), None)
+    text = next((text for text in texts if text.stem == key), None)
+    if image is None and len(images) == 1 and not complete:
+        image, text = images[0], text or (texts[0] if len(texts) == 1 and texts[0].suffix == "txt" else None)
+    if image is None:
+        reason = "images of samples with several images" if images else "samples without an image"
+        for member in images or texts:
+            builder.skip(reason, member.stem, member.location)
+        return
+    _add_sample(shard, key if text else image.stem, image, text, options, builder)
+    for member in (*images, *texts):
+        if member not in (image, text):
+            builder.tally.note(OTHER_MEMBERS, str(member.location))
+
+
+def _image_and_text(members: list[_Member], builder: ItemBuilder) -> tuple[_Member | None, _Member | None]:
+    """Return the preferred image and text of members that differ after the last dot only; further images are noted."""
+    by_suffix: dict[str, _Member] = {}
+    for member in members:
+        if by_suffix.setdefault(member.suffix, member) is not member:
+            raise CollectionError(f"{member.location}: occurs twice in the shard; remove one of the two")
+    text = next((by_suffix.pop(suffix) for suffix in TEXTS if suffix in by_suffix), None)
+    image = next(
+        (by_suffix.pop(suffix) for suffix in (*IMAGES, *by_suffix) if suffix in by_suffix.keys() - {*TEXTS}), None
+    )
+    for member in by_suffix.values():
+        if member.suffix not in TEXTS:
+            builder.tally.note(OTHER_MEMBERS, str(member.location))
+    return image, text
 
 
 def _require_safe(entry: tarfile.TarInfo, location: SourceLocation) -> PurePosixPath:
@@ -94,33 +152,37 @@ def _require_safe(entry: tarfile.TarInfo, location: SourceLocation) -> PurePosix
     return path
 
 
-def _add_sample(shard: Path, sample: dict[str, _Member], options: ReaderOptions, builder: ItemBuilder) -> None:
-    image = next((sample[suffix] for suffix in IMAGES if suffix in sample), None)
-    first = next(iter(sample.values()))
-    if image is None:
-        builder.skip("samples without an image", first.sample, first.location)
-        return
+def _add_sample(
+    shard: Path, id: str, image: _Member, text: _Member | None, options: ReaderOptions, builder: ItemBuilder
+) -> None:
     try:
         image_size(image.data)
     except MediaError:
-        builder.skip("images that cannot be read", first.sample, image.location)
+        builder.skip("images that cannot be read", id, image.location)
         return
-    name = f"images/{shard.stem}/{image.sample}.{image.suffix}"
+    name = f"images/{shard.stem}/{id}.{image.suffix}"
+    if name in builder.written:
+        raise CollectionError(f"{image.location}: the sample '{id}' occurs twice in the shard; rename one of the two")
     builder.write_file(name, image.data)
-    builder.add_item(first.sample, image.location, split=assign_split(first.sample, options), image=name)
-    for group, text in enumerate(_sentences(sample)):
-        builder.add_sentence(first.sample, first.location, options.lang or "en", text, group)
+    builder.add_item(id, image.location, split=assign_split(id, options), image=name)
+    if text:
+        builder.add_sentences(id, text.location, options.lang or "en", _sentences(text))
 
 
-def _sentences(sample: dict[str, _Member]) -> list[str]:
-    if (member := sample.get("txt")) is not None:
-        location = member.location
-        return decode_utf8(member.data, CollectionError, lambda _: location).splitlines()
-    if (member := sample.get("json")) is None:
-        return []
+def _sentences(member: _Member) -> list[str]:
+    location = member.location
+    if member.suffix == "json":
+        return sentences_in(_caption_of(member), "json", location)
+    text = decode_utf8(member.data, CollectionError, lambda _: location)
+    return split_lines(text) if text.strip() else []
+
+
+def _caption_of(member: _Member) -> Any:  # noqa: ANN401 (any JSON value)
+    """Return the captions of a JSON member: those of an object, or the whole list or text."""
     try:
         values = parse_json(member.data)
     except StructureError as error:
         raise CollectionError(f"{member.location}: {error}; correct the member") from None
-    found: object = next((values[key] for key in CAPTIONS if isinstance(values, dict) and values.get(key)), [])
-    return [str(text) for text in (found if isinstance(found, list) else [found])]
+    if not isinstance(values, dict):
+        return values
+    return next((values[key] for key in CAPTIONS if not is_missing(values.get(key))), None)

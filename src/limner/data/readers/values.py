@@ -1,0 +1,93 @@
+"""What a cell of a table or a value of JSON may hold: sentences, or a name; no value is stored as Python prints it."""
+
+from __future__ import annotations
+
+from datetime import date
+from decimal import Decimal
+from typing import Any, NoReturn
+from uuid import UUID
+
+from limner.data.readers.item_builder import SourceLocation
+from limner.errors import CollectionError
+
+TEXT_FIELDS = ("raw", "text", "caption", "sentence", "captions", "sentences")
+"""Fields of a struct that hold its sentences, in the order of preference."""
+
+
+def sentences_in(value: Any, column: str, location: SourceLocation) -> list[str]:  # noqa: ANN401 (any value)
+    """Return the sentences that a value holds.
+
+    A text is a sentence, and so are bytes of UTF-8. Null and NaN are none. A list has the sentences of its parts, a
+    struct those of the first of `TEXT_FIELDS` that is not null.
+
+    Args:
+        value: cell of a table, as Arrow or JSON returns it.
+        column: name of the column, for the error.
+        location: row, for the error.
+
+    Raises:
+        CollectionError: a number, a boolean, other bytes, a struct without such a field, or a list of lists of texts,
+            which may be tokens.
+    """
+    if is_missing(value):
+        return []
+    if isinstance(value, str):
+        return [value]
+    if isinstance(value, bytes):
+        return [_decode(value, column, location)]
+    if isinstance(value, dict) and (parts := [value[field] for field in TEXT_FIELDS if field in value]):
+        return sentences_in(next((part for part in parts if not is_missing(part)), None), column, location)
+    if isinstance(value, list) and not any(isinstance(part, list) and _has_text(part) for part in value):
+        return [sentence for part in value for sentence in sentences_in(part, column, location)]
+    _refuse(value, column, location, f"a text, a list of texts, or a struct with {', '.join(TEXT_FIELDS)}")
+
+
+def name_in(value: Any, column: str, location: SourceLocation) -> str:  # noqa: ANN401 (any value)
+    """Return the id, split, language, label or path that a value holds; empty if it is null or NaN.
+
+    A number is its digits, without `.0`; a boolean `true` or `false`, as in JSON.
+
+    Raises:
+        CollectionError: the value is none of these, and no text; arguments are those of `sentences_in`.
+    """
+    if is_missing(value):
+        return ""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, int | float | Decimal | date | UUID):
+        return str(int(value) if isinstance(value, float) and value.is_integer() else value)
+    if isinstance(value, bytes):
+        value = _decode(value, column, location)
+    if isinstance(value, str):
+        return value.strip()
+    _refuse(value, column, location, "a text or a number")
+
+
+def is_missing(value: Any) -> bool:  # noqa: ANN401 (any value)
+    """Whether a value is null, or the NaN that pandas writes in its place."""
+    return value is None or (isinstance(value, float) and value != value)
+
+
+def _has_text(values: list[Any]) -> bool:
+    return any(isinstance(value, str | bytes) for value in values)
+
+
+def _decode(value: bytes, column: str, location: SourceLocation) -> str:
+    try:
+        return value.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        _refuse(value, column, location, "a text in UTF-8")
+
+
+def _refuse(value: Any, column: str, location: SourceLocation, expected: str) -> NoReturn:  # noqa: ANN401
+    if isinstance(value, dict):
+        kind = f"a struct with {', '.join(map(str, value)) or 'no fields'}"
+    elif isinstance(value, list):
+        kind = "a list of lists of texts" if any(isinstance(part, list) for part in value) else "a list"
+    elif isinstance(value, bytes):
+        kind = "bytes that are not UTF-8"
+    elif isinstance(value, bool):
+        kind = str(value).lower()
+    else:
+        kind = f"the number {value}" if isinstance(value, int | float) else f"a {type(value).__name__}"
+    raise CollectionError(f"{location}: '{column}' is {kind}; expected {expected}: convert it")

@@ -42,7 +42,7 @@ def read_parquet(source: Path, options: ReaderOptions, builder: ItemBuilder) -> 
             file = parquet.ParquetFile(path)
             names = [name for name in file.schema_arrow.names if name in _COLUMNS]
             batches = file.iter_batches(batch_size=BATCH_ROWS, columns=names)
-            rows = _rows(batches, _class_names(file.schema_arrow))
+            rows = _rows(path, batches, _class_names(file.schema_arrow))
             _add_rows(path, rows, options, builder, options.images or path.parent)
 
 
@@ -65,7 +65,7 @@ def read_datasets(source: Path, options: ReaderOptions, builder: ItemBuilder) ->
         parts = dict(loaded) if isinstance(loaded, dict) else {"": loaded}
         for split, part in parts.items():
             batches = part.with_format("arrow").iter(batch_size=BATCH_ROWS)
-            rows = _rows(batches, _class_names(part.features.arrow_schema))
+            rows = _rows(source / split, batches, _class_names(part.features.arrow_schema))
             _add_rows(source / split, rows, options, builder, options.images or source, _split(split))
 
 
@@ -90,22 +90,24 @@ def _class_names(schema: Any) -> dict[str, list[str]]:  # noqa: ANN401
         return {}
 
 
-def _rows(batches: Iterable[Any], class_names: dict[str, list[str]]) -> Iterator[dict[str, Any]]:
+def _rows(path: Path, batches: Iterable[Any], class_names: dict[str, list[str]]) -> Iterator[dict[str, Any]]:
+    first = 0
     for batch in batches:
-        columns = {name: batch.column(name) for name in batch.schema.names if name in _COLUMNS}
-        for number in range(batch.num_rows):
-            row = {name: _cell(column[number]) for name, column in columns.items()}
+        batch = batch.select([name for name in batch.schema.names if name in _COLUMNS])
+        for name in batch.schema.names:
+            with damage_as(partial(_damaged_rows, path, first, first + batch.num_rows, name)):
+                batch.column(name).validate(full=True)
+        first += batch.num_rows
+        for row in batch.to_pylist(maps_as_pydicts="strict"):
             for name, names in class_names.items():
                 if isinstance(value := row.get(name), int):  # -1: without a class
                     row[name] = None if value == -1 else names[value] if 0 <= value < len(names) else value
             yield row
 
 
-def _cell(scalar: Any) -> Any:  # noqa: ANN401
-    try:
-        return scalar.as_py(maps_as_pydicts="strict")
-    except UnicodeDecodeError:  # bytes that the writer of the file declared to be a text: refused as such
-        return b"\xff"
+def _damaged_rows(path: Path, first: int, end: int, column: str, reason: str) -> CollectionError:
+    rows = SourceLocation(path, f"rows {first:,} to {end - 1:,}")
+    return CollectionError(f"{rows}: '{column}' is damaged ({reason}); expected a text in UTF-8, or valid values")
 
 
 def _add_rows(

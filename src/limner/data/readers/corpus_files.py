@@ -144,7 +144,7 @@ def parse_json_line(line: str, location: SourceLocation) -> Any:  # noqa: ANN401
 def require_field(entry: Any, key: str, kind: type, location: SourceLocation) -> Any:  # noqa: ANN401
     """Return `entry[key]` of a JSON object; CollectionError if it is missing or of another type."""
     value = entry.get(key) if isinstance(entry, dict) else None
-    if not isinstance(value, kind):
+    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
         state = "is missing" if value is None else f"is {value!r}"
         raise CollectionError(f"{location}: '{key}' {state}; expected a value of type '{kind.__name__}'")
     return value

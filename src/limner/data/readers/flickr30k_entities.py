@@ -23,6 +23,7 @@ from limner.data.readers.corpus_files import (
 )
 from limner.data.readers.image_names import image_key
 from limner.data.readers.item_builder import ItemBuilder, SourceLocation
+from limner.data.readers.values import name_in
 from limner.errors import CollectionError, MediaError
 from limner.files import read_bytes
 from limner.media.image import image_size
@@ -157,7 +158,7 @@ def _sentence_of_json(entry: Any, location: SourceLocation) -> _AnnotatedSentenc
             require_field(phrase, "first", int, location),
             " ".join(require_field(phrase, "text", str, location).split()),
             require_field(phrase, "entity", str, location),
-            tuple(str(type_) for type_ in require_field(phrase, "types", list, location)),
+            tuple(name_in(value, "types", location) for value in require_field(phrase, "types", list, location)),
         )
         for phrase in require_field(entry, "phrases", list, location)
     ]

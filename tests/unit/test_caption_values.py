@@ -271,6 +271,10 @@ def test_rows_of_an_item_have_groups_of_their_own(tmp_path):
     ]
 
 
+def test_null_captions_of_coco_are_counted(tmp_path, jpeg):
+    assert read_source("coco", write_coco(tmp_path, None, jpeg)).skipped == {"empty sentences": 1}
+
+
 def test_captions_of_an_import_are_lines(tmp_path, jpeg):
     """Stored sentences can be written to files of lines: what separated lines in them is a space."""
     source = write_parquet(tmp_path, ["a\u2028cow", "green\x85grass\x1don\na hill"], jpeg)

@@ -75,7 +75,7 @@ def read_coco(source: Path, options: ReaderOptions, builder: ItemBuilder) -> Non
             elif key_of_image is None:
                 builder.skip("captions of images that the file does not list", str(annotation["image_id"]), location)
             elif key_of_image in builder:
-                builder.add_sentences(key_of_image, location, options.lang or "en", texts)
+                builder.add_sentences(key_of_image, location, options.lang or "en", texts or [""])
             else:
                 builder.skip("sentences whose image is missing", key_of_image, location)
 

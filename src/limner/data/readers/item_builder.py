@@ -223,10 +223,6 @@ class ItemBuilder:
     def __contains__(self, id: str) -> bool:
         return id in self._drafts or id in self._passed_on
 
-    def holds(self, id: str) -> bool:
-        """Whether an item was added and not yet passed on."""
-        return id in self._drafts
-
     def _pass_on(self, sink: Callable[[list[Item]], None]) -> None:
         """Give the collected items away and keep only hashes of their ids."""
         items = self._items()

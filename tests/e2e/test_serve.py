@@ -45,7 +45,7 @@ def test_captions_and_translations_are_those_of_the_command_line(runs):
         body = {"text": ["There is a red ball in the room.", ""], "beam_size": 2}
         translated = client.post("/v1/translate", json=body).json()
         one = client.post("/v1/translate", json={"text": body["text"][0], "explain": True}).json()
-        process.send_signal(signal.SIGTERM)
+        process.send_signal(signal.SIGINT)
         _, log = process.communicate(timeout=SECONDS)
     captions = Captioner.load(runs.captioner).describe([runs.image], beam_size=3)[0]
     assert [one["text"] for one in described["captions"]] == [caption.text for caption in captions]
@@ -55,7 +55,7 @@ def test_captions_and_translations_are_those_of_the_command_line(runs):
     ]
     words = len(one["explanation"]["target"])
     assert [len(row) for row in one["explanation"]["alignment"]] == [len(one["explanation"]["source"])] * words
-    assert process.returncode == 0
+    assert process.returncode == 130 and "interrupted" not in log  # Ctrl-C is the usual end
     lines = [json.loads(line) for line in log.splitlines() if line.startswith("{")]
     assert [line["path"] for line in lines] == ["/v1/describe", "/v1/translate", "/v1/translate"]
 
@@ -83,6 +83,36 @@ def test_the_end_finishes_accepted_requests_and_streams(runs):
             assert answer.status_code in (200, 503)
             assert "event: error" not in answer.text
         assert process.wait(SECONDS) == 0
+
+
+STUCK = """
+import threading
+from limner.server import engine
+from limner.server.models import load_served_models
+from limner.server.run import address_of, bind, serve
+from limner.server.settings import ServerSettings
+settings = ServerSettings(models=({run!r},), port=0, stop_timeout=0.3)
+engine.make_job = lambda *_: print("stuck", flush=True) or threading.Event().wait()
+bound = bind(settings)
+print(address_of(bound), flush=True)
+serve(settings, load_served_models(settings), bound)
+"""
+"""A service whose images are read without end."""
+
+
+def test_the_end_does_not_wait_for_what_is_stuck(runs):
+    command = [sys.executable, "-c", STUCK.format(run=str(runs.captioner))]
+    with (
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        url = f"{process.stdout.readline().strip()}/v1/describe"
+        asking = pool.submit(httpx.post, url, json={"image": runs.base64}, timeout=SECONDS)
+        assert process.stdout.readline() == "stuck\n"
+        process.send_signal(signal.SIGTERM)
+        _, log = process.communicate(timeout=SECONDS)
+        assert asking.result(SECONDS).status_code == 503
+    assert process.returncode == 0 and "Traceback" not in log
 
 
 def test_several_workers_answer_alike(runs):

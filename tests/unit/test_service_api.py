@@ -4,6 +4,7 @@ import asyncio
 import base64
 import contextlib
 import json
+import socket
 import struct
 import zlib
 from io import BytesIO
@@ -25,7 +26,7 @@ from limner.server.errors import InvalidRequestError
 from limner.server.images import decode_image_text
 from limner.server.models import Models, ServedModel
 from limner.server.protection import Keys
-from limner.server.remote_images import fetch_image
+from limner.server.remote_images import ImageFetcher
 from limner.server.settings import KEYS_VARIABLE, ServerSettings, read_keys
 
 
@@ -330,7 +331,7 @@ def test_a_client_that_leaves_frees_its_place(ask):
     async def leave(client):
         engine = client.app.state.engine
         go, loop = asyncio.Event(), asyncio.get_running_loop()
-        engine._worker.call(lambda: asyncio.run_coroutine_threadsafe(go.wait(), loop).result())
+        engine._worker.submit(lambda: asyncio.run_coroutine_threadsafe(go.wait(), loop).result())
         body = json.dumps({"image": BASE64}).encode()
         scope = {
             "type": "http", "method": "POST", "path": "/v1/describe", "raw_path": b"/v1/describe", "query_string": b"",
@@ -360,7 +361,7 @@ def test_overload_is_refused_with_the_time_to_wait(ask):
     async def overload(client):
         engine = client.app.state.engine
         go, loop = asyncio.Event(), asyncio.get_running_loop()
-        engine._worker.call(lambda: asyncio.run_coroutine_threadsafe(go.wait(), loop).result())
+        engine._worker.submit(lambda: asyncio.run_coroutine_threadsafe(go.wait(), loop).result())
         first = [asyncio.ensure_future(client.post("/v1/describe", json={"image": BASE64})) for _ in range(2)]
         while engine.active < 2:
             await asyncio.sleep(0)
@@ -401,16 +402,17 @@ def test_images_in_text(text, expected):
     ],
 )
 def test_urls_of_other_hosts_and_private_addresses_are_not_fetched(url, hosts, found, monkeypatch):
-    monkeypatch.setattr("socket.create_connection", lambda *_, **__: pytest.fail("connected"))
+    monkeypatch.setattr("socket.getaddrinfo", lambda *_, **__: [(socket.AF_INET, 1, 6, "", (found, 80))])
+    monkeypatch.setattr("socket.socket.connect", lambda *_: pytest.fail("connected"))
 
     async def fetch():
-        async def resolve(*_, **__):
-            return [(0, 0, 0, "", (found, 80))]
+        fetcher = ImageFetcher(ServerSettings(image_hosts=hosts))
+        try:
+            return await fetcher.fetch(url, "image")
+        finally:
+            await fetcher.close()
 
-        monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", resolve, raising=False)
-        return await fetch_image(url, ServerSettings(image_hosts=hosts), "image")
-
-    with pytest.raises(InvalidRequestError):
+    with pytest.raises(InvalidRequestError, match="image: "):
         asyncio.run(fetch())
 
 

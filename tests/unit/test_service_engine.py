@@ -1,6 +1,7 @@
 """Requests that are computed together have the results of requests that are computed alone."""
 
 import asyncio
+import queue
 import threading
 from dataclasses import replace
 from functools import partial
@@ -205,11 +206,10 @@ def test_a_request_that_takes_too_long_ends(run):
     async def wait(engine):
         blocked = asyncio.Event()
         loop = asyncio.get_running_loop()
-        waiting = engine._worker.call(lambda: asyncio.run_coroutine_threadsafe(blocked.wait(), loop).result())
+        engine._worker.submit(lambda: asyncio.run_coroutine_threadsafe(blocked.wait(), loop).result())
         with pytest.raises(RequestTimeoutError):
             await engine.describe_all(IMAGES[0])
         blocked.set()
-        await asyncio.wrap_future(waiting)
         assert engine.active == 0
 
     run(wait, timeout=0.2)
@@ -264,7 +264,7 @@ def test_an_error_of_one_request_is_its_own(run, captioner, monkeypatch):
 
     async def held(engine):
         loop, started = asyncio.get_running_loop(), asyncio.Event()
-        engine._worker.call(lambda: asyncio.run_coroutine_threadsafe(started.wait(), loop).result())
+        engine._worker.submit(lambda: asyncio.run_coroutine_threadsafe(started.wait(), loop).result())
         asking = asyncio.ensure_future(ask(engine, started))
         await started.wait()
         return await asking
@@ -284,11 +284,14 @@ def test_the_thread_that_decodes_keeps_its_number_of_threads(worker):
     before = torch.get_num_threads()
     worker.start()
     other = threading.Thread(target=torch.set_num_threads, args=(before + 1,))
+    counts = queue.SimpleQueue()
     try:
-        worker.call(lambda: None).result()
-        other.start()
-        other.join()
-        assert worker.call(torch.get_num_threads).result() == before
+        for _ in range(2):
+            worker.submit(lambda: counts.put(torch.get_num_threads()))
+            assert counts.get() == before
+            if not other.ident:
+                other.start()
+                other.join()
     finally:
         worker.stop()
         torch.set_num_threads(before)

@@ -17,7 +17,7 @@ from limner.errors import MissingExtraError
 if TYPE_CHECKING:
     from limner.server.settings import ServerSettings
 
-PACKAGES = ("fastapi", "uvicorn", "sse_starlette", "prometheus_client", "starlette")
+PACKAGES = ("aiohttp", "fastapi", "prometheus_client", "sse_starlette", "starlette", "uvicorn")
 """Packages of the extra `serve`."""
 
 ServedModelsOption = Annotated[
@@ -90,6 +90,14 @@ TimeoutOption = Annotated[
     float | None,
     typer.Option("--timeout", help="Time limit of a request in seconds; default: 60.", parser=Number(TimeLimit)),
 ]
+StopTimeoutOption = Annotated[
+    float | None,
+    typer.Option(
+        "--stop-timeout",
+        help="Time in seconds for accepted requests when the service stops; default: 10.",
+        parser=Number(TimeLimit),
+    ),
+]
 AnyPromptOption = Annotated[
     bool,
     typer.Option(
@@ -113,6 +121,7 @@ def serve(
     max_body: MaxBodyOption = None,
     max_queue: MaxQueueOption = None,
     timeout: TimeoutOption = None,
+    stop_timeout: StopTimeoutOption = None,
     any_prompt: AnyPromptOption = False,
     backbone: BackboneOption = None,
     device: DeviceOption = "cpu",
@@ -128,9 +137,11 @@ def serve(
 
     texts = {"models": model, "indexes": index, "allowed_hosts": allow_host, "cors_origins": cors_origin}
     lists = {name: [*map(str, values)] for name, values in {**texts, "image_hosts": image_host}.items() if values}
-    numbers = given(port=port, workers=workers, max_body=max_body, max_queue=max_queue, timeout=timeout)
-    places = given(host=host, backbone=backbone, key_file=str(key_file) if key_file else None)
-    _serve(ServerSettings.parse({**lists, **numbers, **places, "device": device, "any_prompt": any_prompt}), as_json)
+    limits = given(max_body=max_body, max_queue=max_queue, timeout=timeout, stop_timeout=stop_timeout)
+    places = given(
+        host=host, port=port, workers=workers, backbone=backbone, key_file=str(key_file) if key_file else None
+    )
+    _serve(ServerSettings.parse({**lists, **limits, **places, "device": device, "any_prompt": any_prompt}), as_json)
 
 
 def _serve(settings: ServerSettings, as_json: bool) -> None:

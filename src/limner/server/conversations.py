@@ -131,6 +131,6 @@ async def read_conversation(engine: Engine, model: str, messages: Sequence[Messa
         raise InvalidRequestError(
             f"{param}: model '{served.name}' takes one image, got {len(references)}; send one image a request", param
         )
-    image = await read_image_reference(references[0], engine.settings, param) if references else None
+    image = await read_image_reference(references[0], engine.fetcher, param) if references else None
     lang = lang or served.languages[0]
     return Conversation(served, served.generator(lang), lang, text, image)

@@ -12,10 +12,10 @@ change, such as beam_size, n_best, length_penalty, min_length, max_length, and s
 from __future__ import annotations
 
 import asyncio
-import os
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from limner.server.errors import (
@@ -33,6 +33,8 @@ from limner.server.indexes import FoundImages, open_indexes
 from limner.server.jobs import GenerationRequest, Job, RequestRules, make_job
 from limner.server.metrics import Metrics
 from limner.server.models import Models, ServedModel
+from limner.server.pools import Kind, Pools
+from limner.server.remote_images import ImageFetcher
 from limner.server.settings import ServerSettings
 from limner.server.worker import Worker
 
@@ -111,7 +113,9 @@ class Engine:
         self.stopping = False
         self.indexes = open_indexes(settings, models)
         self._idle = asyncio.Event()
-        self._readers = ThreadPoolExecutor(os.cpu_count() or 1, thread_name_prefix="read-image")
+        self.fetcher = ImageFetcher(settings)
+        self._pools = Pools()
+        self._computing: Counter[Kind] = Counter()
         self.cache = FeatureCache(settings.feature_cache)
         self.metrics = Metrics(several_processes=settings.workers > 1)
         self._worker = Worker(settings, self.cache, self.metrics)
@@ -121,13 +125,16 @@ class Engine:
         self._worker.start()
 
     async def stop(self) -> None:
-        """Refuse new requests, finish those that are accepted, and end the threads."""
+        """Refuse new requests, finish the accepted ones within `stop_timeout`, and end the threads."""
         self.stopping = True
-        while self.active:
-            self._idle.clear()
-            await self._idle.wait()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self.settings.stop_timeout):
+                while self.active:
+                    self._idle.clear()
+                    await self._idle.wait()
+        await self.fetcher.close()
+        self._pools.stop()
         self._worker.stop()
-        self._readers.shutdown(wait=False)
 
     async def describe(
         self,
@@ -244,7 +251,7 @@ class Engine:
 
         served = self.models.get(model, "describe", lang)
         scorer = Scorer(served.trained(lang), served.backbone)
-        return await self.compute(lambda: scorer.score([image] * len(sentences), sentences))
+        return await self.compute("score", lambda: scorer.score([image] * len(sentences), sentences))
 
     async def embed(self, inputs: Sequence[str | bytes], *, model: str | None = None) -> list[list[float]]:
         """Compute one vector for each text (mean of its word vectors) or image (its pooled features).
@@ -255,7 +262,7 @@ class Engine:
         from limner.server.embeddings import embed
 
         served = self.models.get(model)
-        return await self.compute(lambda: embed(served, inputs))
+        return await self.compute("embed", lambda: embed(served, inputs))
 
     async def explain(self, job: Job, tokens: Sequence[int]) -> SentenceExplanation:
         """Explain a sentence of a finished request: attention, alignment and gate of each word.
@@ -264,20 +271,22 @@ class Engine:
             job: `EventStream.job`, or the result of `read`.
             tokens: token ids of the sentence.
         """
-        return await self.compute(lambda: explain_sentence(job, tokens))
+        return await self.compute("explain", lambda: explain_sentence(job, tokens))
 
     async def read(self, image: bytes, *, model: str | None = None, lang: str | None = None) -> Job:
         """Read and encode an image that is not described; errors are those of `describe`."""
         served = self.models.get(model, "describe", lang)
         request = GenerationRequest(served, served.generator(lang), image)
-        loop = asyncio.get_running_loop()
-        job = await loop.run_in_executor(self._readers, make_job, request, self.cache, self.settings)
-        failed: list[BaseException] = []
-        job.deliver = lambda event: failed.append(event) if isinstance(event, BaseException) else None
-        await self.compute(lambda: self._worker.encode([job]))
-        if failed:
-            raise failed[0]
-        return job
+
+        def read() -> Job:
+            job, failed = make_job(request, self.cache, self.settings), list[BaseException]()
+            job.deliver = lambda event: failed.append(event) if isinstance(event, BaseException) else None
+            self._worker.encode([job])
+            for error in failed:
+                raise error
+            return job
+
+        return await self.compute("explain", read)
 
     async def search(self, name: str | None, query: str | bytes, count: int) -> FoundImages:
         """Search an indexed folder or a collection; see `ServedIndexes.search`.
@@ -287,23 +296,30 @@ class Engine:
             LimnerError: that of the search.
         """
         name, _ = self.indexes.get(name)
-        if isinstance(query, bytes):
-            require_size(query, self.settings)
-        return await self.compute(lambda: self.indexes.search(name, query, count))
 
-    async def compute(self, function: Callable[[], Result]) -> Result:
-        """Call a function in the thread that decodes, as a request of its own.
+        def search() -> FoundImages:
+            if isinstance(query, bytes):
+                require_size(query, self.settings)
+            return self.indexes.search(name, query, count)
+
+        return await self.compute("search", search)
+
+    async def compute(self, kind: Kind, function: Callable[[], Result]) -> Result:
+        """Call a function in a thread of its kind, as a request of its own.
 
         Raises:
             ServerError: the queue is full, the service stops, or the time limit has passed.
         """
+        if self._computing[kind] >= max(1, self.settings.max_queue // 2):  # leaves places for other kinds
+            raise self.queue_full()
         self._accept()
+        self._computing[kind] += 1
         try:
-            future = self._worker.call(function)
-            return await asyncio.wait_for(asyncio.wrap_future(future), self.settings.timeout)
+            return await asyncio.wait_for(self._pools.run(kind, function), self.settings.timeout)
         except TimeoutError:
             raise self.too_late() from None
         finally:
+            self._computing[kind] -= 1
             self.release()
 
     def _accept(self) -> None:
@@ -340,7 +356,8 @@ class Engine:
         deadline = time.monotonic() + self.settings.timeout
         loop, events = asyncio.get_running_loop(), asyncio.Queue[Event | BaseException]()
         try:
-            reading = loop.run_in_executor(self._readers, make_job, request, self.cache, self.settings)
+            kind: Kind = "text" if request.image is None else "image"
+            reading = self._pools.run(kind, make_job, request, self.cache, self.settings)
             job = await asyncio.wait_for(reading, self.settings.timeout)
             job.deliver = lambda event: _call_soon(loop, events, event)
             if job.source == []:

@@ -65,7 +65,7 @@ class _Given:
 
 
 def explain_sentence(job: Job, tokens: Sequence[int]) -> SentenceExplanation:
-    """Explain a sentence of a request whose image is encoded; called in the thread that decodes."""
+    """Explain a sentence of a request whose image is encoded."""
     trained = job.request.generator.models[0]
     hypothesis = Hypothesis(tuple(tokens), 0.0, 0.0, ended=True)
     one = explain(trained, [job.one], [hypothesis], _Given(job.features))[0]

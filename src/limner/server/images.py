@@ -12,6 +12,7 @@ from urllib.parse import unquote_to_bytes
 
 from limner.media.image import require_pixels
 from limner.server.errors import InvalidRequestError
+from limner.server.remote_images import ImageFetcher
 from limner.server.settings import ServerSettings
 
 _DATA_URL = re.compile(r"data:(?P<type>[\w.+-]+/[\w.+-]+)?(?P<parameters>(;[\w.+-]+=[\w.+-]+)*)(?P<base64>;base64)?,")
@@ -20,21 +21,20 @@ _MAX_HEADER = 200
 """Characters of a `data:` URL before its content."""
 
 
-async def read_image_reference(reference: str, settings: ServerSettings, param: str = "image") -> bytes:
+async def read_image_reference(reference: str, fetcher: ImageFetcher, param: str = "image") -> bytes:
     """Return the encoded bytes of an image that a request names: base64, a `data:` URL, or an allow-listed URL.
 
     Args:
         reference: text of the field.
-        settings: settings with the allow-list.
+        fetcher: fetches images of allow-listed hosts.
         param: name of the field, for errors.
 
     Raises:
         InvalidRequestError: it is none of them, or a URL of a host that is not allow-listed.
+        LimnerError: see `ImageFetcher.fetch`.
     """
     if reference.startswith(("http:", "https:")):
-        from limner.server.remote_images import fetch_image
-
-        return await fetch_image(reference, settings, param)
+        return await fetcher.fetch(reference, param)
     return decode_image_text(reference, param)
 
 

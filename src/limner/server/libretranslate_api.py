@@ -116,7 +116,11 @@ async def _images(body: TranslateBody, count: int, engine: Engine) -> list[bytes
         raise InvalidRequestError(
             f"image: expected one for each text, got {len(references)} images and {count} texts", "image"
         )
-    return [None if one is None else await read_image_reference(one, engine.settings) for one in references]
+    try:
+        async with asyncio.timeout(engine.settings.timeout):
+            return [None if one is None else await read_image_reference(one, engine.fetcher) for one in references]
+    except TimeoutError:
+        raise engine.too_late() from None
 
 
 async def _sources(texts: Sequence[str], body: TranslateBody, engine: Engine) -> list[Detection]:
@@ -139,7 +143,7 @@ async def _detect(text: str, engine: Engine) -> list[Detection]:
     known = [lang for pair in _pairs(engine) for lang in pair] or [
         lang for one in engine.models for lang in one.languages
     ]
-    return await asyncio.to_thread(detect_language, text, known)
+    return await engine.compute("language", lambda: detect_language(text, known))
 
 
 def _detected(one: Detection) -> DetectedLanguage:

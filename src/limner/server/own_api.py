@@ -69,8 +69,8 @@ IMAGE_RESPONSE: dict[int | str, dict[str, Any]] = {
 router = APIRouter(tags=["limner"], responses=ERRORS, route_class=UploadRoute)
 
 
-def get_engine(request: Request) -> Engine:
-    """Return the engine of the application, for `Depends`."""
+async def get_engine(request: Request) -> Engine:
+    """Return the engine of the application, for `Depends`, which calls other functions in a thread."""
     engine: Engine = request.app.state.engine
     return engine
 
@@ -96,7 +96,11 @@ async def metrics(engine: EngineOf) -> Response:
 @router.get("/v1/models")
 async def models(engine: EngineOf) -> ModelList:
     """List the served models, in the shape of OpenAI with the fields of Limner added, and the indexed folders."""
-    indexes = [IndexBody(name=name, images=len(index)) for name, index in engine.indexes]
+
+    def count() -> list[IndexBody]:
+        return [IndexBody(name=name, images=len(index)) for name, index in engine.indexes]
+
+    indexes = await engine.compute("file", count) if engine.indexes.by_name else []
     return ModelList(data=[model_body(one) for one in engine.models], indexes=indexes)
 
 
@@ -120,7 +124,7 @@ def model_body(served: ServedModel) -> ModelBody:
 )
 async def describe(body: DescribeBody, engine: EngineOf, request: Request) -> Any:  # noqa: ANN401
     """Caption an image, sent as JSON with base64 or as an uploaded file of a form."""
-    image = await read_image_reference(body.image, engine.settings)
+    image = await read_image_reference(body.image, engine.fetcher)
     stream = await engine.describe(
         image,
         model=body.model,
@@ -169,7 +173,7 @@ def sentence_body(one: GeneratedSentence) -> SentenceBody:
 )
 async def translate(body: TranslationRequest, engine: EngineOf, request: Request) -> Any:  # noqa: ANN401
     """Translate a sentence or several, with the help of an image where the model uses one."""
-    image = None if body.image is None else await read_image_reference(body.image, engine.settings)
+    image = None if body.image is None else await read_image_reference(body.image, engine.fetcher)
     if isinstance(body.text, list):
         return await _translate_all(body, body.text, image, engine)
     stream = await _translation(body, body.text, image, engine)
@@ -236,7 +240,7 @@ def explanation_body(one: SentenceExplanation) -> ExplanationBody:
 @router.post("/v1/score", openapi_extra=reads_uploads(ScoreBody))
 async def score(body: ScoreBody, engine: EngineOf) -> ScoreResponse:
     """Compute the log-probability and the perplexity of sentences given an image."""
-    image = await read_image_reference(body.image, engine.settings)
+    image = await read_image_reference(body.image, engine.fetcher)
     scores = await engine.score(image, body.sentences, model=body.model, lang=body.lang)
     return ScoreResponse(
         scores=[ScoredSentence(text=text, **one._asdict()) for text, one in zip(body.sentences, scores, strict=True)]
@@ -246,7 +250,7 @@ async def score(body: ScoreBody, engine: EngineOf) -> ScoreResponse:
 @router.post("/v1/search", openapi_extra=reads_uploads(SearchBody))
 async def search(body: SearchBody, engine: EngineOf) -> SearchResponse:
     """Search an indexed folder by a sentence or an image, or a collection by a sentence."""
-    query = body.query or await read_image_reference(body.image or "", engine.settings)
+    query = body.query or await read_image_reference(body.image or "", engine.fetcher)
     found = await engine.search(body.index, query, body.limit)
     index = quote(found.name, safe="")
     hits = [
@@ -267,7 +271,7 @@ async def thumbnail(
 ) -> Response:
     """Return the small copy of an indexed image; other files are never read."""
     _, searched = engine.indexes.get(index)
-    stored = await engine.compute(lambda: searched.thumbnail(name))
+    stored = await engine.compute("file", lambda: searched.thumbnail(name))
     if stored is None:
         raise NotFoundError(f"name '{name[:200]}': the index has no such image", "name")
     return Response(stored, media_type="image/jpeg", headers={"Cache-Control": "private, max-age=3600"})
@@ -278,7 +282,7 @@ async def thumbnail(
 )
 async def explain(body: ExplainBody, engine: EngineOf) -> Any:  # noqa: ANN401
     """Return the attention over the image of each word of a caption, given or generated, as JSON or as a PNG plot."""
-    image = await read_image_reference(body.image, engine.settings)
+    image = await read_image_reference(body.image, engine.fetcher)
     if body.caption is None:
         stream = await engine.describe(image, model=body.model, lang=body.lang)
         best, job = (await stream.final()).best, stream.job
@@ -290,7 +294,8 @@ async def explain(body: ExplainBody, engine: EngineOf) -> Any:  # noqa: ANN401
         raise InvalidRequestError(f"caption: expected at least one word, got '{caption[:99]}'", "caption")
     explained = await engine.explain(job, tokens)
     if body.format == "png":
-        return Response(await asyncio.to_thread(draw_attention, image, explained), media_type="image/png")
+        plot = await engine.compute("explain", lambda: draw_attention(image, explained))
+        return Response(plot, media_type="image/png")
     lang = job.request.generator.models[0].recipe.data.lang
     return ExplainResponse(
         model=job.request.served.name, lang=lang, caption=caption, explanation=explanation_body(explained)
@@ -299,7 +304,7 @@ async def explain(body: ExplainBody, engine: EngineOf) -> Any:  # noqa: ANN401
 
 def sse_response(events: AsyncIterator[Any], settings: ServerSettings) -> EventSourceResponse:
     """Return server-sent events; a stream that has begun is finished when the service stops."""
-    return EventSourceResponse(events, shutdown_grace_period=settings.timeout)
+    return EventSourceResponse(events, shutdown_grace_period=settings.stop_timeout)
 
 
 async def server_sent_events(

@@ -29,13 +29,14 @@ from limner.server.errors import (
     HostRefusedError,
     InvalidRequestError,
     QueueFullError,
+    StoppingError,
     TooLargeError,
     UnauthorisedError,
     error_body,
     problem_of,
 )
 from limner.server.request_bodies import MULTIPART
-from limner.server.settings import ServerSettings
+from limner.server.settings import BODIES_AT_ONCE, ServerSettings
 from limner.storage.json_text import to_json
 
 LOCAL = ("localhost", "ip6-localhost", "")
@@ -46,8 +47,6 @@ OPEN_FOLDER = "/static/"
 """Beginning of the paths of the files of the page."""
 KEY_IN_BODY = ("/translate", "/detect")
 """Paths of LibreTranslate, whose clients send the key in the body."""
-BODIES_AT_ONCE = 16
-"""Bodies of the largest size that are held in memory together."""
 CLIENT_CLOSED = 499
 """Status in the log of a request whose client left."""
 HEADERS = {
@@ -127,7 +126,12 @@ class ProtectedApp:
             else:
                 answer.bytes += len(message.get("body", b""))
                 answer.complete = not message.get("more_body", False)
-            await send(message)
+            try:
+                async with asyncio.timeout(self.settings.timeout):
+                    await send(message)
+            except TimeoutError:  # the client does not read
+                answer.status = CLIENT_CLOSED
+                raise
 
         try:
             await self._answer(scope, receive, counted, answer)
@@ -149,8 +153,11 @@ class ProtectedApp:
             held = len(body)
             self._buffered += held
             await self._run(scope, receive, send, body, answer)
-        except LimnerError as error:
-            problem = problem_of(error)
+        except (LimnerError, asyncio.CancelledError) as error:
+            if answer.status:  # the answer has begun: the connection is closed before its end
+                return
+            stopped = StoppingError("the service stopped before the answer was complete; repeat the request")
+            problem = problem_of(error if isinstance(error, LimnerError) else stopped)
             headers = {**problem.headers, "Connection": "close"}
             response = JSONResponse(error_body(scope["path"], problem), problem.status, headers)
             await response(scope, receive, send)
@@ -242,7 +249,8 @@ class ProtectedApp:
                 raise
             answer.status = CLIENT_CLOSED
         except Exception as error:
-            logger.error("%s %s failed", scope["method"], scope["path"], exc_info=error)
+            if answer.status != CLIENT_CLOSED:
+                logger.error("%s %s failed", scope["method"], scope["path"], exc_info=error)
             if not answer.status:
                 problem = problem_of(error)
                 await JSONResponse(error_body(scope["path"], problem), problem.status)(scope, receive, send)

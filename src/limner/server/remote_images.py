@@ -1,103 +1,175 @@
-"""Images fetched from allow-listed hosts; every other URL is refused, so that no request reaches other machines."""
+"""Images fetched from allow-listed hosts; every other URL is refused, so that no request reaches other machines.
+
+A fetch is bounded as a whole: one deadline covers the wait for a free connection, the look-up of the name, the
+connection, TLS, the head and the body. It occupies no thread that other work needs, and its connection is closed when
+the deadline passes, the client leaves or the service stops.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import http.client
 import ipaddress
 import socket
-import ssl
-from urllib.parse import urlsplit
+from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property
+
+import aiohttp
+from aiohttp.abc import AbstractResolver, ResolveResult
+from yarl import URL
 
 from limner.errors import MediaError
-from limner.server.errors import InvalidRequestError, TooLargeError
-from limner.server.settings import ServerSettings
+from limner.files.structured import one_line
+from limner.server.errors import InvalidRequestError, QueueFullError, TooLargeError
+from limner.server.settings import BODIES_AT_ONCE, ServerSettings
 
-FETCH_SECONDS = 10.0
-"""Time limit of fetching an image."""
+CONNECTIONS_PER_HOST = 64
+"""Images that are fetched from one host at once; others wait, each until its deadline."""
 _CHUNK = 1 << 16
+_REMEDY = "send a data: URL or an upload"
 
 
-async def fetch_image(url: str, settings: ServerSettings, param: str) -> bytes:
-    """Fetch an image by http(s) from an allow-listed host; redirects are not followed.
+class PublicAddresses(AbstractResolver):
+    """Addresses of allow-listed hosts; connections are made to these, so that a second look-up cannot differ.
 
-    Args:
-        url: address of the image.
-        settings: settings with `image_hosts` and `max_body`.
-        param: name of the field, for errors.
-
-    Raises:
-        InvalidRequestError: the host is not allow-listed, or it resolves to a private address and its address is not.
-        MediaError: the host does not answer with an image.
-        TooLargeError: the image is larger than `max_body`.
+    A look-up blocks a thread until the system gives up. Each host has a thread of its own, which no other host waits
+    for.
     """
-    host, port = _host_and_port(url, param)
-    if host not in settings.image_hosts:
-        raise InvalidRequestError(
-            f"{param}: images are not fetched from '{host}'; send a data: URL or an upload, or start limner serve with "
-            f"--image-host {host}",
-            param,
+
+    def __init__(self, hosts: frozenset[str]) -> None:
+        self.hosts = hosts
+        self._threads = {host: ThreadPoolExecutor(1, "resolve") for host in hosts}
+
+    async def resolve(
+        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
+    ) -> list[ResolveResult]:
+        """Return the addresses of a host.
+
+        Raises:
+            InvalidRequestError: an address is private and not allow-listed itself.
+            OSError: the name is not known.
+        """
+        loop = asyncio.get_running_loop()
+        found = await loop.run_in_executor(
+            self._threads[host.lower()], socket.getaddrinfo, host, port, family, socket.SOCK_STREAM
         )
-    address = await _public_address(host, port, settings, param)
-    try:
-        return await asyncio.wait_for(asyncio.to_thread(_get, url, host, address, settings.max_body), FETCH_SECONDS)
-    except TimeoutError:
-        raise MediaError(f"{host}: no image within {FETCH_SECONDS:g} seconds; send a data: URL or an upload") from None
+        results: list[ResolveResult] = []
+        for kind, _, protocol, _, place in found:
+            address = str(place[0])
+            if not ipaddress.ip_address(address).is_global and address not in self.hosts:
+                raise InvalidRequestError(
+                    f"'{host}' has the private address {address}; start limner serve with --image-host {address} "
+                    "to allow it"
+                )
+            results.append(
+                ResolveResult(
+                    hostname=host, host=address, port=port, family=kind, proto=protocol, flags=socket.AI_NUMERICHOST
+                )
+            )
+        return results
+
+    async def close(self) -> None:
+        """End the threads, without waiting for a look-up."""
+        for threads in self._threads.values():
+            threads.shutdown(wait=False, cancel_futures=True)
 
 
-def _host_and_port(url: str, param: str) -> tuple[str, int]:
-    try:
-        parts = urlsplit(url)
-        host, port = parts.hostname, parts.port
-    except ValueError:
-        host, port = None, None
-    if not host or "@" in url.partition("//")[2].partition("/")[0]:
-        raise InvalidRequestError(f"{param}: expected a URL with a host and without a user name", param)
-    return host.lower(), port or (443 if url.startswith("https:") else 80)
+class ImageFetcher:
+    """Fetches images by http(s) from allow-listed hosts; redirects are not followed."""
 
+    def __init__(self, settings: ServerSettings) -> None:
+        self.settings = settings
+        self.hosts = frozenset(_encoded(host) for host in settings.image_hosts)
+        self._bytes = 0
 
-async def _public_address(host: str, port: int, settings: ServerSettings, param: str) -> str:
-    """Resolve a host once; the connection is made to this address, so that a second answer cannot differ."""
-    try:
-        found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    except OSError as error:
-        raise MediaError(f"{host}: no such host ({error.strerror}); send a data: URL or an upload") from None
-    addresses = [str(one[4][0]) for one in found]
-    for address in addresses:
-        if not ipaddress.ip_address(address).is_global and address not in settings.image_hosts:
+    @cached_property
+    def _session(self) -> aiohttp.ClientSession:
+        connector = aiohttp.TCPConnector(
+            resolver=PublicAddresses(self.hosts),
+            use_dns_cache=False,
+            limit=0,
+            limit_per_host=CONNECTIONS_PER_HOST,
+            force_close=True,
+        )
+        return aiohttp.ClientSession(
+            connector=connector,
+            cookie_jar=aiohttp.DummyCookieJar(),
+            timeout=aiohttp.ClientTimeout(total=None),  # `fetch` has the deadline
+            headers={"Accept": "image/*", "Accept-Encoding": "identity"},
+            auto_decompress=False,
+        )
+
+    async def fetch(self, url: str, param: str) -> bytes:
+        """Fetch an image.
+
+        Args:
+            url: address of the image.
+            param: name of the field, for errors.
+
+        Raises:
+            InvalidRequestError: the host is not allow-listed, or it resolves to a private address and its address is
+                not.
+            MediaError: the host does not answer with an image within `fetch_timeout`.
+            TooLargeError: the image is larger than `max_body`.
+            QueueFullError: too many large images are fetched at once.
+        """
+        address = self._allowed(url, param)
+        seconds = self.settings.fetch_timeout
+        try:
+            async with asyncio.timeout(seconds), self._session.get(address, allow_redirects=False) as response:
+                if response.status != 200:
+                    raise MediaError(
+                        f"{address.host}: answered with status {response.status}, and redirects are not followed"
+                    )
+                return await self._body(response, param)
+        except TimeoutError:
+            raise MediaError(f"{address.host}: no image within {seconds:g} seconds; {_REMEDY}") from None
+        except InvalidRequestError as error:
+            raise InvalidRequestError(f"{param}: {error}", param) from None
+        except (aiohttp.ClientError, OSError, ValueError) as error:
+            raise MediaError(f"{address.host}: cannot fetch the image ({one_line(str(error))}); {_REMEDY}") from None
+
+    def _allowed(self, url: str, param: str) -> URL:
+        try:
+            is_encoded = url.isascii() and url.isprintable() and " " not in url
+            address = URL(url, encoded=is_encoded)  # signed URLs are sent as they are
+            host = address.raw_host
+        except ValueError:
+            host = None
+        if not host or address.user is not None or address.password is not None:
+            raise InvalidRequestError(f"{param}: expected a URL with a host and without a user name", param)
+        if host.lower() not in self.hosts:
             raise InvalidRequestError(
-                f"{param}: '{host}' has the private address {address}; start limner serve with --image-host {address} "
-                "to allow it",
+                f"{param}: images are not fetched from '{host}'; send a data: URL or an upload, or start limner serve "
+                f"with --image-host {host}",
                 param,
             )
-    return addresses[0]
+        return address
+
+    async def _body(self, response: aiohttp.ClientResponse, param: str) -> bytes:
+        limit, body = self.settings.max_body, bytearray()
+        try:
+            async for chunk in response.content.iter_chunked(_CHUNK):
+                body += chunk
+                self._bytes += len(chunk)
+                if len(body) > limit:
+                    raise TooLargeError(
+                        f"{response.url.host}: the image is larger than {limit:,} bytes; send a smaller copy", param
+                    )
+                if self._bytes > BODIES_AT_ONCE * limit:
+                    raise QueueFullError("too many large images at once; repeat the request later", 1.0)
+            return bytes(body)
+        finally:
+            self._bytes -= len(body)
+
+    async def close(self) -> None:
+        """Close all connections."""
+        if "_session" in vars(self):
+            await self._session.close()
 
 
-def _get(url: str, host: str, address: str, limit: int) -> bytes:
-    """Fetch a URL from an address; called in a thread."""
-    parts = urlsplit(url)
-    port = parts.port or (443 if parts.scheme == "https" else 80)
-    stream = socket.create_connection((address, port), timeout=FETCH_SECONDS)
+def _encoded(host: str) -> str:
+    """Return a host name as it is looked up: in lower case, characters of other scripts in Punycode."""
     try:
-        if parts.scheme == "https":
-            stream = ssl.create_default_context().wrap_socket(stream, server_hostname=host)
-        connection = http.client.HTTPConnection(host, port, timeout=FETCH_SECONDS)
-        connection.sock = stream
-        path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-        connection.request("GET", path, headers={"Accept": "image/*"})
-        return _body(connection.getresponse(), host, limit)
-    except (OSError, http.client.HTTPException, ValueError) as error:
-        raise MediaError(f"{host}: cannot fetch the image ({error}); send a data: URL or an upload") from None
-    finally:
-        stream.close()
-
-
-def _body(response: http.client.HTTPResponse, host: str, limit: int) -> bytes:
-    if response.status != 200:
-        raise MediaError(f"{host}: answered with status {response.status}, and redirects are not followed")
-    body = bytearray()
-    while chunk := response.read(_CHUNK):
-        body += chunk
-        if len(body) > limit:
-            raise TooLargeError(f"{host}: the image is larger than {limit:,} bytes; send a smaller copy", "image")
-    return bytes(body)
+        return URL.build(scheme="http", host=host).raw_host or host
+    except ValueError:
+        return host

@@ -1,4 +1,4 @@
-"""Running the service: the bound socket, uvicorn, and several processes."""
+"""Running the service: the bound socket, uvicorn, several processes, and their end."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import socket
 import sys
 import tempfile
 import threading
-from typing import Any
+from functools import partial
+from typing import Any, NoReturn
 
 import uvicorn
 from fastapi import FastAPI
@@ -23,11 +24,16 @@ from limner.server.metrics import MULTIPROCESS_VARIABLE
 from limner.server.models import Models, load_served_models
 from limner.server.protection import access_logger
 from limner.server.settings import ServerSettings, read_keys
+from limner.storage.streams import flush_streams
+
+logger = logging.getLogger(__name__)
 
 BACKLOG = 2048
 """Connections that wait to be accepted."""
 SETTINGS_VARIABLE = "LIMNER_SERVER_SETTINGS"
 """Environment variable with the settings for the processes of the service."""
+INTERRUPTED = 128 + signal.SIGINT
+"""Exit status after Ctrl-C."""
 
 
 def bind(settings: ServerSettings) -> socket.socket:
@@ -73,7 +79,9 @@ def load(settings: ServerSettings) -> Models | None:
 
 
 def serve(settings: ServerSettings, models: Models | None, bound: socket.socket) -> None:
-    """Answer requests until SIGTERM or SIGINT; accepted requests are finished first.
+    """Answer requests until SIGTERM or SIGINT; accepted requests are finished within `stop_timeout`.
+
+    The process then ends, whatever its threads still do: with status 0 after SIGTERM, and 130 after SIGINT.
 
     Args:
         settings: settings of the service.
@@ -85,12 +93,13 @@ def serve(settings: ServerSettings, models: Models | None, bound: socket.socket)
         "log_config": None,
         "access_log": False,
         "server_header": False,
-        "timeout_graceful_shutdown": int(settings.timeout) + 5,
+        "timeout_graceful_shutdown": settings.stop_timeout,
     }
     log_requests()
     if settings.workers == 1 and models is not None:
         if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # uvicorn repeats the signal when it has finished
+            for number, status in ((signal.SIGTERM, 0), (signal.SIGINT, INTERRUPTED)):
+                signal.signal(number, partial(_end, status))  # uvicorn repeats the signal when it has finished
         app = create_app(settings, lambda _: models)
         uvicorn.Server(uvicorn.Config(app, **options)).run(sockets=[bound])
         return
@@ -98,7 +107,26 @@ def serve(settings: ServerSettings, models: Models | None, bound: socket.socket)
     where = f"{__name__}:{app_of_environment.__name__}"
     with tempfile.TemporaryDirectory() as shared:  # where the processes add up their metrics
         os.environ[MULTIPROCESS_VARIABLE] = shared
-        Multiprocess(uvicorn.Config(where, factory=True, workers=settings.workers, **options), [bound]).run()
+        processes = _Processes(uvicorn.Config(where, factory=True, workers=settings.workers, **options), [bound])
+        processes.run()
+    sys.exit(processes.status)
+
+
+class _Processes(Multiprocess):
+    """The processes of uvicorn, with the exit status of what ended them."""
+
+    status = 0
+
+    def handle_int(self) -> None:
+        """End after Ctrl-C."""
+        self.status = INTERRUPTED
+        super().handle_int()
+
+
+def _end(status: int, *_: object) -> NoReturn:
+    """End the process at once: the end of the interpreter would wait for threads that are stuck in a computation."""
+    logging.shutdown()
+    os._exit(flush_streams(status, logger.error))
 
 
 def log_requests() -> None:

@@ -17,6 +17,8 @@ from limner.settings import Settings
 KEYS_VARIABLE = "LIMNER_API_KEYS"
 """Environment variable with API keys, separated by commas or white space."""
 DEFAULT_PORT = 8000
+BODIES_AT_ONCE = 16
+"""Bodies, and fetched images, of the largest size that are received together."""
 
 
 class ServerSettings(Settings):
@@ -56,6 +58,10 @@ class ServerSettings(Settings):
     """Time limit of a request in seconds, waiting included."""
     body_timeout: TimeLimit = 20.0
     """Time limit of the reception of a body in seconds."""
+    fetch_timeout: TimeLimit = 10.0
+    """Time limit in seconds of fetching an image by its URL, from the look-up of the host to the last byte."""
+    stop_timeout: TimeLimit = 10.0
+    """Time in seconds for accepted requests to be finished when the service stops; then they are cancelled."""
     feature_cache: BytesOrNone = 64 << 20
     """Memory in bytes for the features of the latest images, which a repeated image is not encoded for again."""
     any_prompt: bool = False

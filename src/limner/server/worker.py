@@ -12,8 +12,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TypeVar
+from concurrent.futures import ThreadPoolExecutor
 
 import torch
 
@@ -40,8 +39,9 @@ COHORTS = 4
 """Batches of the largest size that are decoded together; further requests wait."""
 MAX_ROWS = 2048
 """Hypotheses that are continued together; further requests wait."""
+JOIN_SECONDS = 2.0
+"""Time that the end of the service waits for the thread that decodes."""
 
-Result = TypeVar("Result")
 logger = logging.getLogger(__name__)
 
 
@@ -76,28 +76,14 @@ class Worker:
         self._thread.start()
 
     def stop(self) -> None:
-        """End the threads after the jobs that are queued."""
+        """End the threads after the jobs that are queued; a computation that does not end is left behind."""
         self._queue.put(None)
-        self._thread.join()
-        self._encoder.shutdown()
+        self._thread.join(JOIN_SECONDS)
+        self._encoder.shutdown(wait=not self._thread.is_alive())
 
-    def submit(self, job: Job) -> None:
-        """Queue a job; its events are delivered from the thread."""
+    def submit(self, job: Job | Callable[[], None]) -> None:
+        """Queue a job, whose events are delivered from the thread, or a function, which is called there."""
         self._queue.put(job)
-
-    def call(self, function: Callable[[], Result]) -> Future[Result]:
-        """Queue a function; its result comes with the future."""
-        future: Future[Result] = Future()
-
-        def run() -> None:
-            if future.set_running_or_notify_cancel():
-                try:
-                    future.set_result(function())
-                except BaseException as error:
-                    future.set_exception(error)
-
-        self._queue.put(run)
-        return future
 
     def _run(self, threads: int) -> None:
         torch.get_num_threads()  # else the first operation takes the number that any thread has set last
@@ -164,7 +150,7 @@ class Worker:
             self._encoding = False
             self._waiting.extend(encoded)
 
-        self._queue.put(receive)
+        self.submit(receive)
 
     def _pause(self) -> None:
         """Complete the requests whose searches are done, and start those that wait."""

@@ -1,0 +1,132 @@
+"""Work that is stuck, of the service or of a client, delays nothing else."""
+
+import asyncio
+import threading
+
+import pytest
+from running_engine import run_with_engine
+
+from limner.inference.captioner import Captioner
+from limner.server.errors import QueueFullError, RequestTimeoutError
+from limner.server.models import Models, ServedModel
+from limner.server.pools import Kind
+from limner.server.protection import Keys, ProtectedApp
+from limner.server.settings import ServerSettings
+
+
+@pytest.fixture(scope="module")
+def models(trained):
+    return Models([ServedModel("tiny", "describe", {"en": Captioner.load(trained)})])
+
+
+@pytest.fixture
+def stuck():
+    """A function that returns at the end of the test."""
+    go = threading.Event()
+    yield go.wait
+    go.set()
+
+
+KINDS = Kind.__args__
+
+
+def test_work_that_is_stuck_delays_no_other_kind(models, stuck, tiny):
+    image = (tiny.path / "test0.png").read_bytes()
+
+    async def use(engine):
+        blocked = [
+            asyncio.ensure_future(engine.compute(kind, stuck)) for kind in KINDS if kind not in ("score", "image")
+        ]
+        scores = await engine.score(image, ["a red wall"])
+        assert scores[0].tokens > 0 and (await engine.describe_all(image)).best.text
+        assert await engine.compute("score", lambda: "scored") == "scored"
+        for one in blocked:
+            one.cancel()
+        await asyncio.gather(*blocked, return_exceptions=True)
+        assert engine.active == 0
+
+    run_with_engine(models, use)
+
+
+def test_work_that_is_stuck_ends_in_time_and_leaves_places_to_other_kinds(models, stuck):
+    async def use(engine):
+        blocked = [asyncio.ensure_future(engine.compute("search", stuck)) for _ in range(3)]
+        await asyncio.sleep(0)
+        with pytest.raises(QueueFullError):
+            await engine.compute("search", stuck)
+        assert await engine.compute("file", lambda: "read") == "read"
+        results = await asyncio.gather(*blocked, return_exceptions=True)
+        assert all(isinstance(one, RequestTimeoutError) for one in results) and engine.active == 0
+
+    run_with_engine(models, use, max_queue=6, timeout=0.3)
+
+
+def test_the_end_of_the_engine_does_not_wait_for_what_is_stuck(models, stuck):
+    async def use(engine):
+        blocked = asyncio.ensure_future(engine.compute("search", stuck))
+        await asyncio.sleep(0)
+        await engine.stop()
+        blocked.cancel()
+        engine.stop = lambda: asyncio.sleep(0)
+
+    run_with_engine(models, use, stop_timeout=0.05)
+
+
+def scope_of(path):
+    return {
+        "type": "http", "method": "POST", "path": path, "raw_path": path.encode(), "query_string": b"",
+        "headers": [(b"host", b"localhost")], "client": ("test", 1), "http_version": "1.1", "scheme": "http",
+        "server": ("localhost", 80), "root_path": "",
+    }  # fmt: skip
+
+
+def test_a_client_that_does_not_read_is_left(models, caplog):
+    settings, ended = ServerSettings(timeout=0.05, access_log=False), []
+
+    async def stream(scope, receive, send):
+        try:
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+            await send({"type": "http.response.body", "body": b"x", "more_body": True})
+        finally:
+            ended.append(True)
+
+    async def use(engine):
+        messages = asyncio.Queue()
+        messages.put_nowait({"type": "http.request", "body": b""})
+
+        async def send(message):
+            if message["type"] == "http.response.body":
+                await asyncio.Event().wait()
+
+        await ProtectedApp(stream, settings, Keys([]), lambda: engine)(scope_of("/v1/describe"), messages.get, send)
+
+    run_with_engine(models, use)
+    assert ended and "failed" not in caplog.text
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_a_request_that_the_end_of_the_service_cancels_is_answered_if_its_answer_has_not_begun(models, begun):
+    settings, sent, waiting = ServerSettings(access_log=False), [], asyncio.Event()
+
+    async def slow(scope, receive, send):
+        if begun:
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+        waiting.set()
+        await asyncio.Event().wait()
+
+    async def use(engine):
+        messages = asyncio.Queue()
+        messages.put_nowait({"type": "http.request", "body": b""})
+
+        async def send(message):
+            sent.append(message)
+
+        app = ProtectedApp(slow, settings, Keys([]), lambda: engine)
+        running = asyncio.ensure_future(app(scope_of("/v1/describe"), messages.get, send))
+        await waiting.wait()
+        running.cancel()  # as uvicorn does
+        await running
+
+    run_with_engine(models, use)
+    assert [one["status"] for one in sent if "status" in one] == [200 if begun else 503]
+    assert len(sent) == (1 if begun else 2)

@@ -18,6 +18,8 @@ from limner.files import open_file
 
 MAX_DEPTH = 64
 """Maximum number of lists and mappings within each other."""
+HALF_PAIR = "has one half of a surrogate pair (\\ud800 to \\udfff)"
+"""What is wrong with a text that no UTF-8 can have."""
 MAX_JSON_BYTES = 1 << 30
 """Maximum size of a JSON file of a run, a backbone or a feature table; corpora are limited by the memory alone."""
 
@@ -25,17 +27,20 @@ MAX_JSON_BYTES = 1 << 30
 class StructureError(ValueError):
     """A text is not YAML or JSON, or is too large or nested too deeply; the message is one line."""
 
-    def __init__(self, reason: str, line: int | None = None) -> None:
+    def __init__(self, reason: str, line: int | None = None, place: str | None = None) -> None:
         super().__init__(reason)
         self.line = line
         """Number of the line, from 1, if it is known."""
+        self.place = place
+        """Keys to the value that is wrong, such as `messages.0.content`, if they are known."""
 
 
 def parse_json(text: str | bytes) -> Any:  # noqa: ANN401  (any JSON value)
     """Read JSON.
 
     Raises:
-        StructureError: the text is not valid, nested deeper than `MAX_DEPTH`, or has a key twice in one object.
+        StructureError: the text is not valid, nested deeper than `MAX_DEPTH`, has a key twice in one object, or a text
+            with one half of a surrogate pair.
     """
     try:
         value = json.loads(text, object_pairs_hook=_unique_keys)
@@ -47,18 +52,18 @@ def parse_json(text: str | bytes) -> Any:  # noqa: ANN401  (any JSON value)
         raise
     except ValueError as error:  # bytes that are not UTF-8, integers of 5,000 digits
         raise StructureError(f"not valid JSON: {one_line(str(error))}") from None
-    if _mentions_surrogates(text):
-        try:
-            json.dumps(value, ensure_ascii=False).encode()
-        except UnicodeEncodeError:
-            raise StructureError(
-                "not valid JSON: a text has one half of a surrogate pair (\\ud800 to \\udfff)"
-            ) from None
+    _require_depth(value)
+    if _may_have_half_pairs(text) and (place := half_pair_in(value)) is not None:
+        raise StructureError(f"not valid JSON: {place or 'the text'} {HALF_PAIR}", place=place)
+    return value
+
+
+def _require_depth(value: object) -> None:
     level: list[Any] = [value]
     for _ in range(MAX_DEPTH + 1):
         containers = [one for one in level if isinstance(one, dict | list)]
         if not containers:
-            return value
+            return
         level = [
             child
             for one in containers
@@ -68,8 +73,45 @@ def parse_json(text: str | bytes) -> Any:  # noqa: ANN401  (any JSON value)
     raise StructureError(too_deep())
 
 
-def _mentions_surrogates(text: str | bytes) -> bool:
-    return b"\\ud" in text.lower() if isinstance(text, bytes) else "\\ud" in text.lower()
+def _may_have_half_pairs(text: str | bytes) -> bool:
+    """Whether a JSON text has escapes of surrogates, or their bytes, which `json.loads` accepts."""
+    if isinstance(text, bytes):
+        try:
+            text = text.decode()
+        except UnicodeDecodeError:
+            return True
+    return "\\ud" in text or "\\uD" in text
+
+
+def half_pair_in(value: object, place: str = "") -> str | None:
+    """Return the place of the first text with one half of a surrogate pair, which no UTF-8 can have; None without one.
+
+    Args:
+        value: value of JSON.
+        place: place of the value, such as `messages.0.content`; of a key with half a pair it is the key, escaped.
+    """
+    if isinstance(value, str):
+        return place if _has_half_pair(value) else None
+    if isinstance(value, dict):
+        for key, child in value.items():
+            below = f"{place}.{key}" if place else str(key)
+            if _has_half_pair(below):
+                return below.encode("utf-8", "backslashreplace").decode()
+            if (found := half_pair_in(child, below)) is not None:
+                return found
+    if isinstance(value, list):
+        for index, child in enumerate(value):
+            if (found := half_pair_in(child, f"{place}.{index}" if place else str(index))) is not None:
+                return found
+    return None
+
+
+def _has_half_pair(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return True
+    return False
 
 
 def read_json_file(path: Path) -> Any:  # noqa: ANN401  (any JSON value)

@@ -48,7 +48,7 @@ from limner.server.ollama_schemas import (
     VersionResponse,
 )
 from limner.server.own_api import EngineOf
-from limner.server.request_bodies import JSONRoute
+from limner.server.request_bodies import AnyTypeRoute
 
 NDJSON = "application/x-ndjson"
 FOREVER = "9999-12-31T23:59:59Z"
@@ -60,7 +60,7 @@ Line = Callable[..., GenerationResponse]
 """Makes one line of a response from its text and its fields."""
 
 
-router = APIRouter(prefix="/api", tags=["Ollama"], responses=ERRORS, route_class=JSONRoute)
+router = APIRouter(prefix="/api", tags=["Ollama"], responses=ERRORS, route_class=AnyTypeRoute)
 _STREAMED: dict[int | str, dict[str, Any]] = {200: {"content": {NDJSON: {}}, "description": "One object, or its parts"}}
 
 

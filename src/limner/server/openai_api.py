@@ -33,6 +33,7 @@ from limner.server.openai_schemas import (
     Usage,
 )
 from limner.server.own_api import ERRORS, EngineOf, model_body, sse_response
+from limner.server.request_bodies import JSONRoute
 from limner.server.schemas import ModelBody
 from limner.storage.json_text import to_json
 
@@ -40,7 +41,7 @@ PATH = "/v1/chat/completions"
 DONE = "[DONE]"
 """Data of the last event of a stream."""
 
-router = APIRouter(tags=["OpenAI"], responses=ERRORS)
+router = APIRouter(tags=["OpenAI"], responses=ERRORS, route_class=JSONRoute)
 _STREAMED: dict[int | str, dict[str, Any]] = {
     200: {"content": {"text/event-stream": {}}, "description": "A completion, or events with its parts"}
 }

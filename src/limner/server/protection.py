@@ -17,8 +17,6 @@ from urllib.parse import parse_qsl
 
 from fastapi import Request
 from fastapi.responses import JSONResponse
-from starlette.exceptions import HTTPException
-from starlette.formparsers import MultiPartException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from limner.errors import LimnerError
@@ -35,7 +33,7 @@ from limner.server.errors import (
     error_body,
     problem_of,
 )
-from limner.server.request_bodies import MULTIPART
+from limner.server.request_bodies import MULTIPART, form_fields
 from limner.server.settings import BODIES_AT_ONCE, ServerSettings
 from limner.storage.json_text import to_json
 
@@ -302,13 +300,8 @@ async def _key_in_multipart(scope: Scope, body: bytes) -> str | None:
     async def receive() -> Message:
         return {"type": "http.request", "body": body, "more_body": False}
 
-    try:
-        async with Request(scope, receive).form(max_files=0) as form:
-            key = form.get("api_key")
-    except (HTTPException, MultiPartException) as error:
-        reason = error.detail if isinstance(error, HTTPException) else error.message
-        raise InvalidRequestError(f"the form cannot be read ({reason}); send fields of text, without files") from None
-    return key if isinstance(key, str) else None
+    fields = await form_fields(Request(scope, receive), max_files=0)
+    return next(iter(fields.get("api_key", ())), None)
 
 
 def _host_name(header: str) -> str:

@@ -1,4 +1,4 @@
-"""Bodies that are not sent as application/json: routes that read them as if they were."""
+"""Bodies of requests: JSON and forms, whose fields are read as those of JSON."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from fastapi import Request, Response
 from fastapi.routing import APIRoute
 from pydantic import BaseModel
 from starlette.datastructures import UploadFile
-from starlette.types import Message
+from starlette.exceptions import HTTPException
+from starlette.formparsers import MultiPartException
 
-from limner.server.errors import MediaTypeError
-from limner.storage.json_text import to_json
+from limner.files.structured import HALF_PAIR, StructureError, half_pair_in, one_line, parse_json
+from limner.server.errors import InvalidRequestError, MediaTypeError
 
 FORM = "application/x-www-form-urlencoded"
 MULTIPART = "multipart/form-data"
@@ -22,66 +23,112 @@ Handler = Callable[[Request], Coroutine[Any, Any, Response]]
 
 
 class JSONRoute(APIRoute):
+    """A route whose body is JSON; every body is read here, so that one place refuses what no route could work with."""
+
+    def get_route_handler(self) -> Handler:
+        """Return the handler of requests."""
+        handler = super().get_route_handler()
+        if self.body_field is None:
+            return handler
+
+        async def handle(request: Request) -> Response:
+            return await handler(_ReadRequest(request, await self.read(request)))
+
+        return handle
+
+    async def read(self, request: Request) -> Any:  # noqa: ANN401  (any JSON value)
+        """Return the value of the body; None for an empty one.
+
+        Raises:
+            MediaTypeError: the body has another type.
+            InvalidRequestError: the body is not valid.
+        """
+        if (kind := _type_of(request)) != JSON:
+            raise MediaTypeError(f"expected {JSON}, got '{kind[:60]}'")
+        return _parse(await request.body())
+
+
+class AnyTypeRoute(JSONRoute):
     """A route whose body is JSON whatever its Content-Type, as curl without a header sends it to Ollama."""
 
-    def get_route_handler(self) -> Handler:
-        """Return the handler of requests."""
-        handler = super().get_route_handler()
-
-        async def handle(request: Request) -> Response:
-            return await handler(_as_json(request))
-
-        return handle
+    async def read(self, request: Request) -> Any:  # noqa: ANN401
+        """Return the value of the body; errors are those of `JSONRoute.read`."""
+        return _parse(await request.body())
 
 
-class FormRoute(APIRoute):
+class FormRoute(JSONRoute):
     """A route that reads the fields of forms as those of JSON."""
 
-    def get_route_handler(self) -> Handler:
-        """Return the handler of requests."""
-        handler = super().get_route_handler()
-
-        async def handle(request: Request) -> Response:
-            kind = request.headers.get("content-type", JSON).partition(";")[0].strip().lower()
-            if request.method != "POST":
-                return await handler(request)
-            if kind in (FORM, MULTIPART):
-                async with request.form(max_files=0) as form:
-                    fields = {key: form.getlist(key) for key in form}
-                single = {key: values[0] if len(values) == 1 else values for key, values in fields.items()}
-                return await handler(_as_json(request, to_json(single).encode()))
-            if kind != JSON:
-                raise MediaTypeError(f"expected {JSON} or a form, got '{kind[:60]}'")
-            return await handler(_as_json(request))
-
-        return handle
+    async def read(self, request: Request) -> Any:  # noqa: ANN401
+        """Return the value of the body, or the fields of a form; errors are those of `JSONRoute.read`."""
+        kind = _type_of(request)
+        if kind not in (FORM, MULTIPART):
+            return await super().read(request)
+        fields = await form_fields(request, max_files=0)
+        return {name: values[0] if len(values) == 1 else values for name, values in fields.items()}
 
 
-class UploadRoute(APIRoute):
+class UploadRoute(JSONRoute):
     """A route that reads the fields of a form with an uploaded image as those of JSON, with the image in base64."""
 
-    def get_route_handler(self) -> Handler:
-        """Return the handler of requests."""
-        handler = super().get_route_handler()
+    async def read(self, request: Request) -> Any:  # noqa: ANN401
+        """Return the value of the body, or the fields of a form; errors are those of `JSONRoute.read`."""
+        if _type_of(request) != MULTIPART:
+            return await super().read(request)
+        fields = await form_fields(request, max_files=1, max_fields=100)
         lists = _list_fields(self)
-
-        async def handle(request: Request) -> Response:
-            kind = request.headers.get("content-type", JSON).partition(";")[0].strip().lower()
-            if request.method != "POST" or kind == JSON:
-                return await handler(request)
-            if kind != MULTIPART:
-                raise MediaTypeError(f"expected {JSON} or {MULTIPART}, got '{kind[:60]}'")
-            fields: dict[str, Any] = {}
-            async with request.form(max_files=1, max_fields=100) as form:
-                for key in form:
-                    values = [await _field(value) for value in form.getlist(key)]
-                    fields[key] = values if key in lists else values[-1]
-            return await handler(_as_json(request, to_json(fields).encode()))
-
-        return handle
+        return {name: values if name in lists else values[-1] for name, values in fields.items()}
 
 
-async def _field(value: str | UploadFile) -> str:
+async def form_fields(request: Request, **limits: int) -> dict[str, list[str]]:
+    """Return the fields of a form, files in base64.
+
+    Args:
+        request: request with a form.
+        limits: `max_files` of Starlette, and optionally `max_fields`.
+
+    Raises:
+        InvalidRequestError: the form cannot be read, has too many files or fields, or half a surrogate pair.
+    """
+    fields: dict[str, list[str]] = {}
+    try:
+        async with request.form(**limits) as form:
+            for name, value in form.multi_items():
+                text = await _text(value)
+                if (place := half_pair_in({name: text})) is not None:
+                    raise _half_pair(place)
+                fields.setdefault(name, []).append(text)
+    except (HTTPException, MultiPartException, ValueError) as error:  # ValueError: a charset that cannot be decoded
+        reason = getattr(error, "detail", None) or getattr(error, "message", None) or error
+        remedy = "send fields of text, " + ("one image" if limits["max_files"] else "without files")
+        raise InvalidRequestError(f"the form cannot be read ({one_line(str(reason))}); {remedy}") from None
+    return fields
+
+
+def _parse(body: bytes) -> Any:  # noqa: ANN401  (any JSON value)
+    """Read the JSON of a body; None for an empty one.
+
+    Raises:
+        InvalidRequestError: it is not valid; the parameter is the field with half a surrogate pair.
+    """
+    try:
+        return parse_json(body) if body else None
+    except StructureError as error:
+        if error.place is not None:
+            raise _half_pair(error.place) from None
+        raise InvalidRequestError(f"{error}; correct the body") from None
+
+
+def _half_pair(place: str) -> InvalidRequestError:
+    return InvalidRequestError(f"{place[:200] or 'body'}: {HALF_PAIR}; send whole characters", place[:200] or None)
+
+
+def _type_of(request: Request) -> str:
+    """Return the media type of a body, by default JSON."""
+    return request.headers.get("content-type", JSON).partition(";")[0].strip().lower()
+
+
+async def _text(value: str | UploadFile) -> str:
     """Return the text of a field, or an uploaded file in base64."""
     return value if isinstance(value, str) else base64.b64encode(await value.read()).decode()
 
@@ -103,14 +150,16 @@ def reads_forms(model: type[BaseModel]) -> dict[str, Any]:
     return {"requestBody": {"content": {FORM: {"schema": {"$ref": f"#/components/schemas/{model.__name__}"}}}}}
 
 
-def _as_json(request: Request, content: bytes | None = None) -> Request:
-    """Return a request with the Content-Type of JSON, and with another body where one is given."""
-    others = [(name, value) for name, value in request.scope["headers"] if name != b"content-type"]
-    scope = {**request.scope, "headers": [*others, (b"content-type", JSON.encode())]}
-    if content is None:
-        return Request(scope, request.receive)
+class _ReadRequest(Request):
+    """A request whose body has been read; FastAPI takes the value from `json`, if `body` has bytes."""
 
-    async def receive() -> Message:
-        return {"type": "http.request", "body": content, "more_body": False}
+    def __init__(self, request: Request, value: object) -> None:
+        headers = [header for header in request.scope["headers"] if header[0] != b"content-type"]
+        super().__init__({**request.scope, "headers": [*headers, (b"content-type", JSON.encode())]}, request.receive)
+        self._value = value
 
-    return Request(scope, receive)
+    async def body(self) -> bytes:
+        return b"" if self._value is None else b"read"
+
+    async def json(self) -> Any:  # noqa: ANN401  (any JSON value)
+        return self._value

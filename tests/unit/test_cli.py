@@ -709,3 +709,38 @@ def test_search_shows_the_sentence_of_the_image(trained, tiny, capsys, monkeypat
     for line in run(capsys, monkeypatch, *arguments, "--count", 8)[1].splitlines():
         _, image, text = line.split("\t")
         assert text == own[Path(image).stem]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "function", "message"),
+    [
+        (["serve", "--port", "0"], "limner.server.run.load", "interrupted"),
+        (["--verbose", "show", "collection"], "limner.data.collection.Collection.open", "interrupted"),
+        (
+            ["compact", "collection"],
+            "limner.data.collection.Collection.open",
+            "interrupted; files already written are complete; repeat the command",
+        ),
+        (
+            ["train", "mao2015/flickr8k", "--collection", "collection", "--out", "run"],
+            "limner.runs.recipe.load_recipe",
+            "interrupted; files already written are complete; repeat the command with --resume",
+        ),
+    ],
+)
+def test_ctrl_c_is_a_message_that_fits_the_command(arguments, function, message, capsys, monkeypatch, tmp_path):
+    def interrupt(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(function, interrupt)
+    status, _, errors = run(capsys, monkeypatch, *arguments)
+    assert status == 130 and errors.strip().splitlines()[-1] == message
+
+
+def test_serving_without_its_extra_names_the_command_that_installs_it(capsys, monkeypatch):
+    monkeypatch.delitem(sys.modules, "limner.server.run", raising=False)
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
+    status, printed, errors = run(capsys, monkeypatch, "serve")
+    assert status == 1 and not printed and errors.count("\n") == 1
+    assert "pip install -c constraints.txt '.[serve]'" in errors

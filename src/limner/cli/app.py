@@ -67,6 +67,9 @@ WRONG_USAGE = 2
 REPEATING_COMMANDS = ("demo", "describe", "features", "index", "reproduce", "train", "translate")
 """Commands whose steps allocate the same tensors again and again, and therefore keep freed memory."""
 
+READING_COMMANDS = ("classify", "correlate", "doctor", "recipes", "score", "search", "serve", "show")
+"""Commands that answer and leave no work half done, of which an interruption needs no remedy."""
+
 
 def main() -> None:
     """Run the command line and exit; errors that the user can correct are printed as one line."""
@@ -102,19 +105,31 @@ def _run() -> int:
         print_error("the memory is not enough; lower the batch size or the sizes in the settings, or free memory")
         return 1
     if status == INTERRUPTED:
-        err.print("interrupted; files already written are complete; repeat the command (train: with --resume)")
+        err.print(_interruption(_named_command(sys.argv[1:])), soft_wrap=True)
     return status or 0
 
 
 def _with_named_command(arguments: Sequence[str]) -> typer.Typer:
     """Return the application with the one command that is named: building the others takes longer than most of them."""
-    name = next((one for one in arguments if one != VERBOSE), None)
+    name = _named_command(arguments)
     named = [one for one in app.registered_commands if name == (one.name or getattr(one.callback, "__name__", None))]
     if not named:  # help, the version, or an error that names similar commands
         return app
     alone = copy.copy(app)
     alone.registered_commands = named
     return alone
+
+
+def _named_command(arguments: Sequence[str]) -> str | None:
+    return next((argument for argument in arguments if argument != VERBOSE), None)
+
+
+def _interruption(command: str | None) -> str:
+    """Return the message after Ctrl-C."""
+    if command in READING_COMMANDS:
+        return "interrupted"
+    remedy = "repeat the command" + (" with --resume" if command == "train" else "")
+    return f"interrupted; files already written are complete; {remedy}"
 
 
 def _is_out_of_memory(error: MemoryError | RuntimeError) -> bool:

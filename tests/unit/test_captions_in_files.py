@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import os
+import re
 import shutil
 import struct
 import subprocess
@@ -15,8 +16,9 @@ import pytest
 from PIL import Image, ImageCms, PngImagePlugin
 
 from limner.cli import main
+from limner.cli.caption_output import caption_output
 from limner.cli.stored_captions import StoredCaptions
-from limner.errors import MetadataError
+from limner.errors import MetadataError, SettingsError
 from limner.folders.captions import (
     caption_in_file,
     caption_of_sidecar,
@@ -24,7 +26,8 @@ from limner.folders.captions import (
     sidecar_path,
     write_sidecar,
 )
-from limner.folders.containers import read_packet, write_packet
+from limner.folders.containers import write_packet
+from limner.folders.metadata import read_metadata
 from limner.folders.xmp import add_caption, find_captions
 from limner.inference.sentences import Caption
 
@@ -136,7 +139,7 @@ def test_other_properties_of_a_packet_are_kept():
         b"W5M0MpCehiHzreSzNTczkc9d",
     ):
         assert kept in written
-    assert find_captions(written) == ["a dog", "a dog"]
+    assert find_captions(written) == ["a dog"]
 
 
 def test_texts_in_other_languages_are_kept():
@@ -249,7 +252,7 @@ def test_a_compressed_packet_of_a_png_file_is_read():
     data = encoded("PNG")
     packet = add_caption(None, "a dog", "en")
     stored = chunk(b"iTXt", b"XML:com.adobe.xmp\0\1\0\0\0" + zlib.compress(packet))
-    assert read_packet(data[:33] + stored + data[33:]) == packet
+    assert read_metadata(data[:33] + stored + data[33:]) == ("a dog", packet)
 
 
 def test_bytes_after_the_image_are_kept(tmp_path):
@@ -331,7 +334,8 @@ def test_describe_writes_sidecars_and_keeps_those_with_a_caption(photos, trained
     assert caption_of_sidecar(photos / "a.jpg") in printed
     assert "0 written, 2 kept" in run(*command)[2]
     assert "2 written" in run(*command, "--replace")[2]
-    assert run(*command, "--sidecar", "stem")[0] == 0
+    assert "0 written, 2 kept" in run(*command, "--sidecar", "stem")[2]
+    assert run(*command, "--sidecar", "stem", "--replace")[0] == 0
     assert sorted(path.name for path in photos.rglob("*.xmp")) == ["a.jpg.xmp", "a.xmp", "b.png.xmp", "b.xmp"]
 
 
@@ -401,3 +405,132 @@ def test_a_caption_of_which_the_model_is_not_sure_is_not_written(tmp_path, capsy
     assert not any("not sure" in path.read_text() or "dog" in path.read_text() for path in others)
     assert all("photo.png,1,,-1.0000,0.1000,model" in path.read_text() for path in others)
     assert "0 written, 1 not sure and not written" in capsys.readouterr().err
+
+
+def image_files(folder, *names):
+    for name in names:
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_bytes(encoded("PNG"))
+    return [folder / name for name in names]
+
+
+@pytest.mark.parametrize(
+    ("kind", "sidecar", "names"),
+    [
+        ("txt", None, ["cat.png", "cat.webp"]),
+        ("txt", None, ["a/Cat.PNG", "a/dog.png", "a/cat.tif"]),
+        ("txt", None, ["caf\u00e9.png", "cafe\u0301.jpg"]),
+        ("xmp", "stem", ["cat.jpg", "cat.png"]),
+        ("xmp", "stem", ["cat.JPG", "CAT.png"]),
+    ],
+)
+def test_two_images_with_one_file_of_captions_are_refused_before_the_work(kind, sidecar, names, tmp_path):
+    files = image_files(tmp_path, *names)
+    stored = StoredCaptions(kind, False, True, sidecar)
+    with pytest.raises(
+        SettingsError, match=rf"{re.escape(str(files[0]))} and {re.escape(str(files[-1]))} .*rename"
+    ) as raised:
+        stored.select(files, [tmp_path])
+    assert "\n" not in str(raised.value) and len(list(tmp_path.rglob("*.*"))) == len(files)
+
+
+@pytest.mark.parametrize(
+    ("kind", "sidecar", "names"),
+    [
+        ("xmp", None, ["cat.jpg", "cat.png"]),
+        ("txt", None, ["a/cat.png", "b/cat.webp"]),
+        ("txt", None, ["cat.png", "cat.png"]),
+        ("txt", None, ["cat.1.png", "cat.2.png"]),
+        (None, None, ["cat.jpg", "cat.png"]),
+    ],
+)
+def test_images_with_files_of_their_own_are_not_refused(kind, sidecar, names, tmp_path):
+    files = image_files(tmp_path, *names)
+    assert StoredCaptions(kind, False, kind is not None, sidecar).select(files, [tmp_path]) == files
+
+
+def test_a_text_file_that_is_there_is_kept_in_any_case_of_its_suffix(tmp_path):
+    files = image_files(tmp_path, "a.png", "b.png", "c.png")
+    for name, text in (("a.TXT", "mine"), ("b.txt", "")):
+        (tmp_path / name).write_text(text)
+    stored = StoredCaptions("txt", False, False, None)
+    assert stored.select(files, [tmp_path]) == files[1:]
+    with stored.opened("en") as write:
+        for file in files[1:]:
+            write(file, [Caption("a dog", -1.0, -1.0)])
+    assert {path.name: path.read_text() for path in tmp_path.glob("*.[tT]*")} == {
+        "a.TXT": "mine",
+        "b.txt": "a dog\n",
+        "c.txt": "a dog\n",
+    }
+
+
+def test_a_caption_of_a_sidecar_of_the_other_name_is_kept(tmp_path):
+    files = image_files(tmp_path, "a.png", "b.png")
+    write_sidecar(files[0], "Grandma", "en", name="stem")
+    (tmp_path / "b.xmp").write_text("damaged")  # nothing is written to it
+    stored = StoredCaptions("xmp", False, False, None)
+    assert stored.select(files, [tmp_path]) == files[1:]
+    assert stored.kept == 1 and not stored.errors
+    assert not StoredCaptions("xmp", False, False, "stem").select(files, [tmp_path])
+
+
+@pytest.mark.parametrize(
+    "packet", [b"<x:xmpmeta", FOREIGN % b"" + b"</x:xmpmeta>", b"<a>\xe4</a>", HOSTILE_XML["entities"]]
+)
+def test_a_damaged_packet_in_the_image_refuses_embedding_only(packet, tmp_path):
+    image = tmp_path / "photo.jpg"
+    image.write_bytes(with_packets(JPEG_XMP + packet))
+    before = image.read_bytes()
+    stored = StoredCaptions("xmp", False, False, None)
+    assert stored.select([image], [tmp_path]) == [image]
+    with stored.opened("en") as write:
+        write(image, [Caption("a dog", -1.0, -1.0)])
+    assert (stored.written, stored.errors, caption_of_sidecar(image)) == (1, [], "a dog")
+    embedded = StoredCaptions(None, True, True, None)
+    assert embedded.select([image], [tmp_path]) == []
+    assert re.search(r"photo\.jpg: its XMP packet: .*; write a sidecar", str(embedded.errors[0]))
+    assert image.read_bytes() == before
+
+
+@pytest.mark.parametrize("replace", [False, True])
+def test_a_damaged_sidecar_is_refused_by_name_before_the_work(replace, tmp_path):
+    image = image_files(tmp_path, "photo.png")[0]
+    sidecar_path(image).write_bytes(FOREIGN[:300])
+    stored = StoredCaptions("xmp", False, replace, None)
+    assert stored.select([image], [tmp_path]) == []
+    assert re.search(r"photo\.png\.xmp: expected XML.*; correct or remove it", str(stored.errors[0]))
+    assert sidecar_path(image).read_bytes() == FOREIGN[:300]
+
+
+def test_the_name_of_a_camera_in_a_sidecar_is_replaced(tmp_path):
+    image = image_files(tmp_path, "photo.png")[0]
+    sidecar_path(image).write_bytes(add_caption(FOREIGN % b"", "PENTAX DIGITAL CAMERA", "en"))
+    assert write_sidecar(image, "a dog", "en")
+    assert caption_of_sidecar(image) == "a dog" and b"PENTAX" not in sidecar_path(image).read_bytes()
+
+
+def test_unreadable_files_are_counted_among_all_files(photos, trained, run):
+    image_files(photos, "z.gif")
+    write_sidecar(photos / "a.jpg", "Grandma", "en")
+    (photos / "y.png").write_bytes(b"no image")
+    sidecar_path(photos / "z.gif").write_bytes(b"damaged")
+    command = ("describe", photos, "--recursive", "--model", trained, "--write", "xmp")
+    status, _, errors = run(*command)
+    assert status == 1 and "2 of 4 files cannot be read" in errors
+    assert "captions: 1 written, 1 kept" in errors
+    (photos / "y.png").write_bytes(encoded("PNG"))
+    sidecar_path(photos / "y.png").write_bytes(b"damaged")
+    assert "2 of 4 files cannot be read" in run(*command)[2]  # nothing is left to describe
+
+
+@pytest.mark.parametrize("kind", ["text", "csv", "jsonl", "json"])
+def test_an_abstention_is_printed_once(kind, tmp_path):
+    sure = [True, False, True, False]
+    captions = [Caption(f"dog {rank}", -rank, -rank, is_sure=is_sure) for rank, is_sure in enumerate(sure)]
+    output = tmp_path / "captions"
+    with caption_output(output, kind) as write:
+        write(tmp_path / "a.png", captions)
+    text = output.read_text()
+    assert "dog 0" in text and "dog 2" in text and "dog 1" not in text and "dog 3" not in text
+    assert {"text": text.count("not sure"), "csv": text.count(",,")}.get(kind, text.count("null")) == 1

@@ -114,6 +114,9 @@ def _write(emit: Callable[[str], None], kind: CaptionFormat, columns: Sequence[s
     records: list[dict[str, Any]] = []
 
     def write(file: Path, result: list[Caption] | KeptCaption | LimnerError) -> None:
+        if isinstance(result, list):
+            first = next((rank for rank, caption in enumerate(result) if not caption.is_sure), None)
+            result = [caption for rank, caption in enumerate(result) if caption.is_sure or rank == first]
         if kind == "json":
             records.extend([] if isinstance(result, LimnerError) else [_record(file, result, columns)])
         elif kind == "jsonl":

@@ -168,7 +168,7 @@ def describe(
     stored = StoredCaptions(write, embed, replace, sidecar)
     files = stored.select(_find_files(images, runs, decoding, backbone, device, recursive), images)
     if stored.complete(files):
-        return report_unreadable(stored.errors, len(stored.errors))
+        return report_unreadable(stored.errors, stored.total)
     captioner, strips = _load(runs, backbone, device, plots)
     options = _selection(captioner, tags, no_tags_in_captions, min_confidence)
     options |= {"must_include": must_include, "batch_size": batch_size, **decoding}
@@ -291,7 +291,7 @@ def _describe_with_runs(
     if strips is not None:
         strips.save()
     stored.report()
-    report_unreadable([*unreadable, *stored.errors], len(files))
+    report_unreadable([*unreadable, *stored.errors], stored.total)
 
 
 def _describe(

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
+from unicodedata import normalize
 
 import typer
 
@@ -80,7 +81,7 @@ class StoredCaptions:
         self._unlisted: deque[Path] = deque()  # files in their order, for tables
         self._not_described: dict[Path, KeptCaption | LimnerError] = {}
         self.errors: list[LimnerError] = []
-        self.written = self.kept = self.unsure = 0
+        self.total = self.written = self.kept = self.unsure = 0
 
     def select(self, files: Sequence[Path], named: Sequence[Path]) -> list[Path]:
         """Return the files that need a caption; nothing is computed for those that have one.
@@ -92,9 +93,11 @@ class StoredCaptions:
             named: files and folders that the user named.
 
         Raises:
-            SettingsError: a table exists, or cannot be written.
+            SettingsError: a table exists or cannot be written, or two files have the same text file or sidecar.
         """
+        self.total = len(files)
         self._folders = [path for path in named if path.is_dir()]
+        self._require_files_beside(files)
         if self._kind in TABLES:
             for table in dict.fromkeys(map(self._table_of, files)):
                 if table.exists() and not self._replace:
@@ -157,44 +160,82 @@ class StoredCaptions:
         err.print(f"captions: {self.written:,} written{kept}{unsure}", soft_wrap=True, highlight=False)
 
     def _needs_caption(self, file: Path) -> bool:
-        from limner.folders.captions import caption_in_file, caption_of_sidecar, require_embeddable
-
         if (self._kind in (None, *TABLES) and not self._embed) or not file.exists():
             return True
         try:
-            if self._embed:
-                require_embeddable(file)
-            if self._replace:
-                return True
-            texts = [caption_in_file(file)] if self._embed or self._kind == "xmp" else []
-            if self._kind == "xmp":
-                texts.append(caption_of_sidecar(file, self._sidecar))
-            if self._kind == "txt":
-                texts.append("exists" if file.with_suffix(".txt").exists() else "")
+            text = self._stored_text(file)
         except LimnerError as error:
             self.errors.append(error)
             self._not_described[file] = error
             return False
-        text = next(filter(None, texts), "")
-        if text:
-            self.kept += 1
-            self._not_described[file] = KeptCaption(text)
-        return not text
+        if not text or self._replace:
+            return True
+        self.kept += 1
+        self._not_described[file] = KeptCaption(text)
+        return False
+
+    def _stored_text(self, file: Path) -> str:
+        """Return the caption that an image has already; empty if there is none.
+
+        A caption of a person in the file or in a sidecar of the other name would be hidden by a new sidecar.
+
+        Raises:
+            LimnerError: a caption cannot be stored in the file, its sidecar or its text file.
+        """
+        from limner.folders.captions import caption_in_file, caption_of_sidecar, require_embeddable
+
+        if self._embed:
+            require_embeddable(file)
+        if self._kind == "txt":
+            text_file = self._file_beside(file)
+            return text_file.name if text_file.exists() and text_file.stat().st_size else ""
+        text = caption_of_sidecar(file, self._sidecar) if self._kind == "xmp" else ""
+        if self._kind == "xmp" and not text:
+            with suppress(LimnerError):  # nothing is written to a sidecar of the other name
+                text = caption_of_sidecar(file, "stem" if self._sidecar == "full" else "full")
+        return text or caption_in_file(file)
 
     def _store(self, file: Path, text: str, lang: str) -> None:
         from limner.folders.captions import embed_caption, write_sidecar
 
+        is_written = False
         try:
             if self._kind == "txt":
-                write_text(file.with_suffix(".txt"), f"{text}\n")
+                write_text(self._file_beside(file), f"{text}\n")
+                is_written = True
             elif self._kind == "xmp":
-                write_sidecar(file, text, lang, name=self._sidecar, replace=self._replace)
+                is_written = write_sidecar(file, text, lang, name=self._sidecar, replace=self._replace)
             if self._embed:
-                embed_caption(file, text, lang, replace=self._replace)
+                is_written |= embed_caption(file, text, lang, replace=self._replace)
         except LimnerError as error:
             self.errors.append(error)
         else:
-            self.written += 1
+            self.written += is_written
+            self.kept += not is_written
+
+    def _file_beside(self, file: Path) -> Path:
+        """Return the text file or sidecar of a file."""
+        from limner.folders.captions import existing_path, sidecar_path
+
+        return existing_path(file.with_suffix(".txt")) if self._kind == "txt" else sidecar_path(file, self._sidecar)
+
+    def _require_files_beside(self, files: Sequence[Path]) -> None:
+        """Refuse two images with one text file or sidecar, also where names that differ in case are equal."""
+        if self._kind == "xmp" and self._sidecar == "stem":
+            option, remedy = "--sidecar stem", "leave out --sidecar stem"
+        elif self._kind == "txt":
+            option, remedy = "--write txt", "use --write xmp"
+        else:
+            return
+        images: dict[tuple[Path, str], Path] = {}
+        for file in filter(Path.exists, files):
+            path = self._file_beside(file)
+            other = images.setdefault((path.parent.resolve(), normalize("NFC", path.name).casefold()), file)
+            if not other.samefile(file):
+                raise SettingsError(
+                    f"{option}: the captions of {other} and {file} would be in one file, {path.name}; rename one of "
+                    f"the images, or {remedy}"
+                )
 
     def _table_of(self, file: Path) -> Path:
         """Return the table of a file: in the folder that the user named, else in that of the file."""

@@ -3,27 +3,33 @@
 from __future__ import annotations
 
 import contextlib
-import io
 import os
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 
-from PIL import ExifTags, Image, IptcImagePlugin
-
-from limner.errors import LimnerError, MetadataError, system_reason
+from limner.errors import MetadataError, system_reason
 from limner.files import atomic_write, read_bytes
-from limner.folders.containers import read_packet, write_packet
+from limner.folders.caption_text import is_caption
+from limner.folders.containers import write_packet
+from limner.folders.metadata import read_metadata
 from limner.folders.xmp import add_caption, find_captions
 
 SidecarName = Literal["full", "stem"]
 """Name of a sidecar: `full` is photo.jpg.xmp, as of digiKam and darktable; `stem` is photo.xmp, as of Adobe."""
-_IPTC_CAPTION = (2, 120)
 
 
 def sidecar_path(image: Path, name: SidecarName = "full") -> Path:
-    """Return the path of the sidecar of an image."""
-    return image.with_name(f"{image.name}.xmp") if name == "full" else image.with_suffix(".xmp")
+    """Return the path of the sidecar of an image; an existing one may have its suffix in capitals."""
+    return existing_path(image.with_name(f"{image.name}.xmp") if name == "full" else image.with_suffix(".xmp"))
+
+
+def existing_path(path: Path) -> Path:
+    """Return the path of an existing file whose suffix may be in capitals; `path` if there is none."""
+    suffixes = (path.suffix, path.suffix.upper(), path.suffix.title())
+    variants = (path.with_suffix(suffix) for suffix in suffixes)
+    return next((variant for variant in variants if variant.exists()), path)
 
 
 def caption_of_sidecar(image: Path, name: SidecarName = "full") -> str:
@@ -36,28 +42,18 @@ def caption_of_sidecar(image: Path, name: SidecarName = "full") -> str:
     if not sidecar.exists():
         return ""
     with _named(sidecar):
-        return next(iter(find_captions(read_bytes(sidecar))), "")
+        return next(filter(is_caption, find_captions(read_bytes(sidecar))), "")
 
 
 def caption_in_file(image: Path) -> str:
-    """Return the caption in an image file, as XMP, IPTC or EXIF; empty if there is none.
-
-    Raises:
-        MetadataError: the file or its XMP packet cannot be read.
-    """
-    with _named(image):
-        data = read_bytes(image)
-        packet = None
-        with contextlib.suppress(MetadataError):  # of another format, or damaged: then nothing is written to it
-            packet = read_packet(data)
-        texts = find_captions(packet) if packet is not None else []
-        return next(iter(texts), "") or _older_caption(data)
+    """Return the caption in the metadata of an image file; empty if there is none, or the file cannot be read."""
+    return read_metadata(image).caption
 
 
 def require_embeddable(image: Path) -> None:
     """Check before an image is described that its file can hold a caption; MetadataError if it cannot."""
     with _named(image):
-        write_packet(read_bytes(image), b"<x/>")
+        _with_caption(read_bytes(image), "", "")
 
 
 def write_sidecar(image: Path, text: str, lang: str, *, name: SidecarName = "full", replace: bool = False) -> bool:
@@ -80,7 +76,7 @@ def write_sidecar(image: Path, text: str, lang: str, *, name: SidecarName = "ful
     sidecar = sidecar_path(image, name)
     with _named(sidecar):
         existing = read_bytes(sidecar) if sidecar.exists() else None
-        if existing is not None and not replace and find_captions(existing):
+        if existing is not None and not replace and any(map(is_caption, find_captions(existing))):
             return False
         packet = add_caption(existing, text, lang)
     target = sidecar.resolve()
@@ -115,12 +111,11 @@ def embed_caption(image: Path, text: str, lang: str, *, replace: bool = False) -
     with _named(image):
         facts = os.stat(target)
         data = read_bytes(target)
-        packet = read_packet(data)
-        if not replace and (_older_caption(data) or (packet is not None and find_captions(packet))):
+        if not replace and read_metadata(data).caption:
             return False
         if not os.access(target, os.W_OK):
             raise MetadataError("is protected from writing; allow it, or write a sidecar with --write xmp")
-        written = write_packet(data, add_caption(packet, text, lang))
+        written = _with_caption(data, text, lang)
     with atomic_write(target) as temporary:
         temporary.write_bytes(written)
         with contextlib.suppress(OSError):  # only the administrator may give files to others
@@ -132,28 +127,23 @@ def embed_caption(image: Path, text: str, lang: str, *, replace: bool = False) -
     return True
 
 
-def _older_caption(data: bytes) -> str:
-    """Return the caption in the EXIF or IPTC data of an image file; empty if there is none."""
-    with contextlib.suppress(Exception), Image.open(io.BytesIO(data)) as image:  # damaged metadata hold no caption
-        described = str(image.getexif().get(ExifTags.Base.ImageDescription, "")).strip("\0 \t\r\n")
-        iptc = IptcImagePlugin.getiptcinfo(image) or {}
-        caption = iptc.get(_IPTC_CAPTION, b"")
-        return (
-            described or (caption if isinstance(caption, bytes) else b"".join(caption)).decode(errors="replace").strip()
-        )
-    return ""
+def _with_caption(data: bytes, text: str, lang: str) -> bytes:
+    """Return an image file with a caption."""
+    before = read_metadata(data).packet
+    try:
+        packet = add_caption(before, text, lang)
+    except MetadataError as error:
+        raise MetadataError(f"its XMP packet: {error}; write a sidecar with --write xmp") from None
+    return write_packet(data, packet, before)
 
 
-class _named:
+@contextlib.contextmanager
+def _named(path: Path) -> Iterator[None]:
     """Name a file in the errors of its metadata."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, error_type: object, error: BaseException | None, traceback: object) -> None:
-        if isinstance(error, MetadataError):
-            raise MetadataError(f"{self._path}: {error}") from None
-        if isinstance(error, OSError) and not isinstance(error, LimnerError):
-            raise MetadataError(f"{self._path}: cannot be read ({system_reason(error)}); check the file") from None
+    try:
+        yield
+    except MetadataError as error:
+        remedy = "; correct or remove it" if path.suffix.lower() == ".xmp" else ""
+        raise MetadataError(f"{path}: {error}{remedy}") from None
+    except OSError as error:
+        raise MetadataError(f"{path}: cannot be read ({system_reason(error)}); check the file") from None

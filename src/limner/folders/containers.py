@@ -1,4 +1,4 @@
-"""XMP packets in image files: JPEG (APP1), PNG (iTXt) and WebP (chunk XMP), without a change of anything else.
+"""XMP packets written into image files: JPEG (APP1), PNG (iTXt), WebP (chunk XMP), without a change of anything else.
 
 The compressed image data and all other metadata are copied byte by byte. A file whose structure is damaged, or has a
 structure that a new packet could break, is refused.
@@ -8,19 +8,21 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import NamedTuple
 
 from limner.errors import MetadataError
+from limner.media.image import opened_image
 
 _JPEG_XMP = b"http://ns.adobe.com/xap/1.0/\0"
 _JPEG_EXTENDED_XMP = b"http://ns.adobe.com/xmp/extension/\0"
 _PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
-_PNG_KEYWORD = b"XML:com.adobe.xmp"
+_PNG_XMP = b"XML:com.adobe.xmp\0"
 _PNG_PROFILES = (b"Raw profile type xmp", b"Raw profile type APP1")
 _MAX_JPEG_PACKET = 65535 - 2 - len(_JPEG_XMP)
-_MAX_INFLATED = 16 << 20
 _WEBP_XMP_FLAG, _WEBP_ALPHA_FLAG = 0x04, 0x10
+_SIDECAR = "write a sidecar with --write xmp"
 
 
 class Part(NamedTuple):
@@ -34,52 +36,61 @@ class Part(NamedTuple):
     """Bytes without header, checksum and padding."""
 
 
-def read_packet(data: bytes) -> bytes | None:
-    """Return the XMP packet of an image file; None if it has none.
-
-    Raises:
-        MetadataError: the format is another one, or the file is damaged.
-    """
-    return _container(data).read(data)
-
-
-def write_packet(data: bytes, packet: bytes) -> bytes:
+def write_packet(data: bytes, packet: bytes, before: bytes | None = None) -> bytes:
     """Return an image file with another XMP packet.
 
+    Args:
+        data: contents of the image file.
+        packet: the new packet.
+        before: the packet that has been read from the file and is replaced; None if it has none.
+
     Raises:
-        MetadataError: as for `read_packet`; the packet is too large for the format; or the file has parts that refer to
-            positions in it.
+        MetadataError: the format is another one, the file is damaged, the packet is too large for the format, or the
+            file has parts that refer to positions in it or a packet in another form.
     """
-    container = _container(data)
-    written = container.write(data, packet)
-    if container.read(written) != packet:  # whatever the reason, nothing is written then
-        raise MetadataError("cannot hold the packet; write a sidecar with --write xmp")
-    return written
-
-
-class _Container(NamedTuple):
-    read: Callable[[bytes], bytes | None]
-    write: Callable[[bytes, bytes], bytes]
-
-
-def _container(data: bytes) -> _Container:
     if data.startswith(b"\xff\xd8\xff"):
-        return _Container(_read_jpeg, _write_jpeg)
-    if data.startswith(_PNG_SIGNATURE):
-        return _Container(_read_png, _write_png)
-    if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
-        return _Container(_read_webp, _write_webp)
-    raise MetadataError("expected JPEG, PNG or WebP, found another format; write a sidecar with --write xmp")
+        written = _write_jpeg(data, packet, before)
+    elif data.startswith(_PNG_SIGNATURE):
+        written = _write_png(data, packet, before)
+    elif data[:4] == b"RIFF" and data[8:12] == b"WEBP":
+        written = _write_webp(data, packet, before)
+    else:
+        raise MetadataError(f"expected JPEG, PNG or WebP, found another format; {_SIDECAR}")
+    with suppress(Exception), opened_image(written) as image:  # Pillow raises almost any exception for a damaged file
+        if image.info.get("xmp") == packet:
+            return written
+    raise MetadataError(f"damaged file (an image with the packet cannot be read); {_SIDECAR}")
 
 
 def _damaged(reason: str) -> MetadataError:
     return MetadataError(f"damaged file ({reason}); copy it again from its source")
 
 
-def _only(parts: list[Part]) -> Part | None:
-    if len(parts) > 1:
-        raise MetadataError(f"expected one XMP packet, found {len(parts)}; write a sidecar with --write xmp")
-    return parts[0] if parts else None
+def _replace(parts: Sequence[Part], packets: Sequence[Part], before: bytes | None, new: bytes, position: int) -> bytes:
+    """Join the parts of a file, with a new packet in place of the packet before."""
+    if len(packets) != (before is not None):
+        raise MetadataError(f"expected one XMP packet that can be read, found {len(packets)}; {_SIDECAR}")
+    kept = [part.data for part in parts if part not in packets]
+    return b"".join([*kept[:position], new, *kept[position:]])
+
+
+def _write_jpeg(data: bytes, packet: bytes, before: bytes | None) -> bytes:
+    if len(packet) > _MAX_JPEG_PACKET:
+        raise MetadataError(
+            f"expected a packet of at most {_MAX_JPEG_PACKET:,} bytes in a JPEG file, got {len(packet):,}; {_SIDECAR}"
+        )
+    parts = list(_segments(data))
+    if any(part.name == b"\xe1" and part.payload.startswith(_JPEG_EXTENDED_XMP) for part in parts):
+        raise MetadataError(f"has an extended XMP packet, which is not changed; {_SIDECAR}")
+    if any(part.name == b"\xe2" and part.payload.startswith(b"MPF\0") for part in parts):
+        raise MetadataError(f"contains several images (MPF), whose positions a new packet would change; {_SIDECAR}")
+    packets = [part for part in parts if part.name == b"\xe1" and part.payload.startswith(_JPEG_XMP)]
+    first = 0  # after the segments that have to be the first: JFIF and Exif
+    while parts[first].name == b"\xe0" or parts[first].payload.startswith(b"Exif\0"):
+        first += 1
+    payload = _JPEG_XMP + packet
+    new = b"\xff\xe1" + struct.pack(">H", len(payload) + 2) + payload
+    return data[:2] + _replace(parts, packets, before, new, first)
 
 
 def _segments(data: bytes) -> Iterator[Part]:
@@ -105,39 +116,14 @@ def _segments(data: bytes) -> Iterator[Part]:
         position += 1 + size
 
 
-def _is_jpeg_xmp(part: Part) -> bool:
-    return part.name == b"\xe1" and part.payload.startswith(_JPEG_XMP)
-
-
-def _read_jpeg(data: bytes) -> bytes | None:
-    parts = list(_segments(data))
-    if any(part.name == b"\xe1" and part.payload.startswith(_JPEG_EXTENDED_XMP) for part in parts):
-        raise MetadataError("has an extended XMP packet, which is not changed; write a sidecar with --write xmp")
-    found = _only([part for part in parts if _is_jpeg_xmp(part)])
-    return None if found is None else found.payload.removeprefix(_JPEG_XMP)
-
-
-def _write_jpeg(data: bytes, packet: bytes) -> bytes:
-    _read_jpeg(data)
-    if len(packet) > _MAX_JPEG_PACKET:
-        raise MetadataError(
-            f"expected a packet of at most {_MAX_JPEG_PACKET:,} bytes in a JPEG file, got {len(packet):,}; write a "
-            "sidecar with --write xmp"
-        )
-    parts = list(_segments(data))
-    if any(part.name == b"\xe2" and part.payload.startswith(b"MPF\0") for part in parts):
-        raise MetadataError(
-            "contains several images (MPF), whose positions a new packet would change; write a sidecar with --write xmp"
-        )
-    payload = _JPEG_XMP + packet
-    new = b"\xff\xe1" + (len(payload) + 2).to_bytes(2, "big") + payload
-    kept = [new if _is_jpeg_xmp(part) else part.data for part in parts]
-    if new not in kept:  # after the segments that have to be the first: JFIF and Exif
-        first = 0
-        while parts[first].name == b"\xe0" or parts[first].payload.startswith(b"Exif\0"):
-            first += 1
-        kept.insert(first, new)
-    return data[:2] + b"".join(kept)
+def _write_png(data: bytes, packet: bytes, before: bytes | None) -> bytes:
+    parts = list(_png_chunks(data))
+    if any(part.name in (b"tEXt", b"zTXt", b"iTXt") and part.payload.startswith(_PNG_PROFILES) for part in parts):
+        raise MetadataError(f"has XMP in a form that is not changed (raw profile); {_SIDECAR}")
+    packets = [part for part in parts if part.name == b"iTXt" and part.payload.startswith(_PNG_XMP)]
+    chunk = b"iTXt" + _PNG_XMP + b"\0\0\0\0" + packet
+    new = struct.pack(">I", len(chunk) - 4) + chunk + struct.pack(">I", zlib.crc32(chunk))
+    return _PNG_SIGNATURE + _replace(parts, packets, before, new, 1)  # after the header
 
 
 def _png_chunks(data: bytes) -> Iterator[Part]:
@@ -162,45 +148,13 @@ def _png_chunks(data: bytes) -> Iterator[Part]:
             return
 
 
-def _is_png_xmp(part: Part) -> bool:
-    return part.name == b"iTXt" and part.payload.startswith(_PNG_KEYWORD + b"\0")
-
-
-def _read_png(data: bytes) -> bytes | None:
-    parts = list(_png_chunks(data))
-    if any(part.name in (b"tEXt", b"zTXt", b"iTXt") and part.payload.startswith(_PNG_PROFILES) for part in parts):
-        raise MetadataError("has XMP in a form that is not changed (raw profile); write a sidecar with --write xmp")
-    found = _only([part for part in parts if _is_png_xmp(part)])
-    if found is None:
-        return None
-    body = found.payload[len(_PNG_KEYWORD) + 1 :]
-    compressed, fields = body[:1], body[2:].split(b"\0", 2)
-    if len(body) < 2 or len(fields) != 3 or compressed not in (b"\0", b"\1"):
-        raise _damaged("its XMP chunk is cut off")
-    return _inflate(fields[2]) if compressed == b"\1" else fields[2]
-
-
-def _inflate(compressed: bytes) -> bytes:
-    try:
-        inflater = zlib.decompressobj()
-        packet = inflater.decompress(compressed, _MAX_INFLATED)
-    except zlib.error:
-        raise _damaged("its XMP chunk cannot be decompressed") from None
-    if not inflater.eof:
-        raise _damaged(f"its XMP chunk is cut off, or larger than {_MAX_INFLATED:,} bytes")
-    return packet
-
-
-def _write_png(data: bytes, packet: bytes) -> bytes:
-    _read_png(data)
-    payload = _PNG_KEYWORD + b"\0\0\0\0\0" + packet
-    chunk = b"iTXt" + payload
-    new = len(payload).to_bytes(4, "big") + chunk + zlib.crc32(chunk).to_bytes(4, "big")
-    parts = list(_png_chunks(data))
-    kept = [new if _is_png_xmp(part) else part.data for part in parts]
-    if new not in kept:
-        kept.insert(1, new)  # after the header
-    return _PNG_SIGNATURE + b"".join(kept)
+def _write_webp(data: bytes, packet: bytes, before: bytes | None) -> bytes:
+    parts = _webp_chunks(data)
+    header = _webp_header(parts[0])
+    rest = parts[1:] if parts[0].name == b"VP8X" else parts
+    packets = [part for part in rest if part.name == b"XMP "]
+    body = b"WEBP" + header + _replace(rest, packets, before, _webp_chunk(b"XMP ", packet), len(rest))
+    return b"RIFF" + struct.pack("<I", len(body)) + body
 
 
 def _webp_chunks(data: bytes) -> list[Part]:
@@ -218,24 +172,6 @@ def _webp_chunks(data: bytes) -> list[Part]:
     if not parts or parts[0].name not in (b"VP8X", b"VP8 ", b"VP8L"):
         raise _damaged("its first chunk is not that of an image")
     return parts
-
-
-def _read_webp(data: bytes) -> bytes | None:
-    found = _only([part for part in _webp_chunks(data) if part.name == b"XMP "])
-    return None if found is None else found.payload
-
-
-def _write_webp(data: bytes, packet: bytes) -> bytes:
-    _read_webp(data)
-    parts = _webp_chunks(data)
-    header = _webp_header(parts[0])
-    new = _webp_chunk(b"XMP ", packet)
-    rest = parts[1:] if parts[0].name == b"VP8X" else parts
-    kept = [new if part.name == b"XMP " else part.data for part in rest]
-    if new not in kept:
-        kept.append(new)
-    body = b"WEBP" + header + b"".join(kept)
-    return b"RIFF" + len(body).to_bytes(4, "little") + body
 
 
 def _webp_chunk(name: bytes, payload: bytes) -> bytes:

@@ -15,6 +15,7 @@ import PIL
 from numpy.typing import NDArray
 from PIL import Image, ImageOps, UnidentifiedImageError
 from PIL.ExifTags import Base
+from PIL.ImageFile import ImageFile
 
 from limner.errors import ImageTooLargeError, MediaError, MissingExtraError
 from limner.files import open_file
@@ -154,6 +155,21 @@ def _opened(source: Path | str | bytes) -> Iterator[BinaryIO]:
         raise MediaError(f"{source}: cannot be read ({reason}); expected an image file") from None
     with stream:
         yield stream
+
+
+@contextlib.contextmanager
+def opened_image(source: Path | str | bytes) -> Iterator[ImageFile]:
+    """Open an image for its metadata; pixels are not decoded.
+
+    Args:
+        source: a file, or its encoded bytes.
+
+    Raises:
+        MediaError: the file is missing, cannot be read, or is not a regular file.
+        Exception: of any type, from the decoder: the file is damaged or of another format.
+    """
+    with _opened(source) as stream, Image.open(stream, formats=_formats()) as image:
+        yield image
 
 
 def describe_input(source: ImageInput) -> str:

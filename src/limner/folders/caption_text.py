@@ -14,27 +14,23 @@ from pathlib import PurePath
 from limner.media.image import IMAGE_SUFFIXES
 
 _WORD = re.compile(r"[^\W_]+")
-_STRUCTURED = re.compile(
-    r"\{.*\}|\[[\[{\"\d].*\]|<.*(xmlns|</|/>|\?>).*|\w+=\S.*|.*\bSteps: \d+, Sampler: .*", re.DOTALL
-)
+_STRUCTURED = re.compile(r"\{.*\}|\[[\[{\"].*\]|<.*(xmlns|\?>).*|\w+=\S.*|.*\bSteps: \d+, Sampler: .*", re.DOTALL)
 """JSON, XML, settings (`ImageJ=1.53t`), and parameters of image generators."""
 _FILLER = re.compile(r"(.)\1+", re.DOTALL)
 _MACHINE_WORDS = frozenset(
     """
-    acd acer adobe agfa aiptek applemark arw asahi ascii asus balong beautiful benq binary btf btfhdr btfmdn btr
-    burst by cam camedia camera cameras canon caption casio charset co cof comment company compressed computer
-    concord converted coolpix corp corporation created creator cyber cybershot dav dc dcim default description
-    digimax digital digitalcamera dimage dji dng dsc dslr dvc eastman easyshare edf edited electric electronics
-    empty epson exif exilim exported fbt fbthdr file film finepix frem from frontbhdp fshbty fuji fujifilm
-    generated gimp google gopro hdr hdrb hdrpl hewlett hisilicon hp htc huawei image imagedescription
-    imagemagick imaging img imlib in inc ipad iphone irfanview jenoptik jpeg jpg jvc kenox kodak konica kyocera
-    lead leica lg lightroom ltd lumix made mavica mde media medion minolta mobile mon motorola mov mp4 my nef
-    net nikon no nokia none nor null olympus oneplus oplus oppo optical optimized orf oznor oznorwo packard
-    paint panasonic pentax phone photo photos photoshop photosmart picasa picture pictures polaroid powershot
-    praktica preset processed ptr qrf raf rbt realme rhdr ricoh rpt samsung sanyo saved scan scanned screenshot
-    sdr seiko sigma snapseed soft software sony still stillcamera systems taken technologies techwin the title
-    toshiba traveler undefined unknown untitled user using version vivitar vivo vsco vscocam with written xiaomi
-    yashica zoom
+    acd acer adobe agfa aiptek applemark arw ascii asus balong beautiful benq binary btf btfhdr btfmdn btr burst
+    by cam camedia camera cameras canon caption casio charset cof comment compressed concord converted coolpix
+    created creator cyber cybershot dav dc dcim default description digimax digital digitalcamera dimage dji dng
+    dsc dslr dvc easyshare edf edited empty epson exif exilim exported fbt fbthdr file finepix frem from
+    frontbhdp fshbty fuji fujifilm generated gimp gopro hdr hdrb hdrpl hisilicon hp htc huawei image
+    imagedescription imagemagick imaging img imlib in iphone irfanview jenoptik jpeg jpg jvc kenox kodak konica
+    kyocera leica lg lightroom lumix made mavica mde media medion minolta mobile mon motorola mov mp4 my nef net
+    nikon no nokia none nor null olympus oneplus oplus oppo optimized orf oznor oznorwo paint panasonic pentax
+    phone photo photos photoshop photosmart picasa picture pictures polaroid powershot praktica preset processed
+    ptr qrf raf rbt realme rhdr ricoh rpt samsung sanyo saved scan scanned screenshot sdr sigma snapseed soft
+    software sony still stillcamera systems taken technologies techwin the title toshiba traveler undefined
+    unknown untitled user using version vivitar vivo vsco vscocam with written xiaomi yashica zoom
     """.split()  # noqa: SIM905
 )
 """Words that names of cameras, messages of programs and placeholders consist of, besides numbers."""

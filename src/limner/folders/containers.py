@@ -150,7 +150,10 @@ def _png_chunks(data: bytes) -> Iterator[Part]:
 
 def _write_webp(data: bytes, packet: bytes, before: bytes | None) -> bytes:
     parts = _webp_chunks(data)
-    header = _webp_header(parts[0])
+    try:
+        header = _webp_header(data, parts[0])
+    except Exception:  # Pillow raises almost any exception for a damaged file
+        raise _damaged("its header cannot be read") from None
     rest = parts[1:] if parts[0].name == b"VP8X" else parts
     packets = [part for part in rest if part.name == b"XMP "]
     body = b"WEBP" + header + _replace(rest, packets, before, _webp_chunk(b"XMP ", packet), len(rest))
@@ -178,23 +181,11 @@ def _webp_chunk(name: bytes, payload: bytes) -> bytes:
     return name + len(payload).to_bytes(4, "little") + payload + b"\0" * (len(payload) % 2)
 
 
-def _webp_header(first: Part) -> bytes:
+def _webp_header(data: bytes, first: Part) -> bytes:
     """Return the extended header of a file with XMP; simple files have none."""
-    payload = first.payload
     if first.name == b"VP8X":
-        if len(payload) < 10:
-            raise _damaged("its header is cut off")
-        return _webp_chunk(b"VP8X", bytes([payload[0] | _WEBP_XMP_FLAG]) + payload[1:])
-    flags = _WEBP_XMP_FLAG
-    if first.name == b"VP8L":
-        if len(payload) < 5 or payload[0] != 0x2F:
-            raise _damaged("its image data has no signature")
-        bits = int.from_bytes(payload[1:5], "little")
-        width, height = bits & 0x3FFF, bits >> 14 & 0x3FFF  # both minus one
-        flags |= _WEBP_ALPHA_FLAG if bits >> 28 & 1 else 0
-    else:
-        if payload[3:6] != b"\x9d\x01\x2a" or len(payload) < 10:
-            raise _damaged("its image data has no signature")
-        width, height = ((size & 0x3FFF) - 1 for size in struct.unpack("<HH", payload[6:10]))
-    sizes = width.to_bytes(3, "little") + height.to_bytes(3, "little")
-    return _webp_chunk(b"VP8X", bytes([flags, 0, 0, 0]) + sizes)
+        return _webp_chunk(b"VP8X", bytes([first.payload[0] | _WEBP_XMP_FLAG]) + first.payload[1:])
+    with opened_image(data) as image:
+        flags = _WEBP_XMP_FLAG | (_WEBP_ALPHA_FLAG if image.mode == "RGBA" else 0)
+        width, height = (side - 1 for side in image.size)
+    return _webp_chunk(b"VP8X", bytes([flags, 0, 0, 0]) + width.to_bytes(3, "little") + height.to_bytes(3, "little"))

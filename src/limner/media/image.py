@@ -77,7 +77,7 @@ def open_image(source: ImageInput, *, min_side: int | None = None) -> Image.Imag
             return _from_array(source, name)
         if isinstance(source, Image.Image):
             return _decode(source, name, None)
-        with _opened(source) as stream, Image.open(stream, formats=_formats()) as image:
+        with opened_image(source) as image:
             return _decode(image, name, min_side)
     except MediaError:
         raise
@@ -122,7 +122,7 @@ def require_pixels(source: Path | str | bytes, most: int) -> None:
     """
     name = describe_input(source)
     try:
-        with _opened(source) as stream, Image.open(stream, formats=_formats()) as image:
+        with opened_image(source) as image:
             width, height = image.size
     except MediaError:
         raise

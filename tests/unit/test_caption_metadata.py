@@ -322,10 +322,11 @@ def test_a_caption_is_not_written_into_an_ingredient():
     assert written.count("a logo") == 2
 
 
-def test_languages_are_replaced_whatever_their_case():
+@pytest.mark.parametrize("lang", ["de", "De"])
+def test_languages_are_replaced_whatever_their_case(lang):
     texts = "".join(text(f"old {lang}", lang) for lang in ("X-Default", "DE", "de-AT", "En"))
     before = rdf(f"<rdf:Description>{texts}</rdf:Description>")
-    written = add_caption(before.encode(), "Hund", "de").decode()
+    written = add_caption(before.encode(), "Hund", lang).decode()
     assert "old X-Default" not in written and "old DE" not in written
     assert written.count("old de-AT") == 1 and written.count("old En") == 1
     assert find_captions(written.encode())[0] == "Hund"

@@ -100,7 +100,7 @@ def image_size(source: Path | str | bytes) -> tuple[int, int]:
         MediaError: the file is missing or not an image.
     """
     try:
-        with _opened(source) as stream, Image.open(stream, formats=_formats()) as image:
+        with opened_image(source) as image:
             tags = getattr(image, "tag_v2", None)  # of a TIFF, whose `size` Pillow may have turned already
             width, height = image.size if tags is None else (tags[Base.ImageWidth], tags[Base.ImageLength])
             return (height, width) if image.getexif().get(Base.Orientation) in (5, 6, 7, 8) else (width, height)

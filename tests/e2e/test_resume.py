@@ -119,7 +119,9 @@ def wait_until(process, happened):
 
 def log_without_times(run):
     lines = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
-    return [{k: v for k, v in line.items() if k not in ("seconds", "tokens_per_second")} for line in lines]
+    return [
+        {k: v for k, v in line.items() if k not in ("seconds", "step_seconds", "tokens_per_second")} for line in lines
+    ]
 
 
 @pytest.mark.parametrize(

@@ -49,7 +49,8 @@ def run_directory(work: Path) -> object:
     files = runner.contents(work / "run")
     log = [json.loads(line) for line in (work / "run" / "log.jsonl").read_text().splitlines()]
     for line in log:
-        line.pop("seconds", None), line.pop("tokens_per_second", None)
+        for name in ("seconds", "step_seconds", "tokens_per_second"):
+            line.pop(name, None)
     changing = ("log.jsonl", "config.json", "README.md", "train_state.json")
     compared = {name: digest for name, digest in files.items() if not name.startswith("tensorboard/")}
     return {name: None if name.endswith(changing) else digest for name, digest in compared.items()}, log

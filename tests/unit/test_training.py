@@ -8,6 +8,7 @@ import sys
 import pytest
 import torch
 
+from limner.cli.train import _times
 from limner.data.collection import Collection, write_items
 from limner.data.dataset import Examples
 from limner.data.examples import Item, Sentence
@@ -33,7 +34,9 @@ def lines_of(run, kind):
 
 def without_times(run):
     lines = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
-    return [{k: v for k, v in line.items() if k not in ("seconds", "tokens_per_second")} for line in lines]
+    return [
+        {k: v for k, v in line.items() if k not in ("seconds", "step_seconds", "tokens_per_second")} for line in lines
+    ]
 
 
 @pytest.fixture
@@ -111,6 +114,31 @@ def test_patience_ends_training_and_resuming_changes_nothing(scripted, tiny, rec
     before = (run / "log.jsonl").read_text()
     train(recipe, tiny, run, resume=True)
     assert (run / "log.jsonl").read_text() == before
+
+
+def test_the_clock_counts_all_of_a_training_and_its_steps_separately(monkeypatch, tiny, recipe_of, tmp_path):
+    """A step takes 1 s, what is between two steps 10 s, a validation 100 s; the weights of the first epoch are kept."""
+    clock, real = [1000.0], epoch_module.loss_terms
+
+    def taking(seconds, result):
+        clock[0] += seconds
+        return result
+
+    monkeypatch.setattr(state.time, "perf_counter", lambda: clock[0])
+    monkeypatch.setattr(epoch_module, "loss_terms", lambda *inputs: taking(1, real(*inputs)))
+    perplexities = iter((3.0, 4.0))
+    monkeypatch.setattr(stages, "validate", lambda *_: taking(100, {"perplexity": next(perplexities)}))
+    recipe = recipe_of(epochs=2, metrics=["perplexity"])
+    run = train(recipe, tiny, tmp_path / "run", on_progress=lambda _: taking(10, None))
+    steps = lines_of(run, "train")[0].step
+    times = [(line.seconds, line.step_seconds) for line in read_log(run / "log.jsonl")]
+    epoch, last = 11 * steps, 2 * (11 * steps + 100)
+    assert times == [(epoch, steps), (epoch + 100, steps), (last - 100, 2 * steps), (last, 2 * steps)]
+    facts = ModelConfig.load(run / "config.json").provenance
+    assert (facts["epochs"], facts["seconds"], facts["step_seconds"]) == (1, last, 2 * steps)
+    assert _times(facts) == f"{last:.1f} s ({2 * steps:.1f} s in training steps)"
+    train(recipe, tiny, run, resume=True)
+    assert ModelConfig.load(run / "config.json").provenance == facts
 
 
 def test_averaged_weights_are_validated_and_saved(tiny, recipe_of, tmp_path):

@@ -377,7 +377,9 @@ def stop_at(step):
 
 def without_times(run):
     lines = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
-    return [{k: v for k, v in line.items() if k not in ("seconds", "tokens_per_second")} for line in lines]
+    return [
+        {k: v for k, v in line.items() if k not in ("seconds", "step_seconds", "tokens_per_second")} for line in lines
+    ]
 
 
 SOFT = {f"{part}_dropout": 0.2 for part in ("encoder", "annotation", "decoder", "readout", "source_word")} | {

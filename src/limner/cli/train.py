@@ -99,7 +99,7 @@ def train(
     if as_json:
         print_json({"run": str(run), **provenance, "next": next_command})
         return
-    echo(f"{run}: {_summary(run, provenance, chosen.training)} after {provenance['seconds']} s")
+    echo(f"{run}: {_summary(run, provenance, chosen.training)} after {_times(provenance)}")
     for line in _origins(provenance):  # the notes were logged before the first step
         echo(line)
     print_next(next_command)
@@ -123,6 +123,12 @@ def _claim(out: Path) -> None:
         require_writable(out, f"--out {out}")
     else:
         claim_folder(out, "--out")
+
+
+def _times(provenance: dict[str, Any]) -> str:
+    """Write the duration of a training by the clock on the wall, and the part of it that its steps took."""
+    in_steps = f" ({steps} s in training steps)" if (steps := provenance["step_seconds"]) else ""
+    return f"{provenance['seconds']} s{in_steps}"
 
 
 def _summary(run: Path, provenance: dict[str, Any], settings: TrainingSettings) -> str:

@@ -8,17 +8,15 @@ from typing import Any
 
 from limner.runs.records import LogLine, RunConfig
 
-LABELS = {"epochs": "kept epoch", "seed": "random seed"}
+LABELS = {"epochs": "kept epoch", "seed": "random seed", "step_seconds": "seconds in training steps"}
 """Labels of facts by their key in the provenance."""
-_REPLACED = ("seconds",)
-"""Facts about the kept weights that a fact about the whole training replaces."""
 
 
 def run_facts(config: RunConfig, log: Sequence[LogLine]) -> list[tuple[str, str]]:
     """List the provenance of a run, and the size of its training; each figure once."""
     provenance = dict(config.provenance)
-    if log and log[-1].seconds is not None:
-        provenance = {key: value for key, value in provenance.items() if key not in _REPLACED}
+    if log and log[-1].seconds is not None:  # "training time" replaces it
+        provenance.pop("seconds", None)
     facts = [(LABELS.get(key, key), without_folders(value)) for key, value in flatten(provenance)]
     if log:
         facts.append(("updates", f"{log[-1].step:,}"))

@@ -111,7 +111,9 @@ class LogLine(Record):
     tokens_per_second: float | None = None
     """Target tokens trained on per second."""
     seconds: float | None = None
-    """Duration of all training steps so far."""
+    """Duration of the training so far by the clock on the wall, preparation and validations included."""
+    step_seconds: float | None = None
+    """Duration of all training steps so far; None in logs of older versions, whose `seconds` it was."""
     metrics: dict[str, float] = Field(default_factory=dict)
     """Metrics of the validation by name; unknown numeric keys of a line are added here when it is read."""
 

@@ -17,7 +17,7 @@ from limner.data.collection import Collection
 from limner.data.dataset import Examples
 from limner.data.examples import Batch
 from limner.models.protocols import Mean, Model
-from limner.runs.trained_model import TrainedModel, save_trained_model
+from limner.runs.trained_model import ModelConfig, TrainedModel, save_trained_model
 from limner.runs.training_settings import TrainingSettings
 from limner.training.interruption import Interruption
 from limner.training.logging import RunLog
@@ -125,6 +125,7 @@ class TrainingContext:
         """Save the state to resume from; a count-based model has none."""
         if self.optimization is None:
             return
+        self.state.count_time()
         rng_states = self.processes.collect(rng_state())
         if self.processes.first:
             optimizer, ema = self.optimization.optimizer, self.optimization.ema
@@ -139,11 +140,22 @@ class TrainingContext:
         provenance = {
             **config.provenance,
             "epochs": self.state.epoch,
-            "seconds": round(self.state.seconds, 1),
-            "processor_seconds": round(self.state.processor_seconds, 1),
+            **self._times(),
             **({"processes": self.processes.size} if self.processes.size > 1 else {}),
             **values,
             **facts,
         }
         config = config.model_copy(update={"provenance": provenance})
         save_trained_model(self.out, self.trained._replace(config=config))
+
+    def save_times(self) -> None:
+        """Save the times of the whole training with the model, in place of those until its weights were saved."""
+        if self.processes.first:
+            config = ModelConfig.load(self.out / "config.json")
+            provenance = config.provenance | self._times()
+            config.model_copy(update={"provenance": provenance}).save(self.out / "config.json")
+
+    def _times(self) -> dict[str, float]:
+        self.state.count_time()
+        names = ("seconds", "step_seconds", "processor_seconds")
+        return {name: round(getattr(self.state, name), 1) for name in names}

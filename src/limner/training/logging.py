@@ -32,6 +32,7 @@ class RunLog:
 
     def epoch(self, state: TrainState) -> None:
         """Log the training loss of an epoch at its end."""
+        state.count_time()
         line = LogLine(
             step=state.step,
             epoch=state.epoch + 1,
@@ -39,11 +40,13 @@ class RunLog:
             loss=state.loss,
             tokens_per_second=state.tokens_per_second,
             seconds=state.seconds,
+            step_seconds=state.step_seconds,
         )
         self._write(line)
 
     def validation(self, state: TrainState, values: dict[str, float]) -> None:
         """Log the metrics of a validation."""
+        state.count_time()
         others = {name: value for name, value in values.items() if name != "perplexity"}
         line = LogLine(
             step=state.step,
@@ -51,6 +54,7 @@ class RunLog:
             kind="val",
             perplexity=values.get("perplexity"),
             seconds=state.seconds,
+            step_seconds=state.step_seconds,
             metrics=others,
         )
         self._write(line)

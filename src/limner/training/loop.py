@@ -22,7 +22,7 @@ from limner.training.processes import Processes
 from limner.training.resume_check import claim, require_run
 from limner.training.setup import prepare
 from limner.training.stages import Stage, schedule_stages
-from limner.training.state import TrainState, find_state, load_rng_state, load_state
+from limner.training.state import Moment, TrainState, find_state, load_rng_state, load_state
 
 logger = logging.getLogger(__name__)
 
@@ -63,6 +63,7 @@ def train(
         TrainingError: there are no training examples, `training.metric` cannot be computed on this machine, or the
             loss is not finite.
     """
+    began = Moment.now()
     if resume:
         require_run(out)
     devices = device if isinstance(device, Devices) else Devices(device)
@@ -72,6 +73,7 @@ def train(
         trained, training_set, validation_set = prepare(recipe, collection, command, init, devices)
         with _claimed(out, trained, resume, processes) as stored:
             optimization, state = _set_up(processes, trained, stored)
+            state.counted_until = began
             _require_best_weights(out, state)
             log = RunLog(out, state, processes.first)
             records = (out, state, log, Interruption())
@@ -80,6 +82,7 @@ def train(
                 trained, training_set, validation_set, *records, optimization, collection, processes, shown
             )
             run_stages(run, schedule_stages(run))
+            run.save_times()
             log.close()
     return out
 

@@ -25,7 +25,6 @@ from limner.training.context import TrainingContext
 from limner.training.epoch import CrossEntropy, Objective, train_epoch
 from limner.training.matching import Matching
 from limner.training.scst import SelfCritical
-from limner.training.state import Moment
 from limner.training.translation_tables import TranslationTableStage
 
 logger = logging.getLogger(__name__)
@@ -230,8 +229,6 @@ class RefitOnTrainAndValidationStage:
 
 
 def _fit(run: TrainingContext, sentences: Sequence[Sequence[int]]) -> None:
-    """Fit a count-based model, and count the time."""
+    """Fit a count-based model."""
     assert isinstance(run.trained.model, CountBasedModel)
-    began = Moment.now()
     run.trained.model.fit(sentences)
-    run.state.add_time(began)

@@ -63,15 +63,20 @@ class TrainState:
     train_on_val_epochs: int = 0
     """Number of epochs done on both splits."""
     seconds: float = 0.0
-    """Duration of all training steps."""
+    """Duration of the training by the clock on the wall, preparation, validations and saving included."""
     processor_seconds: float = 0.0
-    """Processor time of all training steps, summed over the threads of this process."""
+    """Processor time of the training, summed over the threads of this process."""
+    step_seconds: float = 0.0
+    """Part of `seconds` that the training steps took."""
     seconds_before_epoch: float = 0.0
-    """Value of `seconds` at the start of the current epoch."""
+    """Value of `step_seconds` at the start of the current epoch."""
     loss_sum: float = 0.0
     """Loss of the current epoch summed over its tokens, in nats."""
     tokens: int = 0
     """Number of target tokens of the current epoch so far."""
+
+    def __post_init__(self) -> None:
+        self.counted_until = Moment.now()
 
     @property
     def loss(self) -> float:
@@ -81,24 +86,25 @@ class TrainState:
     @property
     def tokens_per_second(self) -> float:
         """Target tokens per second of the current epoch so far."""
-        return self.tokens / max(1e-9, self.seconds - self.seconds_before_epoch)
+        return self.tokens / max(1e-9, self.step_seconds - self.seconds_before_epoch)
 
     def add_step(self, loss: float, tokens: int, began: Moment) -> None:
         """Count a step that ends now, with its mean loss, its number of target tokens and its beginning."""
+        self.step_seconds += Moment.now().seconds - began.seconds
         self.step, self.batch = self.step + 1, self.batch + 1
         self.loss_sum, self.tokens = self.loss_sum + loss * tokens, self.tokens + tokens
-        self.add_time(began)
 
-    def add_time(self, began: Moment) -> None:
-        """Add the time since a moment."""
-        now = Moment.now()
-        self.seconds += now.seconds - began.seconds
-        self.processor_seconds += now.processor_seconds - began.processor_seconds
+    def count_time(self) -> None:
+        """Add the time since the last call, or since the training began."""
+        now, before = Moment.now(), self.counted_until
+        self.seconds += now.seconds - before.seconds
+        self.processor_seconds += now.processor_seconds - before.processor_seconds
+        self.counted_until = now
 
     def begin_epoch(self) -> None:
         """Count the current epoch and begin the next one."""
         self.epoch, self.batch = self.epoch + 1, 0
-        self.seconds_before_epoch, self.loss_sum, self.tokens = self.seconds, 0.0, 0
+        self.seconds_before_epoch, self.loss_sum, self.tokens = self.step_seconds, 0.0, 0
 
 
 def save_state(

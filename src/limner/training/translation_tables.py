@@ -13,7 +13,6 @@ from limner.models.capabilities import ParallelCorpus, SearchingModel
 from limner.text.tokenizer import Tokenizer
 from limner.text.vocab import SPECIAL_TOKENS, WORD_START
 from limner.training.context import TrainingContext, TrainProgress
-from limner.training.state import Moment
 
 logger = logging.getLogger(__name__)
 
@@ -32,11 +31,9 @@ class TranslationTableStage:
         """Estimate and tune the model, save it, and validate it."""
         model = run.trained.model
         assert isinstance(model, SearchingModel)
-        began = Moment.now()
         corpus = parallel_corpus(run)
         notes = _note_skipped(run, corpus)
         facts = notes | model.fit_pairs(corpus, run.trained.recipe.decoding.beam_size, partial(_report, run))
-        run.state.add_time(began)
         run.state.epoch = 1
         run.save_model(**facts)  # before the validation, so that an error in it loses nothing
         names = dict.fromkeys((run.settings.metric, *run.settings.metrics))

@@ -193,6 +193,27 @@ def test_codes_of_detected_regions_describe_the_same_as_their_boxes():
         torch.testing.assert_close(model(by_code).logits, model(by_box).logits)
 
 
+@pytest.mark.parametrize(("shift", "some"), [(1.5, True), (-1.5, True), (1e6, False)])
+def test_final_boxes_are_cut_off_at_the_edges_and_those_outside_left_out(shift, some):
+    """The second regression moves all boxes by `shift` widths; suppression is off."""
+    torch.manual_seed(0)
+    overlapping = {"proposal_nms": 1.0, "final_nms": 1.0}
+    model = build_model(settings(detection=overlapping), ModelInputs(8, {"maps": (5, 6, 6)})).eval()
+    image = ImageFeatures(torch.tensor([True, True]), maps=torch.randn(2, 5, 6, 6))
+    with torch.no_grad():
+        model.final_box.weight.zero_()
+        every = model.detect(image)
+        model.final_box.bias.copy_(torch.tensor([shift, 0.0, 0.0, 0.0]))
+        moved = model.detect(image)
+    for before, after in zip(every, moved, strict=True):
+        expected = before.boxes + before.boxes[:, 2:3] * torch.tensor([shift, 0.0, 0.0, 0.0])
+        left, right = ((expected[:, 0] + sign * expected[:, 2] / 2).clamp(0, 1) for sign in (-1, 1))
+        assert len(after.boxes) == len(after.scores) == len(after.codes) == int((right - left >= 0.01).sum())
+        assert len(after.boxes) < len(before.boxes) and (len(after.boxes) > 0) == some
+        assert (after.boxes[:, 2:] >= 0.01).all()
+        torch.testing.assert_close(clip_to_image(after.boxes), after.boxes)
+
+
 def test_an_example_without_a_box_is_the_whole_image():
     torch.manual_seed(0)
     model = build_model(settings(), ModelInputs(8, {"maps": (5, 6, 6)})).eval()

@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 from typer.testing import CliRunner
 
@@ -25,7 +26,7 @@ from limner.features.region_store import RegionStore, pixel_box, relative_box
 from limner.inference.region_captioner import RegionCaptioner
 from limner.inference.region_retriever import retrieve_regions
 from limner.metrics.base import MetricUnavailable, Score
-from limner.metrics.dense_captioning import localisation_score, match
+from limner.metrics.dense_captioning import DenseCaptions, localisation_score, match
 from limner.runs.recipe import Recipe, load_recipe
 from limner.runs.trained_model import load_trained_model
 from limner.text.tokenizer import Tokenizer
@@ -174,6 +175,30 @@ def test_detections_in_an_image_without_regions_are_wrong(collection, run, monke
     wrong = other._replace(boxes=box, confidences=np.array([0.9]), sentences=["a tree"])
     assert localisation_score(match([own]), 1).value == pytest.approx(51)  # one of two boxes: recall 0, 0.01, …, 0.5
     assert localisation_score(match([own, wrong]), 2).value == pytest.approx(25.5)
+
+
+def test_boxes_without_area_are_no_detections():
+    """Two false detections before the right one would lower its precision to 1/3; all that is found is kept."""
+    tree = np.array([[30.0, 10.0, 24.0, 28.0]])
+    boxes = np.concatenate([[[60.0, 3.0, 0.0, 9.0], [4.0, 40.0, 8.0, 0.0]], tree])
+    image = DenseCaptions(boxes, np.array([0.9, 0.8, 0.2]), ["a ball"] * 2 + ["a tree"], tree, ["a tree"])
+    assert localisation_score(match([image]), 1).value == 100
+    nothing = image._replace(boxes=boxes[:0], confidences=np.zeros(0), sentences=[])
+    assert localisation_score(match([nothing]), 1).value == 0
+
+
+def test_a_model_whose_boxes_all_leave_the_image_finds_nothing(collection, run, without_meteor):
+    model = load_trained_model(run)
+    with torch.no_grad():
+        model.model.final_box.bias.copy_(torch.tensor([1e6, 0.0, 0.0, 0.0]))
+    result = evaluate([model], collection, options=EvaluationOptions(metrics=("bleu1",)))
+    scores = {score.name: score.value for score in result.scores}
+    assert scores["map"] == scores["localisation_map"] == scores["region_r10"] == 0
+    assert [image.detected for image in result.regions] == [(), ()]
+    captioner = RegionCaptioner.load(run)
+    captioner.model.model.load_state_dict(model.model.state_dict())
+    assert captioner.describe([collection.image_path(collection.items("test")[0])]) == [[]]
+    assert retrieve_regions(model, "a red ball", collection, split="train") == []
 
 
 def test_images_without_features_are_counted_or_refused(collection, run, without_meteor, monkeypatch):

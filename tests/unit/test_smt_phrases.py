@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from limner.smt.alignment import symmetrise
-from limner.smt.extraction import extract, extract_all
+from limner.smt.extraction import extract, extract_all, lexical_probabilities
 from limner.smt.layout import MAX_PHRASE_LENGTH
 from limner.smt.phrases import score
 from limner.smt.reordering import DISCONTINUOUS, MONOTONE, SWAP, orientation, orientation_log_probs
@@ -111,7 +111,8 @@ def test_scores_of_phrase_pairs():
     assert scores[two, 0] == pytest.approx([1 / 4, 1, 1, 3 / 4])
 
 
-def test_lexical_weights_by_hand():
+@pytest.mark.parametrize("estimate", ["moses", "koehn"])
+def test_lexical_weights_by_hand(estimate):
     """Words f4 f5 and e4 e5 e6, in three sentence pairs:
 
     f4 f5 | e4 e5     both aligned with e4, e5 with none
@@ -120,18 +121,20 @@ def test_lexical_weights_by_hand():
     """
     sources, targets = [[4, 5], [4, 5], [5]], [[4, 5], [4], [4, 6, 6]]
     alignments = [matrix(2, 2, [(0, 0), (1, 0)]), matrix(2, 1, [(0, 0)]), matrix(1, 3, [(0, 0)])]
-    instances = extract_all(sources, targets, alignments, (7, 7), 7)
+    instances = extract_all(sources, targets, alignments, (7, 7), 7, estimate)
     table = score(instances, np.concatenate(sources), np.concatenate(targets), (7, 7), 20)
-    # w(f4|e4) = w(f5|e4) = 2/4, w(f5|NULL) = 1; w(e4|f4) = 1, w(e4|f5) = 2/3, w(e5|NULL) = 1/3, w(e6|NULL) = 2/3
+    # w(f4|e4) = w(f5|e4) = 2/4, w(f5|NULL) = 1; w(e4|f4) = 1, w(e5|NULL) = 1/3, w(e6|NULL) = 2/3. Of the 3 occurrences
+    # of f5, 2 are aligned with e4 and one with nothing: w(e4|f5) = 2/3 in Moses, 2/2 by the formula of the paper.
+    e4_f5 = {"moses": 2 / 3, "koehn": 1}[estimate]
     f4, f5, both = 1, 2, 3  # nodes
     expected = {
-        # The first alignment has 1/2 · 1/2 and the mean of 1 and 2/3, the second one 1/2 · 1 and 1.
+        # The first alignment has 1/2 · 1/2 and the mean of w(e4|f4) and w(e4|f5), the second one 1/2 · 1 and 1.
         (both, 4): [2 / 4, 1 / 2, 2 / 3, 1],
-        (both, 4, 5): [1, 1 / 4, 1 / 3, 5 / 6 * 1 / 3],
+        (both, 4, 5): [1, 1 / 4, 1 / 3, (1 + e4_f5) / 2 * 1 / 3],
         (f4, 4): [1 / 4, 1 / 2, 1, 1],
-        (f5, 4): [1 / 4, 1 / 2, 1 / 3, 2 / 3],
-        (f5, 4, 6): [1, 1 / 2, 1 / 3, 2 / 3 * 2 / 3],
-        (f5, 4, 6, 6): [1, 1 / 2, 1 / 3, 2 / 3 * 2 / 3 * 2 / 3],
+        (f5, 4): [1 / 4, 1 / 2, 1 / 3, e4_f5],
+        (f5, 4, 6): [1, 1 / 2, 1 / 3, e4_f5 * 2 / 3],
+        (f5, 4, 6, 6): [1, 1 / 2, 1 / 3, e4_f5 * 2 / 3 * 2 / 3],
     }
     found = {}
     for node in range(len(table.first) - 1):
@@ -140,6 +143,23 @@ def test_lexical_weights_by_hand():
             found[node, *words] = np.exp(table.scores[pair, :4].astype(float))
     assert set(found) == set(expected)
     assert all(found[key] == pytest.approx(values) for key, values in expected.items())
+
+
+@pytest.mark.parametrize(("estimate", "w_f_e5", "w_e_f5"), [("moses", 1 / 2, 1 / 3), ("koehn", 1, 1)])
+def test_words_without_alignment_are_counted_in_the_estimate_of_moses(estimate, w_f_e5, w_e_f5):
+    """e5 is aligned once and once with nothing, f5 once and twice with nothing; NULL itself is estimated alike."""
+    sources, targets = [[4, 5], [4], [5], [5, 4]], [[4], [5], [4, 5], [4]]
+    alignments = [
+        matrix(2, 1, [(0, 0)]),
+        matrix(1, 1, [(0, 0)]),
+        matrix(1, 2, [(0, 0)]),
+        matrix(2, 1, [(1, 0)]),
+    ]
+    w_f, w_e = lexical_probabilities(sources, targets, alignments, (7, 7), estimate)
+    null = 7
+    assert (w_f[4 * 8 + 5], w_e[5 * 8 + 4]) == pytest.approx((w_f_e5, w_e_f5))
+    assert (w_f[5 * 8 + null], w_e[null * 8 + 5]) == (1, 1)
+    assert (w_f[4 * 8 + 4], w_f[5 * 8 + 4], w_e[4 * 8 + 4]) == pytest.approx((2 / 3, 1 / 3, 2 / 3))
 
 
 def test_a_pair_has_its_most_frequent_alignment():

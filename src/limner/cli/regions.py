@@ -111,7 +111,10 @@ def _selection(count: int, min_confidence: float | None, beam_size: int | None) 
 
 
 def _report_none(file: Path, confidence: float) -> None:
-    err.print(f"{file}: no region has a confidence of {confidence:g} or more; lower --min-confidence", soft_wrap=True)
+    reason = f"no region has a confidence of {confidence:g} or more; lower --min-confidence"
+    err.print(
+        f"{file}: {reason if confidence else 'no region lies within the image; train the model longer'}", soft_wrap=True
+    )
 
 
 def _draw(file: Path, found: Sequence[RegionCaption], drawing: Path | None) -> list[SavedOutput]:

@@ -49,6 +49,8 @@ SHOWN_IMAGES, SHOWN_REGIONS = 12, 10
 """Number of images, and of detected regions of each, that are recorded for the report."""
 MIN_OVERLAP = 0.5
 """Smallest IoU of a retrieved region with the region that the query describes."""
+RECALLS = (1, 5, 10)
+"""Numbers k of the best candidates for which recall is computed."""
 CODES_PER_BATCH = 256
 
 logger = logging.getLogger(__name__)
@@ -249,7 +251,8 @@ def _retrieval(
     One description of each image, drawn at random, is a query; the paper draws four of an image and averages their
     ranks of images. The candidates are the `REGIONS_PER_IMAGE` most confident regions of all images, ranked by
     log P(sentence | region). A candidate is right if it lies in the image of the query and overlaps the described box
-    by `MIN_OVERLAP`; a query whose region was not detected counts as not found.
+    by `MIN_OVERLAP`; a query whose region was not detected counts as not found, at a rank
+    behind all candidates and the largest k.
     """
     images = images[: options.retrieval_images]
     random, queries = np.random.default_rng(seed), []
@@ -265,9 +268,9 @@ def _retrieval(
         order = log_probs[row].argsort(descending=True, stable=True).cpu().numpy()
         right = (owner == row) & (intersection_over_union(boxes, box)[:, 0] >= MIN_OVERLAP)
         found = np.flatnonzero(right[order])
-        ranks.append(int(found[0]) + 1 if len(found) else len(order) + 1)
+        ranks.append(int(found[0]) + 1 if len(found) else max(len(order), *RECALLS) + 1)
     signature = f"queries:{len(queries)}|regions:{len(codes)}|iou:{MIN_OVERLAP}|seed:{seed}"
-    scores = [Score(f"region_r{k}", recall_at(np.array(ranks), k), signature) for k in (1, 5, 10)]
+    scores = [Score(f"region_r{k}", recall_at(np.array(ranks), k), signature) for k in RECALLS]
     return [*scores, Score("region_median_rank", median_rank(np.array(ranks)), signature)]
 
 

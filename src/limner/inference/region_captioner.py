@@ -191,11 +191,11 @@ def describe_regions(model: TrainedModel, codes: Tensor, settings: DecodingSetti
         settings: decoding settings.
     """
     texts: list[RegionText] = []
-    for part in torch.split(codes, REGIONS_PER_BATCH):
+    for part in torch.split(codes, REGIONS_PER_BATCH) if len(codes) else ():
         present = torch.ones(len(part), dtype=torch.bool, device=part.device)
         batch = collate([Example(str(number)) for number in range(len(part))]).to(part.device)
         batch = replace(batch, image=ImageFeatures(present, pooled=part))
-        for hypotheses in beam_search([model.model], batch, settings) if len(part) else []:
+        for hypotheses in beam_search([model.model], batch, settings):
             best, tokenizer = hypotheses[0], model.tokenizer
             text = tokenizer.decode(best.tokens, detokenise=True)
             texts.append(RegionText(text, tokenizer.decode(best.tokens), best.log_prob))

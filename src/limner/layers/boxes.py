@@ -16,6 +16,9 @@ from torch import Tensor
 MAX_LOG_SCALE = math.log(1000 / 16)
 """Largest t_w and t_h that `apply_offsets` uses: the exponential of larger ones could overflow."""
 
+MIN_SIDE = 0.01
+"""Smallest width and height of a region within the image, in fractions of the image."""
+
 NMS_BLOCK = 256
 """Number of boxes whose mutual IoU `nms` computes at once."""
 
@@ -35,6 +38,20 @@ def from_corners(corners: Tensor) -> Tensor:
 def clip_to_image(boxes: Tensor) -> Tensor:
     """Cut boxes (…, 4), in fractions of the image, off at the edges of the image."""
     return from_corners(to_corners(boxes).clamp(0, 1))
+
+
+def regions_in_image(boxes: Tensor) -> tuple[Tensor, Tensor]:
+    """Clip boxes (N, 4) to the image, and leave out those of less than `MIN_SIDE` in it.
+
+    Faster R-CNN filters its proposals so (Ren et al., 2015: 16 pixels of 600). A box without area overlaps nothing, so
+    that non-maximum suppression would keep it.
+
+    Returns:
+        The regions (R, 4), and their indices (R,) in `boxes`.
+    """
+    clipped = clip_to_image(boxes)
+    kept = (clipped[:, 2:].amin(1) >= MIN_SIDE).nonzero().squeeze(1)
+    return clipped[kept], kept
 
 
 def iou(boxes: Tensor, others: Tensor) -> Tensor:

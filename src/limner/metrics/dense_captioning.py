@@ -101,7 +101,8 @@ def meteor_similarity(lang: str) -> tuple[Similarity, str]:
 def match(images: Sequence[DenseCaptions]) -> Matches:
     """Assign each detection to the annotated region that it overlaps most.
 
-    In each image, detections are taken by descending confidence; only the first one of a region can be right.
+    In each image, detections are taken by descending confidence; only the first one of a region can be right. Boxes
+    without area are no detections.
 
     Raises:
         CollectionError: there is no annotated region.
@@ -113,7 +114,8 @@ def match(images: Sequence[DenseCaptions]) -> Matches:
         annotated += len(boxes)
         used: set[int] = set()
         overlaps = intersection_over_union(image.boxes, boxes) if len(boxes) else np.zeros((len(image.boxes), 1))
-        for n in np.argsort(-image.confidences, kind="stable"):
+        side = image.boxes[:, 2:].min(axis=1)
+        for n in (n for n in np.argsort(-image.confidences, kind="stable") if side[n] > 0):
             best = int(overlaps[n].argmax())
             overlap = float(overlaps[n, best])
             own = references[best] if overlap > 0 else []

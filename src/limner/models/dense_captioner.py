@@ -14,7 +14,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy,
 
 from limner.bounds import Count, GridSide, PositiveShare, Rate, Weight, Width
 from limner.data.examples import Batch, ImageFeatures, RegionBatch
-from limner.layers.boxes import apply_offsets, clip_to_image, nms, offsets_to
+from limner.layers.boxes import apply_offsets, clip_to_image, nms, offsets_to, regions_in_image
 from limner.layers.cells import CellSettings, CellState, build_cell
 from limner.layers.dropout import dropout
 from limner.layers.image_encoder import ImageEncoderSettings, MapEncoder
@@ -26,8 +26,6 @@ from limner.models.protocols import ConditionalLMSettings, Mean, ModelInputs, Ou
 from limner.settings import Settings
 
 WHOLE_IMAGE = (0.5, 0.5, 1.0, 1.0)
-MIN_SIDE = 0.01
-"""Smallest width and height of a proposal within the image, in fractions of the image."""
 
 
 class LossWeights(Settings):
@@ -138,6 +136,8 @@ class DenseCaptioner(nn.Module):
       convnet on pixels, which is trained from the start with all five losses; the recognition network is not
       initialised from VGG-16;
     - boxes and anchors are fractions of the image; proposals are clipped to the image in training too;
+    - final boxes are clipped to the image, and those of less than 1 % of a side in it are left out, before the second
+      non-maximum suppression; the published program keeps them as they are;
     - the samples of a region are the centres of its cells, and a location of the maps is the centre of its field;
     - the box losses add the four coordinates; their targets are constants, as in Faster R-CNN;
     - negative regions are not drawn twice where there are too few;
@@ -324,7 +324,7 @@ class DenseCaptioner(nn.Module):
             count: largest number of regions of an image; None for all.
 
         Returns:
-            Regions of each image by descending confidence.
+            Regions of each image by descending confidence; none where no box has an area within the image.
         """
         settings, detected = self.settings.detection, []
         side = (self.settings.region_size, self.settings.region_size)
@@ -332,14 +332,11 @@ class DenseCaptioner(nn.Module):
         assert maps is not None, "regions are detected in images"
         proposals: Proposals = self.localisation(maps)
         for row in range(len(maps)):
-            boxes = clip_to_image(proposals.boxes[row])
-            inside = (boxes[:, 2:].amin(1) >= MIN_SIDE).nonzero().squeeze(1)
-            chosen = inside[
-                nms(boxes[inside], proposals.scores[row, inside], settings.proposal_nms, settings.proposals)
-            ]
-            codes = self._codes(sample_regions(maps[row], boxes[chosen].to(maps.dtype), side))
-            scores = precise(self.final_score(codes)).squeeze(1)
-            final = clip_to_image(apply_offsets(boxes[chosen], precise(self.final_box(codes))))
+            boxes, inside = regions_in_image(proposals.boxes[row])
+            boxes = boxes[nms(boxes, proposals.scores[row, inside], settings.proposal_nms, settings.proposals)]
+            codes = self._codes(sample_regions(maps[row], boxes.to(maps.dtype), side))
+            final, inside = regions_in_image(apply_offsets(boxes, precise(self.final_box(codes))))
+            codes, scores = codes[inside], precise(self.final_score(codes[inside])).squeeze(1)
             kept = nms(final, scores, settings.final_nms, len(final) if count is None else count)
             detected.append(DetectedRegions(final[kept], scores[kept].sigmoid(), codes[kept]))
         return detected

@@ -60,6 +60,10 @@ class PhraseBasedSettings(ConditionalLMSettings):
     """Model of the word alignments: IBM models (Brown et al., 1993) or hidden Markov model (Vogel et al., 1996)."""
     max_phrase_length: PhraseLength = 7
     """Maximum number of words of a phrase."""
+    lexical_weights: Literal["moses", "koehn"] = "moses"
+    """Estimate of the lexical weights: that of Moses, or the formula of Koehn et al. (2003), section 3.3. For the
+    probability of a source word given a target word, Moses also counts the occurrences of the target word that are
+    aligned with no source word, so that the probability is smaller; in the other direction likewise."""
     table_limit: Few = 20
     """Maximum number of phrase pairs of a source phrase that are kept, those of largest phi(e | f)."""
     distortion_limit: Reach = 6
@@ -98,10 +102,11 @@ class PhraseBased(nn.Module):
     and the numbers of words, phrases and copied words. The weights lambda are tuned on BLEU.
 
     Departures from Moses as the papers use it, each stated where it is implemented: the distortion of IBM model 4
-    has no word classes; lexical weights are the largest of all alignments of a pair; the pairs of a source phrase are
-    limited by phi(e | f) alone; phrases whose corners are aligned on both sides are monotone; the last phrase also gets
-    a score of the next orientation; all hypotheses that are made for a stack are extended; MERT has fewer restarts and
-    takes the first improvement; MIRA is that of the paper, not kbmira.
+    has no word classes; lexical weights are the largest of all alignments of a pair (their estimate is that of Moses,
+    `lexical_weights`); the pairs of a source phrase are limited by phi(e | f) alone; phrases whose corners are aligned
+    on both sides are monotone; the last phrase also gets a score of the next orientation; all hypotheses that are made
+    for a stack are extended; MERT has fewer restarts and takes the first improvement; MIRA is that of the paper, not
+    kbmira.
     """
 
     Settings: ClassVar = PhraseBasedSettings
@@ -182,7 +187,8 @@ class PhraseBased(nn.Module):
 
         settings, sizes = self.settings, (self.source_vocab_size, self.vocab_size)
         alignments = align(corpus.sources, corpus.targets, settings.word_alignment)
-        instances = extract_all(corpus.sources, corpus.targets, alignments, sizes, settings.max_phrase_length)
+        limits = (settings.max_phrase_length, settings.lexical_weights)
+        instances = extract_all(corpus.sources, corpus.targets, alignments, sizes, *limits)
         if not len(instances.previous):
             raise TrainingError(
                 f"phrase-based model: no words of the {len(alignments)} sentence pairs could be aligned, except "

@@ -74,8 +74,9 @@ def symmetrise(forward: Bools, backward: Bools) -> Bools:
     """Combine the alignments of both directions, (S, T): grow-diag-final-and, Koehn et al. (2005).
 
     Points of the intersection are kept. A point of the union is added while it is a neighbour, diagonals included, of
-    an aligned point and one of its words has no alignment (grow-diag). Then points of each direction are added whose
-    words both have no alignment (final-and).
+    an aligned point and one of its words has no alignment (grow-diag); the aligned points are visited by source word,
+    then by target word, until none is added. Then points of each direction are added whose words both have no alignment
+    (final-and): those of `forward`, where each target word has at most one source word, first.
     """
     height, width = forward.shape
     result = forward & backward

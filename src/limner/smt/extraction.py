@@ -6,7 +6,7 @@ Spans are numbered from 0, ends included.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,7 @@ from limner.text.vocab import SPECIAL_TOKENS
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
+LexicalWeights = Literal["moses", "koehn"]
 
 
 class Instances(NamedTuple):
@@ -126,14 +127,20 @@ def lexical_probabilities(
     targets: Sequence[Sequence[int]],
     alignments: Sequence[Bools],
     sizes: tuple[int, int],
+    lexical_weights: LexicalWeights = "moses",
 ) -> tuple[dict[int, float], dict[int, float]]:
-    """Estimate w(f | e) and w(e | f) by the relative frequency of aligned words, Koehn et al. (2003), section 3.3.
+    """Estimate w(f | e) and w(e | f) by the relative frequency of aligned words.
+
+    Koehn et al. (2003), section 3.3: w(f | e) = count(f, e) / sum_f' count(f', e), where NULL is added to e and aligned
+    with each f without alignment; so that the sum has no occurrences of e without alignment. Moses (get-lexical) counts
+    these too, as aligned with a NULL of f. w(e | f) is estimated with the sides exchanged.
 
     Args:
         sources: source sentences f.
         targets: target sentences e.
         alignments: aligned words of each pair.
         sizes: sizes of the vocabularies; these numbers stand for NULL, with which words without alignment are aligned.
+        lexical_weights: whose estimate it is.
 
     Returns:
         Both by the key f * (V_e + 1) + e.
@@ -149,7 +156,9 @@ def lexical_probabilities(
         keys.append(f[i] * (target_size + 1) + e[j])
     distinct, counts = np.unique(np.concatenate(keys), return_counts=True)
     f, e = np.divmod(distinct, target_size + 1)
-    of_source, of_target = np.bincount(f, counts), np.bincount(e, counts)
+    with_null = lexical_weights == "moses"
+    of_source = np.bincount(f, counts * (with_null | (e < target_size))).clip(1)
+    of_target = np.bincount(e, counts * (with_null | (f < source_size))).clip(1)
     names = distinct.tolist()
     return (
         dict(zip(names, (counts / of_target[e]).tolist(), strict=True)),
@@ -199,13 +208,14 @@ def extract_all(
     alignments: Sequence[Bools],
     sizes: tuple[int, int],
     max_length: int,
+    lexical_weights: LexicalWeights = "moses",
 ) -> Instances:
     """Extract the phrase pairs of all sentence pairs, without those that have an unknown word on a side.
 
     Unknown words are copied: one token stands for all of them, so that a pair with it would translate any of them.
     Arguments are those of `lexical_probabilities` and `extract`.
     """
-    given_target, given_source = lexical_probabilities(sources, targets, alignments, sizes)
+    given_target, given_source = lexical_probabilities(sources, targets, alignments, sizes, lexical_weights)
     all_rows, all_lexical, source_offset, target_offset = [], [], 0, 0
     for source, target, alignment in zip(sources, targets, alignments, strict=True):
         f, e = np.array([*source, sizes[0]]), np.array([*target, sizes[1]])

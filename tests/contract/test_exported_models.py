@@ -73,11 +73,13 @@ def test_graphs_equal_the_model(case):
     assert largest_difference(build(case), specs, source_vocab_size, graphs) <= TOLERANCE
 
 
+@pytest.mark.parametrize("stop", ["full", "shrink"])
 @pytest.mark.parametrize("case", EXPORTABLE, ids=lambda case: case.name)
-def test_the_runtime_finds_the_hypotheses_of_the_beam_search(case):
+def test_the_runtime_finds_the_hypotheses_of_the_beam_search(case, stop):
     *_, graphs = recorded(case)
     data, prefixes = batch(case), [(), (5,), (4, 6), ()]
-    settings = DecodingSettings(beam_size=3, n_best=3, length_penalty=0.7, min_length=1, max_length=7, ban_unknown=True)
+    rules = {"length_penalty": 0.7, "min_length": 1, "max_length": 7, "ban_unknown": True, "stop": stop}
+    settings = DecodingSettings(beam_size=3, n_best=3, **rules)
     expected = beam_search([build(case)], data, settings, prefixes)
     values = {**data.image._asdict(), "source": data.source, "source_mask": data.source_mask}
     encoded = Graph("encoder", graphs.encoder)({name: one.numpy() for name, one in values.items() if one is not None})

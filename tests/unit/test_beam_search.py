@@ -5,12 +5,14 @@ import math
 from collections import Counter
 from typing import NamedTuple
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
 from limner.data.examples import Batch, ImageFeatures
 from limner.decoding.beam_search import beam_search
+from limner.decoding.beam_tree import BeamRecorder
 from limner.decoding.hypotheses import select
 from limner.decoding.ranking import Hypothesis
 from limner.decoding.selection import SECTION, topk_by_section
@@ -174,6 +176,82 @@ def test_a_narrow_beam_equals_a_plain_implementation(beam_size, rules, prefixes)
     result = beam_search([Chain()], images(1, 2, 3), settings, prefixes)
     for image, hypotheses, prefix in zip((1, 2, 3), result, prefixes, strict=True):
         assert_same(hypotheses, plain_beam(Chain().table(image).log_softmax(-1).tolist(), settings, prefix))
+
+
+def gen_sample(next_p, settings, allowed):
+    """The beam of dl4mt-tutorial and arctic-captions, their `gen_sample`: k - dead_k candidates after every step.
+
+    Args:
+        next_p: function from the words so far to the probabilities of the next one.
+        settings: beam size, maximum length, length penalty (0 and 1 are the programs') and n_best.
+        allowed: function from the words so far to those that may follow.
+    """
+    k, dead_k, sample, score = settings.beam_size, 0, [], []
+    hypotheses, costs = [()], np.zeros(1)
+    for _ in range(settings.max_length):
+        cand_scores = np.full((len(hypotheses), VOCAB), np.inf)
+        for row, words in enumerate(hypotheses):
+            after = allowed(words)
+            cand_scores[row, after] = costs[row] - np.log(next_p(words)[after])
+        flat = cand_scores.flatten()
+        ranks = [rank for rank in flat.argsort(kind="stable")[: k - dead_k] if flat[rank] < np.inf]
+        live, live_costs = [], []
+        for rank in ranks:
+            words = (*hypotheses[rank // VOCAB], rank % VOCAB)
+            if words[-1] == EOS:
+                sample.append(words)
+                score.append(flat[rank])
+                dead_k += 1
+            else:
+                live.append(words)
+                live_costs.append(flat[rank])
+        hypotheses, costs = live, np.array(live_costs)
+        if not hypotheses or dead_k >= k:
+            break
+    if dead_k < k:
+        sample, score = [*sample, *hypotheses], [*score, *costs]
+    result = []
+    for words, cost in zip(sample, score, strict=True):
+        ended = words[-1] == EOS
+        tokens = tuple(int(word) for word in (words[:-1] if ended else words))
+        result.append(Hypothesis(tokens, -cost, -cost / len(words) ** settings.length_penalty, ended))
+    return sorted(result, key=lambda hypothesis: -hypothesis.score)[: settings.n_best]
+
+
+@pytest.mark.parametrize("prefixes", [[(), (), ()], [(), (4,), (5, 6)]], ids=str)
+@pytest.mark.parametrize(
+    "rules", [{}, {"length_penalty": 1.0}, {"min_length": 2, "ban_unknown": True}, {"max_length": 2}, {"n_best": 1}]
+)
+@pytest.mark.parametrize("seeds", [(0,), (1, 2, 3)], ids=["model", "ensemble"])
+@pytest.mark.parametrize("beam_size", [1, 2, 3, 5])
+def test_a_shrinking_beam_equals_the_published_programs(beam_size, seeds, rules, prefixes):
+    values = {"beam_size": beam_size, "n_best": beam_size, "max_length": 6, "stop": "shrink"}
+    settings = DecodingSettings(**values | rules)
+    models = [Chain(seed) for seed in seeds]
+    result = beam_search(models, images(1, 2, 3), settings, prefixes)
+    for image, hypotheses, prefix in zip((1, 2, 3), result, prefixes, strict=True):
+        table = np.mean([model.table(image).softmax(-1).numpy() for model in models], axis=0)
+
+        def allowed(words, prefix=prefix):
+            if len(words) < len(prefix):
+                return [prefix[len(words)]]
+            return [*range(UNK + settings.ban_unknown, VOCAB), *([EOS] if len(words) >= settings.min_length else [])]
+
+        def next_p(words, table=table):
+            return table[(PAD, BOS, *words)[-2], (BOS, *words)[-1]]
+
+        assert_same(hypotheses, gen_sample(next_p, settings, allowed))
+
+
+def test_complete_hypotheses_take_their_place_in_a_shrinking_beam():
+    """The end is the most probable token: the full beam goes on with two words, the shrinking one with one."""
+    counts = {}
+    for stop in ("full", "shrink"):
+        recorder, settings = BeamRecorder(1), DecodingSettings(beam_size=2, n_best=2, max_length=3, stop=stop)
+        beam_search([Fixed([0.0, 0.0, 3.0, 0.0, 2.9, 2.8, 0.0])], images(1), settings, trace=recorder)
+        words = [node.length for node in recorder.trees[0].nodes if node.token not in (BOS, EOS)]
+        counts[stop] = [words.count(length) for length in (1, 2)]
+    assert counts == {"full": [2, 2], "shrink": [1, 0]}
 
 
 @pytest.mark.parametrize("beam_size", [1, 3])

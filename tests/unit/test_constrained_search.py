@@ -10,6 +10,7 @@ from test_beam_search import EOS, UNK, VOCAB, Chain, Fixed, assert_same, every_s
 from limner.decoding.automaton import MAX_STATES, Automaton, Bans, WordBoundaries
 from limner.decoding.beam_search import beam_search
 from limner.decoding.beam_tree import BeamRecorder
+from limner.decoding.ranking import Hypothesis
 from limner.decoding.settings import DecodingSettings, SampleSettings
 from limner.errors import SettingsError
 
@@ -135,6 +136,50 @@ def test_every_sentence_of_a_narrow_beam_satisfies_its_constraints(beam_size, le
             assert all(includes(one.tokens, constraints, boundaries) for one in hypotheses)
             assert [one.score for one in hypotheses] == sorted((one.score for one in hypotheses), reverse=True)
             assert len({(one.tokens, one.ended) for one in hypotheses}) == beam_size
+
+
+def shrinking_beams(table, machine, settings, prefix):
+    """Sentences of one example by a beam of each state, which every complete hypothesis reduces by one."""
+    beams, done = {0: [(0.0, ())]}, []
+    for length in range(settings.max_length):
+        after: dict[int, list[tuple[float, tuple[int, ...]]]] = {}
+        for total, tokens in (hypothesis for beam in beams.values() for hypothesis in beam):
+            state = machine.after(tokens)
+            may_end = machine.distances[state] == 0 and length >= settings.min_length
+            words = [prefix[length]] if length < len(prefix) else [*range(UNK, VOCAB), *([EOS] if may_end else [])]
+            for word in words:
+                target = state if word == EOS else machine.after((*tokens, word))
+                if word == EOS or machine.distances[target] < settings.max_length - length:
+                    cost = total + table[(0, 1, *tokens)[-2]][(1, *tokens)[-1]][word]
+                    after.setdefault(target, []).append((cost, (*tokens, word)))
+        left = settings.beam_size - len(done)
+        chosen = {state: sorted(found, reverse=True)[:left] for state, found in after.items()}
+        done += [one for found in chosen.values() for one in found if one[1][-1] == EOS]
+        beams = {state: [one for one in found if one[1][-1] != EOS] for state, found in chosen.items()}
+        if len(done) >= settings.beam_size or not any(beams.values()):
+            break
+    else:
+        done += [hypothesis for beam in beams.values() for hypothesis in beam]
+    ranked = sorted(((total / len(tokens) ** settings.length_penalty, total, tokens) for total, tokens in done))[::-1]
+    return [
+        Hypothesis(tokens[:-1] if tokens[-1] == EOS else tokens, total, score, tokens[-1] == EOS)
+        for score, total, tokens in ranked[: settings.n_best]
+    ]
+
+
+@pytest.mark.parametrize("boundaries", [None, SUBWORDS], ids=["words", "subwords"])
+@pytest.mark.parametrize("beam_size", [1, 2, 4])
+@pytest.mark.parametrize("constraints", list(CONSTRAINTS.values())[1:], ids=list(CONSTRAINTS)[1:])
+def test_shrinking_beams_of_all_states_equal_a_plain_implementation(constraints, beam_size, boundaries):
+    values = {"beam_size": beam_size, "n_best": beam_size, "max_length": 5, "stop": "shrink"}
+    machine, prefixes = Automaton.build(constraints, boundaries), [(), (5,), (4, 4)]
+    for rules in ({}, {"length_penalty": 1.0, "min_length": 3}):
+        settings = DecodingSettings(**values | rules)
+        result = beam_search([Chain()], images(1, 2, 3), settings, prefixes, constraints=[machine] * 3)
+        for image, hypotheses, prefix in zip((1, 2, 3), result, prefixes, strict=True):
+            table = Chain().table(image).log_softmax(-1).tolist()
+            assert_same(hypotheses, shrinking_beams(table, machine, settings, prefix))
+            assert all(includes(one.tokens, constraints, boundaries) for one in hypotheses)
 
 
 @pytest.mark.parametrize("beam_size", [1, 2, 5])

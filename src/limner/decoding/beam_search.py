@@ -45,7 +45,7 @@ def beam_search(
     """Find the `n_best` most probable sentences of every example.
 
     An example is done when `beam_size` hypotheses are complete, or when no continuation can enter its `n_best`; its
-    rows then leave the batch.
+    rows then leave the batch. `settings.stop` says whether its beam shrinks until then.
 
     Args:
         models: one model, or several of one vocabulary whose probabilities are averaged.
@@ -103,9 +103,9 @@ class Search:
         self.settings, self.length, self._trace = settings, shared, trace
         bans = [one.bans for one in constraints or ()]
         self._device, self._rules = batch.target_in.device, Rules(settings, prefix, bans, vocab_size)
-        self._select = _selection(batch, settings, prefix, shared, automata)
         constrained = [n for n, one in enumerate(automata or ()) if one.size > 1]
         self.results = RankedHypotheses(len(batch), settings, constrained)
+        self._select = _selection(batch, settings, prefix, shared, automata, self.results)
         self.left: set[int] = set()
         """Examples that are not decoded further, because their results are no longer needed."""
         self.beam: Beam | None
@@ -185,14 +185,19 @@ def _first_width(settings: DecodingSettings, vocab_size: int, automata: Sequence
 
 
 def _selection(
-    batch: Batch, settings: DecodingSettings, prefix: Tensor, shared: int, automata: Sequence[Automaton] | None
+    batch: Batch,
+    settings: DecodingSettings,
+    prefix: Tensor,
+    shared: int,
+    automata: Sequence[Automaton] | None,
+    results: RankedHypotheses,
 ) -> Select:
     """Return the selection of a batch whose hypotheses start with `shared` tokens of their prefixes (B, P)."""
     if automata is not None:
-        return BestOfEachState(automata, prefix, shared, settings, batch)
+        return BestOfEachState(automata, prefix, shared, settings, batch, results)
     if settings.sample is not None:
         return Sampler(settings.sample, settings, batch)
-    return BestContinuations(settings.beam_size)
+    return BestContinuations(settings, results)
 
 
 def _require_memory(

@@ -17,7 +17,8 @@ from torch.nn.functional import pad
 
 from limner.data.examples import Batch
 from limner.decoding.automaton import Automaton
-from limner.decoding.selection import Choice, topk_by_section
+from limner.decoding.ranking import HypothesisLists
+from limner.decoding.selection import Choice, divide, topk_by_section
 from limner.decoding.settings import DecodingSettings
 from limner.errors import SettingsError
 from limner.text.vocab import SPECIAL_TOKENS
@@ -37,12 +38,19 @@ class _Candidates(NamedTuple):
 class BestOfEachState:
     """Selection of the K most probable continuations into each of S states; slot s K + k of a beam is of state s.
 
-    In each state as in `BestContinuations`: of the 2K best, those that end within the first K are complete, and the K
-    best others continue. Continuations whose constraints cannot be satisfied within `max_length` are left out.
+    The continuations into each state are divided as in an unconstrained search (`divide`), and each complete hypothesis
+    counts for the beams of all states. Continuations whose constraints cannot be satisfied within `max_length` are left
+    out.
     """
 
     def __init__(
-        self, automata: Sequence[Automaton], prefix: Tensor, shared: int, settings: DecodingSettings, batch: Batch
+        self,
+        automata: Sequence[Automaton],
+        prefix: Tensor,
+        shared: int,
+        settings: DecodingSettings,
+        batch: Batch,
+        results: HypothesisLists,
     ) -> None:
         """Create the tables of a batch.
 
@@ -52,6 +60,7 @@ class BestOfEachState:
             shared: number of these tokens that the first hypothesis of each example has.
             settings: decoding settings.
             batch: the examples.
+            results: lists that the search adds complete hypotheses to.
 
         Raises:
             SettingsError: the number of machines is not that of the examples, the settings sample, or a sentence would
@@ -61,6 +70,7 @@ class BestOfEachState:
         _require_feasible(automata, prefixes, settings, batch)
         device = batch.target_in.device
         named = sorted({token for one in automata for token in one.tokens})
+        self.settings, self.results = settings, results
         self.beam_size, self.max_length = settings.beam_size, settings.max_length
         self.states = max(one.size for one in automata)
         self.named = torch.tensor([SPECIAL_TOKENS.eos, *named], device=device)
@@ -90,7 +100,7 @@ class BestOfEachState:
         totals = candidates.total.flatten(1).masked_fill(~feasible, -math.inf)
         groups = torch.arange(states.shape[1], device=total.device)[:, None]
         parents = (groups * (width // states.shape[1]) + candidates.parent).flatten(1)
-        return self._best(totals, parents, candidates.token.flatten(1), target)
+        return self._best(totals, parents, candidates.token.flatten(1), target, self.results.complete(live))
 
     def _candidates(self, joint: Tensor) -> _Candidates:
         """Return the continuations that may be among the best: all by named tokens, and the K best of each other kind.
@@ -118,7 +128,7 @@ class BestOfEachState:
         best, index = best.view(count, groups, -1), index.view(count, groups, -1)
         return _Candidates(best, index // size, index % size, torch.full_like(index, column))
 
-    def _best(self, totals: Tensor, parents: Tensor, tokens: Tensor, target: Tensor) -> Choice:
+    def _best(self, totals: Tensor, parents: Tensor, tokens: Tensor, target: Tensor, complete: Sequence[int]) -> Choice:
         """Select the best of the candidates (N, M) of each target state."""
         beam_size = self.beam_size
         missing = (0, max(0, 2 * beam_size - totals.shape[1]))
@@ -129,11 +139,7 @@ class BestOfEachState:
             totals[:, None].masked_fill(target[:, None] != states, -math.inf).topk(2 * beam_size)
         )  # (N, S, 2K)
         parent, token = (one[:, None].expand(-1, self.states, -1).gather(2, index) for one in (parents, tokens))
-        ends = token == SPECIAL_TOKENS.eos
-        total, order = best.masked_fill(ends, -math.inf).topk(beam_size)
-        chosen = (token.gather(2, order), total, parent.gather(2, order))
-        completed = (one[:, :, :beam_size] for one in (ends, best, parent))
-        return Choice(*(one.flatten(1) for one in (*chosen, *completed)))
+        return divide(best, token, parent, self.settings, complete)
 
 
 def _table(automaton: Automaton, named: Sequence[int], states: int) -> list[list[int]]:

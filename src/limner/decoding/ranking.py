@@ -107,6 +107,10 @@ class HypothesisLists:
             )
         return [hypotheses[: self.settings.n_best] for hypotheses in self.hypotheses]
 
+    def complete(self, examples: Sequence[int]) -> list[int]:
+        """Return the number of hypotheses of each of some examples."""
+        return [len(self.hypotheses[example]) for example in examples]
+
     def is_stuck(self, example: int, best: float) -> bool:
         """Whether every next token has probability zero, so that the best hypothesis so far counts as cut off."""
         return example not in self.constrained and best == -math.inf and not self.hypotheses[example]
@@ -115,7 +119,7 @@ class HypothesisLists:
         """Whether no continuation of log-probability `best` or less can enter the `n_best` of an example."""
         hypotheses, needed = self.hypotheses[example], self.settings.n_best
         counted = hypotheses
-        if example in self.constrained:
+        if example in self.constrained and self.settings.stop == "full":
             # The first that satisfy constraints are improbable: those count that are better than all others.
             counted = [one for one in hypotheses if one.log_prob >= best]
         if best == -math.inf or len(counted) >= self.settings.beam_size:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from limner.decoding.ranking import HypothesisLists
+from limner.decoding.settings import DecodingSettings
 from limner.text.vocab import SPECIAL_TOKENS
 
 SECTION = 64
@@ -35,34 +37,46 @@ in the batch, and the length so far. At the first step K may be 1 instead of the
 
 
 class BestContinuations:
-    """Selection of the most probable continuations of each example.
+    """Selection of the most probable continuations of each example (`divide`)."""
 
-    As in Bahdanau et al. (2015) and Whisper: of the 2K best continuations, those that end within the first K are
-    complete, and the K best others continue.
-    """
-
-    def __init__(self, beam_size: int) -> None:
-        self.beam_size = beam_size
+    def __init__(self, settings: DecodingSettings, results: HypothesisLists) -> None:
+        """Select for a search with these settings, which adds its complete hypotheses to `results`."""
+        self.settings, self.results = settings, results
 
     def __call__(self, log_probs: Tensor, total: Tensor, live: list[int], length: int) -> Choice:
         """Select continuations; arguments and result as for `Select`."""
-        if self.beam_size == 1:
+        if self.settings.beam_size == 1:
             best, token = log_probs.max(dim=-1)
             return continue_each(token, total + best)
         vocab_size = log_probs.shape[2]
         joint = log_probs.add_(total[:, :, None]).flatten(1)  # (N, K * V); in place, which is faster than a new tensor
-        best, index = topk_by_section(joint, 2 * self.beam_size)  # (N, 2K)
-        parent, token = index // vocab_size, index % vocab_size
-        ends = token == SPECIAL_TOKENS.eos
-        total, order = best.masked_fill(ends, -math.inf).topk(self.beam_size)
-        return Choice(
-            token=token.gather(1, order),
-            total=total,
-            parent=parent.gather(1, order),
-            ends=ends[:, : self.beam_size],
-            end_total=best[:, : self.beam_size],
-            end_parent=parent[:, : self.beam_size],
-        )
+        best, index = topk_by_section(joint, 2 * self.settings.beam_size)  # (N, 2K)
+        return divide(best, index % vocab_size, index // vocab_size, self.settings, self.results.complete(live))
+
+
+def divide(best: Tensor, token: Tensor, parent: Tensor, settings: DecodingSettings, complete: Sequence[int]) -> Choice:
+    """Divide the 2K best continuations of each example into those that are complete and those that continue.
+
+    With `settings.stop` full, those that end within the first K are complete, and the K best others continue. With
+    shrink, all but the first K - C are left out, where C hypotheses of the example are complete.
+
+    Args:
+        best: log-probabilities, best first, (N, 2K), or (N, S, 2K) of S beams.
+        token: their next tokens.
+        parent: indices of the hypotheses that they continue.
+        settings: decoding settings.
+        complete: number C of complete hypotheses of each of the N examples.
+    """
+    beam_size = settings.beam_size
+    if settings.stop == "shrink":
+        left = torch.tensor([beam_size - count for count in complete], device=best.device)
+        rank = torch.arange(best.shape[-1], device=best.device)
+        best = best.masked_fill(rank >= left.view(-1, *[1] * (best.dim() - 1)), -math.inf)
+    ends = token == SPECIAL_TOKENS.eos
+    total, order = best.masked_fill(ends, -math.inf).topk(beam_size)
+    chosen = (token.gather(-1, order), total, parent.gather(-1, order))
+    completed = (part[..., :beam_size] for part in (ends, best, parent))
+    return Choice(*(part.flatten(1) for part in (*chosen, *completed)))
 
 
 def continue_each(token: Tensor, total: Tensor) -> Choice:

@@ -88,7 +88,7 @@ def search(
                 "'limner export'"
             )
         log_probs = _allow(log_probs.reshape(*front.total.shape, -1), front.live, prefixes, settings, length)
-        chosen = _choose(log_probs, front.total, settings.beam_size)
+        chosen = _choose(log_probs, front, settings, results)
         keep = _record(results, front, chosen)
         if not keep:
             break
@@ -131,16 +131,18 @@ def _allow(
     return allowed
 
 
-def _choose(log_probs: NDArray[np.float32], total: NDArray[np.float32], beam_size: int) -> Continuations:
-    """Choose the continuations; of equal ones the first.
-
-    Of the 2K best continuations, those that end within the first K are complete, and the K best others continue.
-    """
+def _choose(
+    log_probs: NDArray[np.float32], front: Front, settings: DecodingSettings, results: HypothesisLists
+) -> Continuations:
+    """Choose the continuations as `limner.decoding.selection.divide` does; of equal ones the first."""
     count, _, vocab_size = log_probs.shape
-    joint = (log_probs + total[:, :, None]).reshape(count, -1)
+    joint, beam_size = (log_probs + front.total[:, :, None]).reshape(count, -1), settings.beam_size
     wanted = 1 if beam_size == 1 else 2 * beam_size
     best = _first_best(joint, wanted)  # (N, 2K), best first
     totals, tokens, parents = np.take_along_axis(joint, best, 1), best % vocab_size, best // vocab_size
+    if settings.stop == "shrink":
+        left = beam_size - np.array(results.complete(front.live))[:, None]
+        totals = np.where(np.arange(best.shape[1]) < left, totals, np.float32(-math.inf))
     ends = tokens == SPECIAL_TOKENS.eos
     ended = [
         (int(n), int(parents[n, k]), float(totals[n, k])) for n, k in zip(*ends[:, :beam_size].nonzero(), strict=True)

@@ -82,3 +82,14 @@ def test_without_an_encoder_size_the_weights_are_those_of_earlier_versions():
     )
     shapes = [{name: weight.shape for name, weight in model.state_dict().items()} for model in (same, default)]
     assert shapes[0] == shapes[1]
+
+
+@pytest.mark.parametrize("recipe", ["calixto2017/huang-m3", "calixto2017/src-img-de-en", "calixto2016/conv5"])
+def test_recipes_of_the_papers_on_translation_shrink_the_beam(recipe):
+    """As dl4mt-tutorial and Nematus do; what was measured, with the recipes of the small size, has a full beam."""
+    assert load_recipe(recipe, []).decoding.stop == "shrink"
+    assert load_recipe(recipe.replace("/", "/small/"), []).decoding.stop == "full"
+
+
+def test_signatures_name_a_shrinking_beam():
+    assert load_recipe("calixto2017/nmt", []).decoding.signature.startswith("beam12,penalty1,stopshrink")

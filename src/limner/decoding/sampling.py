@@ -53,6 +53,9 @@ class SampleRecorder:
 class Sampler:
     """Selection that draws the continuation of every hypothesis.
 
+    The temperature divides the log-probabilities of the allowed tokens; the `top_k` most probable are kept, and of
+    their normalised probabilities the fewest that sum to `top_p`.
+
     The uniform random numbers depend on the seed and the id of the example only.
     """
 

@@ -151,7 +151,8 @@ class ReLUCell(Cell):
 class LeakyCell(Cell):
     """Leaky units: h_t = (1 - 1/tau) h_{t-1} + 1/tau tanh(W_x x_t + W_h h_{t-1} + b).
 
-    Each unit has a time constant tau. Learned time constants are tau = 1 + exp(theta), so that they stay above 1.
+    Each unit has a time constant tau. Learned time constants are tau = 1 + exp(theta), so that they stay above 1; they
+    start at 1.01 at least.
     """
 
     def __init__(self, input_dim: int, hidden_dim: int, settings: CellSettings) -> None:

@@ -131,9 +131,10 @@ class NMT(nn.Module):
     models use the read-out of the 2017 ones (eq. 10 without the missing terms), and their GRU reads the word and the
     contexts; the MLP of the initial state is one tanh layer; sizes of the attention and the read-out layer are
     settings. The 2017 paper drops units "in the encoder bidirectional RNN" and "the decoder RNN" with one mask for all
-    steps: here, dropout is applied to the input embeddings and to the states in recurrent products. Huang et al. read
-    the regions of m3 in parallel encoders; here they are prefix tokens of one sequence. Tied and shared embeddings and
-    several encoder layers are in none of the papers.
+    steps: here, dropout is applied to the input embeddings and to the states in recurrent products. The 2016 paper
+    drops units "before the readout operation": here, between the tanh and L_o. Huang et al. use LSTMs, and read the
+    regions of m3 in parallel threads; here the recipes have GRUs, and the regions are prefix tokens of one sequence.
+    Tied and shared embeddings and several encoder layers are in none of the papers.
     """
 
     Settings: ClassVar = NMTSettings

@@ -101,10 +101,11 @@ class ShowAttendTell(nn.Module):
         h_t, c_t = LSTM([E y_{t-1}; z_t], h_{t-1}, c_{t-1})                (eqs. 1-3)
         logits = L_o (E y_{t-1} + L_h h_t + L_z z_t) + b_o                 deep output (eq. 7)
 
-    Losses: soft attention adds lambda sum_i (1 - sum_t alpha_ti)^2 of every sentence (eq. 14). Hard attention follows
-    the gradient of eq. 12 with one sample: log p(y | s), REINFORCE with the moving average b = 0.9 b + 0.1 log p(y | s)
-    of the batches as baseline, and the entropy of the attention. `expected_rate` of the examples use the expected
-    location alpha in place of a sample in training, and have no REINFORCE term.
+    Losses: soft attention adds lambda sum_i (1 - sum_t alpha_ti)^2 of every sentence (eq. 14), where t includes the
+    step that predicts </s>. Hard attention follows the gradient of eq. 12 with one sample: log p(y | s), REINFORCE with
+    the moving average b = 0.9 b + 0.1 log p(y | s) of the batches as baseline, and the entropy of the attention.
+    `expected_rate` of the examples use the expected location alpha in place of a sample in training, and have no
+    REINFORCE term.
 
     The probability that hard attention gives to a sentence in evaluation mode is log p(y | s) of one path s of
     locations, by default that of the most probable location of each step, and not the marginal log sum_s p(y, s).

@@ -47,6 +47,10 @@ class FolderError(LimnerError):
     """The index of a folder of images is missing, damaged, or was made with another model."""
 
 
+class DamagedIndexError(FolderError):
+    """A part of the index of a folder is missing, damaged, or older or newer than the other parts."""
+
+
 class SearchIndexError(LimnerError):
     """The index of a collection is missing, damaged, or was made with another model or other features."""
 

@@ -20,8 +20,7 @@ import runner
 
 from limner.data.collection import Collection
 from limner.features.store import FeatureTable
-from limner.folders.record import IndexRecord
-from limner.folders.tables import ImageTable, read_files
+from limner.folders.tables import open_index
 from limner.retrieval.index.record import CollectionIndexRecord
 
 pytestmark = [pytest.mark.kill, pytest.mark.timeout(3000)]
@@ -66,13 +65,13 @@ def evaluation(work: Path) -> object:
 
 def index_of_folder(work: Path) -> object:
     """Return the files of an index and what is known of their contents."""
-    place = work / "place"
-    table = ImageTable(place, IndexRecord.load(place))
-    files = {path: row.digest.hex() for path, row in read_files(place).items()}
+    record, rows, table = open_index(work / "place")
+    files = {path: row.digest.hex() for path, row in rows.items()}
     details = {one.digest.hex(): one._replace(digest=b"") for one in table.details(list(table.rows.values()))}
     annotations, vectors = table.features()
     stored = {digest.hex(): annotations[row].tobytes() + vectors[row].tobytes() for digest, row in table.rows.items()}
     return (
+        record.updating,
         sorted(files.items()),
         sorted((digest, repr(one)) for digest, one in details.items()),
         sorted(map(repr, stored.items())),

@@ -24,7 +24,7 @@ from limner.cli.options import (
 )
 from limner.cli.preflight import check_runs
 from limner.cli.terminal import activity, echo, err, print_error, print_json, printable, progress_bar
-from limner.errors import FolderError, SettingsError
+from limner.errors import DamagedIndexError, FolderError, SettingsError
 from limner.storage.places import is_collection
 
 if TYPE_CHECKING:
@@ -151,7 +151,7 @@ def _watch(opened: FolderIndex, recursive: bool, update: Callable[[], FolderUpda
         try:
             result = update()
         except FolderError as error:  # such as of a folder that is empty for a moment, or that another process indexes
-            if not opened.folder.is_dir():
+            if isinstance(error, DamagedIndexError) or not opened.folder.is_dir():
                 raise
             print_error(error)
             continue

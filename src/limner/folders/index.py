@@ -23,7 +23,7 @@ from limner.folders.record import (
 )
 from limner.folders.scan import Scan, scan_folder
 from limner.folders.search import Snapshot
-from limner.folders.tables import FILES, IMAGES, ImageTable, read_files
+from limner.folders.tables import FILES, IMAGES, has_index, open_index
 from limner.folders.update import FolderUpdate, Updater, is_unchanged
 from limner.inference.captioner import CAPTION_BATCH_SIZE, Captioner
 from limner.inference.sentences import NOT_SURE
@@ -32,7 +32,7 @@ from limner.media.modality import IMAGE
 from limner.progress import Progress
 from limner.runs.fingerprint import model_fingerprint
 from limner.runs.trained_model import read_config
-from limner.storage.lance_tables import remove_unfinished, unfinished
+from limner.storage.lance_tables import remove_unfinished
 
 INDEX_FOLDER = ".limner"
 """Name of the index in the folder that it describes."""
@@ -108,9 +108,9 @@ class FolderIndex:
             FolderError: there is no index, it is damaged, or it was made with another model.
         """
         result = cls(folder, index, captioner)
-        if not (result.path / RECORD).is_file():
+        if not has_index(result.path):
             raise FolderError(f"{folder}: has no index; run 'limner index {folder}'")
-        record = IndexRecord.load(result.path)
+        record = result.record
         if captioner is not None:
             require_model(result.path, record, captioner)
         return result
@@ -122,13 +122,13 @@ class FolderIndex:
             FolderError: it was made with other features, or is damaged.
             RunError: the run directory is not complete.
         """
-        if (self.path / RECORD).exists():
+        if has_index(self.path):
             require_features(self.path, self.record, read_config(run)[0].features)
 
     @property
     def record(self) -> IndexRecord:
-        """What the index was made with; FolderError if there is none."""
-        return IndexRecord.load(self.path)
+        """What the index was made with; FolderError if there is no index, or a damaged one."""
+        return self._newest().index.record
 
     def __len__(self) -> int:
         """Number of files that can be searched."""
@@ -175,20 +175,17 @@ class FolderIndex:
             for name in (FILES, IMAGES):
                 remove_unfinished(self.path / name)
             if rebuild:
+                (self.path / RECORD).unlink(missing_ok=True)  # first: tables without a record are a damaged index
                 for name in (FILES, IMAGES):
                     shutil.rmtree(self.path / name, ignore_errors=True)
-                (self.path / RECORD).unlink(missing_ok=True)
-            if (self.path / RECORD).exists():
-                record = IndexRecord.load(self.path)
-                require_model(self.path, record, captioner)
-                if record.run_digest != (digest := captioner_digest(captioner)):
-                    record = record.model_copy(update={"run_digest": digest})
-                    record.save(self.path)
-            else:
-                record = IndexRecord.of(captioner, codec)
-                record.save(self.path)
-            updater = Updater(self.folder, self.path, captioner, codec, record)
-            return updater.run(scan, verify, batch_size, on_progress)
+            if not has_index(self.path):
+                IndexRecord.of(captioner, codec).save(self.path)
+            opened = open_index(self.path)
+            require_model(self.path, opened.record, captioner)
+            if opened.record.run_digest != (digest := captioner_digest(captioner)):
+                opened = opened._replace(record=opened.record.model_copy(update={"run_digest": digest}))
+                opened.record.save(self.path)
+            return Updater(self.folder, self.path, captioner, codec, opened).run(scan, verify, batch_size, on_progress)
 
     def find_unchanged(self, run: Path, *, recursive: bool = True) -> FolderUpdate | None:
         """Find out whether an update with the model of a run directory would change nothing; no model is loaded.
@@ -203,15 +200,15 @@ class FolderIndex:
         Raises:
             FolderError: the index is damaged, or the folder has no image any more.
         """
-        if not (self.path / RECORD).exists() or self.record.run_digest != run_digest(run):
+        if not has_index(self.path):
             return None
-        if any(unfinished(self.path / name) for name in (FILES, IMAGES)):
-            return None  # of an update that was killed: the next one removes them
-        scan, rows = self._scan(recursive), read_files(self.path)
-        known = ImageTable(self.path, self.record).rows
+        record, rows, _ = self._newest().index
+        if record.updating or record.run_digest != run_digest(run):
+            return None
+        scan = self._scan(recursive)
         if scan.unreadable or len(scan.files) != len(rows):
             return None
-        if not all(is_unchanged(file, rows.get(file.path), known) for file in scan.files):
+        if not all(is_unchanged(file, rows.get(file.path)) for file in scan.files):
             return None
         return FolderUpdate(unchanged=len(rows))
 
@@ -317,10 +314,10 @@ class FolderIndex:
 
     def _newest(self) -> Snapshot:
         """Return the newest state of the tables; it is read again where another process has changed them."""
-        version = Snapshot.version_of(self.path)
-        if self._snapshot is None or self._snapshot.version != version:
-            self._snapshot = Snapshot(self.path, self.record, version)
-        return self._snapshot
+        snapshot = self._snapshot
+        if snapshot is None or snapshot.version != Snapshot.version_of(self.path):
+            snapshot = self._snapshot = Snapshot(self.path)
+        return snapshot
 
     def _model(self, encode_images: bool = False) -> tuple[Captioner, AnnotationCodec]:
         """Return the captioner and its annotations; the captioner is loaded if it is needed for the first time."""

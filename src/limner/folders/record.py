@@ -6,8 +6,8 @@ from pathlib import Path
 
 import xxhash
 
-from limner.bounds import Count, Few
-from limner.errors import FolderError
+from limner.bounds import Count, Few, Total
+from limner.errors import DamagedIndexError
 from limner.features.spec import FeatureSpec
 from limner.files import read_bytes, write_text
 from limner.folders.annotations import AnnotationCodec
@@ -22,13 +22,22 @@ RECORD = "index.json"
 """File in an index with the settings it was made with; it is written first."""
 BUILT_IN = "built-in:"
 """Beginning of the name of a built-in captioner; its language code follows."""
-VERSION = 1
+VERSION = 2
 """Version of the layout of an index."""
 REBUILD = "to replace it, run 'limner index' with --rebuild"
 
 
+class TableState(Settings):
+    """State of a Lance table after a commit."""
+
+    version: Total
+    """Number of the version."""
+    digest: str
+    """Digest of the manifest of the version, which names all files of the table."""
+
+
 class IndexRecord(Settings):
-    """Model, features and layout of an index."""
+    """Model, features, layout and state of an index."""
 
     version: Few = VERSION
     """Version of the layout."""
@@ -50,6 +59,12 @@ class IndexRecord(Settings):
     """Shape of the annotations of an image."""
     vector_dim: Count
     """Size of the vector that similar images are found by."""
+    updating: bool
+    """Whether an update is under way or was interrupted: a table may then have later versions than the recorded one."""
+    tables: dict[str, TableState]
+    """State of each table after the last commit, by its name; a table that was never written is left out."""
+    digest: str = ""
+    """Digest of all other fields."""
 
     @classmethod
     def of(cls, captioner: Captioner, codec: AnnotationCodec) -> IndexRecord:
@@ -65,6 +80,8 @@ class IndexRecord(Settings):
             features=codec.spec,
             shape=codec.shape,
             vector_dim=codec.vector_dim,
+            updating=True,
+            tables={},
         )
 
     @property
@@ -84,11 +101,24 @@ class IndexRecord(Settings):
         Raises:
             FolderError: it is missing, damaged, or of another version of Limner.
         """
-        return load_record(cls, index / RECORD, VERSION, FolderError, REBUILD)
+        record = load_record(cls, index / RECORD, VERSION, DamagedIndexError, REBUILD)
+        if record.digest != record._digest():
+            raise damaged(index, f"{RECORD} does not have its digest")
+        return record
 
     def save(self, index: Path) -> None:
         """Write the record; WriteError if it cannot be written."""
-        write_text(index / RECORD, to_json(self.model_dump(mode="json"), indent=1) + "\n")
+        values = {**self.model_dump(mode="json"), "digest": self._digest()}
+        write_text(index / RECORD, to_json(values, indent=1) + "\n")
+
+    def _digest(self) -> str:
+        values = self.model_dump(mode="json", exclude={"digest"})
+        return xxhash.xxh3_128_hexdigest(to_json(values, sort_keys=True).encode())
+
+
+def damaged(index: Path, reason: str) -> DamagedIndexError:
+    """Return the error of a damaged index."""
+    return DamagedIndexError(f"{index}: damaged index ({reason}); {REBUILD}")
 
 
 def model_place(captioner: Captioner) -> str:

@@ -14,12 +14,13 @@ from limner.errors import SettingsError
 from limner.features.spec import FeatureArray
 from limner.folders.annotations import AnnotationCodec, StoredAnnotations
 from limner.folders.candidates import WordIndex, find_candidates
-from limner.folders.record import IndexRecord
-from limner.folders.tables import FILES, IMAGES, ImageRow, ImageTable, read_files
+from limner.folders.record import RECORD
+from limner.folders.tables import FILES, IMAGES, ImageRow, open_index
 from limner.inference.scorer import require_words
 from limner.media.modality import IMAGE
 from limner.retrieval.all_pairs import pair_log_probs
 from limner.runs.trained_model import TrainedModel
+from limner.storage.lance_tables import state_of
 from limner.text.tokenizer import Tokenizer
 from limner.text.vocab import SPECIAL_TOKENS
 
@@ -30,19 +31,19 @@ CANDIDATES = 1000
 
 
 class Snapshot:
-    """State of the tables of an index at one time."""
+    """State of an index at one time."""
 
-    def __init__(self, index: Path, record: IndexRecord, version: tuple[int, int]) -> None:
+    def __init__(self, index: Path) -> None:
         """Read the files of an index; annotations and vectors are read when they are needed.
 
-        Args:
-            index: folder of the index.
-            record: what it was made with.
-            version: result of `version_of`.
+        Raises:
+            FolderError: the index is damaged.
         """
-        self.version, self._table = version, ImageTable(index, record)
+        self.version = self.version_of(index)  # first: another process may write meanwhile
+        self.index = open_index(index)
+        self._table = self.index.images
         digests = self._table.rows
-        self.files = {path: row for path, row in read_files(index).items() if not row.error and row.digest in digests}
+        self.files = {path: row for path, row in self.index.files.items() if not row.error}
         self._paths: dict[int, list[str]] = {}
         for path, file in sorted(self.files.items()):
             self._paths.setdefault(digests[file.digest], []).append(path)
@@ -50,10 +51,10 @@ class Snapshot:
         self._rows = np.array(sorted(self._paths), dtype=np.int64)
 
     @staticmethod
-    def version_of(index: Path) -> tuple[int, int]:
-        """Return a number of the state of each table."""
-        files, images = (_newest(index / name / "_versions") for name in (FILES, IMAGES))
-        return files, images
+    def version_of(index: Path) -> tuple[str, ...]:
+        """Return what changes with each part of the index."""
+        record = index / RECORD
+        return *map(state_of, (index / FILES, index / IMAGES)), str(record.stat().st_mtime_ns if record.exists() else 0)
 
     @cached_property
     def _features(self) -> tuple[FeatureArray, FeatureArray]:
@@ -119,8 +120,3 @@ class Snapshot:
 def _ranked(rows: NDArray[np.int64], scores: NDArray[np.float32]) -> list[tuple[int, float]]:
     order = np.argsort(-scores, kind="stable")
     return list(zip(rows[order].tolist(), scores[order].tolist(), strict=True))
-
-
-def _newest(versions: Path) -> int:
-    """Return the time of the newest version of a table."""
-    return max((path.stat().st_mtime_ns for path in versions.glob("*")), default=0)

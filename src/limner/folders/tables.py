@@ -1,6 +1,7 @@
 """The Lance tables of an index: files with their digests, and what is known of the contents of each digest.
 
-Rows have checksums. A change is one commit of Lance: an update that is killed leaves whole batches.
+Rows have checksums. A change is one commit of Lance, after which the record is written with the new state of the table:
+an update that is killed leaves whole batches, of which the record misses at most the last one.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ import xxhash
 
 from limner.errors import FolderError, WriteError, system_reason
 from limner.features.spec import FeatureArray
-from limner.folders.record import REBUILD, IndexRecord
+from limner.files import read_bytes
+from limner.folders.record import RECORD, IndexRecord, TableState, damaged
 from limner.storage.checksums import CHECKSUM, checksum
 from limner.storage.json_text import to_json
 from limner.storage.lance_tables import WRITE_ERRORS, damage_as, open_table
@@ -70,23 +72,116 @@ class ImageRow(NamedTuple):
     """JPEG file."""
 
 
-def read_files(index: Path) -> dict[str, FileRow]:
-    """Read the state of all files; the last row of a path is valid.
+class OpenIndex(NamedTuple):
+    """An index whose parts belong together."""
+
+    record: IndexRecord
+    files: dict[str, FileRow]
+    """State of each file at the last update."""
+    images: ImageTable
+
+
+def has_index(index: Path) -> bool:
+    """Whether a folder has a part of an index."""
+    return any((index / name).exists() for name in (RECORD, FILES, IMAGES))
+
+
+def open_index(index: Path) -> OpenIndex:
+    """Open the newest state of an index, also while another process updates it.
 
     Raises:
-        FolderError: the table is damaged.
+        FolderError: a part is missing or damaged, or not in the state that the record has of it; or the record is of
+            another version of Limner.
     """
+    if not (index / RECORD).exists() and has_index(index):
+        raise damaged(index, f"{RECORD} is gone")
+    while True:
+        record = IndexRecord.load(index)
+        try:
+            with damage_as(lambda reason: damaged(index, reason)):
+                return _open(index, record)
+        except FolderError:
+            if IndexRecord.load(index) == record:
+                raise
+            # Another process has written a batch meanwhile.
+
+
+def _open(index: Path, record: IndexRecord) -> OpenIndex:
+    files, images = (_open_table(index, name, record) for name in (FILES, IMAGES))
+    rows, table = _read_files(index, files), ImageTable(index, record, images)
+    if not {row.digest for row in rows.values() if not row.error} <= table.rows.keys():
+        raise damaged(index, f"{IMAGES} is older than {FILES}")
+    return OpenIndex(record, rows, table)
+
+
+def _open_table(index: Path, name: str, record: IndexRecord) -> Any:  # noqa: ANN401  (Lance has no types)
+    """Open the newest version of a table if it is the recorded one, or may follow it; None for none."""
+    recorded = record.tables.get(name)
+    if not exists(index / name):
+        if recorded is None:
+            return None
+        raise damaged(index, f"{name} is gone")
+    dataset = open_table(index / name)
+    follows = record.updating and (recorded is None or dataset.version > recorded.version)
+    if not follows and (recorded is None or dataset.version != recorded.version):
+        found = f"version {dataset.version}, and the record names {recorded.version if recorded else 'none'}"
+        raise damaged(index, f"{name} is of another state than {RECORD}: {found}")
+    if recorded is not None and _manifest_digest(index / name, recorded.version) != recorded.digest:
+        raise damaged(index, f"{name} is another table than that of {RECORD}")
+    for fragment in dataset.get_fragments():
+        for part in fragment.data_files():
+            _require_size(index, Path(name, "data", part.path), part.file_size_bytes)
+        if fragment.deletion_file() is not None:
+            _require_size(index, Path(name, fragment.deletion_file()), None)
+    return dataset
+
+
+def _require_size(index: Path, part: Path, size: int | None) -> None:
+    try:
+        found = (index / part).stat().st_size
+    except OSError as error:
+        raise damaged(index, f"{part}: {system_reason(error)}") from None
+    if size is not None and found != size:
+        raise damaged(index, f"{part}: expected {size:,} bytes, found {found:,}")
+
+
+def _manifest_digest(table: Path, version: int) -> str:
+    """Compute the digest of the manifest of a version; empty if there is none."""
+    for name in (f"{2**64 - 1 - version:020}", f"{version}"):  # of the two layouts of Lance
+        if (file := table / "_versions" / f"{name}.manifest").exists():
+            return xxhash.xxh3_128_hexdigest(read_bytes(file))
+    return ""
+
+
+def save_states(index: Path, record: IndexRecord, *, updating: bool) -> IndexRecord:
+    """Write the record with the states of the tables.
+
+    Raises:
+        WriteError: the record cannot be written.
+    """
+    states = {}
+    with write_errors(index):
+        for name in (FILES, IMAGES):
+            if exists(index / name):
+                version = open_table(index / name).version
+                states[name] = TableState(version=version, digest=_manifest_digest(index / name, version))
+    record = record.model_copy(update={"tables": states, "updating": updating})
+    record.save(index)
+    return record
+
+
+def _read_files(index: Path, dataset: Any) -> dict[str, FileRow]:  # noqa: ANN401  (Lance has no types)
+    """Read the state of all files; the last row of a path is valid."""
     rows: dict[str, FileRow] = {}
-    with damage_as(lambda reason: damaged(index, reason)):
-        if not exists(index / FILES):
-            return rows
-        table = open_table(index / FILES).to_table().to_pydict()
-        columns = [table[name] for name in _FILES_SCHEMA.names]
-        for path, size, modified, digest, error, stored in zip(*columns, strict=True):
-            if stored != _file_checksum(path, size, modified, digest, error):
-                raise damaged(index, f"a row of {FILES} does not have its checksum")
-            name = os.fsdecode(path)
-            rows[name] = FileRow(name, size, modified, digest, error)
+    if dataset is None:
+        return rows
+    table = dataset.to_table().to_pydict()
+    columns = [table[name] for name in _FILES_SCHEMA.names]
+    for path, size, modified, digest, error, stored in zip(*columns, strict=True):
+        if stored != _file_checksum(path, size, modified, digest, error):
+            raise damaged(index, f"a row of {FILES} does not have its checksum")
+        name = os.fsdecode(path)
+        rows[name] = FileRow(name, size, modified, digest, error)
     return rows
 
 
@@ -147,17 +242,14 @@ def _images_schema(record: IndexRecord) -> pa.Schema:
 class ImageTable:
     """One version of the table of contents; rows are numbered in stored order."""
 
-    def __init__(self, index: Path, record: IndexRecord) -> None:
-        """Open the newest version; FolderError if the table is damaged."""
-        self._index, self._record = index, record
-        self._dataset: Any = None
+    def __init__(self, index: Path, record: IndexRecord, dataset: Any) -> None:  # noqa: ANN401  (Lance has no types)
+        """Read the digests of a version of the table; None for a table that was never written."""
+        self._index, self._record, self._dataset = index, record, dataset
         self.rows: dict[bytes, int] = {}
         """Number of the row of each digest."""
-        with damage_as(self._damaged):
-            if exists(index / IMAGES):
-                self._dataset = open_table(index / IMAGES)
-                digests = self._dataset.to_table(columns=["digest"]).column("digest").to_pylist()
-                self.rows = {digest: row for row, digest in enumerate(digests)}
+        if dataset is not None:
+            digests = dataset.to_table(columns=["digest"]).column("digest").to_pylist()
+            self.rows = {digest: row for row, digest in enumerate(digests)}
 
     def features(self) -> tuple[FeatureArray, FeatureArray]:
         """Read the annotations (N, *shape) and the vectors (N, D) of all rows.
@@ -217,7 +309,7 @@ def delete_images(index: Path, digests: Sequence[bytes]) -> None:
 
 
 def compact(index: Path) -> None:
-    """Merge the parts that batches have left where there are many, and remove versions that are no longer read."""
+    """Merge the parts that batches have left where there are many."""
     with write_errors(index):
         for name in (FILES, IMAGES):
             if exists(index / name):
@@ -226,17 +318,19 @@ def compact(index: Path) -> None:
                 deleted = sum(fragment.num_deletions for fragment in fragments)
                 if len(fragments) > MAX_FRAGMENTS or 2 * deleted > dataset.count_rows():
                     dataset.optimize.compact_files()
-                dataset.cleanup_old_versions(older_than=KEPT_VERSIONS, delete_unverified=True)
+
+
+def remove_old_versions(index: Path) -> None:
+    """Remove versions that are no longer read; the newest ones are in the record already."""
+    with write_errors(index):
+        for name in (FILES, IMAGES):
+            if exists(index / name):
+                open_table(index / name).cleanup_old_versions(older_than=KEPT_VERSIONS, delete_unverified=True)
 
 
 def exists(table: Path) -> bool:
     """Whether a table has at least one commit."""
     return any(table.glob("_versions/*"))
-
-
-def damaged(index: Path, reason: str) -> FolderError:
-    """Return the error of a damaged index."""
-    return FolderError(f"{index}: damaged index ({reason}); {REBUILD}")
 
 
 @contextmanager

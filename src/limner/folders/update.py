@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Container, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -11,18 +11,18 @@ import numpy as np
 
 from limner.folders.annotations import AnnotationCodec
 from limner.folders.encoding import Chunk, EncodedImage, Encoder, FeaturesByPath, encoded_chunks
-from limner.folders.record import IndexRecord
 from limner.folders.scan import FoundFile, Scan
 from limner.folders.tables import (
     IMAGES,
     FileRow,
     ImageRow,
-    ImageTable,
+    OpenIndex,
     append_images,
     compact,
     delete_images,
     exists,
-    read_files,
+    remove_old_versions,
+    save_states,
     write_files,
 )
 from limner.inference.captioner import Captioner
@@ -64,13 +64,12 @@ class Updater:
     """One update of an index; the caller holds its lock."""
 
     def __init__(
-        self, folder: Path, index: Path, captioner: Captioner, codec: AnnotationCodec, record: IndexRecord
+        self, folder: Path, index: Path, captioner: Captioner, codec: AnnotationCodec, opened: OpenIndex
     ) -> None:
         assert captioner.backbone is not None, "checked by the caller"
-        self._folder, self._index, self._record, self._captioner = folder, index, record, captioner
+        self._folder, self._index, self._record, self._captioner = folder, index, opened.record, captioner
         self._encoder = Encoder(captioner.backbone, codec)
-        self._known = set(ImageTable(index, record).rows)
-        self._before = read_files(index)
+        self._known, self._before = set(opened.images.rows), opened.files
         self._rows = dict(self._before)
         self.result = FolderUpdate()
         self._cut_off = 0
@@ -105,7 +104,14 @@ class Updater:
         }
 
     def _is_unchanged(self, file: FoundFile) -> bool:
-        return is_unchanged(file, self._before.get(file.path), self._known)
+        return is_unchanged(file, self._before.get(file.path))
+
+    def _write(self, change: Callable[[], None]) -> None:
+        """Change a table, then record its state; that an update is under way is recorded before the first change."""
+        if not self._record.updating:
+            self._record = save_states(self._index, self._record, updating=True)
+        change()
+        self._record = save_states(self._index, self._record, updating=True)
 
     def _commit(self, chunk: Chunk, batch_size: int) -> None:
         """Describe the new contents of some files, then write them and the state of the files."""
@@ -116,7 +122,7 @@ class Updater:
             self._count(row)
         changed = [row for row in rows if self._rows.get(row.path) != row]
         if changed:
-            write_files(self._index, changed, "append")
+            self._write(lambda: write_files(self._index, changed, "append"))
         self._rows.update((row.path, row) for row in changed)
 
     def _describe(self, images: Sequence[EncodedImage], batch_size: int) -> None:
@@ -138,8 +144,10 @@ class Updater:
             )
             for image, (best, *_) in zip(images, captions, strict=True)
         ]
-        annotations = np.stack([image.annotations for image in images])
-        append_images(self._index, self._record, rows, annotations, np.stack([image.vector for image in images]))
+        annotations, vectors = (
+            np.stack(arrays) for arrays in zip(*((i.annotations, i.vector) for i in images), strict=True)
+        )
+        self._write(lambda: append_images(self._index, self._record, rows, annotations, vectors))
         self._known.update(row.digest for row in rows)
         self.result.described += len(rows)
 
@@ -161,26 +169,17 @@ class Updater:
         self.result.removed = len(self._gone) - self.result.moved
         for path in self._gone:
             del self._rows[path]
-        if self._rows == self._before and not self.result.described:
+        if self._rows == self._before and not self.result.described and not self._record.updating:
             return
-        write_files(self._index, self._rows.values(), "overwrite")
+        self._write(lambda: write_files(self._index, self._rows.values(), "overwrite"))
         unused = self._known - {row.digest for row in self._rows.values()}
         if unused and exists(self._index / IMAGES):
-            delete_images(self._index, sorted(unused))
-        compact(self._index)
+            self._write(lambda: delete_images(self._index, sorted(unused)))
+        self._write(lambda: compact(self._index))
+        remove_old_versions(self._index)
+        save_states(self._index, self._record, updating=False)
 
 
-def is_unchanged(file: FoundFile, row: FileRow | None, known: Container[bytes]) -> bool:
-    """Whether a file is as at the last update.
-
-    Args:
-        file: the file.
-        row: its state at the last update, if there is one.
-        known: digests of the contents in the index.
-    """
-    return (
-        row is not None
-        and (row.size, row.modified) == (file.size, file.modified)
-        and not row.error
-        and row.digest in known
-    )
+def is_unchanged(file: FoundFile, row: FileRow | None) -> bool:
+    """Whether a file is as at the last update, of which it has a row; None for a new file."""
+    return row is not None and (row.size, row.modified) == (file.size, file.modified) and not row.error

@@ -72,7 +72,7 @@ class ImageRow(NamedTuple):
     """JPEG file."""
 
 
-class OpenIndex(NamedTuple):
+class IndexParts(NamedTuple):
     """An index whose parts belong together."""
 
     record: IndexRecord
@@ -86,7 +86,7 @@ def has_index(index: Path) -> bool:
     return any((index / name).exists() for name in (RECORD, FILES, IMAGES))
 
 
-def open_index(index: Path) -> OpenIndex:
+def open_index(index: Path) -> IndexParts:
     """Open the newest state of an index, also while another process updates it.
 
     Raises:
@@ -106,12 +106,12 @@ def open_index(index: Path) -> OpenIndex:
             # Another process has written a batch meanwhile.
 
 
-def _open(index: Path, record: IndexRecord) -> OpenIndex:
+def _open(index: Path, record: IndexRecord) -> IndexParts:
     files, images = (_open_table(index, name, record) for name in (FILES, IMAGES))
     rows, table = _read_files(index, files), ImageTable(index, record, images)
     if not {row.digest for row in rows.values() if not row.error} <= table.rows.keys():
         raise damaged(index, f"{IMAGES} is older than {FILES}")
-    return OpenIndex(record, rows, table)
+    return IndexParts(record, rows, table)
 
 
 def _open_table(index: Path, name: str, record: IndexRecord) -> Any:  # noqa: ANN401  (Lance has no types)

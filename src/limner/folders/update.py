@@ -16,7 +16,7 @@ from limner.folders.tables import (
     IMAGES,
     FileRow,
     ImageRow,
-    OpenIndex,
+    IndexParts,
     append_images,
     compact,
     delete_images,
@@ -64,7 +64,7 @@ class Updater:
     """One update of an index; the caller holds its lock."""
 
     def __init__(
-        self, folder: Path, index: Path, captioner: Captioner, codec: AnnotationCodec, opened: OpenIndex
+        self, folder: Path, index: Path, captioner: Captioner, codec: AnnotationCodec, opened: IndexParts
     ) -> None:
         assert captioner.backbone is not None, "checked by the caller"
         self._folder, self._index, self._record, self._captioner = folder, index, opened.record, captioner

@@ -135,6 +135,10 @@ Bytes = Annotated[int, Bounds(1, 2**44)]
 """Memory in bytes."""
 BytesOrNone = Annotated[int, Bounds(0, 2**44)]
 """Memory in bytes; 0 for none."""
+GraphMemory = Annotated[int, Bounds(64, 2**24)]
+"""Memory of exported graphs in MiB."""
+GraphSeconds = Annotated[float, Bounds(0.1, 10**7, whole=False)]
+"""Seconds that an exported graph may be loaded or computed."""
 
 # Decoding and text.
 BeamSize = Annotated[int, Bounds(1, 100_000)]

@@ -68,7 +68,8 @@ class ExportedModel:
             MissingExtraError: ONNX Runtime is not installed.
         """
         self.manifest = exported.manifest
-        graphs = start_sessions(exported.files, [name for name in (BACKBONE, ENCODER, STEP) if name in exported.files])
+        names = [name for name in (BACKBONE, ENCODER, STEP) if name in exported.files]
+        graphs = start_sessions(folder, exported.files, names)
         self.tokenizer = Tokenizer.load(folder / TOKENIZER)
         self._backbone = graphs.get(BACKBONE)  # waited for when the first image has been read
         self._encoder = graphs[ENCODER].result()

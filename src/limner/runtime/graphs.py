@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from functools import cache
+from pathlib import Path
+from threading import Thread
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from limner.errors import MissingExtraError, RunError
-from limner.process import usable_cores
+from limner.bounds import GraphMemory, GraphSeconds, bounds_of
+from limner.errors import MissingExtraError, RunError, SettingsError
+from limner.process import available_memory, usable_cores
 from limner.runtime.manifest import EXPORT_AGAIN, Manifest
 from limner.runtime.search import Start, Tensors
+from limner.runtime.wire_format import require_self_contained
 
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession
 
+ResultT = TypeVar("ResultT")
 LOG_PROBS = "log_probs"
 """Output of the step: log-probabilities of the next tokens, (N K, V)."""
 TOKENS = "tokens"
@@ -25,6 +32,53 @@ NEXT = "next."
 """Prefix of the names of the state's outputs."""
 PIXELS = "pixels"
 """Input of the backbone: pixel values 0 to 255, (B, crops, H, W, 3)."""
+SECONDS_VARIABLE, MEMORY_VARIABLE = "LIMNER_GRAPH_SECONDS", "LIMNER_GRAPH_MEMORY"
+"""Environment variables of the limits of graphs."""
+DEFAULT_SECONDS = 120.0
+"""Seconds that a graph may be loaded or computed."""
+MEBIBYTE = 2**20
+
+
+class GraphLimits(NamedTuple):
+    """Time and memory that the graphs of a process may take."""
+
+    seconds: float
+    """Seconds that a graph may be loaded, or computed once."""
+    memory: int
+    """Bytes of all tensors that graphs compute."""
+
+
+@cache
+def graph_limits() -> GraphLimits:
+    """Read the limits of the environment, once a process; SettingsError if one is not a number in its range."""
+    values = []
+    for variable, kind in ((SECONDS_VARIABLE, GraphSeconds), (MEMORY_VARIABLE, GraphMemory)):
+        try:
+            text = os.environ.get(variable)
+            values.append(None if text is None else bounds_of(kind).parse(text))
+        except ValueError as error:
+            raise SettingsError(f"{variable}: {error}") from None
+    seconds, mebibytes = values
+    memory = available_memory() or 2**40
+    return GraphLimits(seconds or DEFAULT_SECONDS, memory if mebibytes is None else int(mebibytes) * MEBIBYTE)
+
+
+def within(seconds: float, function: Callable[[], ResultT]) -> ResultT:
+    """Call a function in a thread of its own, which does not keep the process from ending.
+
+    Raises:
+        TimeoutError: it takes longer; it is still running then.
+    """
+    result: Future[ResultT] = Future()
+
+    def call() -> None:
+        try:
+            result.set_result(function())
+        except BaseException as error:
+            result.set_exception(error)
+
+    Thread(target=call, daemon=True).start()
+    return result.result(seconds)
 
 
 class Graph:
@@ -34,15 +88,16 @@ class Graph:
         """Start a session.
 
         Args:
-            name: file of the graph, for errors.
+            name: name of the graph, for errors.
             data: content of the file.
             threads: number of threads; None for that of the cores.
 
         Raises:
             MissingExtraError: ONNX Runtime is not installed.
-            RunError: the graph cannot be loaded.
+            RunError: the graph cannot be loaded, reads other files, or takes too long.
         """
         self.name = name
+        require_self_contained(name, data)
         self._session = _start_session(name, data, threads)
         self.inputs = tuple(one.name for one in self._session.get_inputs())
         self.outputs = tuple(one.name for one in self._session.get_outputs())
@@ -51,14 +106,22 @@ class Graph:
         """Compute all outputs by name; values that are not inputs of the graph are ignored.
 
         Raises:
-            RunError: the graph does not take these values.
+            RunError: the graph does not take these values, or takes too long.
         """
+        from onnxruntime import RunOptions
+
         try:
-            results = self._session.run(None, {name: values[name] for name in self.inputs})
+            inputs, options = {name: values[name] for name in self.inputs}, RunOptions()
         except KeyError as error:
             raise RunError(f"{self.name}: the graph reads {error}, which is not given; {EXPORT_AGAIN}") from None
+        seconds = graph_limits().seconds
+        try:
+            results = within(seconds, lambda: self._session.run(None, inputs, options))
+        except TimeoutError:
+            options.terminate = True
+            raise _too_long(self.name, "computed", seconds) from None
         except Exception as error:  # the library raises several types
-            raise RunError(f"{self.name}: cannot be computed ({_one_line(error)}); {EXPORT_AGAIN}") from None
+            raise _failed(self.name, "computed", error) from None
         return dict(zip(self.outputs, results, strict=True))
 
 
@@ -71,27 +134,65 @@ def _start_session(name: str, data: bytes, threads: int | None) -> InferenceSess
     options.intra_op_num_threads = threads or usable_cores()
     options.inter_op_num_threads = 1
     options.log_severity_level = 4  # its errors are raised as well
-    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    limits = graph_limits()
+    _limit_memory(limits.memory)
+    for entry, value in (
+        ("session.intra_op.allow_spinning", "0"),
+        ("session.load_model_format", "ONNX"),  # the format that has been checked
+        ("session.use_env_allocators", "1"),  # whose memory is limited
+        ("optimization.constant_folding_max_output_size_in_bytes", str(64 * MEBIBYTE)),
+    ):
+        options.add_session_config_entry(entry, value)
     try:
-        return onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
+        return within(
+            limits.seconds,
+            lambda: onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"]),
+        )
+    except TimeoutError:
+        options.set_load_cancellation_flag(True)
+        raise _too_long(name, "loaded", limits.seconds) from None
     except Exception as error:  # the library raises several types
-        raise RunError(f"{name}: cannot be loaded ({_one_line(error)}); {EXPORT_AGAIN}") from None
+        raise _failed(name, "loaded", error) from None
 
 
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())[:200]
+@cache
+def _limit_memory(size: int) -> None:
+    """Limit the memory of all sessions of the process together."""
+    import onnxruntime
+
+    place = onnxruntime.OrtMemoryInfo(
+        "Cpu", onnxruntime.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, onnxruntime.OrtMemType.DEFAULT
+    )
+    onnxruntime.create_and_register_allocator(place, onnxruntime.OrtArenaCfg({"max_mem": size}))
 
 
-def start_sessions(files: Mapping[str, bytes], names: Sequence[str]) -> dict[str, Future[Graph]]:
+def _too_long(name: str, what: str, seconds: float) -> RunError:
+    return RunError(
+        f"{name}: the graph is not {what} after {seconds:g} s; {EXPORT_AGAIN}, or raise {SECONDS_VARIABLE} for a slow "
+        "machine"
+    )
+
+
+def _failed(name: str, what: str, error: Exception) -> RunError:
+    reason = " ".join(str(error).split())
+    if "BFCArena" in reason or isinstance(error, MemoryError):
+        size = f"{graph_limits().memory // MEBIBYTE:,} MiB"
+        return RunError(f"{name}: cannot be {what} in {size} of memory; {EXPORT_AGAIN}, or raise {MEMORY_VARIABLE}")
+    return RunError(f"{name}: cannot be {what} ({reason[:200]}); {EXPORT_AGAIN}")
+
+
+def start_sessions(folder: Path, files: Mapping[str, bytes], names: Sequence[str]) -> dict[str, Future[Graph]]:
     """Start the sessions of graphs in two threads, the largest first; other work of the caller goes on meanwhile.
 
     Args:
+        folder: exported model, for errors.
         files: contents of the files.
         names: files of the graphs.
     """
     threads = ThreadPoolExecutor(2)
     graphs = {
-        name: threads.submit(Graph, name, files[name]) for name in sorted(names, key=lambda one: -len(files[one]))
+        name: threads.submit(Graph, str(folder / name), files[name])
+        for name in sorted(names, key=lambda name: -len(files[name]))
     }
     threads.shutdown(wait=False)
     return graphs

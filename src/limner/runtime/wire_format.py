@@ -1,0 +1,95 @@
+"""Check of a graph before ONNX Runtime reads it: it names no file, and no operator that reads one.
+
+ONNX Runtime resolves external data against the current folder when a graph is loaded from memory. Therefore each graph
+is examined before: its messages are followed in the wire format of protobuf, without the package `onnx`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from limner.errors import RunError
+from limner.runtime.manifest import EXPORT_AGAIN
+
+_MESSAGES = {
+    "model": {7: "graph", 20: "training", 25: "function"},
+    "training": {1: "graph", 2: "graph"},
+    "function": {7: "node", 11: "attribute"},
+    "graph": {1: "node", 5: "tensor", 15: "sparse tensor"},
+    "node": {5: "attribute"},
+    "attribute": {5: "tensor", 6: "graph", 10: "tensor", 11: "graph", 22: "sparse tensor", 23: "sparse tensor"},
+    "sparse tensor": {1: "tensor", 2: "tensor"},
+    "tensor": {},
+}
+"""Messages of ONNX that can contain a tensor or a node: number of the field, and kind of the message in it."""
+_DOMAIN = ("node", 7)
+_EXTERNAL_DATA, _DATA_LOCATION = ("tensor", 13), ("tensor", 14)
+_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+STANDARD_DOMAINS = (b"", b"ai.onnx")
+"""Domains of the operators of ONNX, of which none reads a file; those of contexts and of custom libraries do."""
+
+
+def require_self_contained(name: str, data: bytes) -> None:
+    """Check that a graph has all of its data in itself, in nested graphs, functions and attributes as well.
+
+    Args:
+        name: name of the graph, for errors.
+        data: content of its file.
+
+    Raises:
+        RunError: a tensor is stored in another file, an operator is not one of ONNX, or the file is damaged.
+    """
+    pending = [("model", 0, len(data))]
+    while pending:
+        kind, begin, end = pending.pop()
+        try:
+            for field, value, start in _fields(data, begin, end):
+                if (kind, field) == _EXTERNAL_DATA or ((kind, field) == _DATA_LOCATION and value):
+                    raise RunError(
+                        f"{name}: expected a graph with all of its data, found a tensor that is stored in another file "
+                        f"(external data); {EXPORT_AGAIN}"
+                    )
+                if start < 0:
+                    continue
+                if (kind, field) == _DOMAIN and data[start : start + value] not in STANDARD_DOMAINS:
+                    domain = data[start : start + value][:40].decode(errors="replace")
+                    raise RunError(f"{name}: expected operators of ONNX, found one of '{domain}'; {EXPORT_AGAIN}")
+                if field in _MESSAGES[kind]:
+                    pending.append((_MESSAGES[kind][field], start, start + value))
+        except (IndexError, ValueError):
+            raise RunError(f"{name}: cannot be loaded: not a graph of ONNX; {EXPORT_AGAIN}") from None
+
+
+def _fields(data: bytes, position: int, end: int) -> Iterator[tuple[int, int, int]]:
+    """Yield the number of each field, and its value or its size and begin; the begin is -1 for a number.
+
+    Raises:
+        ValueError, IndexError: the bytes are no message.
+    """
+    while position < end:
+        tag, position = _varint(data, position)
+        field, kind = tag >> 3, tag & 7
+        if kind == _VARINT:
+            value, position = _varint(data, position)
+            yield field, value, -1
+        elif kind == _BYTES:
+            size, position = _varint(data, position)
+            yield field, size, position
+            position += size
+        elif kind in (_FIXED32, _FIXED64):
+            position += 4 if kind == _FIXED32 else 8
+        else:
+            raise ValueError(kind)
+        if position > end or not 0 < field < 2**29:
+            raise ValueError(field)
+
+
+def _varint(data: bytes, position: int) -> tuple[int, int]:
+    value = 0
+    for shift in range(0, 70, 7):
+        byte = data[position]
+        position += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, position
+    raise ValueError(position)

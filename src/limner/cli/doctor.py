@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import os
 import platform
-import re
 import sys
+from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
 from typing import NamedTuple
+
+from packaging.requirements import Requirement
 
 from limner.cli.app import MORE, app
 from limner.cli.options import JsonOption
 from limner.cli.terminal import activity, echo, print_json
 
-REQUIREMENT = re.compile(r"^([A-Za-z0-9._-]+)([^;]*)(?:;\s*extra\s*==\s*['\"]([^'\"]+)['\"])?")
 DEVELOPMENT_EXTRAS = ("dev", "docs")
 """Extras that users do not need."""
 PURPOSES = {
@@ -45,7 +46,7 @@ class Extra(NamedTuple):
     purpose: str
     installed: bool
     missing: list[str]
-    """Names of the packages that are not installed."""
+    """Requirements that are not satisfied, with the version of a package that is installed in another one."""
     command: str
     """Command that installs the extra."""
 
@@ -86,15 +87,15 @@ def doctor(as_json: JsonOption = False) -> None:
 
 def examine() -> Installation:
     """Collect the facts about this installation; only torch is imported."""
-    required, optional = _requirements()
+    required = [Requirement(line) for line in metadata.requires("limner") or ()]
     return Installation(
         limner=metadata.version("limner"),
         python=f"{platform.python_version()} ({sys.executable})",
         platform=platform.platform(),
-        packages={name: _version(name) for name in required},
+        packages={one.name: _version(one.name) for one in required if _is_needed(one, "")},
         devices=_devices(),
         threads=_threads(),
-        extras={name: _extra(name, packages) for name, packages in optional.items()},
+        extras={name: _extra(name, required) for name in _extras()},
         folders=_folders(),
     )
 
@@ -115,19 +116,15 @@ def _sections(installation: Installation) -> dict[str, dict[str, str]]:
     }
 
 
-def _requirements() -> tuple[list[str], dict[str, list[str]]]:
-    """Return the names of the required packages, and those of each extra for users."""
-    required: list[str] = []
-    optional: dict[str, list[str]] = {}
-    for line in metadata.requires("limner") or ():
-        match = REQUIREMENT.match(line)
-        assert match is not None, line
-        name, _, extra = match.groups()
-        if extra is None:
-            required.append(name)
-        elif extra not in DEVELOPMENT_EXTRAS:
-            optional.setdefault(extra, []).append(name)
-    return required, optional
+def _extras() -> list[str]:
+    """Return the names of the extras for users."""
+    names = metadata.metadata("limner").get_all("Provides-Extra") or []
+    return sorted(set(names) - set(DEVELOPMENT_EXTRAS))
+
+
+def _is_needed(requirement: Requirement, *extras: str) -> bool:
+    """Whether a requirement of a package belongs to one of its extras; '' for none."""
+    return requirement.marker is None or any(requirement.marker.evaluate({"extra": extra}) for extra in extras)
 
 
 def _version(package: str) -> str | None:
@@ -137,9 +134,33 @@ def _version(package: str) -> str | None:
         return None
 
 
-def _extra(name: str, packages: list[str]) -> Extra:
-    missing = [package for package in packages if _version(package) is None]
+def _extra(name: str, requirements: list[Requirement]) -> Extra:
+    checked: set[str] = set()
+    of_extra = (one for one in requirements if _is_needed(one, name) and not _is_needed(one, ""))
+    missing = [lacking for requirement in of_extra for lacking in _missing(requirement, checked)]
     return Extra(PURPOSES.get(name, name), not missing, missing, f"pip install 'limner[{name}]'")
+
+
+def _missing(requirement: Requirement, checked: set[str]) -> Iterator[str]:
+    """Yield what is not satisfied of a requirement, of its extras and of the requirements of its package.
+
+    Args:
+        requirement: what is expected.
+        checked: requirements that were followed already; packages may require each other.
+    """
+    text = str(requirement).partition(";")[0]
+    if text in checked:
+        return
+    checked.add(text)
+    version = _version(requirement.name)
+    if version is None:
+        yield requirement.name
+    elif not requirement.specifier.contains(version, prereleases=True):
+        yield f"{requirement.name}{requirement.specifier}, found {version}"
+    else:
+        for inner in map(Requirement, metadata.requires(requirement.name) or ()):
+            if _is_needed(inner, "", *requirement.extras):
+                yield from _missing(inner, checked)
 
 
 def _devices() -> list[str]:

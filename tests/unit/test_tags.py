@@ -141,3 +141,33 @@ def test_classes_of_one_noun_are_summed():
     assert tags[0].probability == pytest.approx(0.98)
     assert MIN_PROBABILITY > 0.02
     assert missing == ()
+
+
+def test_nouns_with_the_same_usual_word_are_one_tag():
+    """Classes exclude each other, so that their probabilities add up; the kind is that of the most probable noun."""
+    nouns = [
+        ClassNoun("object", (0,), ("lock", "padlock")),
+        ClassNoun("nature", (1,), ("cliff", "rock")),
+        ClassNoun("building", (2,), ("lock", "sluice")),
+        ClassNoun("nature", (3,), ("cliff", "ruins")),
+    ]
+    logits = np.log(np.array([0.22, 0.04, 0.70, 0.04], np.float32))
+    tagger = Tagger(ClassProbabilities(logits[:, None], np.zeros(4, np.float32)), nouns)
+    (tags,) = tagger([{"pooled": np.ones(1, np.float16)}])
+    assert [(tag.word, tag.kind) for tag in tags] == [("lock", "building"), ("cliff", "nature")]
+    assert [tag.probability for tag in tags] == pytest.approx([0.92, 0.08])
+    assert tags[0].words == ("lock", "sluice", "padlock")
+
+
+@pytest.mark.parametrize("lang", LANGUAGES)
+def test_no_two_tags_of_an_image_are_printed_alike(lang):
+    nouns = class_nouns(lang)
+    words = [noun.word for noun in nouns]
+    repeated = [noun.classes[0] for noun in nouns if words.count(noun.word) > 1]
+    assert repeated
+    weight = np.zeros((CLASSES, 1), np.float32)
+    weight[repeated[:8]] = 9
+    (tags,) = Tagger(ClassProbabilities(weight, np.zeros(CLASSES, np.float32)), nouns, lang=lang)(
+        [{"pooled": np.ones(1, np.float16)}]
+    )
+    assert len(tags) == len({tag.word for tag in tags}) > 2

@@ -42,7 +42,7 @@ class Tag(NamedTuple):
     word: str
     """The usual noun, in the language of the captions."""
     probability: float
-    """Sum of the probabilities of the noun's classes."""
+    """Sum of the probabilities of all classes with this word, which exclude each other."""
     kind: str
     """Kind of thing, such as animal."""
     words: tuple[str, ...] = ()
@@ -101,6 +101,9 @@ class Tagger:
         self._noun_of_class = np.zeros(len(classifier.bias), int)
         for number, noun in enumerate(self.nouns):
             self._noun_of_class[list(noun.classes)] = number
+        self._tag_words = list(dict.fromkeys(noun.word for noun in self.nouns))
+        numbers = {word: number for number, word in enumerate(self._tag_words)}
+        self._tag_of_noun = np.array([numbers[noun.word] for noun in self.nouns], int)
         self._nouns_of_word: dict[str, list[int]] = {}
         for number, noun in enumerate(self.nouns):
             for word in noun.words:
@@ -203,12 +206,16 @@ class Tagger:
         )
 
     def _tags(self, probabilities: NDArray[np.float64]) -> tuple[Tag, ...]:
-        order = np.argsort(-probabilities, kind="stable")[:SHOWN]
-        return tuple(
-            Tag(noun.word, float(probabilities[number]), noun.kind, noun.words)
-            for number, noun in ((number, self.nouns[number]) for number in order.tolist())
-            if probabilities[number] >= MIN_PROBABILITY
-        )
+        """Return the tags of an image; nouns with the same usual word, such as two kinds of ships, are one tag."""
+        sums = np.bincount(self._tag_of_noun, probabilities, len(self._tag_words))
+        tags = []
+        for tag in np.argsort(-sums, kind="stable")[:SHOWN].tolist():
+            if sums[tag] >= MIN_PROBABILITY:
+                numbers = np.flatnonzero(self._tag_of_noun == tag).tolist()
+                nouns = [self.nouns[number] for number in sorted(numbers, key=lambda number: -probabilities[number])]
+                words = dict.fromkeys(word for noun in nouns for word in noun.words)
+                tags.append(Tag(self._tag_words[tag], float(sums[tag]), nouns[0].kind, tuple(words)))
+        return tuple(tags)
 
 
 def _has_subject(tags: Sequence[Tag]) -> bool:

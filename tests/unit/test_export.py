@@ -1,5 +1,6 @@
 """Exported models: the folder, the runtime without torch, and files that were changed."""
 
+import copy
 import json
 import shutil
 import subprocess
@@ -8,10 +9,13 @@ import sys
 import numpy as np
 import onnx
 import pytest
+import torch
 import xxhash
 
 import limner.runtime
 from limner.errors import LimnerError, RunError, SettingsError
+from limner.export import folder as export_folder
+from limner.export import verify
 from limner.export.folder import export, left_out
 from limner.inference.captioner import Captioner
 from limner.runs.calibration import (
@@ -21,7 +25,7 @@ from limner.runs.calibration import (
     TagCalibration,
     save_calibration,
 )
-from limner.runs.trained_model import sha256
+from limner.runs.trained_model import load_trained_model, sha256
 from limner.runtime.manifest import MANIFEST, file_checksum, read_manifest
 from limner.storage.json_text import to_json
 
@@ -239,3 +243,34 @@ def test_sampling_needs_the_run(exported, images):
 def test_a_run_is_no_exported_model(trained):
     with pytest.raises(RunError, match="name a folder that 'limner export' wrote"):
         limner.runtime.load(trained)
+
+
+@pytest.fixture(scope="module")
+def steep(trained):
+    """A model whose log-probabilities are hundreds: the logits of the trained model times a number."""
+    model = load_trained_model(trained)
+    with torch.no_grad():
+        for parameter in model.model.softmax.parameters():
+            parameter.mul_(200)
+    return model
+
+
+def test_large_log_probabilities_may_differ_by_rounding(steep, trained, tmp_path, monkeypatch):
+    monkeypatch.setattr(export_folder, "load_trained_model", lambda _: steep)
+    recorded = export_folder.record_model(steep.model, steep.config.features, None)
+    found = verify.largest_difference(steep.model, steep.config.features, None, recorded)
+    assert found.scale > 200 and found.value > verify.TOLERANCE
+    assert export(trained, tmp_path / "out").difference <= found.allowed
+
+
+def test_a_wrong_weight_of_a_model_with_large_log_probabilities_is_found(steep, trained, tmp_path, monkeypatch):
+    wrong = copy.deepcopy(steep.model)
+    with torch.no_grad():
+        wrong.softmax.weight[5, 0] *= 1.1
+    record = export_folder.record_model
+    monkeypatch.setattr(export_folder, "load_trained_model", lambda _: steep)
+    monkeypatch.setattr(export_folder, "record_model", lambda _, *rest: record(wrong, *rest))
+    message = r"differ from it by .* log-probability, expected at most .* \(0\.0001, and 1e-05 of the largest"
+    with pytest.raises(RunError, match=message):
+        export(trained, tmp_path / "out")
+    assert not (tmp_path / "out").exists()

@@ -143,13 +143,14 @@ def test_a_part_that_vanishes_is_found_by_the_next_search(photos, captioner):
 
 
 def test_tables_that_do_not_belong_together_are_found_after_an_interrupted_update(
-    photos, states, captioner, monkeypatch
+    photos, states, captioner, monkeypatch, caplog
 ):
     save_images(photos, [4])
     monkeypatch.setattr("limner.folders.update.compact", lambda _: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         FolderIndex(photos).update(captioner)
     assert len(FolderIndex.open(photos)) == 5
+    assert "an update is under way, or was interrupted" in caplog.text
     for part in (FILES, IMAGES):
         current = states.parent / f"current {part}"
         shutil.copytree(photos / ".limner" / part, current)

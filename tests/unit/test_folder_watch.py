@@ -101,3 +101,16 @@ def test_the_index_follows_the_folder(folder, stream, trained, monkeypatch, caps
     counts = [line.partition(": ")[2] for line in printed.splitlines()]
     assert counts == ["1 images (1 new)", "2 images (1 new, 1 unchanged)", "1 images (1 removed, 1 unchanged)"]
     assert "no image in this folder; nothing was changed" in errors
+
+
+def test_a_damaged_index_ends_the_command(folder, stream, trained, monkeypatch, capsys):
+    def damage():
+        shutil.rmtree(folder / ".limner" / "files.lance")
+        return ADDED, folder.resolve() / "red.png"
+
+    stream += [damage, lambda: pytest.fail("the command goes on")]
+    monkeypatch.setattr(sys, "argv", ["limner", "index", str(folder), "--model", str(trained), "--watch"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 1
+    assert "damaged index (files.lance is gone)" in capsys.readouterr().err

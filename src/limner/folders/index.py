@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -33,6 +34,8 @@ from limner.progress import Progress
 from limner.runs.fingerprint import model_fingerprint
 from limner.runs.trained_model import read_config
 from limner.storage.lance_tables import remove_unfinished
+
+logger = logging.getLogger(__name__)
 
 INDEX_FOLDER = ".limner"
 """Name of the index in the folder that it describes."""
@@ -113,6 +116,11 @@ class FolderIndex:
         record = result.record
         if captioner is not None:
             require_model(result.path, record, captioner)
+        if record.updating:
+            logger.warning(
+                f"{result.path}: an update is under way, or was interrupted: images may be missing; to complete it, "
+                f"run 'limner index {folder}'"
+            )
         return result
 
     def require_run(self, run: Path) -> None:

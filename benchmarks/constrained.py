@@ -9,8 +9,8 @@ import torch
 
 from limner.data.examples import Batch, Example, collate
 from limner.decoding.automaton import Automaton, Bans
-from limner.decoding.beam_search import beam_search
 from limner.decoding.settings import DecodingSettings
+from limner.decoding.torch_models import beam_search
 from limner.models.protocols import ModelInputs
 from limner.models.show_attend_tell import ShowAttendTell, ShowAttendTellSettings
 from measuring import median_time, report

@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 from limner.data.examples import Example, collate
-from limner.decoding.beam_search import beam_search
 from limner.decoding.settings import DecodingSettings
+from limner.decoding.torch_models import beam_search
 from limner.layers import stack
 from limner.layers.cells import CellName
 from limner.layers.stack import RecurrentLayers, RecurrentSettings

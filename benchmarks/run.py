@@ -25,8 +25,8 @@ from constrained import constrained_captions
 from ddp import ddp
 from folders import folders
 from limner.data.examples import Batch, Example, collate, collate_features
-from limner.decoding.beam_search import beam_search
 from limner.decoding.settings import DecodingSettings
+from limner.decoding.torch_models import beam_search
 from limner.device import native_bf16
 from limner.features.preprocessing import Preprocessing, read_image
 from limner.features.spec import FeatureSpec

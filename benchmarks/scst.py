@@ -14,7 +14,7 @@ from lightning_fabric import Fabric
 from limner.data.dataset import Examples
 from limner.data.examples import Batch, Item, Sentence
 from limner.data.languages import TargetLanguage
-from limner.decoding.beam_search import beam_search
+from limner.decoding.torch_models import beam_search
 from limner.device import native_bf16
 from limner.models.mrnn import MRNN, MRNNSettings
 from limner.models.protocols import ModelInputs

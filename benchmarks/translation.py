@@ -13,8 +13,8 @@ import torch
 
 import plain_nmt
 from limner.data.examples import Batch, Example, collate
-from limner.decoding.beam_search import beam_search
 from limner.decoding.settings import DecodingSettings
+from limner.decoding.torch_models import beam_search
 from limner.device import native_bf16
 from limner.layers.image_encoder import ImageEncoderSettings
 from limner.models.nmt import NMT, NMTSettings

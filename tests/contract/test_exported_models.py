@@ -9,15 +9,15 @@ import pytest
 import torch
 from models import CASES, SOURCE_VOCAB, VOCAB, batch
 
-from limner.decoding.beam_search import beam_search
+from limner.decoding.search import search
 from limner.decoding.settings import DecodingSettings
+from limner.decoding.torch_models import beam_search
 from limner.export.record import record_model
 from limner.export.refusals import refusal
 from limner.export.trees import flatten, rebuild
 from limner.export.verify import TOLERANCE, batch_of, example_inputs, largest_difference
 from limner.features.spec import FeatureSpec
-from limner.runtime.graphs import LOG_PROBS, NEXT, TOKENS, Graph
-from limner.runtime.search import Start, search
+from limner.runtime.graphs import Graph, GraphModel
 
 pytest.importorskip("onnx")
 
@@ -83,14 +83,8 @@ def test_the_runtime_finds_the_hypotheses_of_the_beam_search(case, stop):
     expected = beam_search([build(case)], data, settings, prefixes)
     values = {**data.image._asdict(), "source": data.source, "source_mask": data.source_mask}
     encoded = Graph("encoder", graphs.encoder)({name: one.numpy() for name, one in values.items() if one is not None})
-    start = Start({name: encoded[name] for name in graphs.memory}, {name: encoded[name] for name in graphs.state})
-    graph = Graph("step", graphs.step)
-
-    def step(tokens, memory, state):
-        results = graph({TOKENS: tokens, **memory, **state})
-        return results[LOG_PROBS], {name: results[NEXT + name] for name in state}
-
-    found = search(step, start, settings, data.ids, prefixes, VOCAB)
+    model = GraphModel(Graph("step", graphs.step), VOCAB, graphs.memory, graphs.state)
+    found = search(model, model.encoded(encoded), data.ids, settings, prefixes)
     ranked = [[[(round(-one.score, 3), one.tokens) for one in n] for n in decoded] for decoded in (found, expected)]
     assert [sorted(n_best) for n_best in ranked[0]] == [sorted(n_best) for n_best in ranked[1]]  # ties in any order
     scores = [[one.score for n_best in decoded for one in n_best] for decoded in (found, expected)]

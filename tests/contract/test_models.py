@@ -8,10 +8,9 @@ from models import CASES, VOCAB, Case, batch, example
 
 from limner.data.examples import collate
 from limner.decoding.automaton import Automaton
-from limner.decoding.beam_search import beam_search
-from limner.decoding.hypotheses import select
 from limner.decoding.scoring import sentence_log_probs
 from limner.decoding.settings import DecodingSettings
+from limner.decoding.torch_models import beam_search, select
 from limner.models import Model
 from limner.models.capabilities import CountBasedModel, PairScorer
 from limner.retrieval.all_pairs import tiled_log_probs

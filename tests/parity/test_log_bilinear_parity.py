@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from limner.data.examples import Example, collate
-from limner.decoding.beam_search import beam_search
 from limner.decoding.scoring import sentence_log_probs
 from limner.decoding.settings import DecodingSettings
+from limner.decoding.torch_models import beam_search
 from limner.layers import all_pairs
 from limner.layers.image_encoder import MapConvnet
 from limner.models.log_bilinear import LBL, LBLSettings, Variant

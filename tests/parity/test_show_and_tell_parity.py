@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from limner.data.examples import Example, collate
-from limner.decoding.beam_search import beam_search
 from limner.decoding.scoring import sentence_log_probs
 from limner.decoding.settings import DecodingSettings
+from limner.decoding.torch_models import beam_search
 from limner.models.protocols import ModelInputs
 from limner.models.show_and_tell import ShowAndTell, ShowAndTellSettings
 from limner.text.vocab import SPECIAL_TOKENS

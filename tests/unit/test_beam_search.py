@@ -11,12 +11,10 @@ import torch
 from torch import Tensor
 
 from limner.data.examples import Batch, ImageFeatures
-from limner.decoding.beam_search import beam_search
 from limner.decoding.beam_tree import BeamRecorder
-from limner.decoding.hypotheses import select
 from limner.decoding.ranking import Hypothesis
-from limner.decoding.selection import SECTION, topk_by_section
 from limner.decoding.settings import DecodingSettings, SampleSettings
+from limner.decoding.torch_models import SECTION, beam_search, select, topk_by_section
 from limner.errors import RunError, SettingsError
 
 VOCAB, PAD, BOS, EOS, UNK = 7, 0, 1, 2, 3

@@ -10,11 +10,11 @@ import torch
 from test_beam_search import BOS, EOS, PAD, UNK, VOCAB, Chain, images
 
 from limner.cli import beam
-from limner.decoding.beam_search import beam_search
 from limner.decoding.beam_tree import BeamRecorder
 from limner.decoding.ranking import Hypothesis
-from limner.decoding.sampling import SampleRecorder
+from limner.decoding.selection import SampleRecorder
 from limner.decoding.settings import DecodingSettings, SampleSettings
+from limner.decoding.torch_models import beam_search
 from limner.inference.sentences import Caption
 
 

@@ -8,10 +8,10 @@ import torch
 from test_beam_search import EOS, UNK, VOCAB, Chain, Fixed, assert_same, every_sentence, images
 
 from limner.decoding.automaton import MAX_STATES, Automaton, Bans, WordBoundaries
-from limner.decoding.beam_search import beam_search
 from limner.decoding.beam_tree import BeamRecorder
 from limner.decoding.ranking import Hypothesis
 from limner.decoding.settings import DecodingSettings, SampleSettings
+from limner.decoding.torch_models import beam_search
 from limner.errors import SettingsError
 
 SUBWORDS = WordBoundaries(frozenset({6}))

@@ -235,9 +235,13 @@ def test_graphs_with_values_that_are_not_numbers_give_an_error_and_no_sentence(o
         limner.runtime.load(own).describe(images[:1])
 
 
-def test_sampling_needs_the_run(exported, images):
-    with pytest.raises(SettingsError, match="sampling"):
-        limner.runtime.load(exported).describe(images, sample={})
+def test_an_exported_model_samples_by_seed(exported, images):
+    model = limner.runtime.load(exported)
+    options = {"n_best": 4, "sample": {"seed": 1, "temperature": 2.0}}
+    captions = model.describe(images, **options)
+    assert captions == model.describe(images, **options)
+    assert captions != model.describe(images, n_best=4, sample={"seed": 2, "temperature": 2.0})
+    assert all(one.log_prob <= best[0].log_prob for best in captions for one in best)
 
 
 def test_a_run_is_no_exported_model(trained):

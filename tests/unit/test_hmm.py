@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from limner.data.examples import Example, collate
-from limner.decoding.beam_search import beam_search
 from limner.decoding.scoring import sentence_log_probs
 from limner.decoding.settings import DecodingSettings, SampleSettings
+from limner.decoding.torch_models import beam_search
 from limner.errors import TrainingError
 from limner.models.hmm import HMM, HMMSettings, baum_welch
 from limner.models.protocols import ModelInputs

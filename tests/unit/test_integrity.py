@@ -18,7 +18,7 @@ from safetensors.torch import load_file, save_file
 from limner.data.collection import ITEMS, Collection, write_items
 from limner.data.examples import Item, Region, Sentence
 from limner.data.summary import summarise
-from limner.decoding.beam_search import mean_log_probs
+from limner.decoding.torch_models import mean_log_probs
 from limner.errors import BackboneError, CollectionError, FeatureError, MediaError, RunError
 from limner.features.encoders.base import encode
 from limner.features.encoders.load import load_backbone

@@ -7,8 +7,8 @@ import torch
 
 from limner import process
 from limner.data.examples import Example, collate
-from limner.decoding.beam_search import beam_search
 from limner.decoding.settings import DecodingSettings
+from limner.decoding.torch_models import beam_search
 from limner.device import AllocationLimit
 from limner.errors import ResourceError
 from limner.features.kmeans import KMeansSettings, learn_filters
@@ -32,7 +32,7 @@ def little_memory(monkeypatch):
     """A machine with 1 MiB of free memory."""
     monkeypatch.setattr(process, "NEGLIGIBLE", 0)
     monkeypatch.setattr(process, "available_memory", lambda device=None: 1 << 20)
-    for module in ("device", "decoding.beam_search", "training.memory"):
+    for module in ("device", "decoding.torch_models", "training.memory"):
         monkeypatch.setattr(f"limner.{module}.available_memory", lambda device=None: 1 << 20)
 
 

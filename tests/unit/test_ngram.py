@@ -10,10 +10,9 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from limner.data.examples import Example, collate
-from limner.decoding.beam_search import beam_search
-from limner.decoding.hypotheses import select
 from limner.decoding.scoring import sentence_log_probs
 from limner.decoding.settings import DecodingSettings, SampleSettings
+from limner.decoding.torch_models import beam_search, select
 from limner.errors import RunError, TrainingError
 from limner.models.ngram import NGram, NGramSettings, NGramState, good_turing
 from limner.models.protocols import ModelInputs

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from limner.data.examples import Example, ImageFeatures, collate
-from limner.decoding.hypotheses import select
 from limner.decoding.scoring import sentence_log_probs
+from limner.decoding.torch_models import select
 from limner.layers.attention import AdditiveAttention
 from limner.layers.cells import CellSettings, CellState
 from limner.layers.decoders import AttentionDecoder, ConditionalDecoder, DropoutMasks

@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from limner.data.examples import Example, collate
-from limner.decoding.beam_search import beam_search
 from limner.decoding.scoring import sentence_log_probs
 from limner.decoding.settings import DecodingSettings, SampleSettings
+from limner.decoding.torch_models import beam_search
 from limner.errors import SettingsError
 from limner.models.protocols import ModelInputs
 from limner.models.rnn import RNN, RNNSettings

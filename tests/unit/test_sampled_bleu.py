@@ -8,10 +8,10 @@ import torch
 
 from limner.data.dataset import Examples
 from limner.data.examples import Example, collate
-from limner.decoding.beam_search import beam_search
+from limner.decoding.next_tokens import NumpyNextTokens
 from limner.decoding.ranking import Hypothesis
-from limner.decoding.sampling import Sampler
 from limner.decoding.settings import DecodingSettings, SampleSettings
+from limner.decoding.torch_models import TorchNextTokens, beam_search
 from limner.errors import SettingsError
 from limner.evaluation import sampled_bleu
 from limner.evaluation.evaluate import evaluate
@@ -203,23 +203,50 @@ def test_samples_are_requested_by_the_recipe_or_the_caller(model, tiny):
     assert (again.name, again.scores) == ("test", evaluation.scores)
 
 
+BOTH = pytest.mark.parametrize("next_tokens", [NumpyNextTokens, lambda values: TorchNextTokens(torch.tensor(values))])
+
+
+@BOTH
 @pytest.mark.parametrize("temperature", [1.0, 0.01])
-def test_a_draw_close_to_one_is_the_last_allowed_word(temperature):
+def test_a_draw_close_to_one_is_the_last_allowed_word(next_tokens, temperature):
     """In float32 such a draw rounds to 1, and the remaining mass may underflow."""
-    batch = collate([Example("a")])
-    sampler = Sampler(SampleSettings(temperature=temperature), DecodingSettings(max_length=1, beam_size=2), batch)
-    sampler.draws = torch.tensor([[[0.0, 1 - 2**-53]]], dtype=torch.double)
-    log_probs = torch.tensor([-math.inf, -math.inf, -150.0, -150.0, -math.inf]).expand(1, 2, -1)
-    assert sampler(log_probs, torch.zeros(1, 2), [0], 0).token.tolist() == [[2, 3]]
+    log_probs = next_tokens(np.tile(np.float32([-math.inf, -math.inf, -150.0, -150.0, -math.inf]), (1, 2, 1)))
+    drawn = log_probs.draw(SampleSettings(temperature=temperature), np.array([[0.0, 1 - 2**-53]]))
+    assert drawn.tolist() == [[2, 3]]
 
 
-def test_draws_follow_the_probabilities():
-    count, probs = 20_000, torch.tensor([0.0, 0.0, 0.001, 0.2, 0.5, 0.299])
-    batch = collate([Example("a")])
-    sampler = Sampler(SampleSettings(seed=3), DecodingSettings(max_length=1, beam_size=count), batch)
-    token = sampler(probs.log().expand(1, count, -1), torch.zeros(1, count), [0], 0).token
-    share = token.flatten().bincount(minlength=6) / count
-    assert ((share - probs).abs() <= 4 * (probs * (1 - probs) / count).sqrt()).all()
+@BOTH
+def test_draws_follow_the_probabilities(next_tokens):
+    count, probs = 20_000, np.float32([0.0, 0.0, 0.001, 0.2, 0.5, 0.299])
+    with np.errstate(divide="ignore"):
+        log_probs = next_tokens(np.tile(np.log(probs), (1, count, 1)))
+    drawn = log_probs.draw(SampleSettings(), np.random.default_rng(3).random((1, count)))
+    share = np.bincount(drawn[0], minlength=6) / count
+    assert (np.abs(share - probs) <= 4 * np.sqrt(probs * (1 - probs) / count)).all()
+
+
+ROOTS = 5**0.5 + 3**0.5
+
+
+@BOTH
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        (SampleSettings(top_k=2), {4: 0.625, 5: 0.375}),
+        (SampleSettings(top_p=0.7), {4: 0.625, 5: 0.375}),
+        (SampleSettings(top_p=0.1), {4: 1.0}),
+        (SampleSettings(temperature=0.5, top_k=3), {3: 4 / 38, 4: 25 / 38, 5: 9 / 38}),
+        (SampleSettings(temperature=0.5, top_p=0.8), {4: 25 / 34, 5: 9 / 34}),
+        (SampleSettings(temperature=2.0, top_k=3, top_p=0.6), {4: 5**0.5 / ROOTS, 5: 3**0.5 / ROOTS}),
+    ],
+    ids=str,
+)
+def test_top_k_then_temperature_then_top_p(next_tokens, settings, expected):
+    count = 20_000
+    log_probs = next_tokens(np.tile(np.log(np.float32([0.0001, 0.0001, 0.0001, 0.2, 0.5, 0.3])), (1, count, 1)))
+    drawn = log_probs.draw(settings, (np.arange(count)[None] + 0.5) / count)
+    share = np.bincount(drawn[0], minlength=6) / count
+    assert share == pytest.approx([expected.get(token, 0.0) for token in range(6)], abs=1e-3)
 
 
 def test_a_common_prefix_is_encoded_once_for_all_samples():

@@ -161,7 +161,7 @@ def describe(
     kind = choose_format(format_, as_json, output, force)
     runs = models_or_pretrained(model, lang)
     if is_exported(runs[0]):
-        needs_run |= {"--must-include": must_include, "--sample": sample, "--backbone": backbone, "--ray": ray}
+        needs_run |= {"--must-include": must_include, "--backbone": backbone, "--ray": ray}
         require_exported_options(runs, needs_run, device)
         found = _find_images(images, recursive)
         return _describe_exported(runs[0], found, prefix, {"batch_size": batch_size, **decoding}, output, kind)

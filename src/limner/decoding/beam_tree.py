@@ -6,8 +6,8 @@ import math
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
-from limner.decoding.hypotheses import Beam
 from limner.decoding.ranking import ranking_score
+from limner.decoding.search import Beam
 from limner.decoding.selection import Choice
 from limner.decoding.settings import DecodingSettings
 from limner.text.vocab import SPECIAL_TOKENS
@@ -75,45 +75,39 @@ class BeamTree:
 
 
 class BeamRecorder:
-    """Trace of `beam_search` that builds the tree of every example of a batch."""
+    """Trace of a search that builds the tree of every example of a batch."""
 
     def __init__(self, count: int) -> None:
         """Start with empty trees for `count` examples."""
         self.trees = [BeamTree() for _ in range(count)]
         self._rows: list[list[int | None]] = [[] for _ in range(count)]  # node of each row of the current beam
 
-    def __call__(self, beam: Beam, choice: Choice | None, length: int) -> None:
-        """Record one step; arguments are those of `Trace`."""
+    def __call__(self, beam: Beam, choice: Choice | None) -> None:
+        """Record one step; see `limner.decoding.search.Trace`."""
         for n, example in enumerate(beam.live):
             tree = self.trees[example]
             if not tree.nodes:
-                self._begin(example, beam, n, length)
+                self._begin(example, beam, n)
             rows = self._rows[example]
-            if choice is None:
-                for row in rows:
-                    if row is not None:
-                        tree.nodes[row].outcome = "cut off"
-                continue
             for row in rows:
-                if row is not None:
-                    tree.nodes[row].outcome = "dropped"  # unless a continuation is found below
-            width = choice.token.shape[1]
-            ends = choice.ends[n].tolist()
-            end_parents = range(width) if choice.end_parent is None else choice.end_parent[n].tolist()
-            for end, parent, total in zip(ends, end_parents, choice.end_total[n].tolist(), strict=True):
+                if row is not None:  # dropped unless a continuation follows below
+                    tree.nodes[row].outcome = "cut off" if choice is None else "dropped"
+            if choice is None:
+                continue
+            completed = zip(choice.ends[n], choice.end_parent[n].tolist(), choice.end_total[n].tolist(), strict=True)
+            for end, parent, total in completed:
                 if end:
                     self._add(example, rows[parent], SPECIAL_TOKENS.eos, total, "complete")
-            parents = range(width) if choice.parent is None else choice.parent[n].tolist()
-            following = zip(parents, choice.token[n].tolist(), choice.total[n].tolist(), strict=True)
+            following = zip(choice.parent[n].tolist(), choice.token[n].tolist(), choice.total[n].tolist(), strict=True)
             self._rows[example] = [
                 self._add(example, rows[parent], token, total, "open") for parent, token, total in following
             ]
 
-    def _begin(self, example: int, beam: Beam, n: int, length: int) -> None:
+    def _begin(self, example: int, beam: Beam, n: int) -> None:
         """Create the root: the first hypothesis, which has read the common part of the prefixes."""
         tree, total = self.trees[example], float(beam.total[n, 0])
-        tree.prefix = tuple(beam.tokens[n, 0, :length].tolist())
-        tree.nodes.append(BeamNode(None, SPECIAL_TOKENS.bos, total, total, length, "open"))
+        tree.prefix = tuple(beam.tokens[n, 0].tolist())
+        tree.nodes.append(BeamNode(None, SPECIAL_TOKENS.bos, total, total, len(tree.prefix), "open"))
         self._rows[example] = [0] * beam.total.shape[1]
 
     def _add(self, example: int, parent: int | None, token: int, total: float, outcome: Outcome) -> int | None:

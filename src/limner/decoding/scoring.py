@@ -14,7 +14,7 @@ from torch.nn.functional import cross_entropy
 from limner.data.batching import ONE_PROCESS, Shards, prefetch
 from limner.data.dataset import Examples
 from limner.data.examples import Batch
-from limner.decoding.beam_search import mean_log_probs
+from limner.decoding.torch_models import mean_log_probs
 from limner.errors import SettingsError
 from limner.layers.precision import precise, require_numbers
 from limner.metrics import Score, perplexity

@@ -1,104 +1,119 @@
-"""Selection of the continuations of a beam at one step."""
+"""Selection of the continuations of hypotheses: the most probable ones, or random ones."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
-import torch
-from torch import Tensor
+import numpy as np
+from numpy.typing import NDArray
 
-from limner.decoding.ranking import HypothesisLists
-from limner.decoding.settings import DecodingSettings
+from limner.decoding.next_tokens import Floats, NextTokens, Tokens
+from limner.decoding.ranking import Hypothesis
+from limner.decoding.settings import DecodingSettings, SampleSettings
 from limner.text.vocab import SPECIAL_TOKENS
 
-SECTION = 64
-"""Number of neighbouring values whose maxima are compared first by `topk_by_section`."""
+if TYPE_CHECKING:
+    from limner.decoding.search import Beam
 
 
 class Choice(NamedTuple):
-    """Continuations selected at one step for N examples with K hypotheses each.
+    """Continuations of the N examples of a beam: K that continue, and those that are complete."""
 
-    A log-probability of -inf marks an entry without a hypothesis.
-    """
-
-    token: Tensor  # (N, K): next token of the hypotheses that continue
-    total: Tensor  # (N, K): their log-probabilities
-    parent: Tensor | None  # (N, K): index of the hypothesis that each continues; None: its own
-    ends: Tensor  # (N, K) bool: true where a hypothesis is complete
-    end_total: Tensor  # (N, K): log-probabilities of complete hypotheses
-    end_parent: Tensor | None  # (N, K): index of the hypothesis that each completes; None: its own
-
-
-Select = Callable[[Tensor, Tensor, list[int], int], Choice]
-"""Selects continuations from log_probs (N, K, V), which it may modify, totals (N, K), the positions of the N examples
-in the batch, and the length so far. At the first step K may be 1 instead of the beam size."""
+    token: Tokens  # (N, K): next token
+    total: Floats  # (N, K): log-probability; -inf where there is no continuation
+    parent: Tokens  # (N, K): index of the hypothesis that each continues
+    ends: NDArray[np.bool_]  # (N, K): true where a hypothesis is complete
+    end_total: Floats  # (N, K): log-probabilities of complete hypotheses
+    end_parent: Tokens  # (N, K): index of the hypothesis that each completes
 
 
 class BestContinuations:
-    """Selection of the most probable continuations of each example (`divide`)."""
+    """Selection of the most probable continuations of each example.
 
-    def __init__(self, settings: DecodingSettings, results: HypothesisLists) -> None:
-        """Select for a search with these settings, which adds its complete hypotheses to `results`."""
-        self.settings, self.results = settings, results
-
-    def __call__(self, log_probs: Tensor, total: Tensor, live: list[int], length: int) -> Choice:
-        """Select continuations; arguments and result as for `Select`."""
-        if self.settings.beam_size == 1:
-            best, token = log_probs.max(dim=-1)
-            return continue_each(token, total + best)
-        vocab_size = log_probs.shape[2]
-        joint = log_probs.add_(total[:, :, None]).flatten(1)  # (N, K * V); in place, which is faster than a new tensor
-        best, index = topk_by_section(joint, 2 * self.settings.beam_size)  # (N, 2K)
-        return divide(best, index % vocab_size, index // vocab_size, self.settings, self.results.complete(live))
-
-
-def divide(best: Tensor, token: Tensor, parent: Tensor, settings: DecodingSettings, complete: Sequence[int]) -> Choice:
-    """Divide the 2K best continuations of each example into those that are complete and those that continue.
-
-    With `settings.stop` full, those that end within the first K are complete, and the K best others continue. With
-    shrink, all but the first K - C are left out, where C hypotheses of the example are complete.
-
-    Args:
-        best: log-probabilities, best first, (N, 2K), or (N, S, 2K) of S beams.
-        token: their next tokens.
-        parent: indices of the hypotheses that they continue.
-        settings: decoding settings.
-        complete: number C of complete hypotheses of each of the N examples.
+    Of the 2K best continuations, those that end within the first K are complete, and the K best others continue.
     """
-    beam_size = settings.beam_size
-    if settings.stop == "shrink":
-        left = torch.tensor([beam_size - count for count in complete], device=best.device)
-        rank = torch.arange(best.shape[-1], device=best.device)
-        best = best.masked_fill(rank >= left.view(-1, *[1] * (best.dim() - 1)), -math.inf)
+
+    def __init__(self, beam_size: int) -> None:
+        self.beam_size = beam_size
+
+    def __call__(self, next_tokens: NextTokens, beam: Beam) -> Choice:
+        """Select continuations; the log-probabilities are modified."""
+        next_tokens.add(beam.total)
+        best = next_tokens.best(1 if self.beam_size == 1 else 2 * self.beam_size)
+        return first_ends(best.total[:, 0], best.parent[:, 0], best.token[:, 0], self.beam_size)
+
+
+def first_ends(total: Floats, parent: Tokens, token: Tokens, beam_size: int) -> Choice:
+    """Divide candidates (N, M), best first, into those that are complete and those that continue."""
     ends = token == SPECIAL_TOKENS.eos
-    total, order = best.masked_fill(ends, -math.inf).topk(beam_size)
-    chosen = (token.gather(-1, order), total, parent.gather(-1, order))
-    completed = (part[..., :beam_size] for part in (ends, best, parent))
-    return Choice(*(part.flatten(1) for part in (*chosen, *completed)))
+    continued = np.where(ends, np.asarray(-math.inf, total.dtype), total)
+    order = np.argsort(-continued, axis=1, kind="stable")[:, :beam_size]
+    return Choice(
+        token=np.take_along_axis(token, order, 1),
+        total=np.take_along_axis(continued, order, 1),
+        parent=np.take_along_axis(parent, order, 1),
+        ends=ends[:, :beam_size],
+        end_total=total[:, :beam_size],
+        end_parent=parent[:, :beam_size],
+    )
 
 
-def continue_each(token: Tensor, total: Tensor) -> Choice:
-    """Continue every hypothesis by one token (N, K), or complete it where that is the end-of-sentence token."""
-    ends = token == SPECIAL_TOKENS.eos
-    return Choice(token, total.masked_fill(ends, -math.inf), None, ends, total, None)
+class Sampler:
+    """Selection that draws the continuation of every hypothesis.
 
-
-def topk_by_section(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """Compute `topk` of long rows (N, M), about three times as fast as `Tensor.topk`.
-
-    The greatest values are in the `count` sections with the greatest maxima.
+    The uniform random numbers depend on the seed and the id of the example only.
     """
-    length = values.shape[1]
-    whole = length - length % SECTION
-    if whole // SECTION <= count:
-        best, index = values.topk(count)
-        return best, index
-    maxima = values[:, :whole].reshape(len(values), -1, SECTION).amax(2)
-    within = torch.arange(SECTION, device=values.device)
-    columns = (maxima.topk(count).indices[:, :, None] * SECTION + within).flatten(1)
-    rest = torch.arange(whole, length, device=values.device).expand(len(values), -1)
-    columns = torch.cat([columns, rest], 1)
-    best, index = values.gather(1, columns).topk(count)
-    return best, columns.gather(1, index)
+
+    def __init__(self, sample: SampleSettings, settings: DecodingSettings, ids: Sequence[str]) -> None:
+        shape = (settings.max_length, settings.beam_size)
+        draws = [np.random.default_rng([sample.seed, *id_.encode()]).random(shape) for id_ in ids]
+        self.draws = np.stack(draws)  # (B, max_length, K)
+        self.sample = sample
+
+    def __call__(self, next_tokens: NextTokens, beam: Beam) -> Choice:
+        """Draw continuations."""
+        count, width, length = beam.tokens.shape
+        token = next_tokens.draw(self.sample, self.draws[beam.live, length])
+        if self.sample.greedy_first:
+            token[:, 0] = next_tokens.best(1, groups=width).token[:, 0, 0]
+        total = beam.total + next_tokens.gather(token[:, :, None])[:, :, 0]
+        ends = token == SPECIAL_TOKENS.eos
+        parent = np.tile(np.arange(width), (count, 1))
+        return Choice(token, np.where(ends, np.asarray(-math.inf, total.dtype), total), parent, ends, total, parent)
+
+
+class SampleRecorder:
+    """Trace of a search that keeps the samples of each example in the order of the rows of the beam."""
+
+    def __init__(self, count: int, samples: int) -> None:
+        """Start with empty sentences.
+
+        Args:
+            count: number of examples of the batch.
+            samples: number of sentences of each example (`beam_size`).
+        """
+        self._tokens: list[list[list[int]]] = [[[] for _ in range(samples)] for _ in range(count)]
+        self._log_probs = [[0.0] * samples for _ in range(count)]
+        self._ended = [[False] * samples for _ in range(count)]
+
+    def __call__(self, beam: Beam, choice: Choice | None) -> None:
+        """Append the tokens of one step; see `limner.decoding.search.Trace`."""
+        if choice is None:
+            return
+        steps = choice.token.tolist(), choice.ends.tolist(), choice.end_total.tolist()
+        for example, tokens, ends, totals in zip(beam.live, *steps, strict=True):
+            for row, (token, end, total) in enumerate(zip(tokens, ends, totals, strict=True)):
+                if self._ended[example][row] or total == -math.inf:
+                    continue
+                self._log_probs[example][row], self._ended[example][row] = total, end
+                if not end:
+                    self._tokens[example][row].append(token)
+
+    def hypotheses(self) -> list[list[Hypothesis]]:
+        """Return the sentences of each example in the order of the rows; their score is the log-probability."""
+        return [
+            [Hypothesis(tuple(ids), total, total, end) for ids, total, end in zip(*rows, strict=True)]
+            for rows in zip(self._tokens, self._log_probs, self._ended, strict=True)
+        ]

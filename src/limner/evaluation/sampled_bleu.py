@@ -10,8 +10,8 @@ import numpy as np
 from limner.data.batching import prefetch
 from limner.data.dataset import Examples
 from limner.data.examples import Batch, Example, collate
-from limner.decoding.beam_search import beam_search
 from limner.decoding.settings import DecodingSettings, SampleSettings
+from limner.decoding.torch_models import beam_search
 from limner.errors import SettingsError
 from limner.metrics.base import Score
 from limner.metrics.bleu import BLEU_METRICS

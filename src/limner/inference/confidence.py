@@ -31,8 +31,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from limner.data.examples import Example, StoredFeatures, collate
-from limner.decoding.beam_search import mean_log_probs
-from limner.decoding.hypotheses import select
+from limner.decoding.torch_models import mean_log_probs, select
 from limner.features.class_probabilities import pooled_vector
 from limner.inference.caption_nouns import CaptionNouns
 from limner.inference.tags import ClassifiedImage, Tagger

@@ -11,10 +11,10 @@ import torch
 from limner.data.batching import Shards, bounded_batches, prefetch
 from limner.data.dataset import FeatureSource, GenerationInput
 from limner.data.examples import Batch, Example, StoredFeatures, collate
-from limner.decoding.beam_search import Trace, beam_search, encode_batch
-from limner.decoding.hypotheses import select
 from limner.decoding.ranking import Hypothesis
+from limner.decoding.search import Trace
 from limner.decoding.settings import DecodingSettings
+from limner.decoding.torch_models import TorchModels, beam_search, select
 from limner.errors import RunError
 from limner.inference.must_include import compile_words
 from limner.inference.search_translations import search_translations
@@ -65,7 +65,7 @@ def encode_images(
     images = features.take(items) if features is not None else [None] * len(items)
     batch = collate([Example(item.id, (), None, image) for item, image in zip(items, images, strict=True)])
     device = device_of(models[0].model)
-    memories = encode_batch([one.model for one in models], batch.to(device), settings)
+    memories = TorchModels([one.model for one in models], settings.precision, device).encode(batch.to(device))
     return EncodedImages(list(inputs), list(images), memories, device)
 
 

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from limner.data.batching import bounded_batches
 from limner.data.dataset import FeatureSource, GenerationInput
 from limner.data.examples import Example, collate
-from limner.decoding.beam_search import mean_log_probs
 from limner.decoding.ranking import Hypothesis
+from limner.decoding.torch_models import mean_log_probs
 from limner.models.protocols import device_of
 from limner.runs.trained_model import TrainedModel
 from limner.text.labels import Point, PredictedLabel, cell_centres

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from limner.data.dataset import FeatureSource
 from limner.data.examples import Example, ImageFeatures, Item, collate, collate_features
-from limner.decoding.beam_search import beam_search
 from limner.decoding.settings import DecodingSettings, change_decoding
+from limner.decoding.torch_models import beam_search
 from limner.errors import RunError
 from limner.features.encoders.base import Backbone
 from limner.features.preprocessing import Preprocessing, encoded_box

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from limner.data.dataset import GenerationInput
-from limner.decoding.beam_search import Trace
 from limner.decoding.ranking import Derivation, Hypothesis
+from limner.decoding.search import Trace
 from limner.decoding.settings import DecodingSettings
 from limner.errors import RunError, SettingsError
 from limner.models.capabilities import ScoredTranslation, SearchingModel

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from limner.data.examples import Batch, Example, ImageFeatures, collate
-from limner.decoding.hypotheses import select
+from limner.decoding.torch_models import select
 from limner.layers.precision import precise
 from limner.models.protocols import Memory, Model
 from limner.text.vocab import SPECIAL_TOKENS

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from limner.decoding.ranking import Hypothesis
+from limner.decoding.search import search
 from limner.decoding.settings import DecodingSettings, change_decoding
 from limner.errors import MediaError, RunError, SettingsError
 from limner.features.preprocessing import read_image
@@ -30,7 +31,7 @@ from limner.inference.sentences import (
 )
 from limner.media.image import ImageInput, Pixels, open_image
 from limner.progress import Progress
-from limner.runtime.graphs import PIXELS, StepOfGraph, split_start, start_sessions
+from limner.runtime.graphs import PIXELS, GraphModel, start_sessions
 from limner.runtime.manifest import (
     BACKBONE,
     ENCODER,
@@ -41,7 +42,6 @@ from limner.runtime.manifest import (
     Exported,
     read_exported,
 )
-from limner.runtime.search import search
 from limner.text.tokenizer import Tokenizer
 
 ImageT = TypeVar("ImageT", bound=ImageInput)
@@ -73,7 +73,8 @@ class ExportedModel:
         self.tokenizer = Tokenizer.load(folder / TOKENIZER)
         self._backbone = graphs.get(BACKBONE)  # waited for when the first image has been read
         self._encoder = graphs[ENCODER].result()
-        self._step = StepOfGraph(graphs[STEP].result(), self.manifest)
+        memory, state = ([spec.name for spec in specs] for specs in (self.manifest.memory, self.manifest.state))
+        self._step = GraphModel(graphs[STEP].result(), self.manifest.vocab_size, memory, state)
 
     @property
     def decoding(self) -> DecodingSettings:
@@ -119,10 +120,10 @@ class ExportedModel:
         inputs = self._collate(features)
         if sources is not None:
             inputs |= _pad(sources)
-        start = split_start(self.manifest, self._encoder(inputs))
+        memory = self._step.encoded(self._encoder(inputs))
         given = None if prefixes is None else [self.tokenizer.encode(text) for text in prefixes]
         ids = [str(number) for number in range(len(features))]
-        return search(self._step, start, settings, ids, given, self.manifest.vocab_size)
+        return search(self._step, memory, ids, settings, given)
 
     def _collate(self, features: Sequence[Features | None]) -> dict[str, NDArray[Any]]:
         """Stack the features of a batch; those of a missing image are zero."""
@@ -293,8 +294,8 @@ def searchable(default: DecodingSettings, changes: Mapping[str, Any]) -> Decodin
         SettingsError: a setting is unknown or not allowed, or needs what only the torch path does.
     """
     settings = change_decoding(default, changes)
-    if settings.sample is not None or settings.precision != "fp32":
-        raise SettingsError("an exported model decodes by beam search in fp32; sampling and bf16 need the run itself")
+    if settings.precision != "fp32":
+        raise SettingsError("an exported model decodes in fp32; bf16 needs the run itself")
     return settings
 
 

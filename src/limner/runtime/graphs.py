@@ -14,16 +14,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from limner.bounds import GraphMemory, GraphSeconds, bounds_of
+from limner.decoding.next_tokens import NumpyNextTokens
 from limner.errors import MissingExtraError, RunError, SettingsError
 from limner.process import available_memory, usable_cores
-from limner.runtime.manifest import EXPORT_AGAIN, Manifest
-from limner.runtime.search import Start, Tensors
+from limner.runtime.manifest import EXPORT_AGAIN
 from limner.runtime.wire_format import require_self_contained
 
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession
 
 ResultT = TypeVar("ResultT")
+
+Tensors = Mapping[str, NDArray[Any]]
+"""Tensors of a memory or a state by name."""
+
 LOG_PROBS = "log_probs"
 """Output of the step: log-probabilities of the next tokens, (N K, V)."""
 TOKENS = "tokens"
@@ -198,22 +202,71 @@ def start_sessions(folder: Path, files: Mapping[str, bytes], names: Sequence[str
     return graphs
 
 
-class StepOfGraph:
-    """The step of an exported model, as `search` calls it."""
+class RepeatedMemory:
+    """Memory of N examples, whose rows are repeated for K hypotheses once for all steps."""
 
-    def __init__(self, graph: Graph, manifest: Manifest) -> None:
-        self._graph = graph
-        self._state = [spec.name for spec in manifest.state]
+    def __init__(self, tensors: Tensors) -> None:
+        self.tensors = tensors
+        self._width, self._repeated = 1, tensors
 
-    def __call__(
-        self, tokens: NDArray[np.int64], memory: Tensors, state: Tensors
-    ) -> tuple[NDArray[np.float32], Tensors]:
-        """Compute the log-probabilities of the next tokens, and the next state."""
-        results = self._graph({TOKENS: tokens, **memory, **state})
-        return results[LOG_PROBS], {name: results[NEXT + name] for name in self._state}
+    def repeated(self, width: int) -> Tensors:
+        """Return the tensors with each row repeated `width` times."""
+        if width != self._width:
+            self._width = width
+            self._repeated = {name: values.repeat(width, 0) for name, values in self.tensors.items()}
+        return self._repeated
 
 
-def split_start(manifest: Manifest, results: Mapping[str, NDArray[Any]]) -> Start:
-    """Divide the outputs of the encoder into memory and first state."""
-    memory, state = ([spec.name for spec in specs] for specs in (manifest.memory, manifest.state))
-    return Start({name: results[name] for name in memory}, {name: results[name] for name in state})
+class GraphModel:
+    """The step of an exported model, as the search sees it: a `limner.decoding.search.StepModel`."""
+
+    def __init__(self, graph: Graph, vocab_size: int, memory: Sequence[str], state: Sequence[str]) -> None:
+        """Initialise the model.
+
+        Args:
+            graph: graph of one step.
+            vocab_size: size V of the vocabulary.
+            memory: names of the tensors of the memory.
+            state: names of the tensors of the state.
+        """
+        self.vocab_size = vocab_size
+        self._graph, self._memory, self._state = graph, tuple(memory), tuple(state)
+
+    @property
+    def free_memory(self) -> int | None:
+        """Bytes of memory that can be allocated."""
+        return available_memory()
+
+    def encoded(self, results: Tensors) -> tuple[RepeatedMemory, Tensors]:
+        """Return the outputs of the encoder as the memory that `start` takes: constant tensors and first state."""
+        memory, state = ({name: results[name] for name in names} for names in (self._memory, self._state))
+        return RepeatedMemory(memory), state
+
+    def start(self, memory: tuple[RepeatedMemory, Tensors]) -> Tensors:
+        """Return the state before the first token."""
+        return memory[1]
+
+    def step(
+        self, tokens: NDArray[np.int64], memory: tuple[RepeatedMemory, Tensors], state: Tensors
+    ) -> tuple[NumpyNextTokens, Tensors]:
+        """Compute the log-probabilities after the last tokens (N, K), and the next state.
+
+        Raises:
+            RunError: a probability is NaN.
+        """
+        results = self._graph({TOKENS: tokens.reshape(-1), **memory[0].repeated(tokens.shape[1]), **state})
+        log_probs = results[LOG_PROBS]
+        if np.isnan(log_probs[:, :1]).any():  # a NaN spreads to all probabilities of its row
+            raise RunError(
+                "the model computes probabilities that are not numbers (NaN): its graphs are damaged; repeat "
+                "'limner export'"
+            )
+        after = {name: results[NEXT + name] for name in self._state}
+        return NumpyNextTokens(log_probs.reshape(*tokens.shape, -1)), after
+
+    def select(self, tree: Any, rows: NDArray[np.int64]) -> Any:  # noqa: ANN401
+        """Select rows of a memory or a state."""
+        if isinstance(tree, tuple):
+            memory, state = tree
+            return RepeatedMemory(self.select(memory.tensors, rows)), state  # the first state is read once
+        return {name: values[rows] for name, values in tree.items()}

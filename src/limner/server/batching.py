@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from limner.data.examples import collate
-from limner.decoding.beam_search import Search, encode_batch
-from limner.decoding.hypotheses import select
 from limner.decoding.ranking import Hypothesis
-from limner.models.protocols import ConditionalLM, Memory, State, device_of
+from limner.decoding.search import Search
+from limner.decoding.torch_models import TorchModels, TorchNextTokens
+from limner.models.protocols import Memory, State, device_of
 from limner.server.jobs import Job
 
 
@@ -34,31 +36,30 @@ class Cohort:
             LimnerError: the words of a request cannot be included.
         """
         self.jobs = list(jobs)
-        first = jobs[0]
-        self.models: list[ConditionalLM] = [one.model for one in first.request.generator.models]
-        batch = collate([job.example() for job in jobs]).to(device_of(first.request.generator.models[0].model))
-        self._memories = encode_batch(self.models, batch, first.decoding)
+        first, models = jobs[0], jobs[0].request.generator.models
+        batch = collate([job.example() for job in jobs]).to(device_of(models[0].model))
+        self.models = TorchModels([one.model for one in models], first.decoding.precision, batch.target_in.device)
+        self._memories = self.models.encode(batch)
         self.search = Search(
             self.models,
-            batch,
+            self._memories,
+            batch.ids,
             first.decoding,
             [job.prefix for job in jobs],
-            constraints=[job.constraint for job in jobs],
-            memories=self._memories,
+            [job.constraint for job in jobs],
         )
         self.emitted = [0] * len(jobs)
         self.finished: set[int] = set()
 
     def memories_of(self, job: Job) -> list[Memory]:
         """Return the memory of each model of a request, one row."""
-        row = torch.tensor([self.jobs.index(job)], device=device_of(self.jobs[0].request.generator.models[0].model))
-        memories: list[Memory] = select(self._memories, row)
+        memories: list[Memory] = self.models.select(self._memories, np.array([self.jobs.index(job)]))
         return memories
 
     @property
     def rows(self) -> int:
         """Number of hypotheses that are continued."""
-        return 0 if self.search.beam is None else self.search.beam.token.numel()
+        return 0 if self.search.beam is None else self.search.beam.total.size
 
     @property
     def examples(self) -> int:
@@ -80,13 +81,13 @@ class Cohort:
 
     def decided(self, number: int) -> Decided:
         """Return what all hypotheses of a live request agree on, the best complete one included."""
-        beam, length = self.search.beam, self.search.length
+        beam = self.search.beam
         assert beam is not None
         row = beam.live.index(number)
-        alive = beam.total[row] > -torch.inf
-        tokens = beam.tokens[row, alive, :length]
-        agreed = int((tokens == tokens[:1]).all(0).int().cumprod(0).sum())
-        ids = tokens[0, :agreed].tolist()
+        alive = beam.total[row] > -math.inf
+        tokens = beam.tokens[row, alive]
+        differs = (tokens != tokens[:1]).any(0)
+        ids = tokens[0, : int(differs.argmax()) if differs.any() else None].tolist()
         if complete := self.search.results.hypotheses[number]:
             ids = common_prefix(ids, complete[0].tokens)
         return Decided(ids, beam.totals[row, alive][0, : len(ids)].tolist())
@@ -109,7 +110,6 @@ class JointSteps:
     def __init__(self) -> None:
         self._joined: dict[Any, _Joined] = {}
 
-    @torch.no_grad()
     def advance(self, cohorts: Sequence[Cohort]) -> list[tuple[Cohort, Exception]]:
         """Continue every cohort by one token; return those that failed, with the error."""
         groups: dict[Any, list[Cohort]] = {}
@@ -141,19 +141,13 @@ class JointSteps:
 
     def _step(self, key: Any, group: Sequence[Cohort]) -> None:  # noqa: ANN401
         beams = [cohort.search.beam for cohort in group if cohort.search.beam is not None]
-        models = group[0].models
-        tokens = torch.cat([beam.token.flatten() for beam in beams])
-        memories = self._memories(key, [beam.memories for beam in beams])
-        states = [concatenate([beam.states[number] for beam in beams]) for number in range(len(models))]
-        with group[0].search.autocast():
-            steps = [
-                model.step(tokens, memory, state) for model, memory, state in zip(models, memories, states, strict=True)
-            ]
-        sizes = [beam.token.numel() for beam in beams]
-        logits = [torch.split(part, sizes) for part, _ in steps]
-        after = [split(state, sizes) for _, state in steps]
-        for number, cohort in enumerate(group):
-            cohort.search.advance([part[number] for part in logits], [state[number] for state in after])
+        memory = self._memories(key, [beam.memory for beam in beams])
+        states = [concatenate(list(parts)) for parts in zip(*(beam.state for beam in beams), strict=True)]
+        next_tokens, after = group[0].models.step(np.concatenate([beam.last for beam in beams]), memory, states)
+        values = torch.split(next_tokens.values, [len(beam.live) for beam in beams])
+        parts = zip(*(split(state, [beam.total.size for beam in beams]) for state in after), strict=True)
+        for cohort, part, state in zip(group, values, parts, strict=True):
+            cohort.search.advance(TorchNextTokens(part), list(state))
 
     def _memories(self, key: Any, parts: list[list[Memory]]) -> list[Memory]:  # noqa: ANN401
         """Concatenate memories, which change only when a request joins or leaves."""
@@ -178,11 +172,11 @@ def _key(cohort: Cohort) -> Any:  # noqa: ANN401
     beam = cohort.search.beam
     assert beam is not None
     return (
-        tuple(id(model) for model in cohort.models),
-        cohort.search.settings.precision,
-        beam.token.shape[1],
-        signature(beam.memories),
-        signature(beam.states),
+        tuple(id(model) for model in cohort.models.models),
+        cohort.models.precision,
+        beam.total.shape[1],
+        signature(beam.memory),
+        signature(beam.state),
     )
 
 

@@ -12,10 +12,10 @@ from torch import Tensor
 
 from limner.data.batching import epoch_order
 from limner.data.examples import Batch, Example, collate, with_targets
-from limner.decoding.beam_search import beam_search
 from limner.decoding.ranking import Hypothesis, banned_tokens
-from limner.decoding.sampling import SampleRecorder
+from limner.decoding.selection import SampleRecorder
 from limner.decoding.settings import DecodingSettings, SampleSettings
+from limner.decoding.torch_models import beam_search
 from limner.models.protocols import Mean, Model
 from limner.text.vocab import SPECIAL_TOKENS
 from limner.training.context import TrainingContext

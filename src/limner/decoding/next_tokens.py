@@ -1,0 +1,142 @@
+"""Log-probabilities of the next tokens of every hypothesis, and the operations on them that a search needs.
+
+The search handles small NumPy arrays. Arrays of the size of the vocabulary stay in the library that computes them:
+NumPy here, torch in `limner.decoding.torch_models`.
+
+Shapes: N examples, K hypotheses of each, V vocabulary, G groups of hypotheses, C tokens.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from limner.decoding.settings import SampleSettings
+
+Floats = NDArray[np.floating[Any]]
+Tokens = NDArray[np.int64]
+
+
+class Best(NamedTuple):
+    """The greatest log-probabilities of groups of hypotheses, the greatest first."""
+
+    total: Floats  # (N, G, C)
+    parent: Tokens  # (N, G, C): index of the hypothesis in its group
+    token: Tokens  # (N, G, C)
+
+
+class NextTokens(Protocol):
+    """Log-probabilities (N, K, V), which the methods modify in place."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape (N, K, V)."""
+        ...
+
+    def gather(self, tokens: Tokens) -> Floats:
+        """Return the values of some tokens (N, K, C)."""
+        ...
+
+    def exclude(self, tokens: Tokens) -> None:
+        """Set the values of tokens (C,) to -inf."""
+        ...
+
+    def exclude_where(self, mask: NDArray[np.bool_]) -> None:
+        """Set the values to -inf where a mask (N, 1 or K, V) is true."""
+        ...
+
+    def force(self, rows: Tokens, tokens: Tokens, values: Floats) -> None:
+        """Give examples (R,) no next token but one: `tokens` (R,) with the given values (R, K)."""
+        ...
+
+    def add(self, totals: Floats) -> None:
+        """Add the log-probabilities (N, K) of the hypotheses."""
+        ...
+
+    def best(self, count: int, groups: int = 1, among: Tokens | None = None) -> Best:
+        """Return the `count` greatest values of each group of hypotheses, of all tokens or `among` some (C,)."""
+        ...
+
+    def draw(self, sample: SampleSettings, uniform: Floats) -> Tokens:
+        """Draw a token of each hypothesis by numbers (N, K) between 0 and 1.
+
+        The `top_k` most probable tokens are kept, then `temperature` divides their log-probabilities, then the
+        smallest set of the most probable ones with a probability of `top_p` is kept.
+        """
+        ...
+
+
+class NumpyNextTokens:
+    """Log-probabilities as an array of NumPy."""
+
+    def __init__(self, values: Floats) -> None:
+        """Take an array (N, K, V), which the methods modify."""
+        self.values = values
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape (N, K, V)."""
+        return self.values.shape
+
+    def gather(self, tokens: Tokens) -> Floats:
+        """Return the values of some tokens (N, K, C)."""
+        return np.take_along_axis(self.values, tokens, 2)
+
+    def exclude(self, tokens: Tokens) -> None:
+        """Set the values of tokens (C,) to -inf."""
+        self.values[:, :, tokens] = -math.inf
+
+    def exclude_where(self, mask: NDArray[np.bool_]) -> None:
+        """Set the values to -inf where a mask (N, 1 or K, V) is true."""
+        np.copyto(self.values, -math.inf, where=mask)
+
+    def force(self, rows: Tokens, tokens: Tokens, values: Floats) -> None:
+        """Give examples (R,) no next token but one."""
+        self.values[rows] = -math.inf
+        self.values[rows, :, tokens] = values
+
+    def add(self, totals: Floats) -> None:
+        """Add the log-probabilities (N, K) of the hypotheses."""
+        self.values += totals[:, :, None]
+
+    def best(self, count: int, groups: int = 1, among: Tokens | None = None) -> Best:
+        """Return the greatest values of each group; of equal ones the first."""
+        values = self.values if among is None else self.values[:, :, among]
+        rows = values.reshape(len(values) * groups, -1)
+        columns = first_best(rows, min(count, rows.shape[1])).reshape(len(values), groups, -1)
+        total = np.take_along_axis(rows.reshape(len(values), groups, -1), columns, 2)
+        parent, token = np.divmod(columns, values.shape[2])
+        return Best(total, parent, token if among is None else among[token])
+
+    def draw(self, sample: SampleSettings, uniform: Floats) -> Tokens:
+        """Draw a token of each hypothesis."""
+        values, tokens = self.values, None
+        if sample.top_k is not None or sample.top_p is not None:
+            count = min(sample.top_k or values.shape[2], values.shape[2])
+            tokens = first_best(values.reshape(-1, values.shape[2]), count).reshape(*values.shape[:2], -1)
+            values = np.take_along_axis(values, tokens, 2)
+        weights = np.exp((values - values.max(2, keepdims=True)) / sample.temperature)
+        if sample.top_p is not None:
+            before = weights.cumsum(2) - weights
+            beyond = before >= sample.top_p * weights.sum(2, keepdims=True)
+            beyond[:, :, 0] = False  # the most probable token stays, however small top_p is
+            weights[beyond] = 0
+        cumulative = weights.cumsum(2)
+        drawn = np.minimum(uniform, 1 - np.finfo(weights.dtype).eps)[:, :, None] * cumulative[:, :, -1:]
+        chosen = np.minimum((cumulative <= drawn).sum(2, keepdims=True), weights.shape[2] - 1)
+        return np.asarray(chosen if tokens is None else np.take_along_axis(tokens, chosen, 2))[:, :, 0]
+
+
+def first_best(values: Floats, count: int) -> Tokens:
+    """Return the columns of the `count` greatest values of each row, the greatest first, of equal ones the first."""
+    if count == 1:
+        return np.asarray(values.argmax(1))[:, None]
+    least = np.partition(values, -count, axis=1)[:, -count]
+    rows = []
+    for row, low in zip(values, least, strict=True):
+        columns = np.flatnonzero(row >= low)
+        rows.append(columns[np.argsort(-row[columns], kind="stable")][:count])
+    return np.stack(rows)

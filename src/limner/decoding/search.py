@@ -1,0 +1,327 @@
+"""Beam search and sampling: one step of the model, rules, selection, ranking.
+
+Greedy search is a beam of 1, and sampling is another selection. The search knows a model only as a `StepModel`, which
+may compute with torch or with a session of ONNX Runtime.
+
+Shapes: B examples, N of them that are still decoded, K hypotheses of each, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from limner.decoding.automaton import Automaton, Bans
+from limner.decoding.constrained import BestOfEachState
+from limner.decoding.next_tokens import Floats, NextTokens, Tokens
+from limner.decoding.ranking import Hypothesis, HypothesisLists, banned_tokens, require_prefixes
+from limner.decoding.selection import BestContinuations, Choice, Sampler
+from limner.decoding.settings import DecodingSettings
+from limner.process import require_memory
+from limner.text.vocab import SPECIAL_TOKENS
+
+Memory = Any
+"""Tensors that are constant while sentences are generated, a row for each example."""
+State = Any
+"""Recurrent state between two steps, a row for each hypothesis."""
+
+
+class StepModel(Protocol):
+    """A model, or an ensemble, as the search sees it."""
+
+    @property
+    def vocab_size(self) -> int:
+        """Size V of the vocabulary."""
+        ...
+
+    @property
+    def free_memory(self) -> int | None:
+        """Bytes of memory that the arrays of a search may take; None if not known."""
+        ...
+
+    def start(self, memory: Memory) -> State:
+        """Return the state before the first token, of one hypothesis of each example."""
+        ...
+
+    def step(self, tokens: Tokens, memory: Memory, state: State) -> tuple[NextTokens, State]:
+        """Compute the log-probabilities after the last tokens (N, K) of the hypotheses, and the next state.
+
+        Raises:
+            RunError: a probability is NaN.
+        """
+        ...
+
+    def select(self, tree: Any, rows: Tokens) -> Any:  # noqa: ANN401
+        """Select rows of a memory or a state."""
+        ...
+
+
+class Beam(NamedTuple):
+    """Incomplete hypotheses of the N examples that are still decoded."""
+
+    live: list[int]  # positions of the N examples in the batch
+    total: Floats  # (N, K): log-probability; -inf where there is no hypothesis
+    tokens: Tokens  # (N, K, length): all tokens so far
+    totals: NDArray[np.float64]  # (N, K, length): log-probability up to each of them
+    memory: Memory  # of the N examples
+    state: State  # of the N * K hypotheses
+
+    @property
+    def last(self) -> Tokens:
+        """Last tokens (N, K), the input of the next step."""
+        if self.tokens.shape[2]:
+            return self.tokens[:, :, -1]
+        return np.full(self.total.shape, SPECIAL_TOKENS.bos, np.int64)
+
+
+Trace = Callable[[Beam, Choice | None], None]
+"""Receives every step of a search: the hypotheses before it, and the continuations chosen (None where the hypotheses
+are cut off at `max_length`)."""
+
+
+class Search:
+    """A search that its caller advances token by token, until `beam` is None.
+
+    An example is done when `beam_size` hypotheses are complete, or when no continuation can enter its `n_best`; its
+    rows then leave the batch.
+    """
+
+    def __init__(
+        self,
+        model: StepModel,
+        memory: Memory,
+        ids: Sequence[str],
+        settings: DecodingSettings,
+        prefixes: Sequence[Sequence[int]] | None = None,
+        constraints: Sequence[Automaton] | None = None,
+        trace: Trace | None = None,
+    ) -> None:
+        """Start the search of B examples.
+
+        Args:
+            model: model or ensemble.
+            memory: result of encoding the examples.
+            ids: id of each example, for sampling and for errors.
+            settings: decoding settings.
+            prefixes: token ids that the sentence of each example starts with, without special tokens.
+            constraints: for each example the machine of what its sentence must include and must not have; each state
+                has a beam.
+            trace: called with every step, for example a `BeamRecorder`.
+
+        Raises:
+            SettingsError: the prefixes or constraints do not fit the examples, the vocabulary or `max_length`, or are
+                impossible.
+            ResourceError: there is not enough memory.
+        """
+        machines = constraints if constraints and any(machine.size > 1 for machine in constraints) else None
+        _require_memory(model, len(ids), settings, machines)
+        prefixes = require_prefixes(prefixes, ids, settings.max_length, model.vocab_size)
+        shared = min(map(len, prefixes))  # tokens before the first choice
+        self.model, self.settings, self.trace = model, settings, trace
+        self._rules = Rules(settings, prefixes, [machine.bans for machine in constraints or ()], model.vocab_size)
+        if machines is not None:
+            self._select: Callable[[NextTokens, Beam], Choice] = BestOfEachState(
+                machines, prefixes, shared, settings, ids
+            )
+        elif settings.sample is not None:
+            self._select = Sampler(settings.sample, settings, ids)
+        else:
+            self._select = BestContinuations(settings.beam_size)
+        constrained = [number for number, machine in enumerate(machines or ()) if machine.size > 1]
+        self.results = HypothesisLists(len(ids), settings, constrained)
+        self.left: set[int] = set()
+        """Examples that are not decoded further, because their results are no longer needed."""
+        # Before the first choice all hypotheses of an example are equal: one is enough if it has enough continuations.
+        single = machines is not None or (settings.sample is None and 2 * settings.beam_size <= model.vocab_size)
+        self.beam: Beam | None = _start(model, memory, prefixes, shared, 1 if single else settings.beam_size, settings)
+        self._stop_at_max_length()
+
+    @property
+    def length(self) -> int:
+        """Number of tokens of the hypotheses of the beam."""
+        return self.settings.max_length if self.beam is None else self.beam.tokens.shape[2]
+
+    def advance(self, next_tokens: NextTokens, state: State) -> None:
+        """Continue the hypotheses of the beam by one token.
+
+        Args:
+            next_tokens: result of `StepModel.step` for the last tokens of the beam.
+            state: state of the model after them.
+        """
+        beam = self.beam
+        assert beam is not None, "a search that is done"
+        self._rules.apply(next_tokens, beam)
+        choice = self._select(next_tokens, beam)
+        if self.trace is not None:
+            self.trace(beam, choice)
+        keep = [n for n in _record(self.results, beam, choice) if beam.live[n] not in self.left]
+        self.beam = self._continue(beam, choice, keep, state) if keep else None
+        self._stop_at_max_length()
+
+    def _continue(self, beam: Beam, choice: Choice, keep: list[int], state: State) -> Beam:
+        """Append the chosen tokens to the hypotheses that they continue, of the examples at `keep`."""
+        kept = np.array(keep)
+        count, width = beam.total.shape
+        parent = choice.parent[kept]
+        rows = (kept[:, None] * width + parent).reshape(-1)
+        if len(rows) != count * width or (rows[1:] <= rows[:-1]).any():
+            state = self.model.select(state, rows)
+        memory = beam.memory if len(keep) == count else self.model.select(beam.memory, kept)
+        tokens, totals = (values[kept[:, None], parent] for values in (beam.tokens, beam.totals))
+        tokens = np.concatenate([tokens, choice.token[kept, :, None]], 2)
+        totals = np.concatenate([totals, choice.total[kept, :, None]], 2)
+        return Beam([beam.live[n] for n in keep], choice.total[kept], tokens, totals, memory, state)
+
+    def _stop_at_max_length(self) -> None:
+        """Cut off the hypotheses that have `max_length` tokens."""
+        beam = self.beam
+        if beam is None or beam.tokens.shape[2] < self.settings.max_length:
+            return
+        if self.trace is not None:
+            self.trace(beam, None)
+        n, k = (indices.reshape(-1) for indices in np.indices(beam.total.shape))
+        _insert(self.results, beam, n, k, beam.total[n, k], ended=False)
+        self.beam = None
+
+
+def search(
+    model: StepModel,
+    memory: Memory,
+    ids: Sequence[str],
+    settings: DecodingSettings,
+    prefixes: Sequence[Sequence[int]] | None = None,
+    constraints: Sequence[Automaton] | None = None,
+    trace: Trace | None = None,
+) -> list[list[Hypothesis]]:
+    """Find the `n_best` most probable sentences of every example; arguments and errors are those of `Search`.
+
+    Returns:
+        Hypotheses of each example, best first; fewer than `n_best` only if there are no more.
+    """
+    if not ids:
+        return []
+    running = Search(model, memory, ids, settings, prefixes, constraints, trace)
+    while (beam := running.beam) is not None:
+        running.advance(*model.step(beam.last, beam.memory, beam.state))
+    return running.results.n_best(ids)
+
+
+class Rules:
+    """Next tokens that are not allowed: other tokens than the prefix, an early end, special and banned tokens."""
+
+    def __init__(
+        self, settings: DecodingSettings, prefixes: Sequence[Sequence[int]], bans: Sequence[Bans], vocab_size: int
+    ) -> None:
+        """Create the rules of a batch.
+
+        Args:
+            settings: decoding settings.
+            prefixes: tokens that the sentence of each example starts with.
+            bans: tokens that the sentence of each example must not have; empty for none.
+            vocab_size: number of tokens.
+        """
+        banned = banned_tokens(settings)
+        self._banned = np.array(banned, np.int64)
+        self._banned_early = np.array([*banned, SPECIAL_TOKENS.eos], np.int64)
+        self._min_length, self._prefixes = settings.min_length, prefixes
+        self._excluded = self._once = None
+        if any(ban.excluded for ban in bans):
+            self._excluded = _mask([ban.excluded for ban in bans], vocab_size)
+        if any(ban.at_most_once is not None for ban in bans):
+            self._once = _mask([ban.at_most_once or () for ban in bans], vocab_size)
+            self._repeats = np.array([ban.at_most_once is None for ban in bans])
+
+    def apply(self, next_tokens: NextTokens, beam: Beam) -> None:
+        """Set the log-probabilities of the tokens that are not allowed to -inf."""
+        count, width, length = beam.tokens.shape
+        rows = [n for n, example in enumerate(beam.live) if length < len(self._prefixes[example])]
+        forced = np.array([self._prefixes[beam.live[n]][length] for n in rows], np.int64)
+        if rows:
+            of_all = np.zeros((count, width, 1), np.int64)
+            of_all[rows] = forced[:, None, None]
+            values = next_tokens.gather(of_all)[rows, :, 0]
+        if self._excluded is not None:
+            next_tokens.exclude_where(self._excluded[beam.live][:, None])
+        if self._once is not None and length:
+            before = np.zeros(next_tokens.shape, np.bool_)
+            np.put_along_axis(before, beam.tokens, True, 2)
+            before &= self._once[beam.live][:, None]
+            last = np.take_along_axis(before, beam.tokens[:, :, -1:], 2) | ~self._repeats[beam.live][:, None, None]
+            np.put_along_axis(before, beam.tokens[:, :, -1:], last, 2)
+            next_tokens.exclude_where(before)
+        next_tokens.exclude(self._banned_early if length < self._min_length else self._banned)
+        if rows:
+            next_tokens.force(np.array(rows), forced, values)
+
+
+def _mask(tokens: Sequence[Collection[int]], vocab_size: int) -> NDArray[np.bool_]:
+    """Return a mask (B, V) of the tokens of each example."""
+    mask = np.zeros((len(tokens), vocab_size), np.bool_)
+    for row, ids in enumerate(tokens):
+        mask[row, list(ids)] = True
+    return mask
+
+
+def _require_memory(
+    model: StepModel, count: int, settings: DecodingSettings, machines: Sequence[Automaton] | None
+) -> None:
+    """Check that the log-probabilities and tokens of all hypotheses fit into memory; ResourceError if not."""
+    beams = max((machine.size for machine in machines or ()), default=1)
+    states = f" in each of {beams} states of the constraints" if beams > 1 else ""
+    require_memory(
+        count * settings.beam_size * beams * (8 * model.vocab_size + 8 * settings.max_length),
+        f"beams of {settings.beam_size:,} hypotheses{states} for {count:,} inputs",
+        "lower beam_size (--beam-size), or the number of inputs in a batch (--batch-size)",
+        model.free_memory,
+    )
+
+
+def _start(
+    model: StepModel,
+    memory: Memory,
+    prefixes: Sequence[Sequence[int]],
+    shared: int,
+    width: int,
+    settings: DecodingSettings,
+) -> Beam:
+    """Read the first `shared` tokens of the prefixes, and create `width` equal hypotheses of each example."""
+    count, state = len(prefixes), model.start(memory)
+    tokens = np.array([prefix[:shared] for prefix in prefixes], np.int64).reshape(count, 1, shared)
+    totals = [np.zeros((count, 1))]
+    last = np.full((count, 1), SPECIAL_TOKENS.bos, np.int64)
+    total: Floats = np.zeros((count, 1), np.float32)
+    for position in range(shared):
+        next_tokens, state = model.step(last, memory, state)
+        last = tokens[:, :, position]
+        total = total + next_tokens.gather(last[:, :, None])[:, :, 0]
+        totals.append(total)
+    state = model.select(state, np.arange(count).repeat(width)) if width > 1 else state
+    total, tokens = total.repeat(width, 1), tokens.repeat(width, 1)
+    before = np.stack(totals[1:], 2).repeat(width, 1) if shared else np.zeros((count, width, 0))
+    if settings.sample is None:
+        total[:, 1:] = -math.inf
+    return Beam(list(range(count)), total, tokens, before.astype(np.float64), memory, state)
+
+
+def _record(results: HypothesisLists, beam: Beam, choice: Choice) -> list[int]:
+    """Add the hypotheses that are complete; return the indices of the examples that are decoded further."""
+    n, k = choice.ends.nonzero()
+    if len(n):
+        _insert(results, beam, n, choice.end_parent[n, k], choice.end_total[n, k], ended=True)
+    best = choice.total.max(1).tolist()
+    stuck = [row for row, example in enumerate(beam.live) if results.is_stuck(example, best[row])]
+    if stuck:
+        rows = np.array(stuck)
+        parents = beam.total[rows].argmax(1)
+        _insert(results, beam, rows, parents, beam.total[rows, parents], ended=False)
+    return [row for row, example in enumerate(beam.live) if not results.is_done(example, best[row])]
+
+
+def _insert(results: HypothesisLists, beam: Beam, n: Tokens, k: Tokens, log_probs: Floats, *, ended: bool) -> None:
+    """Add the hypotheses at indices `n` and `k` of a beam with their log-probabilities."""
+    tokens, totals = beam.tokens[n, k].tolist(), beam.totals[n, k].tolist()
+    results.insert([beam.live[row] for row in n.tolist()], log_probs.tolist(), tokens, totals, ended=ended)

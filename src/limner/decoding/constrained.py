@@ -70,7 +70,7 @@ class BestOfEachState:
 
     def __call__(self, next_tokens: NextTokens, beam: Beam) -> Choice:
         """Select continuations; the log-probabilities are modified."""
-        count, width, length = beam.tokens.shape
+        count, width = beam.total.shape
         next_tokens.add(beam.total)
         if width < self.states * self.beam_size:  # the first step: one hypothesis
             states = self.start[beam.live][:, None]  # (N, G)
@@ -82,7 +82,7 @@ class BestOfEachState:
         target = following[np.arange(count)[:, None, None], states[:, :, None], column].reshape(count, -1)
         total, token = total.reshape(count, -1), token.reshape(count, -1)
         distance = np.take_along_axis(self.distances[beam.live], target.clip(min=0), 1)
-        feasible = np.where(token == SPECIAL_TOKENS.eos, target != _DEAD, distance < self.max_length - length)
+        feasible = np.where(token == SPECIAL_TOKENS.eos, target != _DEAD, distance < self.max_length - beam.length)
         total = np.where(feasible, total, np.asarray(-math.inf, total.dtype))
         parent = (np.arange(groups)[:, None] * (width // groups) + parent).reshape(count, -1)
         return self._best(total, parent, token, target)

@@ -64,18 +64,23 @@ class Beam(NamedTuple):
     """Incomplete hypotheses of the N examples that are still decoded."""
 
     live: list[int]  # positions of the N examples in the batch
+    length: int  # number of tokens of every hypothesis
     total: Floats  # (N, K): log-probability; -inf where there is no hypothesis
-    tokens: Tokens  # (N, K, length): all tokens so far
-    totals: NDArray[np.float64]  # (N, K, length): log-probability up to each of them
+    last: Tokens  # (N, K): last tokens, the input of the next step
+    all_tokens: Tokens  # (N, K, max_length): all tokens, and space for more
+    all_totals: NDArray[np.float64]  # (N, K, max_length): log-probability up to each token
     memory: Memory  # of the N examples
     state: State  # of the N * K hypotheses
 
     @property
-    def last(self) -> Tokens:
-        """Last tokens (N, K), the input of the next step."""
-        if self.tokens.shape[2]:
-            return self.tokens[:, :, -1]
-        return np.full(self.total.shape, SPECIAL_TOKENS.bos, np.int64)
+    def tokens(self) -> Tokens:
+        """All tokens so far, (N, K, length)."""
+        return self.all_tokens[:, :, : self.length]
+
+    @property
+    def totals(self) -> NDArray[np.float64]:
+        """Log-probability of the hypotheses up to each token, (N, K, length)."""
+        return self.all_totals[:, :, : self.length]
 
 
 Trace = Callable[[Beam, Choice | None], None]
@@ -140,11 +145,6 @@ class Search:
         self.beam: Beam | None = _start(model, memory, prefixes, shared, 1 if single else settings.beam_size, settings)
         self._stop_at_max_length()
 
-    @property
-    def length(self) -> int:
-        """Number of tokens of the hypotheses of the beam."""
-        return self.settings.max_length if self.beam is None else self.beam.tokens.shape[2]
-
     def advance(self, next_tokens: NextTokens, state: State) -> None:
         """Continue the hypotheses of the beam by one token.
 
@@ -164,22 +164,25 @@ class Search:
 
     def _continue(self, beam: Beam, choice: Choice, keep: list[int], state: State) -> Beam:
         """Append the chosen tokens to the hypotheses that they continue, of the examples at `keep`."""
-        kept = np.array(keep)
         count, width = beam.total.shape
-        parent = choice.parent[kept]
-        rows = (kept[:, None] * width + parent).reshape(-1)
-        if len(rows) != count * width or (rows[1:] <= rows[:-1]).any():
+        live, token, total, memory = beam.live, choice.token, choice.total, beam.memory
+        tokens, totals = beam.all_tokens, beam.all_totals
+        parent, own = choice.parent, np.arange(width)
+        if len(keep) < count or parent.shape[1] != width or (parent != own).any():
+            kept = np.array(keep)
+            rows = (kept[:, None] * width + parent[kept]).reshape(-1)
             state = self.model.select(state, rows)
-        memory = beam.memory if len(keep) == count else self.model.select(beam.memory, kept)
-        tokens, totals = (values[kept[:, None], parent] for values in (beam.tokens, beam.totals))
-        tokens = np.concatenate([tokens, choice.token[kept, :, None]], 2)
-        totals = np.concatenate([totals, choice.total[kept, :, None]], 2)
-        return Beam([beam.live[n] for n in keep], choice.total[kept], tokens, totals, memory, state)
+            tokens, totals = (values[kept[:, None], parent[kept]] for values in (tokens, totals))
+            if len(keep) < count:
+                live, token, total = [live[n] for n in keep], token[kept], total[kept]
+                memory = self.model.select(memory, kept)
+        tokens[:, :, beam.length], totals[:, :, beam.length] = token, total
+        return Beam(live, beam.length + 1, total, token, tokens, totals, memory, state)
 
     def _stop_at_max_length(self) -> None:
         """Cut off the hypotheses that have `max_length` tokens."""
         beam = self.beam
-        if beam is None or beam.tokens.shape[2] < self.settings.max_length:
+        if beam is None or beam.length < self.settings.max_length:
             return
         if self.trace is not None:
             self.trace(beam, None)
@@ -227,7 +230,7 @@ class Rules:
         banned = banned_tokens(settings)
         self._banned = np.array(banned, np.int64)
         self._banned_early = np.array([*banned, SPECIAL_TOKENS.eos], np.int64)
-        self._min_length, self._prefixes = settings.min_length, prefixes
+        self._min_length, self._prefixes, self._longest = settings.min_length, prefixes, max(map(len, prefixes))
         self._excluded = self._once = None
         if any(ban.excluded for ban in bans):
             self._excluded = _mask([ban.excluded for ban in bans], vocab_size)
@@ -237,11 +240,12 @@ class Rules:
 
     def apply(self, next_tokens: NextTokens, beam: Beam) -> None:
         """Set the log-probabilities of the tokens that are not allowed to -inf."""
-        count, width, length = beam.tokens.shape
-        rows = [n for n, example in enumerate(beam.live) if length < len(self._prefixes[example])]
-        forced = np.array([self._prefixes[beam.live[n]][length] for n in rows], np.int64)
-        if rows:
-            of_all = np.zeros((count, width, 1), np.int64)
+        length = beam.length
+        rows = []
+        if length < self._longest:
+            rows = [n for n, example in enumerate(beam.live) if length < len(self._prefixes[example])]
+            forced = np.array([self._prefixes[beam.live[n]][length] for n in rows], np.int64)
+            of_all = np.zeros((*beam.total.shape, 1), np.int64)
             of_all[rows] = forced[:, None, None]
             values = next_tokens.gather(of_all)[rows, :, 0]
         if self._excluded is not None:
@@ -291,7 +295,7 @@ def _start(
     """Read the first `shared` tokens of the prefixes, and create `width` equal hypotheses of each example."""
     count, state = len(prefixes), model.start(memory)
     tokens = np.array([prefix[:shared] for prefix in prefixes], np.int64).reshape(count, 1, shared)
-    totals = [np.zeros((count, 1))]
+    totals = []
     last = np.full((count, 1), SPECIAL_TOKENS.bos, np.int64)
     total: Floats = np.zeros((count, 1), np.float32)
     for position in range(shared):
@@ -300,11 +304,16 @@ def _start(
         total = total + next_tokens.gather(last[:, :, None])[:, :, 0]
         totals.append(total)
     state = model.select(state, np.arange(count).repeat(width)) if width > 1 else state
-    total, tokens = total.repeat(width, 1), tokens.repeat(width, 1)
-    before = np.stack(totals[1:], 2).repeat(width, 1) if shared else np.zeros((count, width, 0))
+    total = total.repeat(width, 1)
+    all_tokens = np.zeros((count, width, settings.max_length), np.int64)
+    all_totals = np.zeros(all_tokens.shape)
+    all_tokens[:, :, :shared] = tokens
+    for position, value in enumerate(totals):
+        all_totals[:, :, position] = value
     if settings.sample is None:
         total[:, 1:] = -math.inf
-    return Beam(list(range(count)), total, tokens, before.astype(np.float64), memory, state)
+    last = last.repeat(width, 1)
+    return Beam(list(range(count)), shared, total, last, all_tokens, all_totals, memory, state)
 
 
 def _record(results: HypothesisLists, beam: Beam, choice: Choice) -> list[int]:

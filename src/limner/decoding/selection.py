@@ -41,19 +41,31 @@ class BestContinuations:
     def __call__(self, next_tokens: NextTokens, beam: Beam) -> Choice:
         """Select continuations; the log-probabilities are modified."""
         next_tokens.add(beam.total)
-        best = next_tokens.best(1 if self.beam_size == 1 else 2 * self.beam_size)
+        if self.beam_size == 1:
+            best = next_tokens.best(1)
+            return continue_each(best.token[:, 0], best.total[:, 0])
+        best = next_tokens.best(2 * self.beam_size)
         return first_ends(best.total[:, 0], best.parent[:, 0], best.token[:, 0], self.beam_size)
+
+
+def continue_each(token: Tokens, total: Floats) -> Choice:
+    """Continue every hypothesis by one token (N, K), or complete it where that is the end-of-sentence token."""
+    ends = token == SPECIAL_TOKENS.eos
+    parent = np.arange(token.shape[1])[None].repeat(len(token), 0)
+    following = np.where(ends, total.dtype.type(-math.inf), total) if ends.any() else total
+    return Choice(token, following, parent, ends, total, parent)
 
 
 def first_ends(total: Floats, parent: Tokens, token: Tokens, beam_size: int) -> Choice:
     """Divide candidates (N, M), best first, into those that are complete and those that continue."""
     ends = token == SPECIAL_TOKENS.eos
-    continued = np.where(ends, np.asarray(-math.inf, total.dtype), total)
+    continued = np.where(ends, total.dtype.type(-math.inf), total)
     order = np.argsort(-continued, axis=1, kind="stable")[:, :beam_size]
+    rows = np.arange(len(total))[:, None]
     return Choice(
-        token=np.take_along_axis(token, order, 1),
-        total=np.take_along_axis(continued, order, 1),
-        parent=np.take_along_axis(parent, order, 1),
+        token=token[rows, order],
+        total=continued[rows, order],
+        parent=parent[rows, order],
         ends=ends[:, :beam_size],
         end_total=total[:, :beam_size],
         end_parent=parent[:, :beam_size],
@@ -74,14 +86,11 @@ class Sampler:
 
     def __call__(self, next_tokens: NextTokens, beam: Beam) -> Choice:
         """Draw continuations."""
-        count, width, length = beam.tokens.shape
-        token = next_tokens.draw(self.sample, self.draws[beam.live, length])
+        token = next_tokens.draw(self.sample, self.draws[beam.live, beam.length])
         if self.sample.greedy_first:
-            token[:, 0] = next_tokens.best(1, groups=width).token[:, 0, 0]
+            token[:, 0] = next_tokens.best(1, groups=token.shape[1]).token[:, 0, 0]
         total = beam.total + next_tokens.gather(token[:, :, None])[:, :, 0]
-        ends = token == SPECIAL_TOKENS.eos
-        parent = np.tile(np.arange(width), (count, 1))
-        return Choice(token, np.where(ends, np.asarray(-math.inf, total.dtype), total), parent, ends, total, parent)
+        return continue_each(token, total)
 
 
 class SampleRecorder:

@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 
 from limner.decoding.automaton import Automaton
 from limner.decoding.next_tokens import NextTokens
-from limner.decoding.selection import Choice, first_ends
+from limner.decoding.ranking import HypothesisLists
+from limner.decoding.selection import Choice, divide
 from limner.decoding.settings import DecodingSettings
 from limner.errors import SettingsError
 from limner.text.vocab import SPECIAL_TOKENS
@@ -30,8 +31,9 @@ _DEAD = -1  # target of an end in a state that does not accept
 class BestOfEachState:
     """Selection of the K most probable continuations into each of S states; slot s K + k of a beam is of state s.
 
-    In each state as in `BestContinuations`: of the 2K best, those that end within the first K are complete, and the K
-    best others continue. Continuations whose constraints cannot be satisfied within `max_length` are left out.
+    The continuations into each state are divided as in an unconstrained search (`divide`), and each complete hypothesis
+    counts for the beams of all states. Continuations whose constraints cannot be satisfied within `max_length` are left
+    out.
     """
 
     def __init__(
@@ -41,6 +43,7 @@ class BestOfEachState:
         shared: int,
         settings: DecodingSettings,
         ids: Sequence[str],
+        results: HypothesisLists,
     ) -> None:
         """Create the tables of a batch.
 
@@ -50,6 +53,7 @@ class BestOfEachState:
             shared: number of these tokens that the first hypothesis of each example has.
             settings: decoding settings.
             ids: id of each example, for errors.
+            results: lists that the search adds complete hypotheses to.
 
         Raises:
             SettingsError: the number of machines is not the number of examples, the settings sample, or a sentence
@@ -57,6 +61,7 @@ class BestOfEachState:
         """
         _require_feasible(machines, prefixes, settings, ids)
         named = sorted({token for machine in machines for token in machine.tokens})
+        self.settings, self.results = settings, results
         self.beam_size, self.max_length = settings.beam_size, settings.max_length
         self.states = max(machine.size for machine in machines)
         self.named = np.array([SPECIAL_TOKENS.eos, *named], np.int64)
@@ -85,7 +90,7 @@ class BestOfEachState:
         feasible = np.where(token == SPECIAL_TOKENS.eos, target != _DEAD, distance < self.max_length - beam.length)
         total = np.where(feasible, total, np.asarray(-math.inf, total.dtype))
         parent = (np.arange(groups)[:, None] * (width // groups) + parent).reshape(count, -1)
-        return self._best(total, parent, token, target)
+        return self._best(total, parent, token, target, self.results.complete(beam.live))
 
     def _candidates(self, next_tokens: NextTokens, groups: int) -> list[NDArray[Any]]:
         """Return the continuations that may be among the best: all by named tokens, and the K best of each other kind.
@@ -108,7 +113,14 @@ class BestOfEachState:
                     next_tokens.exclude(among)
         return [np.concatenate(values, 2) for values in zip(*parts, strict=True)]
 
-    def _best(self, total: NDArray[Any], parent: NDArray[Any], token: NDArray[Any], target: NDArray[Any]) -> Choice:
+    def _best(
+        self,
+        total: NDArray[Any],
+        parent: NDArray[Any],
+        token: NDArray[Any],
+        target: NDArray[Any],
+        complete: Sequence[int],
+    ) -> Choice:
         """Return the best of the candidates (N, M) of each target state."""
         count = len(total)
         missing = max(0, 2 * self.beam_size - total.shape[1])
@@ -120,7 +132,8 @@ class BestOfEachState:
         order = np.argsort(-of_states, axis=1, kind="stable")[:, : 2 * self.beam_size]
         rows = np.arange(count).repeat(self.states)[:, None]
         best = np.take_along_axis(of_states, order, 1)
-        chosen = first_ends(best, parent[rows, order], token[rows, order], self.beam_size)
+        counts = [number for number in complete for _ in range(self.states)]
+        chosen = divide(best, parent[rows, order], token[rows, order], self.settings, counts)
         parts: list[Any] = [values.reshape(count, -1) for values in chosen]
         return Choice(*parts)
 

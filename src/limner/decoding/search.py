@@ -92,7 +92,7 @@ class Search:
     """A search that its caller advances token by token, until `beam` is None.
 
     An example is done when `beam_size` hypotheses are complete, or when no continuation can enter its `n_best`; its
-    rows then leave the batch.
+    rows then leave the batch. `settings.stop` says whether its beam shrinks until then.
     """
 
     def __init__(
@@ -128,16 +128,15 @@ class Search:
         shared = min(map(len, prefixes))  # tokens before the first choice
         self.model, self.settings, self.trace = model, settings, trace
         self._rules = Rules(settings, prefixes, [machine.bans for machine in constraints or ()], model.vocab_size)
+        constrained = [number for number, machine in enumerate(machines or ()) if machine.size > 1]
+        self.results = HypothesisLists(len(ids), settings, constrained)
+        self._select: Callable[[NextTokens, Beam], Choice]
         if machines is not None:
-            self._select: Callable[[NextTokens, Beam], Choice] = BestOfEachState(
-                machines, prefixes, shared, settings, ids
-            )
+            self._select = BestOfEachState(machines, prefixes, shared, settings, ids, self.results)
         elif settings.sample is not None:
             self._select = Sampler(settings.sample, settings, ids)
         else:
-            self._select = BestContinuations(settings.beam_size)
-        constrained = [number for number, machine in enumerate(machines or ()) if machine.size > 1]
-        self.results = HypothesisLists(len(ids), settings, constrained)
+            self._select = BestContinuations(settings, self.results)
         self.left: set[int] = set()
         """Examples that are not decoded further, because their results are no longer needed."""
         # Before the first choice all hypotheses of an example are equal: one is enough if it has enough continuations.

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from limner.decoding.next_tokens import Floats, NextTokens, Tokens
-from limner.decoding.ranking import Hypothesis
+from limner.decoding.ranking import Hypothesis, HypothesisLists
 from limner.decoding.settings import DecodingSettings, SampleSettings
 from limner.text.vocab import SPECIAL_TOKENS
 
@@ -30,22 +30,20 @@ class Choice(NamedTuple):
 
 
 class BestContinuations:
-    """Selection of the most probable continuations of each example.
+    """Selection of the most probable continuations of each example (`divide`)."""
 
-    Of the 2K best continuations, those that end within the first K are complete, and the K best others continue.
-    """
-
-    def __init__(self, beam_size: int) -> None:
-        self.beam_size = beam_size
+    def __init__(self, settings: DecodingSettings, results: HypothesisLists) -> None:
+        """Select for a search with these settings, which adds its complete hypotheses to `results`."""
+        self.settings, self.results = settings, results
 
     def __call__(self, next_tokens: NextTokens, beam: Beam) -> Choice:
         """Select continuations; the log-probabilities are modified."""
         next_tokens.add(beam.total)
-        if self.beam_size == 1:
+        if self.settings.beam_size == 1:
             best = next_tokens.best(1)
             return continue_each(best.token[:, 0], best.total[:, 0])
-        best = next_tokens.best(2 * self.beam_size)
-        return first_ends(best.total[:, 0], best.parent[:, 0], best.token[:, 0], self.beam_size)
+        total, parent, token = (values[:, 0] for values in next_tokens.best(2 * self.settings.beam_size))
+        return divide(total, parent, token, self.settings, self.results.complete(beam.live))
 
 
 def continue_each(token: Tokens, total: Floats) -> Choice:
@@ -56,24 +54,43 @@ def continue_each(token: Tokens, total: Floats) -> Choice:
     return Choice(token, following, parent, ends, total, parent)
 
 
-def first_ends(total: Floats, parent: Tokens, token: Tokens, beam_size: int) -> Choice:
-    """Divide candidates (N, M), best first, into those that are complete and those that continue."""
+def divide(total: Floats, parent: Tokens, token: Tokens, settings: DecodingSettings, complete: Sequence[int]) -> Choice:
+    """Divide the 2K best continuations of each example into those that are complete and those that continue.
+
+    With `settings.stop` full, those that end within the first K are complete, and the K best others continue. With
+    shrink, all but the first K - C are left out, where C hypotheses of the example are complete.
+
+    Args:
+        total: log-probabilities, best first, (N, 2K).
+        parent: indices of the hypotheses that they continue.
+        token: their next tokens.
+        settings: decoding settings.
+        complete: number C of complete hypotheses of each of the N examples.
+    """
+    none = total.dtype.type(-math.inf)
+    if settings.stop == "shrink":
+        left = settings.beam_size - np.array(complete)[:, None]
+        total = np.where(np.arange(total.shape[1]) < left, total, none)
     ends = token == SPECIAL_TOKENS.eos
-    continued = np.where(ends, total.dtype.type(-math.inf), total)
-    order = np.argsort(-continued, axis=1, kind="stable")[:, :beam_size]
+    following = np.where(ends, none, total)
+    order = np.argsort(-following, axis=1, kind="stable")[:, : settings.beam_size]
     rows = np.arange(len(total))[:, None]
+    first = slice(settings.beam_size)
     return Choice(
         token=token[rows, order],
-        total=continued[rows, order],
+        total=following[rows, order],
         parent=parent[rows, order],
-        ends=ends[:, :beam_size],
-        end_total=total[:, :beam_size],
-        end_parent=parent[:, :beam_size],
+        ends=ends[:, first],
+        end_total=total[:, first],
+        end_parent=parent[:, first],
     )
 
 
 class Sampler:
     """Selection that draws the continuation of every hypothesis.
+
+    The temperature divides the log-probabilities of the allowed tokens; the `top_k` most probable are kept, and of
+    their normalised probabilities the fewest that sum to `top_p`.
 
     The uniform random numbers depend on the seed and the id of the example only.
     """

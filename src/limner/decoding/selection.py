@@ -42,8 +42,9 @@ class BestContinuations:
         if self.settings.beam_size == 1:
             best = next_tokens.best(1)
             return continue_each(best.token[:, 0], best.total[:, 0])
-        total, parent, token = (values[:, 0] for values in next_tokens.best(2 * self.settings.beam_size))
-        return divide(total, parent, token, self.settings, self.results.complete(beam.live))
+        best = next_tokens.best(2 * self.settings.beam_size)
+        complete = self.results.complete(beam.live)
+        return divide(best.total[:, 0], best.parent[:, 0], best.token[:, 0], self.settings, complete)
 
 
 def continue_each(token: Tokens, total: Floats) -> Choice:

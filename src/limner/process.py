@@ -218,6 +218,22 @@ def use_threads_for(parameters: Iterable[Tensor]) -> None:
     torch.set_num_threads(thread_count(count, _available_threads))
 
 
+@contextmanager
+def all_threads() -> Iterator[None]:
+    """Use all threads of torch for large products, in a process in which `use_threads_for` may have chosen fewer."""
+    if not _choose_threads:
+        yield
+        return
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(available_threads())
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
 def processor_name() -> str:
     """Return the name and the architecture of the processor, 'AMD EPYC (x86_64)', or the architecture alone."""
     try:

@@ -169,3 +169,38 @@ def test_probabilities_of_all_next_words_sum_to_one():
         total = float(torch.cat([first, special, scores[-1:, i]]).logsumexp(0))
         assert total == pytest.approx(0, abs=1e-4)
         assert math.isfinite(total)
+
+
+def many_pairs():
+    """A softmax in which some tokens are probable after a prefix and others given an image, of 300 images."""
+    torch.manual_seed(6)
+    tree = tree_of(torch.randint(4, 400, (90, 7)).tolist())
+    kinds = torch.randn(6, UNITS)  # images are of few kinds, as photographs are
+    image = kinds[torch.arange(300) % 6] + 0.3 * torch.randn(300, UNITS)
+    return torch.randn(len(tree.row), UNITS), 0.5 * image, 1.2 * torch.randn(400, UNITS), torch.randn(400), tree
+
+
+def test_estimated_normalisers_are_closer_than_bfloat16_and_keep_the_ranking():
+    *numbers, tree = many_pairs()
+    exact = softmax_log_probs(*numbers, tree, 1 << 22)
+    estimated = softmax_log_probs(*numbers, tree, 1 << 22, tail=0.15)
+    language, image, weight, bias = numbers
+    rounded = softmax_log_probs(language, image, weight.bfloat16(), bias, tree, 1 << 22)
+    error, rounding = ((scores - exact).square().mean().sqrt() for scores in (estimated, rounded))
+    assert 0 < error < 2 * rounding
+    for k in (1, 5, 10):
+        best = exact.argsort(1, descending=True)[:, 0:1]
+        recall = (estimated.argsort(1, descending=True)[:, :k] == best).any(1).double().mean()
+        assert recall > 0.9
+
+
+def test_estimated_normalisers_do_not_depend_on_the_memory_budget():
+    *numbers, tree = many_pairs()
+    large, small = (softmax_log_probs(*numbers, tree, budget, tail=0.15) for budget in (1 << 22, 1 << 20))
+    torch.testing.assert_close(small, large, rtol=1e-5, atol=1e-4)
+
+
+def test_few_images_or_prefixes_are_scored_by_whole_softmaxes():
+    language, image, weight, bias, tree = many_pairs()
+    whole = softmax_log_probs(language, image[:200], weight, bias, tree, 1 << 22)
+    assert torch.equal(softmax_log_probs(language, image[:200], weight, bias, tree, 1 << 22, tail=0.15), whole)

@@ -28,13 +28,16 @@ from limner.cli.options import (
     require_models,
 )
 from limner.cli.preflight import check_runs
-from limner.cli.terminal import activity, echo, print_json, print_next, print_scores, progress_bars
-from limner.errors import SettingsError
+from limner.cli.terminal import activity, echo, err, main_scores, print_json, print_next, print_scores, progress_bars
+from limner.errors import SettingsError, counted
 from limner.storage.names import name_or_default
 from limner.storage.outputs import SavedOutput, require_writable, save_output
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from limner.evaluation.regions import RegionOptions
+    from limner.metrics import Score
     from limner.runs.recipe import Published, Recipe
     from limner.runs.records import Evaluation
 
@@ -71,6 +74,13 @@ MemoryOption = Annotated[
     int | None,
     typer.Option("--memory", help="Working memory of retrieval in MiB; default: 128.", parser=Number(Mebibytes)),
 ]
+ExactOption = Annotated[
+    bool,
+    typer.Option("--exact", help="Compute retrieval in float32 without estimates; takes several times as long."),
+]
+AllOption = Annotated[
+    bool, typer.Option("--all", help="Print all scores and their signatures, not only the main ones.")
+]
 
 
 @app.command(rich_help_panel=MEASURE)
@@ -87,11 +97,13 @@ def evaluate(
     marginal: MarginalOption = None,
     image_control: ImageControlOption = "right",
     memory: MemoryOption = None,
+    exact: ExactOption = False,
     region_baseline: RegionBaselineOption = None,
     region_captioner: RegionCaptionerOption = None,
     skip_missing: SkipMissingOption = False,
     device: DeviceOption = "cpu",
     ray: RayOption = None,
+    print_all: AllOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Measure a model or an ensemble on a split: caption or translation metrics, perplexity, retrieval.
@@ -110,7 +122,10 @@ def evaluate(
     decoding = given(beam_size=beam_size, length_penalty=length_penalty)
     recipe = _check(runs, device, decoding, changes or [], metric or [])
     if not (retrieval and _can_retrieve(recipe)):
-        refuse({"--marginal": marginal, "--memory": memory}, "have an effect only on retrieval; leave them out")
+        refuse(
+            {"--marginal": marginal, "--memory": memory, "--exact": exact},
+            "have an effect only on retrieval; leave them out",
+        )
     opened = Collection.open(collection)
     opened.require_split(name_or_default(split, recipe.data.test, "--split"))
     with activity("loading the model"):
@@ -129,6 +144,7 @@ def evaluate(
                 measures=recipe.evaluation,
                 metrics=tuple(metric) if metric else None,
                 retrieval=retrieval,
+                exact=exact,
                 image_control=image_control,
                 skip_missing=skip_missing,
                 regions=_region_options(region_baseline, region_captioner),
@@ -136,11 +152,15 @@ def evaluate(
             command=command_line(),
             generate=generate,
             on_progress=progress,
+            on_message=lambda line: err.print(f"{line}; --no-retrieval leaves it out", highlight=False, soft_wrap=True),
         )
     saved = _save(evaluation, runs[0])
     if not evaluation.scores:  # the decoded sentences are kept
         raise SettingsError("none of the metrics can be computed on this machine; the warnings say why, and the remedy")
-    _print(evaluation, models[0].recipe.published, saved.path, after_evaluate(runs[0]), as_json)
+    shown = evaluation.scores
+    if not (print_all or metric):
+        shown = tuple(main_scores(shown, translates=recipe.data.source_lang is not None))
+    _print(evaluation, shown, models[0].recipe.published, saved.path, after_evaluate(runs[0]), as_json)
     saved.require()
 
 
@@ -151,14 +171,24 @@ def _save(evaluation: Evaluation, run: Path) -> SavedOutput:
     return save_output(evaluation_path(evaluation, run), evaluation.save)
 
 
-def _print(evaluation: Evaluation, published: Published | None, path: Path, next_command: str, as_json: bool) -> None:
-    """Print the scores beside the published values of the recipe, the path of the evaluation, and the next command."""
+def _print(
+    evaluation: Evaluation,
+    shown: Sequence[Score],
+    published: Published | None,
+    path: Path,
+    next_command: str,
+    as_json: bool,
+) -> None:
+    """Print scores beside the published values of the recipe, the path of the evaluation, and the next command."""
     if as_json:
         scores = [score._asdict() for score in evaluation.scores]
         summary = {"seconds": evaluation.seconds, "left_out": evaluation.left_out, "notes": evaluation.notes}
         print_json({"file": str(path), **summary, "scores": scores, "next": next_command})
         return
-    print_scores(evaluation.scores, published.values if published else {}, published.row if published else "")
+    more = len(evaluation.scores) - len(shown)
+    print_scores(shown, published.values if published else {}, published.row if published else "", signatures=not more)
+    if more:
+        echo(f"--all prints {counted(more, 'more score')} and the settings of each; the file has them too")
     for line in evaluation.notes:
         echo(line)
     echo(f"{path} ({evaluation.seconds:.1f} s)")

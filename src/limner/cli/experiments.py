@@ -10,7 +10,7 @@ import typer
 from limner.bounds import Few, PositiveShare, Seed
 from limner.cli.app import MORE, app, command_line
 from limner.cli.options import JsonOption, Number, given, refuse
-from limner.cli.terminal import echo, err, print_json, print_scores, progress_bars
+from limner.cli.terminal import echo, err, main_scores, print_json, print_scores, progress_bars
 from limner.errors import SettingsError
 from limner.storage.outputs import claim_folder
 
@@ -88,10 +88,10 @@ def demo(
 def _print_demo(result: DemoResult) -> None:
     from limner.cli.demo import next_steps
 
-    print_scores(result.evaluation.scores, {}, "")
+    print_scores(main_scores(result.evaluation.scores, translates=False), {}, "", signatures=False)
     for item in result.evaluation.items[:5]:
         echo(f"  {Path(str(item.image)).name}: {item.hypothesis}")
-    print_scores(result.translations.scores, {}, "")
+    print_scores(main_scores(result.translations.scores, translates=True), {}, "", signatures=False)
     for item in {item.id: item for item in result.translations.items[:25]}.values():  # one sentence per image
         echo(f"  {Path(str(item.image)).name}: {item.source} -> {item.hypothesis}")
     echo(result.diagnosis.verdict)

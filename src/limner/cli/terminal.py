@@ -33,6 +33,12 @@ PLAIN_LINES = 10
 """Number of lines of progress of a stage where standard error is no terminal."""
 PLAIN_INTERVAL, PLAIN_SILENCE = 10, 300
 """Shortest and longest time in seconds between two such lines."""
+RETRIEVAL = [
+    f"{way}_{what}" for way in ("image_to_text", "text_to_image") for what in ("r1", "r5", "r10", "median_rank")
+]
+CAPTION_SCORES = frozenset(("bleu4", "meteor", "cider", "perplexity", *RETRIEVAL))
+TRANSLATION_SCORES = frozenset(("sacrebleu", "chrf", "meteor", "ter"))
+"""Names of the scores that are read first."""
 
 
 class _SafeConsole(Console):
@@ -106,8 +112,14 @@ def print_summary(summary: CollectionSummary) -> None:
         echo(f"{files} missing, for example {examples}")
 
 
-def print_scores(scores: Sequence[Score], published: dict[str, float], row: str) -> None:
-    """Print scores beside the published values of a row if there are any, and the signatures below them."""
+def main_scores(scores: Sequence[Score], *, translates: bool) -> list[Score]:
+    """Return the scores that are read first for captions or translations, or all if none of them is there."""
+    names = TRANSLATION_SCORES if translates else CAPTION_SCORES
+    return [score for score in scores if score.name in names] or list(scores)
+
+
+def print_scores(scores: Sequence[Score], published: dict[str, float], row: str, *, signatures: bool = True) -> None:
+    """Print scores beside the published values of a row if there are any, and the signatures below them if wanted."""
     from rich.table import Table
 
     from limner.metrics.base import format_value
@@ -121,6 +133,8 @@ def print_scores(scores: Sequence[Score], published: dict[str, float], row: str)
         beside = [format_value(published[score.name]) if score.name in published else ""] if published else []
         table.add_row(score.name, format_value(score.value), *beside)
     out.print(table)
+    if not signatures:
+        return
     names = defaultdict[str, list[str]](list)
     for score in scores:
         names[score.signature].append(score.name)

@@ -20,7 +20,7 @@ from limner.metrics.correlation import Correlation, correlate, too_few_images
 from limner.metrics.hierarchical import SAMPLES
 from limner.metrics.significance import SEED
 from limner.progress import StageProgress
-from limner.retrieval.all_pairs import pair_precision
+from limner.retrieval.all_pairs import pair_arithmetic
 from limner.retrieval.log_ratio import log_ratio_signature, marginal_items
 from limner.retrieval.marginal import MARGINAL_IMAGES, normalised_log_probs
 from limner.runs.trained_model import TrainedModel
@@ -100,7 +100,9 @@ def score_judged_pairs(
     ).normalised
     scores = {(image, caption): float(normalised[rows[caption], columns[image]]) for image, caption in found}
     missing = [pair for pair in judgements.correlated() if pair not in scores]
-    return PairScores(scores, missing, log_ratio_signature(model, collection, len(others), pair_precision(model)))
+    return PairScores(
+        scores, missing, log_ratio_signature(model, collection, len(others), pair_arithmetic(model).signature)
+    )
 
 
 def _judged_parts(

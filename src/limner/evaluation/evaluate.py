@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from limner.data.collection import Collection
 from limner.data.dataset import Examples, GenerationInput
+from limner.data.examples import Item
 from limner.data.region_items import RegionItem
 from limner.decoding.ranking import Hypothesis
 from limner.decoding.scoring import score_examples
@@ -26,7 +27,7 @@ from limner.evaluation.options import (
     with_control_signature,
 )
 from limner.evaluation.regions import RegionEvaluation, evaluate_regions
-from limner.evaluation.retrieval import RetrievalEvaluation, RetrievalSettings, evaluate_retrieval
+from limner.evaluation.retrieval import RetrievalEvaluation, RetrievalSettings, evaluate_retrieval, retrieval_cost
 from limner.evaluation.sampled_bleu import sampled_scores
 from limner.features.store import FeatureStore
 from limner.inference.collection_features import control_features, mean_training_features, open_features
@@ -95,6 +96,7 @@ def evaluate(
     command: str = "limner.evaluate",
     generate: Generate = generate,
     on_progress: Callable[[str, int, int], None] | None = None,
+    on_message: Callable[[str], None] | None = None,
 ) -> Evaluation:
     """Evaluate models on a split: sentence metrics of decoded hypotheses, perplexity and retrieval.
 
@@ -105,6 +107,7 @@ def evaluate(
         command: command line, for the record.
         generate: decodes the hypotheses, with the features of the right images.
         on_progress: called with the name of a part of the work, the number of units done and their total.
+        on_message: called with a line that says what retrieval will cost, before any work, if there are many pairs.
 
     Raises:
         RunError: the models cannot be combined.
@@ -123,11 +126,16 @@ def evaluate(
         require_shortlist(task.measures.shortlist, task.examples.items)
         require_budget(options.budget)
     task = _with_image_control(task)
+    others = [] if retrieval_features is None else _images_of_marginal(task, retrieval_features)
+    if on_message and retrieval_features is not None:
+        cost = retrieval_cost(task.first, task.examples, others, options.exact)
+        if cost is not None:
+            on_message(str(cost))
     decoded = _decode(task)
     scores = [] if decoded is None else _sentence_scores(task, decoded)
     gates = None if decoded is None else _gates(task, decoded)
     scores += [] if gates is None else gate_scores(gates)
-    retrieval = _evaluate_retrieval(task, retrieval_features)
+    retrieval = _evaluate_retrieval(task, retrieval_features, others)
     regions, recipe = _evaluate_regions(task), task.first.recipe
     return Evaluation(
         split=task.split,
@@ -268,17 +276,22 @@ def _gates(task: _Task, decoded: _Decoded) -> GateStatistics | None:
     return measure_gates(task.first, decoded.inputs, decoded.best, task.examples.features, on_progress=on_progress)
 
 
-def _evaluate_retrieval(task: _Task, features: FeatureStore | None) -> RetrievalEvaluation:
+def _images_of_marginal(task: _Task, features: FeatureStore) -> list[Item]:
+    """Draw the training images by which retrieval is normalised."""
+    return sample_items(task.collection, task.first.recipe.data.train, features, task.options.marginal_images)
+
+
+def _evaluate_retrieval(task: _Task, features: FeatureStore | None, others: Sequence[Item]) -> RetrievalEvaluation:
     """Evaluate retrieval both ways, normalised with images of the training split; nothing without features."""
     if features is None:
         return RetrievalEvaluation((), None)
-    options, train = task.options, task.first.recipe.data.train
+    options = task.options
     return evaluate_retrieval(
         task.first,
         task.examples,
         task.collection,
-        sample_items(task.collection, train, features, options.marginal_images),
-        RetrievalSettings(task.measures.shortlist, options.budget, options.seed),
+        others,
+        RetrievalSettings(task.measures.shortlist, options.budget, options.seed, options.exact),
         mean=mean_training_features(task.first, task.collection, features) if task.measures.shortlist else None,
         on_progress=partial(task.on_progress, "retrieval"),
     )

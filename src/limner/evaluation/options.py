@@ -41,6 +41,8 @@ class EvaluationOptions(Settings):
     """Seed of sampled sentences, of shuffled images, and of the example queries."""
     budget: Bytes = MEMORY_BUDGET
     """Working memory of retrieval in bytes."""
+    exact: bool = False
+    """Whether retrieval is computed in float32 by whole softmaxes, see `pair_arithmetic`."""
     regions: RegionOptions = RegionOptions()
     """Options of a dense captioner."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -30,8 +31,9 @@ from limner.metrics.ranks import (
     shortlist_ranks,
 )
 from limner.models.capabilities import JointSpaceModel, PairRanker
+from limner.process import all_threads
 from limner.progress import Progress
-from limner.retrieval.all_pairs import MEMORY_BUDGET, pair_precision
+from limner.retrieval.all_pairs import MEMORY_BUDGET, pair_arithmetic, pair_log_probs
 from limner.retrieval.marginal import NormalisedScores, normalised_log_probs
 from limner.retrieval.shortlist import fill_pair_scores, nearest_images, require_shortlist
 from limner.runs.records import (
@@ -48,6 +50,10 @@ SHOWN_QUERIES = 12
 """Number of queries of each direction in the report."""
 SHOWN_RESULTS = 5
 """Number of results of each of these queries."""
+MEASURED_SENTENCES, MEASURED_IMAGES = 64, 1024
+"""Size of the block from which the time of retrieval is estimated."""
+MANY_PAIRS = 1_000_000
+"""Number of pairs from which it is estimated."""
 
 logger = logging.getLogger(__name__)
 
@@ -61,6 +67,8 @@ class RetrievalSettings(NamedTuple):
     """Working memory in bytes."""
     seed: int = 1
     """Seed of the queries in the report."""
+    exact: bool = False
+    """Whether all pairs are scored in float32 by whole softmaxes."""
 
 
 DEFAULT_SETTINGS = RetrievalSettings()
@@ -112,10 +120,11 @@ def evaluate_retrieval(
         others,
         mean=mean if settings.shortlist else None,
         budget=settings.budget,
+        exact=settings.exact,
         on_progress=on_progress,
     )
     ranks = rank_all(pairs.normalised.numpy(), candidates.owners)
-    precision = f"|{pair_precision(model)}"
+    precision = f"|{pair_arithmetic(model, exact=settings.exact).signature}"
     marginal = "|score:cosine" if isinstance(model.model, JointSpaceModel) else f"|marginal:{len(others) or 'own'}"
     scores = tuple(
         score._replace(
@@ -130,6 +139,49 @@ def evaluate_retrieval(
         curves = {"match_curves": matches.curves, "chance_curves": matches.chance}
         shown = shown.model_copy(update={"shortlist": settings.shortlist, **curves})
     return RetrievalEvaluation(scores, shown)
+
+
+class RetrievalCost(NamedTuple):
+    """What the retrieval of a split costs, from the time that a part of it takes."""
+
+    sentences: int
+    images: int
+    seconds: float
+    threads: int
+
+    def __str__(self) -> str:
+        minutes = f"{self.seconds / 60:.0f} min" if self.seconds >= 90 else f"{self.seconds:.0f} s"
+        return (
+            f"retrieval: {self.sentences:,} sentences with {self.images:,} images are "
+            f"{self.sentences * self.images:,} pairs, about {minutes} on {counted(self.threads, 'thread')}"
+        )
+
+
+@torch.inference_mode()
+def retrieval_cost(
+    model: TrainedModel, examples: Examples, others: Sequence[Item], exact: bool
+) -> RetrievalCost | None:
+    """Measure a block of `MEASURED_SENTENCES` and `MEASURED_IMAGES`, and estimate `evaluate_retrieval` from it.
+
+    Returns:
+        The cost; None for fewer than `MANY_PAIRS`, and where an item has no image.
+    """
+    count, images = len(examples.targets), [*examples.items, *others]
+    if count * len(images) < MANY_PAIRS or any(item.media_path is None for item in images):
+        return None
+    targets = [examples.targets[row] for row in range(0, count, max(1, count // MEASURED_SENTENCES))]
+    bf16, tail = pair_arithmetic(model, exact=exact)
+    with all_threads():
+        began, threads = time.perf_counter(), torch.get_num_threads()
+        part = pair_log_probs(model.model, targets, images[:MEASURED_IMAGES], examples.features, bf16=bf16, tail=tail)
+        seconds = time.perf_counter() - began
+    share = _prefixes(targets) * part.shape[1] / (_prefixes(examples.targets) * len(images))
+    return RetrievalCost(count, len(images), seconds / share, threads)
+
+
+def _prefixes(targets: Sequence[Sequence[int]]) -> int:
+    """Return the number of distinct prefixes of sentences, to which the time of retrieval is proportional."""
+    return len({tuple(target[:length]) for target in targets for length in range(len(target) + 1)})
 
 
 def _with_images(examples: Examples) -> Examples | None:

@@ -17,6 +17,8 @@ import torch
 from torch import Tensor
 
 from limner.data.examples import Batch
+from limner.layers.softmax_heads import BLOCK, LEAST_IMAGES, LEAST_PREFIXES, HeadFinder, Heads
+from limner.progress import Progress
 
 LOG2E = math.log2(math.e)
 UNDERFLOW = 1e-20
@@ -101,8 +103,8 @@ class PrefixTree(NamedTuple):
 
 
 def tanh_of_sum(language: Tensor, image: Tensor) -> Tensor:
-    """Compute tanh(language + image) of every pair: (p, M) and (i, M) to (p, i, M)."""
-    return torch.tanh(language.unsqueeze(1) + image)
+    """Compute tanh(language + image) of every pair: (p, M) and (i, M) to (p, i, M); 2 σ(2x) - 1 takes a third of it."""
+    return (language.unsqueeze(1) + image).mul_(2).sigmoid_().mul_(2).sub_(1)
 
 
 def softmax_log_probs(
@@ -113,6 +115,8 @@ def softmax_log_probs(
     tree: PrefixTree,
     budget: int,
     combine: Callable[[Tensor, Tensor], Tensor] = tanh_of_sum,
+    tail: float = 0.0,
+    on_progress: Progress | None = None,
 ) -> Tensor:
     """Compute the log-probability of every sentence given every image.
 
@@ -126,20 +130,32 @@ def softmax_log_probs(
         tree: prefix tree of the sentences.
         budget: bytes of working memory of a tile.
         combine: computes the hidden units (p, i, M) of all pairs from the terms of p prefixes and of i images.
+        tail: largest share of a softmax that may be estimated, see `HeadFinder`; 0 for none.
+        on_progress: called with the number of prefixes done and their total.
 
     Returns:
         Natural logarithms in float32, (S, I).
     """
     dtype = weight.dtype
     scores = torch.zeros(tree.sentence_count, len(image), device=image.device)
-    weight_2 = (weight.float() * LOG2E).to(dtype).t()
+    weight_2 = (weight.float() * LOG2E).to(dtype)
     bias_2 = (bias.float() * LOG2E).to(dtype)
     language, image = language.float(), image.float()
+    many = len(image) >= LEAST_IMAGES and len(language) >= LEAST_PREFIXES
+    finder = HeadFinder(language, image, weight_2, bias_2, combine, tail) if tail and many and image.is_cpu else None
     for prefixes, images in _tiles(len(language), len(image), weight, budget):
         hidden = combine(language[prefixes], image[images]).to(dtype)  # (p, i, M)
         parents, tokens = tree.edges(prefixes)
-        log_probs = _log2_probs(hidden, weight_2, bias_2, parents, tokens)
+        if finder is None:
+            log_probs = _log2_probs(hidden, weight_2, bias_2, parents, tokens)
+        else:
+            heads = finder.heads(language[prefixes])
+            log_probs = _log2_probs_of_heads(
+                hidden, heads, finder.rest(heads, images), weight_2, bias_2, parents, tokens
+            )
         tree.accumulate(scores[:, images], prefixes, log_probs, budget)
+        if on_progress is not None and images.stop == len(image):
+            on_progress(prefixes.stop, len(language))
     return scores.div_(LOG2E)
 
 
@@ -217,7 +233,7 @@ def _log2_probs(hidden: Tensor, weight_2: Tensor, bias_2: Tensor, parents: Tenso
 
     Args:
         hidden: hidden units of each prefix with each image, (p, i, M).
-        weight_2: softmax weights times log2(e), (M, V).
+        weight_2: softmax weights times log2(e), (V, M).
         bias_2: softmax biases times log2(e), (V,).
         parents: prefix of each edge, (n,).
         tokens: token of each edge, (n,).
@@ -226,9 +242,41 @@ def _log2_probs(hidden: Tensor, weight_2: Tensor, bias_2: Tensor, parents: Tenso
         Binary logarithms in float32, (n, i).
     """
     rows = hidden.flatten(0, 1)
-    logits = torch.addmm(bias_2, rows, weight_2)  # (p * i, V)
+    logits = torch.addmm(bias_2, rows, weight_2.t())  # (p * i, V)
     log_probs = logits.view(*hidden.shape[:2], -1)[parents, :, tokens].float()
     return log_probs.sub_(_log2_normaliser(logits, rows, weight_2, bias_2).view(hidden.shape[:2])[parents])
+
+
+def _log2_probs_of_heads(
+    hidden: Tensor, heads: Heads, rest: Tensor, weight_2: Tensor, bias_2: Tensor, parents: Tensor, tokens: Tensor
+) -> Tensor:
+    """Compute what `_log2_probs` computes, with normalisers that are sums over heads and the estimated rest.
+
+    Args:
+        hidden: hidden units of each prefix with each image, (p, i, M).
+        heads: heads of the prefixes.
+        rest: binary logarithms of the sum over all tokens divided by the sum over the head, (p, i).
+        weight_2: softmax weights times log2(e), (V, M).
+        bias_2: softmax biases times log2(e), (V,).
+        parents: prefix of each edge, ascending, (n,).
+        tokens: token of each edge, (n,).
+
+    Returns:
+        Binary logarithms in float32, (n, i).
+    """
+    log_probs = torch.empty(len(tokens), hidden.shape[1])
+    first = 0
+    for prefix, last in enumerate(torch.bincount(parents, minlength=len(hidden)).cumsum(0).tolist()):
+        edges, head = last - first, heads.order[prefix, : heads.size[prefix]]
+        # The tokens of the edges are columns of the same product, and others fill a block; they are not summed.
+        columns = torch.cat([head, tokens[first:last], head[: -(len(head) + edges) % BLOCK]])
+        weight, bias = weight_2[columns], bias_2[columns]
+        logits = torch.addmm(bias, hidden[prefix], weight.t())
+        log_probs[first:last] = logits[:, len(head) : len(head) + edges].t()
+        logits[:, len(head) :] = bias[len(head) :] = -math.inf
+        log_probs[first:last] -= _log2_normaliser(logits, hidden[prefix], weight, bias) + rest[prefix]
+        first = last
+    return log_probs
 
 
 def _segment_ids(first: Tensor) -> Tensor:
@@ -257,7 +305,7 @@ def _log2_normaliser(logits: Tensor, rows: Tensor, weight_2: Tensor, bias_2: Ten
     Args:
         logits: rows · weight_2 + bias_2, (R, V); overwritten.
         rows: hidden units, (R, M).
-        weight_2: softmax weights times log2(e), (M, V).
+        weight_2: softmax weights times log2(e), (V, M).
         bias_2: softmax biases times log2(e), (V,).
 
     Returns:
@@ -267,6 +315,6 @@ def _log2_normaliser(logits: Tensor, rows: Tensor, weight_2: Tensor, bias_2: Ten
     result = sums.log2()
     inexact = ~((sums > 1e-30) & (sums < 1e30))
     if bool(inexact.any()):
-        exact = torch.addmm(bias_2, rows[inexact], weight_2).float() / LOG2E
+        exact = torch.addmm(bias_2, rows[inexact], weight_2.t()).float() / LOG2E
         result[inexact] = exact.logsumexp(1) * LOG2E
     return result

@@ -19,6 +19,7 @@ from limner.data.examples import Batch, ImageFeatures
 from limner.layers.image_encoder import ImageEncoder, ImageEncoderSettings
 from limner.layers.precision import precise
 from limner.models.protocols import ConditionalLMSettings, Mean, ModelInputs, Output, repeat_memory
+from limner.progress import Progress
 from limner.text.vocab import SPECIAL_TOKENS
 
 EXCLUDED = -1e4
@@ -137,8 +138,8 @@ class BagOfWords(nn.Module):
 
     @property
     def exact_pairs(self) -> bool:
-        """Whether all pairs are scored in float32 even where bfloat16 is allowed: no."""
-        return False
+        """Whether all pairs are scored in float32 by whole softmaxes even where bfloat16 is allowed: yes."""
+        return True
 
     @property
     def bytes_per_token(self) -> int:
@@ -146,11 +147,17 @@ class BagOfWords(nn.Module):
         return 64
 
     def pair_log_probs(
-        self, images: Iterable[ImageFeatures], sentences: Batch, budget: int, dtype: torch.dtype
+        self,
+        images: Iterable[ImageFeatures],
+        sentences: Batch,
+        budget: int,
+        dtype: torch.dtype,
+        tail: float = 0.0,
+        on_progress: Progress | None = None,
     ) -> Iterator[Tensor]:
         """Compute the log-probability of every sentence given every image, (S, I), as a language model.
 
-        See `PairScorer`; `budget` and `dtype` have no effect.
+        See `PairScorer`; images and sentences are its only arguments with an effect.
         """
         for image in images:
             log_probs = self._log_probs(image).log_softmax(dim=1)

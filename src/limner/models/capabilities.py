@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from limner.data.examples import Batch, ImageFeatures
-from limner.progress import StageProgress
+from limner.progress import Progress, StageProgress
 
 
 class DetectedRegions(NamedTuple):
@@ -205,7 +205,7 @@ class PairScorer(Protocol):
 
     @property
     def exact_pairs(self) -> bool:
-        """Whether all pairs are scored in float32 even where bfloat16 is allowed."""
+        """Whether all pairs are scored in float32 by whole softmaxes even where bfloat16 is allowed."""
         ...
 
     @property
@@ -214,7 +214,13 @@ class PairScorer(Protocol):
         ...
 
     def pair_log_probs(
-        self, images: Iterable[ImageFeatures], sentences: Batch, budget: int, dtype: torch.dtype
+        self,
+        images: Iterable[ImageFeatures],
+        sentences: Batch,
+        budget: int,
+        dtype: torch.dtype,
+        tail: float = 0.0,
+        on_progress: Progress | None = None,
     ) -> Iterator[Tensor]:
         """Compute the log-probability of every sentence given every image; the sentences are encoded once.
 
@@ -223,6 +229,8 @@ class PairScorer(Protocol):
             sentences: S sentences; images in this batch are ignored.
             budget: bytes of working memory, in addition to `bytes_per_token` a token.
             dtype: data type of the large matrix products, float32 or bfloat16.
+            tail: largest share of a softmax that may be estimated, see `limner.layers.softmax_heads`; 0 for none.
+            on_progress: called with the part of a batch of images that is done and its total.
 
         Yields:
             Natural logarithms (S, I) for each batch of I images.

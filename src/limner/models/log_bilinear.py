@@ -20,6 +20,7 @@ from limner.layers.dropout import dropout
 from limner.layers.image_encoder import ImageEncoder, ImageEncoderSettings
 from limner.models.capabilities import AffineTerms
 from limner.models.protocols import ConditionalLMSettings, ModelInputs, Output, repeat_memory
+from limner.progress import Progress
 from limner.text.vocab import SPECIAL_TOKENS
 
 Variant = Literal["LBL", "MLBL-B", "MLBL-F"]
@@ -274,7 +275,13 @@ class LBL(nn.Module):
         return 256 + (self.words.shape[1] + self.word_dim) * self.words.element_size()
 
     def pair_log_probs(
-        self, images: Iterable[ImageFeatures], sentences: Batch, budget: int, dtype: torch.dtype
+        self,
+        images: Iterable[ImageFeatures],
+        sentences: Batch,
+        budget: int,
+        dtype: torch.dtype,
+        tail: float = 0.0,
+        on_progress: Progress | None = None,
     ) -> Iterator[Tensor]:
         """Compute the log-probability of every sentence given every image, (S, I); see `PairScorer`.
 
@@ -292,7 +299,7 @@ class LBL(nn.Module):
             memory = self._image_terms(image)
             assert memory.gates is not None, "MLBL-F has gates"
             image_terms = torch.cat([self.word_factors(memory.bias), memory.gates], 1)  # (I, 2f)
-            yield softmax_log_probs(language, image_terms, weight, self.bias, tree, budget, gated)
+            yield softmax_log_probs(language, image_terms, weight, self.bias, tree, budget, gated, tail, on_progress)
 
 
 def gated(language: Tensor, image: Tensor) -> Tensor:

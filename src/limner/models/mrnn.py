@@ -20,6 +20,7 @@ from limner.layers.cells import CellSettings, CellState, build_cell
 from limner.layers.dropout import dropout
 from limner.layers.image_encoder import ImageEncoder, ImageEncoderSettings
 from limner.models.protocols import ConditionalLMSettings, ModelInputs, Output, repeat_memory
+from limner.progress import Progress
 
 Variant = Literal[
     "m-RNN",
@@ -161,7 +162,7 @@ class MRNN(nn.Module):
 
     @property
     def exact_pairs(self) -> bool:
-        """Whether all pairs are scored in float32 even where bfloat16 is allowed: no."""
+        """Whether all pairs are scored in float32 by whole softmaxes even where bfloat16 is allowed: no."""
         return False
 
     @property
@@ -307,7 +308,13 @@ class MRNN(nn.Module):
         return 256 + self.settings.multimodal_dim * self.softmax.weight.element_size()
 
     def pair_log_probs(
-        self, images: Iterable[ImageFeatures], sentences: Batch, budget: int, dtype: torch.dtype
+        self,
+        images: Iterable[ImageFeatures],
+        sentences: Batch,
+        budget: int,
+        dtype: torch.dtype,
+        tail: float = 0.0,
+        on_progress: Progress | None = None,
     ) -> Iterator[Tensor]:
         """Compute the log-probability of every sentence given every image, (S, I); see `PairScorer`.
 
@@ -320,7 +327,9 @@ class MRNN(nn.Module):
         weight = (self.softmax.weight * SCALE).to(dtype)
         for image in images:
             image_term = self._image_terms(image).multimodal * SLOPE
-            yield softmax_log_probs(language, image_term, weight, self.softmax.bias, tree, budget)
+            yield softmax_log_probs(
+                language, image_term, weight, self.softmax.bias, tree, budget, tail=tail, on_progress=on_progress
+            )
 
     def _prefix_terms(self, tokens: Tensor, tree: PrefixTree, budget: int) -> Tensor:
         """Compute V_w w(t) + V_r r(t) of eq. 3 after each prefix of a tree.

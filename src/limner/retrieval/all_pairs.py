@@ -19,6 +19,7 @@ from limner.data.examples import Batch, Example, ImageFeatures, Item, collate, c
 from limner.decoding.scoring import sentence_log_probs
 from limner.device import native_bf16
 from limner.layers.precision import require_numbers
+from limner.layers.softmax_heads import TAIL
 from limner.models.capabilities import JointSpaceModel, PairScorer
 from limner.models.protocols import Model, device_of
 from limner.process import require_memory
@@ -50,6 +51,7 @@ def score_tiles(
     *,
     budget: int = MEMORY_BUDGET,
     bf16: bool = False,
+    tail: float = 0.0,
     on_progress: Progress | None = None,
 ) -> Iterator[Tile]:
     """Compute the exact log-probability of every sentence given every image, tile by tile.
@@ -65,6 +67,7 @@ def score_tiles(
         features: features of the images; None for models that use none.
         budget: working memory in bytes, without the features of `IMAGES_READ_PER_BATCH` images.
         bf16: whether matrix products may be computed in bfloat16.
+        tail: largest share of a softmax that a `PairScorer` may estimate.
         on_progress: called with the number of pairs done and their total.
 
     Raises:
@@ -74,12 +77,18 @@ def score_tiles(
     training, device = model.training, device_of(model)
     scorer = model if isinstance(model, PairScorer) and model.separable else None
     half, dtype = budget // 2, torch.bfloat16 if bf16 else torch.float32
-    pairs = 0
+    pairs, total = 0, len(targets) * len(items)
 
     def images() -> Iterator[ImageFeatures]:
         for begin in range(0, len(items), IMAGES_READ_PER_BATCH):
             batch = items[begin : begin + IMAGES_READ_PER_BATCH]
             yield collate_features(features.take(batch) if features is not None else [None] * len(batch)).to(device)
+
+    def on_part(done: int, parts: int) -> None:
+        """Report a part of the tile of `width` images that follow the first `begin`."""
+        if on_progress is not None:
+            width = min(IMAGES_READ_PER_BATCH, len(items) - begin)
+            on_progress(pairs + len(rows) * width * done // parts, total)
 
     model.eval()
     try:
@@ -89,16 +98,16 @@ def score_tiles(
             if isinstance(model, JointSpaceModel):
                 tiles = (model.pair_scores(image, sentences) for image in images())
             elif scorer is not None:
-                tiles = scorer.pair_log_probs(images(), sentences, half, dtype)
+                tiles = scorer.pair_log_probs(images(), sentences, half, dtype, tail, on_part)
             else:
-                tiles = (tree_log_probs(model, image, sentences, half, bf16) for image in images())
+                tiles = (tree_log_probs(model, image, sentences, half, bf16, on_part) for image in images())
             begin = 0
             for tile in tiles:
                 require_numbers(tile, "log-probabilities")
                 yield Tile(rows, slice(begin, begin + tile.shape[1]), tile.cpu())
                 begin, pairs = begin + tile.shape[1], pairs + tile.numel()
                 if on_progress is not None:
-                    on_progress(pairs, len(targets) * len(items))
+                    on_progress(pairs, total)
     finally:
         model.train(training)
 
@@ -131,6 +140,7 @@ def pair_log_probs(
     *,
     budget: int = MEMORY_BUDGET,
     bf16: bool = False,
+    tail: float = 0.0,
     on_progress: Progress | None = None,
 ) -> Tensor:
     """Compute the exact log-probability of every sentence given every image; arguments are those of `score_tiles`.
@@ -139,7 +149,9 @@ def pair_log_probs(
         Natural logarithms, (S, I), on the CPU; in a temporary file if they exceed the budget.
     """
     matrix = allocate_matrix((len(targets), len(items)), budget)
-    for tile in score_tiles(model, targets, items, features, budget=budget, bf16=bf16, on_progress=on_progress):
+    for tile in score_tiles(
+        model, targets, items, features, budget=budget, bf16=bf16, tail=tail, on_progress=on_progress
+    ):
         matrix[tile.rows, tile.columns] = tile.log_probs.numpy()
     return torch.from_numpy(matrix)
 
@@ -151,9 +163,28 @@ def uses_bf16(model: TrainedModel) -> bool:
     return native_bf16(device_of(model.model)) and model.recipe.training.precision != "fp32"
 
 
-def pair_precision(model: TrainedModel) -> str:
-    """The arithmetic of all pairs, for signatures."""
-    return "bf16" if uses_bf16(model) else "fp32"
+class PairArithmetic(NamedTuple):
+    """Arithmetic of all pairs."""
+
+    bf16: bool = False
+    """Whether matrix products are computed in bfloat16."""
+    tail: float = 0.0
+    """Largest share of a softmax that is estimated."""
+
+    @property
+    def signature(self) -> str:
+        """The arithmetic, for the signatures of scores."""
+        return ("bf16" if self.bf16 else "fp32") + (f"|tail:{self.tail:g}" if self.tail else "")
+
+
+def pair_arithmetic(model: TrainedModel, *, exact: bool = False) -> PairArithmetic:
+    """Return the arithmetic of all pairs: float32 and whole softmaxes if `exact`, or if the recipe demands float32."""
+    if exact:
+        return PairArithmetic()
+    scorer = model.model if isinstance(model.model, PairScorer) else None
+    large = scorer is not None and scorer.separable and not scorer.exact_pairs
+    estimates = large and device_of(model.model).type == "cpu" and model.recipe.training.precision != "fp32"
+    return PairArithmetic(uses_bf16(model), TAIL if estimates else 0.0)
 
 
 def allocate_matrix(shape: tuple[int, int], budget: int) -> NDArray[np.float32]:

@@ -16,8 +16,9 @@ from limner.errors import CollectionError
 from limner.features.store import FeatureStore
 from limner.models.capabilities import JointSpaceModel
 from limner.models.protocols import Model
+from limner.process import all_threads
 from limner.progress import Progress
-from limner.retrieval.all_pairs import MEMORY_BUDGET, allocate_matrix, score_tiles, uses_bf16
+from limner.retrieval.all_pairs import MEMORY_BUDGET, allocate_matrix, pair_arithmetic, score_tiles
 from limner.runs.trained_model import TrainedModel
 
 MARGINAL_IMAGES = 1000
@@ -108,6 +109,7 @@ def normalised_log_probs(
     *,
     mean: StoredFeatures | None = None,
     budget: int = MEMORY_BUDGET,
+    exact: bool = False,
     on_progress: Progress | None = None,
 ) -> NormalisedScores:
     """Compute log P(w|I) - log P(w) of every sentence w and every image I.
@@ -124,6 +126,7 @@ def normalised_log_probs(
         others: items of the images of the marginal P(w); if empty, `items`.
         mean: features of one more image, whose log P(w|mean) is computed too.
         budget: working memory in bytes; a larger matrix is stored in a temporary file.
+        exact: whether all is computed in float32 by whole softmaxes, see `pair_arithmetic`.
         on_progress: called with the number of pairs done and their total.
 
     Raises:
@@ -138,14 +141,16 @@ def normalised_log_probs(
     scored = [*items, *others, *([MEAN_IMAGE] if mean is not None else [])]
     source = WithMeanFeatures(features, mean) if mean is not None else features
     of_mean = torch.empty(len(targets)) if mean is not None else None
-    for rows, columns, log_probs in score_tiles(
-        model.model, targets, scored, source, budget=budget, bf16=uses_bf16(model), on_progress=on_progress
-    ):
-        if of_mean is not None and columns.stop == len(scored):
-            of_mean[rows], log_probs = log_probs[:, -1].float(), log_probs[:, :-1]
-        own = log_probs[:, : max(0, len(items) - columns.start)]
-        matrix[rows, columns.start : columns.start + own.shape[1]] = own.numpy()
-        marginal.add(rows, log_probs[:, own.shape[1] :] if others else own)
+    bf16, tail = pair_arithmetic(model, exact=exact)
+    with all_threads():
+        for rows, columns, log_probs in score_tiles(
+            model.model, targets, scored, source, budget=budget, bf16=bf16, tail=tail, on_progress=on_progress
+        ):
+            if of_mean is not None and columns.stop == len(scored):
+                of_mean[rows], log_probs = log_probs[:, -1].float(), log_probs[:, :-1]
+            own = log_probs[:, : max(0, len(items) - columns.start)]
+            matrix[rows, columns.start : columns.start + own.shape[1]] = own.numpy()
+            marginal.add(rows, log_probs[:, own.shape[1] :] if others else own)
     if isinstance(model.model, JointSpaceModel):
         return NormalisedScores(torch.from_numpy(matrix), torch.zeros(len(targets)), of_mean)
     matrix -= marginal.log_probs().numpy()[:, None]

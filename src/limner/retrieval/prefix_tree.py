@@ -13,6 +13,7 @@ from limner.data.examples import Batch, Example, ImageFeatures, collate
 from limner.decoding.torch_models import select
 from limner.layers.precision import precise
 from limner.models.protocols import Memory, Model
+from limner.progress import Progress
 from limner.text.vocab import SPECIAL_TOKENS
 
 BYTES_PER_LOGIT = 12
@@ -47,7 +48,14 @@ def prefix_tree(sentences: Sequence[Sequence[int]], device: torch.device | None 
     return levels
 
 
-def tree_log_probs(model: Model, image: ImageFeatures, sentences: Batch, budget: int, bf16: bool = False) -> Tensor:
+def tree_log_probs(
+    model: Model,
+    image: ImageFeatures,
+    sentences: Batch,
+    budget: int,
+    bf16: bool = False,
+    on_progress: Progress | None = None,
+) -> Tensor:
     """Compute what `tiled_log_probs` computes, by `step`: images are encoded once, common prefixes are read once.
 
     Args:
@@ -56,6 +64,7 @@ def tree_log_probs(model: Model, image: ImageFeatures, sentences: Batch, budget:
         sentences: S sentences, best in lexicographic order; their own images are ignored.
         budget: bytes of the logits of a step, their softmax and a copy.
         bf16: whether matrix products may be computed in bfloat16.
+        on_progress: called with the number of images done and their total.
 
     Returns:
         Natural logarithms, (S, I).
@@ -74,6 +83,8 @@ def tree_log_probs(model: Model, image: ImageFeatures, sentences: Batch, budget:
             memory = model.encode(tile)
             parts = [_read(model, memory, tree, len(columns)) for tree in trees]
         scores[:, columns] = torch.cat(parts).float()
+        if on_progress is not None:
+            on_progress(left + len(columns), count)
     return scores
 
 

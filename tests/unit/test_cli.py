@@ -639,6 +639,33 @@ def test_scores_fit_80_columns_and_each_signature_is_one_line(monkeypatch, capsy
     assert (bleu, recall) == ("bleu1: nrefs:5|" + "x" * 90, "r1, r5: a")
 
 
+@pytest.mark.parametrize(
+    ("translates", "shown"), [(False, ["bleu4", "image_to_text_r1", "perplexity"]), (True, ["ter", "chrf"])]
+)
+def test_the_main_scores_are_those_of_the_task(translates, shown):
+    scores = [Score(name, 1.0, "") for name in ("bleu1", "bleu4", "ter", "image_to_text_r1", "chrf", "perplexity")]
+    assert {score.name for score in terminal.main_scores(scores, translates=translates)} == set(shown)
+    labels = [Score("accuracy", 90.0, ""), Score("f1", 80.0, "")]
+    assert terminal.main_scores(labels, translates=translates) == labels
+
+
+def test_warnings_of_libraries_are_shown_with_verbose_only():
+    """A library that warns, whatever filters it sets itself, prints nothing; --verbose prints one line."""
+    program = (
+        "import warnings; from limner.cli.app import app, main\n"
+        "@app.command('warn')\n"
+        "def warn() -> None:\n"
+        "    warnings.simplefilter('always', FutureWarning); warnings.warn('old\\ninterface', FutureWarning)\n"
+        "main()"
+    )
+    for option, lines in (([], 0), (["--verbose"], 1)):
+        command = [sys.executable, "-c", program, *option, "warn"]
+        done = subprocess.run(command, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        assert len(done.stderr.splitlines()) == lines, done.stderr
+        assert ("old interface" in done.stderr) is bool(lines)
+
+
 def test_progress_of_a_training_without_a_terminal_has_rounded_figures(capsys, monkeypatch):
     seconds = itertools.count(step=11)
     monkeypatch.setattr(terminal, "time", SimpleNamespace(monotonic=lambda: next(seconds)))

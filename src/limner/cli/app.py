@@ -64,7 +64,7 @@ INTERRUPTED = 130
 """Exit status after Ctrl-C."""
 WRONG_USAGE = 2
 """Exit status after an error in the command line, such as an unknown option."""
-REPEATING_COMMANDS = ("demo", "describe", "features", "index", "reproduce", "train", "translate")
+REPEATING_COMMANDS = ("demo", "describe", "evaluate", "features", "index", "reproduce", "train", "translate")
 """Commands whose steps allocate the same tensors again and again, and therefore keep freed memory."""
 
 READING_COMMANDS = ("classify", "correlate", "doctor", "recipes", "score", "search", "serve", "show")
@@ -77,7 +77,10 @@ def main() -> None:
     separate_standard_error()
     set_wait_policy()
     allow_thread_choice()
-    warnings.filterwarnings("ignore")
+    warnings.simplefilter("default")
+    warnings.simplefilter("ignore", ResourceWarning)
+    warnings.formatwarning = _one_line
+    logging.captureWarnings(True)  # those of libraries are lines of the log, which --verbose shows
     os.environ.setdefault("LANCE_LOG", "error")
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")  # the search for some reads all installed packages
@@ -181,6 +184,13 @@ class _LineHandler(logging.Handler):
         err.print(f"{record.levelname:8} {self.format(record)}", highlight=False, soft_wrap=True)
 
 
+def _one_line(
+    message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None
+) -> str:
+    """Format a warning of Python as one line."""
+    return " ".join(f"{filename}:{lineno}: {category.__name__}: {message}".split())
+
+
 def _set_up_logging(level: int) -> None:
     handler: logging.Handler = _LineHandler()
     if err.is_terminal:
@@ -191,6 +201,7 @@ def _set_up_logging(level: int) -> None:
     handler.setFormatter(LineFormatter("%(message)s"))
     logging.basicConfig(level=logging.WARNING, handlers=[handler])
     logging.getLogger("limner").setLevel(level)
+    logging.getLogger("py.warnings").setLevel(logging.WARNING if level < logging.WARNING else logging.ERROR)
 
 
 def command_line() -> str:

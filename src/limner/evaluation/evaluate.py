@@ -238,7 +238,9 @@ def _sentence_scores(task: _Task, decoded: _Decoded) -> list[Score]:
     """Compute the scores of the hypotheses, of sampled sentences, and the perplexity of the references."""
     first, measures, (inputs, best, texts) = task.first, task.measures, decoded
     metrics = sentence_metrics(task.options) or default_metrics(first.recipe.data.lang)
+    task.on_progress("metrics", 0, len(metrics))
     statistics = hypothesis_statistics(first.tokenizer, best, inputs, metrics, texts)
+    task.on_progress("metrics", len(metrics), len(metrics))
     scores = [metric.score for metric in statistics]
     tokens = [first.tokenizer.decode(hypothesis.tokens, copied=hypothesis.copied) for hypothesis in best]
     if task.has_labels:

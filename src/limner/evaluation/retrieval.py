@@ -50,7 +50,7 @@ SHOWN_QUERIES = 12
 """Number of queries of each direction in the report."""
 SHOWN_RESULTS = 5
 """Number of results of each of these queries."""
-MEASURED_SENTENCES, MEASURED_IMAGES = 64, 1024
+MEASURED_SENTENCES, MEASURED_IMAGES = 128, 1024
 """Size of the block from which the time of retrieval is estimated."""
 MANY_PAIRS = 1_000_000
 """Number of pairs from which it is estimated."""

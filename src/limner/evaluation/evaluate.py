@@ -122,15 +122,9 @@ def evaluate(
     require_regions(models[0], options)
     task = _open(models, collection, options, generate, on_progress or (lambda part, done, total: None))
     retrieval_features = task.features if options.retrieval and _supports_retrieval(task) else None
-    if retrieval_features is not None:
-        require_shortlist(task.measures.shortlist, task.examples.items)
-        require_budget(options.budget)
-    task = _with_image_control(task)
     others = [] if retrieval_features is None else _images_of_marginal(task, retrieval_features)
-    if on_message and retrieval_features is not None:
-        cost = retrieval_cost(task.first, task.examples, others, options.exact)
-        if cost is not None:
-            on_message(str(cost))
+    task = _with_image_control(task)
+    _announce(task, retrieval_features, others, on_message)
     decoded = _decode(task)
     scores = [] if decoded is None else _sentence_scores(task, decoded)
     gates = None if decoded is None else _gates(task, decoded)
@@ -278,8 +272,21 @@ def _gates(task: _Task, decoded: _Decoded) -> GateStatistics | None:
     return measure_gates(task.first, decoded.inputs, decoded.best, task.examples.features, on_progress=on_progress)
 
 
+def _announce(
+    task: _Task, features: FeatureStore | None, others: Sequence[Item], on_message: Callable[[str], None] | None
+) -> None:
+    """Say what retrieval will cost, if it is evaluated and there are many pairs."""
+    if features is None or on_message is None:
+        return
+    cost = retrieval_cost(task.first, task.examples, others, task.options.exact)
+    if cost is not None:
+        on_message(str(cost))
+
+
 def _images_of_marginal(task: _Task, features: FeatureStore) -> list[Item]:
-    """Draw the training images by which retrieval is normalised."""
+    """Check the settings of retrieval, and draw the training images by which it is normalised."""
+    require_shortlist(task.measures.shortlist, task.examples.items)
+    require_budget(task.options.budget)
     return sample_items(task.collection, task.first.recipe.data.train, features, task.options.marginal_images)
 
 

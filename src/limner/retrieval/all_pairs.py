@@ -74,33 +74,26 @@ def score_tiles(
         RunError: a log-probability is NaN.
     """
     require_budget(budget)
-    training, device = model.training, device_of(model)
+    training = model.training
     scorer = model if isinstance(model, PairScorer) and model.separable else None
-    half, dtype = budget // 2, torch.bfloat16 if bf16 else torch.float32
-    pairs, total = 0, len(targets) * len(items)
+    half, dtype, pairs, total = budget // 2, torch.bfloat16 if bf16 else torch.float32, 0, len(targets) * len(items)
 
-    def images() -> Iterator[ImageFeatures]:
-        for begin in range(0, len(items), IMAGES_READ_PER_BATCH):
-            batch = items[begin : begin + IMAGES_READ_PER_BATCH]
-            yield collate_features(features.take(batch) if features is not None else [None] * len(batch)).to(device)
-
-    def on_part(done: int, parts: int) -> None:
-        """Report a part of the tile of `width` images that follow the first `begin`."""
+    def on_part(done: int, parts: int) -> None:  # of the tile of images from `begin` on
         if on_progress is not None:
-            width = min(IMAGES_READ_PER_BATCH, len(items) - begin)
-            on_progress(pairs + len(rows) * width * done // parts, total)
+            on_progress(pairs + len(rows) * min(IMAGES_READ_PER_BATCH, len(items) - begin) * done // parts, total)
 
     model.eval()
     try:
         for rows in _blocks(targets, half // (scorer.bytes_per_token if scorer else COLLATED_TOKEN_BYTES)):
-            sentences = collate([Example("", targets[row]) for row in rows]).to(device)
+            sentences = collate([Example("", targets[row]) for row in rows]).to(device_of(model))
             tiles: Iterator[Tensor]
+            images = _read_images(items, features, device_of(model))
             if isinstance(model, JointSpaceModel):
-                tiles = (model.pair_scores(image, sentences) for image in images())
+                tiles = (model.pair_scores(image, sentences) for image in images)
             elif scorer is not None:
-                tiles = scorer.pair_log_probs(images(), sentences, half, dtype, tail, on_part)
+                tiles = scorer.pair_log_probs(images, sentences, half, dtype, tail, on_part)
             else:
-                tiles = (tree_log_probs(model, image, sentences, half, bf16, on_part) for image in images())
+                tiles = (tree_log_probs(model, image, sentences, half, bf16, on_part) for image in images)
             begin = 0
             for tile in tiles:
                 require_numbers(tile, "log-probabilities")
@@ -110,6 +103,15 @@ def score_tiles(
                     on_progress(pairs, total)
     finally:
         model.train(training)
+
+
+def _read_images(
+    items: Sequence[Item], features: FeatureSource | None, device: torch.device
+) -> Iterator[ImageFeatures]:
+    """Read the features of the images, batch by batch."""
+    for begin in range(0, len(items), IMAGES_READ_PER_BATCH):
+        batch = items[begin : begin + IMAGES_READ_PER_BATCH]
+        yield collate_features(features.take(batch) if features is not None else [None] * len(batch)).to(device)
 
 
 def require_budget(budget: int) -> None:

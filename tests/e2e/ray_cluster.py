@@ -1,6 +1,7 @@
 """A Ray cluster of several nodes on this machine, and a collection to compute on it."""
 
 import os
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -12,8 +13,8 @@ from limner.data.examples import Item
 WORKERS = 2
 DAMAGED = 13
 STORE_BYTES = 80 << 20
-# A node that does not answer is lost after seconds, not after half a minute.
-HEALTH = {"health_check_period_ms": 500, "health_check_timeout_ms": 2000, "health_check_failure_threshold": 3}
+# A killed node refuses connections and is lost after seconds; one that answers late, on a busy machine, is not.
+HEALTH = {"health_check_period_ms": 500, "health_check_failure_threshold": 3}
 
 
 def again(start, attempts=4):
@@ -31,7 +32,7 @@ class LocalCluster:
     """A head without processor cores, and worker nodes with one core each that can be killed."""
 
     def __init__(self) -> None:
-        os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+        os.environ.update(RAY_USAGE_STATS_ENABLED="0", OMP_NUM_THREADS="1")  # of the nodes and their actors
         from ray.cluster_utils import Cluster
 
         head = {"num_cpus": 0, "include_dashboard": False, "object_store_memory": STORE_BYTES, "_system_config": HEALTH}
@@ -51,6 +52,22 @@ class LocalCluster:
         while len(self.nodes) < WORKERS:
             self.nodes.append(self.add_node())
         self.cluster.wait_for_nodes()
+
+
+class ByValue:
+    """An object of a class that only the test knows: it is sent with the code of its class."""
+
+    def __init__(self, value) -> None:
+        self.value = value
+
+    def __getattr__(self, name):
+        return getattr(self.value, name)
+
+    def __reduce__(self):
+        from ray import cloudpickle
+
+        cloudpickle.register_pickle_by_value(sys.modules[type(self.value).__module__])
+        return cloudpickle.loads, (cloudpickle.dumps(self.value),)
 
 
 def photographs(folder: Path, count: int) -> Collection:

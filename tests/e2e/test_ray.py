@@ -2,14 +2,17 @@
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import pytest
-from ray_cluster import DAMAGED, LocalCluster, photographs
+import torch
+from ray_cluster import DAMAGED, ByValue, LocalCluster, photographs
 
 from limner import cli
 from limner.data.collection import Collection
@@ -45,6 +48,20 @@ def collection(tmp_path):
     return photographs(tmp_path / "collection", COUNT)
 
 
+def children(pid: int) -> list[int]:
+    tasks = Path(f"/proc/{pid}/task").glob("*/children")
+    return [int(child) for task in tasks for child in task.read_text().split()]
+
+
+def wait_for(condition, seconds=60):
+    """Return what the condition returns when it is true."""
+    end = time.monotonic() + seconds
+    while not (result := condition()):
+        assert time.monotonic() < end, "the condition is not met in time"
+        time.sleep(0.05)
+    return result
+
+
 def assert_equal(one: FeatureTable, two: FeatureTable) -> None:
     assert one.ids() == two.ids()
     np.testing.assert_array_equal(one.take(one.ids()).view(np.uint16), two.take(one.ids()).view(np.uint16))
@@ -63,19 +80,44 @@ def test_ten_points_of_killing_a_node(cluster, collection, after):
     assert_a_kill_loses_nothing(cluster, collection, whole, after=after)
 
 
+class Gated(NamedTuple):
+    """A backbone whose actors do not finish a unit after the first ones before a file is there."""
+
+    gate: Path
+    units: int
+    command: int
+    name = PIXELS.name
+    options = PIXELS.options
+
+    def load(self, *arguments, **options):
+        if os.getpid() != self.command:
+            from limner.distributed.journal import Journal
+
+            write = Journal.write
+
+            def write_behind_gate(journal, unit, result):
+                while unit >= self.units and not self.gate.exists():
+                    time.sleep(0.05)
+                write(journal, unit, result)
+
+            Journal.write = write_behind_gate
+        return PIXELS.load(*arguments, **options)
+
+
 def assert_a_kill_loses_nothing(cluster, collection, whole, after):
-    killed = []
+    gate = collection.path.parent / "gate"
+    backbone = ByValue(Gated(gate, after, os.getpid()))
 
     def kill(done, total):
-        if done >= after * UNIT_ROWS and not killed:
-            killed.append(len(list(collection.path.glob(".features-ray.units/[0-9]*.json"))))
+        if done >= after * UNIT_ROWS and not gate.exists():
             cluster.kill_node()
+            gate.touch()
 
     try:
-        found = extract_distributed(collection, PIXELS, cluster.address, OPTIONS, on_progress=kill)
+        found = extract_distributed(collection, backbone, cluster.address, OPTIONS, on_progress=kill)
     finally:
         cluster.replace_nodes()
-    assert killed[0] < COUNT // UNIT_ROWS  # units were not finished
+    assert gate.exists()
     assert_equal(whole.tables[0], found.tables[0])
     assert found.skipped == whole.skipped
     assert found.added == whole.added == COUNT - 1
@@ -103,9 +145,42 @@ def test_a_unit_that_ends_every_actor_ends_the_command(cluster, tmp_path, monkey
     monkeypatch.setattr("limner.distributed.cluster.RETRIES", 2)
     finished = []
     with connected(cluster.address) as found, pytest.raises(ResourceError, match=r"an actor ended .*finished units"):
-        finished.extend(run_units(found, Fatal(tmp_path / "attempts"), 3))
+        finished.extend(run_units(found, ByValue(Fatal(tmp_path / "attempts")), 3))
     assert 1 not in finished
     assert len((tmp_path / "attempts").read_text()) <= 3
+
+
+def test_the_loss_of_the_node_of_this_machine_is_one_line_of_error():
+    """Ray ends the process that is connected to the node."""
+
+    class Fatal:
+        device = "cpu"
+
+        def open(self):
+            def compute(unit):
+                if unit == 1:
+                    os.kill(os.getppid(), signal.SIGKILL)  # the node, whose actors are its children
+                    time.sleep(60)
+
+            return compute
+
+    finished = []
+    lost = r"^--ray local: the connection to the cluster is lost, .*finished units are kept: .* the same command again$"
+    with pytest.raises(ResourceError, match=lost), connected("local") as found:
+        finished.extend(run_units(found, ByValue(Fatal()), 3))
+    assert 1 not in finished
+
+
+def test_ctrl_c_ends_the_command_and_its_cluster(collection):
+    command = [sys.executable, "-m", "limner", "features", str(collection.path), "--backbone", "pixels:8"]
+    with subprocess.Popen([*command, "--ray", "local"], stderr=subprocess.PIPE, text=True) as process:
+        driver = wait_for(lambda: children(process.pid))
+        wait_for(lambda: any("raylet" in Path(f"/proc/{pid}/cmdline").read_text() for pid in children(driver[0])))
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130, errors
+    assert "interrupted" in errors and "Traceback" not in errors
+    assert not Path(f"/proc/{driver[0]}").exists()
 
 
 def test_a_damaged_image_is_named_as_without_ray(cluster, collection, monkeypatch):
@@ -156,16 +231,25 @@ def test_an_extraction_whose_driver_is_killed_is_continued(cluster, collection):
 
 @pytest.mark.parametrize("kind", ["captioner", "translator"])
 def test_sentences_decoded_on_a_cluster_are_those_of_one_process(cluster, runs, tmp_path, kind):
+    """Bit for bit at the same number of threads; otherwise the same tokens, and scores within 1e-5."""
     model = load_trained_model(getattr(runs, kind))
     scenes = Collection.open(runs.captioner.parent / "scenes")
     features = open_features(model, scenes)
     examples = Examples.of_split(scenes, "train", model.target, features, source=model.source)
     inputs = examples.generation_inputs()[:14]
     settings = model.recipe.decoding
-    expected = generate([model], inputs, features, settings, batch_size=4)
     with generator_on(cluster.address, [getattr(runs, kind)], scenes.path, tmp_path / "units", "cpu") as on_cluster:
-        assert on_cluster([model], inputs, features, settings, batch_size=4) == expected
+        of_cluster = on_cluster([model], inputs, features, settings, batch_size=4)
     assert not (tmp_path / "units").exists()
+    for threads in (1, 2):  # an actor has one
+        torch.set_num_threads(threads)
+        expected = generate([model], inputs, features, settings, batch_size=4)
+        if threads == 1:
+            assert of_cluster == expected
+        for found, hypotheses in zip(of_cluster, expected, strict=True):
+            scores = {hypothesis.tokens: hypothesis.score for hypothesis in hypotheses}  # ties may change places
+            assert {hypothesis.tokens: hypothesis.score for hypothesis in found} == pytest.approx(scores, abs=1e-5)
+            assert found[0].score == pytest.approx(hypotheses[0].score, abs=1e-5)
 
 
 def test_captions_of_a_cluster_are_those_of_one_process(cluster, runs, tmp_path, monkeypatch, capsys):

@@ -1,6 +1,7 @@
 """Parts of the work on a cluster that need none: the journal, fragments and their commit, addresses."""
 
 import importlib.util
+import pickle
 import re
 import sys
 from pathlib import Path
@@ -11,9 +12,9 @@ import numpy as np
 import pytest
 
 from limner import cli
-from limner.distributed import cluster
 from limner.distributed.captions import CaptionJob, describe_distributed
-from limner.distributed.cluster import _Actor, _error, connected, require_folder
+from limner.distributed.cluster import _error, connected, require_folder
+from limner.distributed.driver import _Actor
 from limner.distributed.journal import Journal, locked_journal
 from limner.errors import MediaError, MissingExtraError, ResourceError, SettingsError
 from limner.features.fragments import FragmentWriter, commit_fragments, data_files, remove_uncommitted
@@ -32,21 +33,10 @@ def test_a_collection_in_an_object_store_is_refused(collection):
 
 def test_an_actor_without_memory_is_one_line_of_error_and_goes_on(monkeypatch):
     monkeypatch.setattr("limner.process.keep_freed_memory", lambda: None)
-    done = []
-
-    class Job:
-        def open(self):
-            def compute(unit):
-                if unit == 1:
-                    raise MemoryError
-                done.append(unit)
-
-            return compute
-
-    actor = cluster._Actor(Job())
+    actor = _Actor(pickle.dumps(Failing(MemoryError(), unit=1)))
     outcomes = [actor({"unit": [unit]}) for unit in range(3)]
-    assert done == [0, 2]
-    error = cluster._error(outcomes[1]["kind"][0], outcomes[1]["error"][0])
+    assert [outcome["error"][0] == "" for outcome in outcomes] == [True, False, True]
+    error = _error(outcomes[1]["kind"][0], outcomes[1]["error"][0])
     assert isinstance(error, ResourceError)
     assert re.fullmatch(r"--ray: the memory of .* is not enough .*finished units are kept: .*again", str(error))
 
@@ -145,14 +135,15 @@ def test_a_cluster_is_refused_where_it_has_no_effect(monkeypatch, capsys, tmp_pa
 
 
 class Failing(NamedTuple):
-    """A job whose units raise an error."""
+    """A job with a unit that raises an error."""
 
     error: Exception
-    device: str = "cpu"
+    unit: int
 
     def open(self):
         def compute(unit):
-            raise self.error
+            if unit == self.unit:
+                raise self.error
 
         return compute
 
@@ -165,7 +156,7 @@ class Failing(NamedTuple):
     ],
 )
 def test_an_error_of_a_unit_is_raised_as_it_was(error, message):
-    outcome = _Actor(Failing(error))({"unit": [3]})
+    outcome = _Actor(pickle.dumps(Failing(error, unit=3)))({"unit": [3]})
     assert outcome["unit"] == [3]
     raised = _error(outcome["kind"][0], outcome["error"][0])
     assert isinstance(raised, type(error))
@@ -173,7 +164,7 @@ def test_an_error_of_a_unit_is_raised_as_it_was(error, message):
 
 
 def test_an_error_of_the_program_names_its_place():
-    outcome = _Actor(Failing(KeyError("pooled")))({"unit": [3]})
+    outcome = _Actor(pickle.dumps(Failing(KeyError("pooled"), unit=3)))({"unit": [3]})
     raised = _error(outcome["kind"][0], outcome["error"][0])
     assert type(raised) is RuntimeError
     assert "unit 3" in str(raised) and Path(__file__).name in str(raised) and "KeyError: 'pooled'" in str(raised)

@@ -1,21 +1,24 @@
-"""Units of work on the actors of a Ray cluster. Ray is imported only here, and only when a cluster is used.
+"""Units of work on the actors of a Ray cluster. A process of its own is connected to it: `limner.distributed.driver`.
 
-Ray Data schedules the units, starts them again when a machine is lost, and returns their outcomes in order. Results do
-not pass through Ray: a unit stores its own in the journal, where a later attempt of the same unit finds it.
+Ray ends a connected process without a word when the cluster, or the node of its machine, is lost. Here it ends the
+driver, and this process reports the loss. Results do not pass through Ray: a unit stores its own in the journal, where
+a later attempt of the same unit finds it.
 """
 
 from __future__ import annotations
 
 import importlib.util
+import json
 import logging
-import math
 import os
+import pickle
 import socket
-import traceback
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 from limner import errors
 from limner.errors import LimnerError, MissingExtraError, ResourceError, SettingsError, system_reason
@@ -33,6 +36,7 @@ _ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",  # nothing is sent to others
     "RAY_BACKEND_LOG_LEVEL": "fatal",  # errors reach the user as exceptions
 }
+_DRIVER = "from limner.distributed.driver import main; main()"
 
 logger = logging.getLogger(__name__)
 
@@ -50,13 +54,22 @@ class UnitJob(Protocol):
         ...
 
 
-class Cluster(NamedTuple):
-    """A cluster that this process is connected to."""
+class Cluster:
+    """A cluster that the driver is connected to."""
 
-    cpus: int
-    """Number of processor cores."""
-    gpus: int
-    """Number of GPUs."""
+    def __init__(self, address: str, driver: subprocess.Popen[bytes]) -> None:
+        """Wait until the driver is connected.
+
+        Raises:
+            ResourceError: there is no cluster at the address.
+            SettingsError: the address has another form.
+        """
+        self._address, self._driver = address, driver
+        resources = self.receive()
+        self.cpus = int(resources["cpus"])
+        """Number of processor cores."""
+        self.gpus = int(resources["gpus"])
+        """Number of GPUs."""
 
     def actors(self, device: str) -> int:
         """Return how many actors compute at the same time: one for each core, or for each GPU.
@@ -72,6 +85,42 @@ class Cluster(NamedTuple):
             raise ResourceError(f"--ray: the cluster has no {kind}; start a machine that has one, or change --device")
         return count
 
+    def send(self, **message: Any) -> None:  # noqa: ANN401 (plain values)
+        """Send a message to the driver; an empty one ends it.
+
+        Raises:
+            ResourceError: the driver has ended.
+        """
+        assert self._driver.stdin is not None
+        try:
+            pickle.dump(message, self._driver.stdin)
+            self._driver.stdin.flush()
+        except OSError:
+            raise self._loss() from None
+
+    def receive(self) -> dict[str, Any]:
+        """Return the next message of the driver.
+
+        Raises:
+            Exception: the error that the message describes.
+            ResourceError: the driver has ended.
+        """
+        assert self._driver.stdout is not None
+        line = self._driver.stdout.readline()
+        if not line.endswith(b"\n"):
+            raise self._loss()
+        message: dict[str, Any] = json.loads(line)
+        if message.get("error"):
+            raise _error(message["kind"], message["error"])
+        return message
+
+    def _loss(self) -> ResourceError:
+        return ResourceError(
+            f"--ray {self._address}: the connection to the cluster is lost, because its head or the Ray processes of "
+            "this machine have ended; finished units are kept: check the memory of the machines (ray status), then "
+            "run the same command again"
+        )
+
 
 @contextmanager
 def connected(address: str) -> Iterator[Cluster]:
@@ -83,22 +132,21 @@ def connected(address: str) -> Iterator[Cluster]:
     Raises:
         MissingExtraError: Ray is not installed.
         ResourceError: there is no cluster at the address.
+        SettingsError: the address has another form.
     """
     require_ray()
     _require_answer(address)
-    for name, value in _ENVIRONMENT.items():
-        os.environ.setdefault(name, value)
-    import ray
-
-    own = not ray.is_initialized()
-    if own:
-        _connect(ray, address)
-    try:
-        found = ray.cluster_resources()
-        yield Cluster(math.floor(found.get("CPU", 0)), math.floor(found.get("GPU", 0)))
-    finally:
-        if own:
-            ray.shutdown()
+    with subprocess.Popen(
+        [sys.executable, "-P", "-c", _DRIVER, address],
+        stdin=subprocess.PIPE,  # the driver ends with it
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env={**_ENVIRONMENT, **os.environ},
+        start_new_session=True,  # Ctrl-C interrupts the command, which then ends the driver
+    ) as driver:
+        cluster = Cluster(address, driver)
+        yield cluster
+        cluster.send()
 
 
 def require_ray() -> None:
@@ -135,73 +183,12 @@ def run_units(cluster: Cluster, job: UnitJob, count: int) -> Iterator[int]:
         LimnerError: that of the first unit, in order, that failed; likewise the two below.
         OSError: a file cannot be read or written.
         RuntimeError: a unit failed in another way; with the traceback of the actor.
-        ResourceError: the actors of a unit end again and again, such as for lack of memory.
+        ResourceError: the actors of a unit end again and again, such as for lack of memory, or the cluster is lost.
     """
-    import ray
-    import ray.data
-    from ray.data import ActorPoolStrategy
-
-    logging.getLogger("ray.data").setLevel(logging.ERROR)
-    size = min(cluster.actors(job.device), count)
-    context = ray.data.DataContext.get_current()
-    context.enable_progress_bars = False
-    context.execution_options.preserve_order = True
-    units = ray.data.from_items([{"unit": unit} for unit in range(count)], override_num_blocks=count)
-    outcomes = units.map_batches(
-        _Actor,
-        fn_constructor_args=(job,),
-        batch_size=1,
-        compute=ActorPoolStrategy(min_size=1, max_size=size),
-        max_task_retries=RETRIES,
-        **({"num_cpus": 1} if job.device == "cpu" else {"num_gpus": 1}),
-    )
-    try:
-        for outcome in outcomes.iter_rows():
-            if outcome["error"]:
-                raise _error(outcome["kind"], outcome["error"])
-            yield int(outcome["unit"])
-    except ray.exceptions.RayError as error:
-        raise ResourceError(
-            f"--ray: an actor ended ({type(error).__name__}; a unit is tried {RETRIES + 1} times); finished units are "
-            "kept: check the memory of the machines (ray status), then run the same command again"
-        ) from error
-
-
-class _Actor:
-    """A process that has loaded a job; Ray starts several."""
-
-    def __init__(self, job: UnitJob) -> None:
-        from limner.process import keep_freed_memory
-
-        keep_freed_memory()
-        self._job = job
-        self._compute: Callable[[int], None] | None = None
-
-    def __call__(self, batch: dict[str, Any]) -> dict[str, list[Any]]:
-        """Compute one unit; an error is an outcome, as another attempt would give it again."""
-        unit = int(batch["unit"][0])
-        try:
-            if self._compute is None:
-                self._compute = self._job.open()
-            self._compute(unit)
-        except LimnerError as error:
-            return _outcome(unit, type(error).__name__, str(error))
-        except MemoryError:
-            reason = (
-                f"--ray: the memory of {socket.gethostname()} is not enough for an actor; finished units are kept: "
-            )
-            remedy = "start fewer (ray start --num-cpus), or lower --batch-size, then run the same command again"
-            return _outcome(unit, ResourceError.__name__, reason + remedy)
-        except OSError as error:
-            where = f"{error.filename}: " if error.filename else ""
-            return _outcome(unit, OSError.__name__, where + system_reason(error))
-        except Exception:  # an error of the program, which Ray would report without its place
-            return _outcome(unit, RuntimeError.__name__, f"unit {unit} failed\n{traceback.format_exc()}")
-        return _outcome(unit)
-
-
-def _outcome(unit: int, kind: str = "", message: str = "") -> dict[str, list[Any]]:
-    return {"unit": [unit], "kind": [kind], "error": [message]}
+    actors = min(cluster.actors(job.device), count)
+    cluster.send(job=pickle.dumps(job), device=job.device, count=count, actors=actors, retries=RETRIES)
+    for _ in range(count):
+        yield int(cluster.receive()["unit"])
 
 
 def _error(kind: str, message: str) -> Exception:
@@ -229,30 +216,12 @@ def _require_answer(address: str) -> None:
     try:
         socket.create_connection((host, int(port)), timeout=_ANSWER_SECONDS).close()
     except OSError as error:
-        raise _no_cluster(address, error) from None
+        raise no_cluster(address, error) from None
 
 
-def _no_cluster(address: str, error: Exception) -> ResourceError:
+def no_cluster(address: str, error: Exception) -> ResourceError:
+    """Return the error that there is no cluster at an address."""
     return ResourceError(
         f"--ray {address}: no Ray cluster answers ({system_reason(error)}); start one with 'ray start --head', or "
         f"write --ray {LOCAL}"
     )
-
-
-def _connect(ray: Any, address: str) -> None:  # noqa: ANN401 (a module)
-    """Start or join a cluster.
-
-    Raises:
-        ResourceError: there is none at the address.
-        SettingsError: the address has another form.
-    """
-    quiet = {"log_to_driver": False, "logging_level": logging.ERROR}
-    try:
-        if address == LOCAL:
-            ray.init(address=LOCAL, include_dashboard=False, **quiet)
-        else:
-            ray.init(address=address, **quiet)
-    except ValueError as error:
-        raise SettingsError(f"--ray {address}: {error}; expected local, auto or HOST:PORT") from None
-    except Exception as error:  # of many types, Exception itself among them
-        raise _no_cluster(address, error) from None

@@ -1,12 +1,15 @@
 # Everything here works on a bare clone with Python 3.11 or newer and make.
 #
 #   make demo     install Limner, then draw, train, measure and write a report
-#   make test     install with the development extras, then run the linters and the tests
+#   make test     install with the development extras, then run the linters and the fast tests
+#   make test-long   the tests of services, clusters, kills and minutes of work, each file in a process of its own
+#   make test-alone  each file alone, in random order, with one and two threads; ARGS=tests/unit for a part
 #   make lint     formatting, lint, types, layers of the package, spelling
-#   make check    the linters and the fast tests: before every commit
+#   make check    the linters and the quick tests: before every commit
 #   make hostile  damaged files, forged values, full disks: each is one line of error and harms nothing
 #   make kill     commands killed at 50 random points, whose repetition must give the same bytes
 #   make slow     the tests that take many minutes each
+#   make tools    the programs that some tests need, where they may be installed
 #   make fuzz     read mutated files for FUZZ_MINUTES (five by default); failing inputs are kept in fuzz-failures/
 #   make bench    timings as JSON lines; make bench ONLY=name for one
 #   make docs     the documentation, into site/
@@ -19,35 +22,41 @@ OUT ?= demo
 ONLY ?=
 ARGS ?=
 FUZZ_MINUTES ?= 5
-# The tests of a file run in one process, which prepares what they share, in the order of the files.
-SHARED := --dist loadfile --no-loadscope-reorder
 
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt
 
 .DELETE_ON_ERROR:
-.PHONY: demo test chromium hostile kill slow fuzz lint check bench docs pretrained clean
+.PHONY: demo test test-long test-alone tools hostile kill slow fuzz lint check bench docs pretrained clean
 
 demo: $(VENV)/.limner
 	$(BIN)/limner demo --out $(OUT)
 
-test: lint chromium
-	$(BIN)/python -m pytest -n auto $(SHARED) $(ARGS)
+test: lint tools
+	$(BIN)/python tests/tiers.py fast $(ARGS)
 
-# The tests of the page need Debian's chromium; without the right to install it they are skipped.
-chromium:
-	@command -v chromium >/dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && \
-	{ apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends chromium; } \
-	>/dev/null 2>&1; } || echo "chromium cannot be installed here: the tests of the page will be skipped"
+test-long: $(VENV)/.limner-dev tools
+	$(BIN)/python tests/tiers.py long $(ARGS)
+
+test-alone: $(VENV)/.limner-dev tools
+	$(BIN)/python tests/tiers.py alone $(ARGS)
+
+# Programs of Debian that some tests need.
+tools:
+	@command -v chromium >/dev/null && command -v exiftool >/dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get && \
+	apt-get update && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends chromium \
+	libimage-exiftool-perl; } >/dev/null 2>&1 || true
+	@command -v chromium >/dev/null || echo "chromium cannot be installed here: the tests of the page will be skipped"
+	@command -v exiftool >/dev/null || echo "exiftool cannot be installed here: the tests that read captions with it will be skipped"
 
 hostile: $(VENV)/.limner-dev
-	$(BIN)/python -m pytest -n auto $(SHARED) tests/hostile $(ARGS)
+	$(BIN)/python tests/tiers.py fast tests/hostile $(ARGS)
 
 kill: $(VENV)/.limner-dev
 	$(BIN)/python -m pytest -m kill tests/hostile $(ARGS)
 
 slow: $(VENV)/.limner-dev
-	$(BIN)/python -m pytest -m slow $(ARGS)
+	$(BIN)/python tests/tiers.py slow $(ARGS)
 
 fuzz: $(VENV)/.limner-dev
 	FUZZ_MINUTES=$(FUZZ_MINUTES) $(BIN)/python tests/fuzz/run.py $(ARGS)
@@ -60,7 +69,7 @@ lint: $(VENV)/.limner-dev
 	$(BIN)/codespell src tests docs recipes README.md CONTRIBUTING.md CHANGELOG.md
 
 check: lint
-	$(BIN)/python -m pytest -n auto $(SHARED) tests/unit tests/contract tests/parity $(ARGS)
+	$(BIN)/python tests/tiers.py check $(ARGS)
 
 bench: $(VENV)/.limner-dev
 	$(BIN)/python benchmarks/run.py $(ONLY)

@@ -9,6 +9,7 @@ import torch
 
 from limner import process
 from limner.metrics.meteor import data
+from tiers import pytest_addoption, pytest_collection_modifyitems, pytest_handlecrashitem  # noqa: F401 (hooks)
 
 OF_THE_USER = (
     *("FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE", "GITHUB_ACTIONS", "PY_COLORS"),  # output as on a terminal

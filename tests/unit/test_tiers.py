@@ -1,0 +1,70 @@
+"""The runs of the tests: each test is in one of them, and a process that dies or hangs ends its run with a report."""
+
+import os
+import time
+from itertools import product
+from pathlib import Path
+
+import pytest
+
+import tiers
+
+TESTS = Path(tiers.__file__).parent
+
+
+@pytest.mark.parametrize(("slow", "long"), [*product((False, True), repeat=2)])
+def test_every_test_is_in_one_tier(slow, long):
+    assert sum(eval(expression, {"slow": slow, "long": long}) for expression in tiers.TIERS.values()) == 1
+
+
+def test_the_files_of_the_long_tier_exist():
+    assert [name for name in tiers.LONG if not (TESTS / name).is_file()] == []
+
+
+@pytest.fixture
+def write_tests(tmp_path, monkeypatch):
+    """Function that writes files of tests where pytest has our hooks and none of the options of this run."""
+    for name in [name for name in os.environ if name.startswith("PYTEST")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("PYTHONPATH", str(TESTS))
+    monkeypatch.setattr(tiers, "ROOT", tmp_path)
+    (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = -p tiers\nmarkers =\n    long\n    slow\n")
+
+    def write(**files: str) -> None:
+        for name, body in files.items():
+            (tmp_path / f"test_{name}.py").write_text(body)
+
+    return write
+
+
+def test_a_worker_that_dies_ends_the_run_with_a_report(write_tests, monkeypatch, capfd):
+    waits = "import time, pytest\n@pytest.mark.parametrize('n', range(600))\ndef test_wait(n): time.sleep(1)\n"
+    dies = "import os\ndef test_before(): pass\ndef test_dies(): os._exit(1)\ndef test_after(): pass\n"
+    write_tests(dies=dies, waits=waits)
+    monkeypatch.setenv("PYTEST_XDIST_AUTO_NUM_WORKERS", "2")
+    begin = time.monotonic()
+    assert tiers.main("fast") == 1
+    assert time.monotonic() - begin < 60
+    output = capfd.readouterr().out
+    assert "crashed while running" in output and "test_dies" in output
+
+
+def test_a_process_that_hangs_is_ended_with_what_it_started_at_the_deadline(capfd):
+    assert tiers.run(["sh", "-c", "sleep 600 & echo $!; wait"], seconds=1) == 1
+    output, errors = capfd.readouterr()
+    assert "ended at the deadline of 1 s" in errors
+    state = Path(f"/proc/{int(output)}/stat")
+    end = time.monotonic() + 30
+    while state.exists() and state.read_text().split()[2] != "Z":
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def test_files_run_one_by_one_and_the_failing_one_fails_the_run(write_tests, capfd):
+    mark = "import pytest\npytestmark = pytest.mark.long\n"
+    write_tests(dies=f"{mark}import os\ndef test_dies(): os._exit(3)\n", good=f"{mark}def test_good(): pass\n")
+    assert tiers.main("long") == 1
+    output = capfd.readouterr().out
+    assert "test_dies.py: failed, status 3" in output
+    assert "test_good.py: passed" in output
+    assert "2 runs of files, 1 failed" in output

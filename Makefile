@@ -51,6 +51,7 @@ tools:
 
 hostile: $(VENV)/.limner-dev
 	$(BIN)/python tests/tiers.py fast tests/hostile $(ARGS)
+	$(BIN)/python tests/tiers.py long tests/hostile $(ARGS)
 
 kill: $(VENV)/.limner-dev
 	$(BIN)/python -m pytest -m kill tests/hostile $(ARGS)

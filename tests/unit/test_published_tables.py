@@ -13,29 +13,26 @@ from limner.cli import app
 from limner.data.collection import Collection, write_items
 from limner.errors import CollectionError, FeatureError, RunError, SettingsError
 from limner.reproduce import (
-    PROPERTY_TABLES,
-    TABLES,
     PublishedRow,
     PublishedTable,
     ReproductionSettings,
+    TableColumn,
     find_table,
     plan,
+    published_tables,
     reproduce_table,
     run,
 )
-from limner.reproduce.book import render_pages
-from limner.reproduce.datasets import COCO, FLICKR8K, FLICKR30K, IAPR, VISUAL_GENOME, evaluated_data_set, recognise_ids
-from limner.reproduce.ensembles import rows_to_combine
-from limner.reproduce.figures import FIGURES
-from limner.reproduce.listing import list_tables, open_collection
+from limner.reproduce.datasets import DATA_SETS, recognise_ids
+from limner.reproduce.listing import list_tables, listing_text, open_collection, properties_plain
 from limner.reproduce.plan import ReproductionJob, plan_row, table_of_collection
-from limner.reproduce.properties import recurrent_properties
 from limner.reproduce.run import MARGINAL_IMAGES
-from limner.reproduce.tables import TableColumn, read_published
-from limner.runs.recipe import load_recipe
+from limner.reproduce.tables import PAPERS, property_tables, read_paper
+from limner.runs.recipe import load_recipe, recipe_names
 from limner.runs.records import Evaluation
 
-CAPTIONING = [table for table in TABLES.values() if table.trained_on]
+FLICKR8K, FLICKR30K, COCO, IAPR, VISUAL_GENOME = DATA_SETS
+CAPTIONING = [table for table in published_tables().values() if table.trained_on]
 PARTS = [(table, dataset) for table in CAPTIONING for dataset in table.trained_on]
 WITH_FIGURES = [(table, dataset) for table, dataset in PARTS if dataset.name in table.datasets]
 NUMBERS = {  # published scores of each row; 0 where the data set has no such row
@@ -101,16 +98,42 @@ def test_every_row_has_its_published_figures(table):
             assert all(0 < value <= limit for _, value in values), score
 
 
-def test_figures_are_read_in_the_order_of_the_columns_and_on_our_scale():
-    columns = (
-        TableColumn("perplexity", "PPL", 2),
-        TableColumn("bleu1", "B-1", 3, 0.01),
-        TableColumn("bleu2", "B-2", 3),
-    )
-    assert read_published(columns, "6.92 0.482 -") == {"perplexity": 6.92, "bleu1": 48.2}
-    for wrong in ("6.92 0.482", "6.92 0.482 - 1", "6.92 O.482 -"):
-        with pytest.raises(ValueError):
-            read_published(columns, wrong)
+@pytest.mark.parametrize(
+    ("printed", "message"),
+    [
+        ("6.92 0.482", "row 'a': 3 columns, but 2 scores"),
+        ("6.92 0.482 - 1", "row 'a': 3 columns, but 4 scores"),
+        ("6.92 O.482 -", "could not convert"),
+        ("6.92 0.482 -", None),
+    ],
+)
+def test_scores_are_read_in_the_order_of_the_columns_and_on_our_scale(printed, message):
+    columns = [
+        {"score": "perplexity", "label": "PPL", "digits": 2},
+        {"score": "bleu1", "label": "B-1", "digits": 3, "scale": 0.01},
+        {"score": "bleu2", "label": "B-2", "digits": 3},
+    ]
+    row = {"name": "a", "published": {"Theirs": printed, "Others": "- 0.5†‡ -"}}
+    values = {"name": "a/b", "title": "", "recipes": "a", "columns": columns, "rows": [row], "notes": ""}
+    if message is not None:
+        with pytest.raises(SettingsError, match=message):
+            PublishedTable.parse(values)
+        return
+    (made,) = PublishedTable.parse(values).rows
+    assert made.published == {"Theirs": {"perplexity": 6.92, "bleu1": 48.2}, "Others": {"bleu1": 50.0}}
+    assert made.published_marks == {"Others": {"bleu1": "†‡"}}
+
+
+def test_a_file_of_tables_with_an_unknown_key_or_data_set_is_refused():
+    table = find_table("mao2015/table2").model_dump() | {"trained_on": ["iapr"]}
+    assert PublishedTable.parse(table) == find_table("mao2015/table2")
+    for change, message in (
+        ({"row": []}, "row: unknown key; did you mean 'rows'"),
+        ({"trained_on": ["mscoco"]}, "coco"),
+    ):
+        with pytest.raises(SettingsError, match=message):
+            PublishedTable.parse(table | change)
+    assert not [name for name in recipe_names() if name.endswith("tables")]
 
 
 def test_the_same_system_has_the_same_figures_in_two_tables():
@@ -191,7 +214,7 @@ def test_a_data_set_is_recognised_by_the_names_of_its_images(dataset, ids):
 def test_numbers_are_no_evidence_of_a_data_set_without_images():
     ids = [str(number) for number in range(900)]
     assert recognise_ids(ids, True) is IAPR
-    assert recognise_ids(ids, False) is None and evaluated_data_set(ids) is None
+    assert recognise_ids(ids, False) is None
 
 
 @pytest.mark.parametrize(
@@ -245,12 +268,15 @@ SMALL_TABLE = PublishedTable(
     name="test/captions",
     title="Captions",
     recipes="kiros2014",
-    columns=(TableColumn("bleu1", "B-1", 1), TableColumn("image_to_text_r1", "R@1", 1)),
+    columns=(
+        TableColumn(score="bleu1", label="B-1", digits=1),
+        TableColumn(score="image_to_text_r1", label="R@1", digits=1),
+    ),
     datasets=("Theirs",),
     rows=(
-        PublishedRow("greedy", "mlbl-b", features=("vgg19",)),
-        PublishedRow("beam", "mlbl-b", features=("vgg19",), evaluation=("decoding.beam_size=2",)),
-        PublishedRow("text", "lbl", changes=("model.word_dim=5",)),
+        PublishedRow(name="greedy", recipe="mlbl-b", features=("vgg19",)),
+        PublishedRow(name="beam", recipe="mlbl-b", features=("vgg19",), evaluation=("decoding.beam_size=2",)),
+        PublishedRow(name="text", recipe="lbl", changes=("model.word_dim=5",)),
     ),
     notes="Notes.",
 )
@@ -281,15 +307,17 @@ def test_a_table_with_evaluation_settings_is_made(tiny, tmp_path, monkeypatch):
     assert lines[0][3] != " – " and lines[2][3] == " – "
     assert {result.table for result in made.results} == {"test/captions"}
     with pytest.raises(RunError, match=r"is a row of test/captions; choose another --out"):
-        reproduce_table(SMALL_TABLE._replace(name="test/other"), tiny, tmp_path / "out", settings=settings)
+        reproduce_table(
+            SMALL_TABLE.model_copy(update={"name": "test/other"}), tiny, tmp_path / "out", settings=settings
+        )
 
 
 def test_every_evaluation_of_a_run_has_a_file_of_its_own_in_its_directory(tiny, tmp_path, monkeypatch):
     """Shuffled images and other decoding do not replace the evaluation that `limner compare` reads."""
     overrides = ["features.tables=[colour]", "model.word_dim=6"]
     monkeypatch.setattr(plan, "load_recipe", lambda name, changes: load_recipe(name, [*overrides, *changes]))
-    shuffled = PublishedRow("shuffled", "mlbl-b", "shuffled", features=("vgg19",))
-    table = SMALL_TABLE._replace(rows=(*SMALL_TABLE.rows[:2], shuffled))
+    shuffled = PublishedRow(name="shuffled", recipe="mlbl-b", image_control="shuffled", features=("vgg19",))
+    table = SMALL_TABLE.model_copy(update={"rows": (*SMALL_TABLE.rows[:2], shuffled)})
     settings = ReproductionSettings(overrides=SMALL)
     made = reproduce_table(table, tiny, tmp_path, settings=settings)
     stored = {path.stem: Evaluation.load(path) for path in (tmp_path / "runs/mlbl-b/evaluation").iterdir()}
@@ -300,17 +328,15 @@ def test_every_evaluation_of_a_run_has_a_file_of_its_own_in_its_directory(tiny, 
 
 
 def test_properties_of_our_recipes_are_those_of_the_paper():
-    table = PROPERTY_TABLES["mao2015/table6"]
+    table = property_tables()["mao2015/table6"]
     assert all(len(row.published) == len(table.columns) for row in table.rows)
-    for row in table.to_plain()["rows"]:
+    for row in properties_plain(table)["rows"]:
         assert row["properties"] in (["–", "–"], row["published"])
-    gru = load_recipe("mao2015/flickr8k", ["model.cell={name: gru}"])
-    assert recurrent_properties(gru) == (256, False)
 
 
 def test_tables_are_listed_with_the_data_that_they_need(tmp_path):
-    text = list_tables(None).to_markdown()
-    assert all(name in text for name in (*TABLES, *PROPERTY_TABLES))
+    text = listing_text(list_tables(None))
+    assert all(name in text for name in (*published_tables(), *property_tables()))
     assert (
         "data: IAPR TC-12 ('limner import iapr SOURCE COLLECTION'); or any other collection with --dataset iapr\n"
         in text
@@ -350,23 +376,12 @@ def test_tables_are_listed_with_the_data_that_they_need(tmp_path):
     ],
 )
 def test_the_data_of_the_paper_is_listed_before_what_else_fits(name, data):
-    assert f"  data: {data}\n" in list_tables(name).to_markdown()
-    assert list_tables(name).to_plain()["tables"][0]["data"] == data
-
-
-def test_phrase_based_rows_are_not_combined_to_ensembles(tiny, tmp_path):
-    table, ignore = find_table("calixto2017/table2"), lambda *progress: None
-    job = ReproductionJob(table, tiny, tmp_path, ReproductionSettings(seeds=2), "", ignore)
-    rows = [row for row in table.rows if row.recipe is not None]
-    combined = rows_to_combine(rows, job)
-    assert [row.name for row in combined] == ["NMT", "NMT_SRC+IMG", "NMT with M30kC", "NMT_SRC+IMG with M30kC"]
-    with pytest.raises(SettingsError, match=r"--ensemble: .* no probabilities"):
-        rows_to_combine([row for row in rows if row not in combined], job)
+    assert f"  data: {data}\n" in listing_text(list_tables(name))
 
 
 def names_by_heading(table):
     """Names of the rows that a list of a table has under each heading."""
-    lines = list_tables(table).to_markdown().splitlines()
+    lines = listing_text(list_tables(table)).splitlines()
     headings = [number for number, line in enumerate(lines) if line.endswith(":") and line.startswith("  ")]
     return {
         lines[start].strip(" :"): [line.split(" | ")[0].strip() for line in lines[start + 1 : end]]
@@ -416,7 +431,7 @@ def test_lists_and_properties_are_printed_without_a_collection():
     assert listed.exit_code == 0
     for line in (
         "rows:\n    m-RNN-greedy-c5 | features vgg16 or vgg19 or mobilenet_v2 | 0.668 0.488 0.342 0.239 ",
-        "0.221 (MS COCO) | time not measured\n",
+        "0.221 (MS COCO)\n",
         "published only: the authors' own, without a recipe:\n    m-RNN-greedy-c40 | 0.845 ",
     ):
         assert line in listed.output
@@ -425,7 +440,7 @@ def test_lists_and_properties_are_printed_without_a_collection():
         "NMT_SRC+IMG | de to en | features resnet50_res4f.grid | 40.6†‡ 37.5†‡ 37.7†‡ 65.2 (Multi30k)" in translations
     )
     properties = runner.invoke(app, ["reproduce", "mao2015/table6", "--list"]).output
-    assert "rows:\n    Our m-RNN | 256 No\n" in properties and "measured" not in properties
+    assert "rows:\n    Our m-RNN | 256 No\n" in properties
     printed = runner.invoke(app, ["reproduce", "mao2015/table6"])
     assert "| NIC (other authors) | 512 | Yes | 512 | Yes |" in printed.output
     assert "| Our m-RNN | 256 |" in printed.output and "rows, systems of other authors:\n    NIC | 512" in properties
@@ -433,19 +448,9 @@ def test_lists_and_properties_are_printed_without_a_collection():
     assert '"published"' in runner.invoke(app, ["reproduce", "mao2015/table6", "--json"]).output
 
 
-def test_kiros_rows_without_a_recipe_have_their_printed_values():
-    """Section 7.3: LBL with random word initialisation has perplexities of 23.4 and 109.6; Gupta et al. have no PPL."""
-    rows = {row.name: row for row in find_table("kiros2014/table1").rows if row.recipe is None}
-    assert [list(one.values()) for one in rows["LBL, random word initialisation"].published.values()] == [
-        [23.4],
-        [109.6],
-    ]
-    assert list(rows["Gupta & Mannem"].published["IAPR TC-12"].values()) == [33.0, 18.0, 7.0]
-    assert "perplexity" not in rows["Gupta et al."].published["IAPR TC-12"]
-
-
 def test_the_commands_of_figures_have_options_tables_and_recipes_that_exist():
-    commands = [shlex.split(command) for figure in FIGURES for command in figure.commands]
+    figures = [figure for paper in PAPERS for figure in read_paper(paper).figures]
+    commands = [shlex.split(command) for figure in figures for command in figure.commands]
     known = get_command(app)
     for program, name, *words in commands:
         assert program == "limner" and name in known.commands, name
@@ -455,15 +460,7 @@ def test_the_commands_of_figures_have_options_tables_and_recipes_that_exist():
             load_recipe(words[0], [])
         if name == "reproduce":
             find_table(words[0])
-    assert all(figure.commands or figure.note for figure in FIGURES)
-    assert {figure.paper for figure in FIGURES} <= {name.partition("/")[0] for name in TABLES}
-
-
-def test_all_figures_are_listed_and_have_a_place_in_the_book():
-    text, plain = list_tables(None).to_markdown(), list_tables(None).to_plain()
-    pages = render_pages([])
-    for figure, listed in zip(FIGURES, plain["figures"], strict=True):
-        assert f"{figure.paper}, {figure.heading}\n" in text and listed["number"] == figure.number
-        assert figure.title in pages[f"{figure.paper}.md"]
-        assert all(command in pages[f"{figure.paper}.md"] for command in figure.commands)
-    assert list_tables("mao2015/table7").figures == ()
+    assert all(figure.commands or figure.note for figure in figures)
+    text = listing_text(list_tables(None))
+    assert all(f", {figure.number}: {figure.title}\n" in text for figure in figures)
+    assert list_tables("mao2015/table7")["figures"] == []

@@ -15,22 +15,18 @@ from limner.features.extract import extract
 from limner.layers.cells import build_cell
 from limner.layers.fused import recurrent as fused
 from limner.reproduce import (
-    TABLES,
     PublishedRow,
     PublishedTable,
     ReproductionSettings,
-    calixto2016,
-    calixto2017,
+    TableColumn,
     find_table,
-    lecture,
     plan,
+    published_tables,
     reproduce_table,
     run,
 )
-from limner.reproduce.kiros2014 import TABLE_1
 from limner.reproduce.render import to_markdown
 from limner.reproduce.significance import TableComparison
-from limner.reproduce.tables import TableColumn
 from limner.runs.recipe import load_recipe
 from limner.training.launch import precision
 
@@ -38,13 +34,20 @@ TABLE = PublishedTable(
     name="test/table",
     title="A table",
     recipes="kiros2014",
-    columns=(TableColumn("perplexity", "PPL", 2), TableColumn("sampled_bleu1", "B-1", 3, scale=0.01)),
+    columns=(
+        TableColumn(score="perplexity", label="PPL", digits=2),
+        TableColumn(score="sampled_bleu1", label="B-1", digits=3, scale=0.01),
+    ),
     datasets=("Theirs",),
     rows=(
-        PublishedRow("GT2", "gt2", published={"Theirs": {"perplexity": 54.5, "sampled_bleu1": 32.3}}),
-        PublishedRow("MLBL-B-R", "mlbl-b", "shuffled"),
-        PublishedRow("MLBL-B", "mlbl-b"),
-        PublishedRow("bow", "bow-f", alternatives=(("training.optimizer.lr=1.0e-6",), ("training.optimizer.lr=0.05",))),
+        PublishedRow(name="GT2", recipe="gt2", published={"Theirs": {"perplexity": 54.5, "sampled_bleu1": 32.3}}),
+        PublishedRow(name="MLBL-B-R", recipe="mlbl-b", image_control="shuffled"),
+        PublishedRow(name="MLBL-B", recipe="mlbl-b"),
+        PublishedRow(
+            name="bow",
+            recipe="bow-f",
+            alternatives=(("training.optimizer.lr=1.0e-6",), ("training.optimizer.lr=0.05",)),
+        ),
     ),
     notes="Notes.",
 )
@@ -187,10 +190,8 @@ def test_a_row_with_other_features_is_rejected(small, own_tiny, backbone_of, tmp
     assert stored["features"] == list(first.features) != []
     shutil.rmtree(own_tiny.path / "features" / "colour.lance")
     extract(own_tiny, backbone_of(version="2"))
-    for record in (stored, without(stored, "features")):  # records of older versions lack the fingerprints
-        record_file.write_text(json.dumps(record))
-        with pytest.raises(RunError, match=rf"mlbl-b\.json: made from other features \({first.features[0]};"):
-            run_table(TABLE, own_tiny, out, overrides=SMALL, rows=["MLBL-B"])
+    with pytest.raises(RunError, match=rf"mlbl-b\.json: made from other features \({first.features[0]};"):
+        run_table(TABLE, own_tiny, out, overrides=SMALL, rows=["MLBL-B"])
 
 
 def without(record, *keys):
@@ -209,17 +210,6 @@ def test_differences_from_the_recipe_are_rendered_beside_the_name(small, tiny, t
     assert "| GT2 |" in to_markdown(TABLE, [own], TableComparison())
     other = own.model_copy(update={"recipe_folder": "kiros2014/adamw", "overrides": ("text.level=bpe",), "budget": 0.1})
     assert "| GT2 (kiros2014/adamw; text.level=bpe; budget 0.1) |" in to_markdown(TABLE, [other], TableComparison())
-
-
-def test_records_without_the_recipe_folder_are_completed(small, tiny, tmp_path):
-    out = tmp_path / "out"
-    first = run_table(TABLE, tiny, out, overrides=SMALL, rows=["MLBL-B"])
-    record_file = out / "rows" / "mlbl-b.json"
-    record_file.write_text(
-        json.dumps(without(json.loads(record_file.read_text()), "recipe_folder", "overrides", "features"))
-    )
-    again = run_table(TABLE, tiny, out, overrides=SMALL, rows=["MLBL-B"])
-    assert again.results == first.results
 
 
 def test_records_without_settings_added_since_are_accepted(small, tiny, tmp_path):
@@ -310,10 +300,10 @@ def test_an_alternative_recipe_folder_is_used_for_the_rows_it_has(monkeypatch, t
     monkeypatch.setattr(plan, "load_recipe", record_name)
     for row in ("MLBL-B", "bow-f"):
         with pytest.raises(SettingsError, match="enough"):
-            run_table(TABLE_1, tiny, tmp_path / "out", rows=[row], recipes="kiros2014/adamw")
+            run_table(find_table("kiros2014/table1"), tiny, tmp_path / "out", rows=[row], recipes="kiros2014/adamw")
     assert names == ["kiros2014/adamw/mlbl-b", "kiros2014/bow-f"]
     with pytest.raises(SettingsError, match="recipe folder 'kiros': expected one of calixto2016, "):
-        run_table(TABLE_1, tiny, tmp_path / "out", recipes="kiros")
+        run_table(find_table("kiros2014/table1"), tiny, tmp_path / "out", recipes="kiros")
 
 
 def test_a_budget_reduces_epochs_and_samples_and_is_rendered(small, tiny, tmp_path):
@@ -349,7 +339,7 @@ def test_cells_are_compared_by_their_scores_and_gradients(tiny, tmp_path):
     small = ["text.min_count=1", "features.tables=[colour]", "model.hidden_dim=6", "training.batch_size=16"]
     rows = ["tanh (Elman)", "leaky", "LSTM, peepholes"]
     made = reproduce_table(
-        lecture.CELLS,
+        find_table("lecture/cells"),
         tiny,
         tmp_path / "out",
         settings=ReproductionSettings.parse({"overrides": small, "rows": rows, "budget": 0.1}),
@@ -369,8 +359,9 @@ def test_cells_are_compared_by_their_scores_and_gradients(tiny, tmp_path):
 
 def test_no_cell_of_the_comparison_trains_with_a_kernel_of_its_own():
     """The training times compare the equations of the cells: kernels of torch exist for some of them only."""
-    for row in lecture.CELLS.rows:
-        recipe = load_recipe(f"{lecture.CELLS.recipes}/{row.recipe}", [])
+    table = find_table("lecture/cells")
+    for row in table.rows:
+        recipe = load_recipe(f"{table.recipes}/{row.recipe}", [])
         assert precision(recipe.training, "cpu") == "bf16-mixed"
         cell = build_cell(recipe.model.cell, 3, 4)
         with torch.autocast("cpu", torch.bfloat16):
@@ -385,7 +376,7 @@ def test_unknown_rows_and_tables(tiny, tmp_path):
         find_table("kiros")
 
 
-@pytest.mark.parametrize("table", TABLES.values(), ids=TABLES)
+@pytest.mark.parametrize("table", published_tables().values(), ids=published_tables())
 def test_every_row_has_its_recipe_and_scores_that_are_measured(table):
     for part in [table.on(dataset) for dataset in table.trained_on] or [table]:
         check_rows(part)
@@ -407,10 +398,9 @@ def check_rows(table):
         assert own.data.synthetic == 0
 
 
-@pytest.mark.parametrize(
-    "table", [calixto2017.TABLE_1, calixto2017.TABLE_2, calixto2016.TABLE_1], ids=lambda table: table.name
-)
-def test_small_recipes_differ_from_those_of_the_paper_in_size_only(table):
+@pytest.mark.parametrize("name", ["calixto2017/table1", "calixto2017/table2", "calixto2016/table1"])
+def test_small_recipes_differ_from_those_of_the_paper_in_size_only(name):
+    table = find_table(name)
     for row in table.rows:
         for name in (*row.pretraining, *([row.recipe] if row.recipe else [])):
             if name.startswith("pbsmt"):
@@ -427,41 +417,12 @@ def test_small_recipes_differ_from_those_of_the_paper_in_size_only(table):
 
 def test_recipes_and_tables_have_the_same_published_scores():
     """The scores of a pre-trained row are stored in the recipe of its last preceding stage, unless rows share it."""
-    for table in TABLES.values():
+    for table in published_tables().values():
         for row in table.rows:
             if row.recipe is None or row.corpus == "pretraining" or table.datasets != ("Multi30k",):
                 continue
             name = row.pretraining[-1] if row.pretraining else row.recipe
             assert load_recipe(f"{table.recipes}/{name}", []).published.values == row.published["Multi30k"]
-
-
-def test_kiros_table_1_has_the_published_scores():
-    rows_of = {row.name: row.published for row in TABLE_1.rows}
-    assert list(rows_of["MLBL-B"]["IAPR TC-12"].values()) == [18.0, 34.9, 16.1, 7.9]
-    assert list(rows_of["MLBL-F-conv"]["Attributes"].values()) == [113.2, 17.5, 4.2, 1.4]
-    assert rows_of["MLBL-B-conv-R"]["Attributes"]["perplexity"] == 154.4
-
-
-def test_the_tables_of_calixto_have_the_published_scores():
-    rows_of = {row.name: row for row in calixto2017.TABLE_1.rows}
-    ours = rows_of["NMT_SRC+IMG"]
-    assert list(ours.published["Multi30k"].values()) == [36.5, 55.0, 43.7, 67.3, 66.8, 67.4]
-    assert ours.published_marks["Multi30k"] == {"bleu4": "†‡", "meteor": "†", "ter": "†‡"}
-    assert (ours.level, rows_of["NMT_SRC+IMG with M30kC"].level) == (0.01, 0.05)
-    assert rows_of["Huang et al. m1"].published["Multi30k"] == {"bleu4": 35.1, "meteor": 52.2}
-    assert rows_of["NMT_SRC+IMG with WMT'15"].published["Multi30k"]["bleu4"] == 39.0
-    assert {name: row.recipe for name, row in rows_of.items() if "PBSMT" in name} == {
-        "PBSMT": "pbsmt",
-        "PBSMT (LM) with M30kC": "pbsmt-lm",
-        "PBSMT (concat) with WMT'15": "pbsmt-concat-wmt",
-        "PBSMT (LM) with WMT'15": "pbsmt-lm-wmt",
-    }
-    assert rows_of["NMT_SRC+IMG"].baselines == ("NMT", "PBSMT")  # † and ‡ of the paper
-    with_wmt = [row for name, row in rows_of.items() if "WMT'15" in name]
-    assert {(row.baselines, row.level) for row in with_wmt} == {(calixto2017.WITH_WMT, 0.05)}
-    rows_of = {row.name: row.published["Multi30k"] for row in calixto2017.TABLE_2.rows}
-    assert list(rows_of["NMT with M30kC"].values()) == [42.6, 38.9, 36.1, 67.6]
-    assert [row.published["Multi30k"]["meteor"] for row in calixto2016.TABLE_1.rows] == [52.3, 46.4, 44.1, 43.5, 24.7]
 
 
 def test_public_names_are_not_hidden_by_packages():

@@ -14,32 +14,30 @@ from limner.data.examples import Item, Sentence
 from limner.errors import RunError, SettingsError
 from limner.evaluation.compare import compare
 from limner.evaluation.comparison import ComparisonSettings
-from limner.evaluation.evaluate import evaluate
-from limner.evaluation.options import EvaluationOptions
 from limner.metrics import score_sentences
 from limner.metrics.significance import holm
 from limner.reproduce import (
-    TABLES,
     PublishedRow,
     PublishedTable,
     ReproductionSettings,
     RowResult,
-    ensembles,
+    TableColumn,
     reproduce_table,
     run,
     significance,
 )
-from limner.reproduce.book import collect
 from limner.reproduce.render import to_markdown
 from limner.reproduce.significance import TableComparison, compare_rows
-from limner.reproduce.tables import TableColumn
 from limner.runs.recipe import load_recipe
 from limner.runs.records import EvaluatedItem, Evaluation, RunConfig
-from limner.runs.trained_model import load_trained_model
 from limner.training.loop import train
 
 WORDS = {"eins": "one", "zwei": "two", "drei": "three"}
-COLUMNS = (TableColumn("ter", "TER ↓", 1), TableColumn("chrf3", "chrF3 ↑", 1), TableColumn("perplexity", "PPL ↓", 2))
+COLUMNS = (
+    TableColumn(score="ter", label="TER ↓", digits=1),
+    TableColumn(score="chrf3", label="chrF3 ↑", digits=1),
+    TableColumn(score="perplexity", label="PPL ↓", digits=2),
+)
 BASELINES = ("Idle", "NMT")
 TABLE = PublishedTable(
     name="toy/table",
@@ -48,13 +46,13 @@ TABLE = PublishedTable(
     columns=COLUMNS,
     datasets=("Theirs",),
     rows=(
-        PublishedRow("Idle", "idle", published={"Theirs": {"ter": 46.7}}, baselines=BASELINES, level=0.01),
+        PublishedRow(name="Idle", recipe="idle", published={"Theirs": {"ter": 46.7}}, baselines=BASELINES, level=0.01),
         PublishedRow(
-            "Moses", None, published={"Theirs": {"ter": 45.1, "chrf3": 67.4}}, published_marks={"Theirs": {"ter": "†"}}
+            name="Moses", published={"Theirs": {"ter": 45.1, "chrf3": 67.4}}, published_marks={"Theirs": {"ter": "†"}}
         ),
-        PublishedRow("NMT", "nmt", baselines=BASELINES, level=0.01),
-        PublishedRow("The same", "same", baselines=BASELINES, level=0.01),
-        PublishedRow("NMT, more", "nmt", pretraining=("nmt-bt",)),
+        PublishedRow(name="NMT", recipe="nmt", baselines=BASELINES, level=0.01),
+        PublishedRow(name="The same", recipe="same", baselines=BASELINES, level=0.01),
+        PublishedRow(name="NMT, more", recipe="nmt", pretraining=("nmt-bt",)),
     ),
     notes="Notes.",
 )
@@ -170,7 +168,8 @@ def test_a_row_without_a_recipe_is_rendered(made):
 
 
 def test_rows_of_other_authors_are_marked(made):
-    cited = TABLE._replace(rows=tuple(row._replace(other_authors=row.name != "Idle") for row in TABLE.rows))
+    rows = [row.model_copy(update={"other_authors": row.name != "Idle"}) for row in TABLE.rows]
+    cited = TABLE.model_copy(update={"rows": tuple(rows)})
     names = list(cells_of(to_markdown(cited, made.results, TableComparison())))
     assert names[:3] == ["Idle (2 seeds)", "Moses (other authors)", "NMT (other authors; 2 seeds)"]
 
@@ -241,64 +240,6 @@ def test_finished_seeds_are_kept_and_further_seeds_are_added(copied, counting, d
     assert list(cells_of(more.markdown.read_text()))[-2:] == ["The same (2 seeds)", "NMT, more (3 seeds)"]
 
 
-def test_the_runs_of_all_seeds_decode_together_as_a_row_below_theirs(counting, tmp_path, done, monkeypatch):
-    out, evaluated = tmp_path / "out", []
-
-    def counted(models, *given, real=ensembles.evaluate, **more):
-        evaluated.append(len(models))
-        return real(models, *given, **more)
-
-    monkeypatch.setattr(ensembles, "evaluate", counted)
-    for problem, settings in (("--seeds 2 or more", {}), ("no metric of decoded sentences", {"seeds": 2})):
-        table = TABLE if not settings else TABLE._replace(columns=COLUMNS[2:])
-        with pytest.raises(SettingsError, match=problem):
-            run_table(table, counting, out, rows=["NMT"], ensemble=True, **settings)
-    assert not out.exists()
-    made = run_table(TABLE, counting, out, rows=["NMT"], seeds=2, ensemble=True)
-    assert [(result.row, len(result.ensemble)) for result in made.results] == [
-        ("NMT", 0),
-        ("NMT", 0),
-        ("NMT, ensemble of 2", 2),
-    ]
-    together = made.results[-1]
-    assert set(together.scores) == {"ter", "chrf3", "perplexity", "training_minutes"}
-    assert together.seconds == pytest.approx(made.results[0].seconds + made.results[1].seconds, abs=0.11)
-    models = [load_trained_model(out / "runs" / name) for name in ("nmt", "nmt-seed2")]
-    expected = evaluate(models, counting, options=EvaluationOptions(metrics=("ter",), retrieval=False))
-    assert [item.hypothesis for item in together.evaluation.items] == [item.hypothesis for item in expected.items]
-    assert together.scores["perplexity"].value == {one.name: one.value for one in expected.scores}["perplexity"]
-    before = made.markdown.read_text()
-    assert list(cells_of(before)) == ["Moses", "NMT (2 seeds)", "NMT, ensemble of 2"]
-    # The row is kept, also by commands without the option; other weights replace it.
-    assert run_table(TABLE, counting, out, rows=["NMT"], seeds=2).markdown.read_text() == before
-    run_table(TABLE, counting, out, rows=["NMT"], seeds=2, ensemble=True)
-    assert evaluated == [2]
-    path = out / "rows" / "nmt-ensemble-of-2.json"
-    other = together.ensemble[0].model_copy(update={"weights_sha256": "0" * 64})
-    together.model_copy(update={"ensemble": (other, together.ensemble[1])}).save(path)
-    run_table(TABLE, counting, out, rows=["NMT"], seeds=2, ensemble=True)
-    assert evaluated == [2, 2] and RowResult.load(path).ensemble == together.ensemble
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(TABLES, TABLE.name, TABLE)
-        assert [row.row for row in collect(out).rows] == ["NMT", "NMT, ensemble of 2"]
-
-
-def test_an_ensemble_decodes_with_the_settings_of_its_row_and_again_when_they_change(counting, tmp_path, monkeypatch):
-    out, longest = tmp_path / "out", []
-    for length in (2, 1):
-        row = PublishedRow("NMT", "nmt", evaluation=(f"decoding.max_length={length}",))
-        for name in ("nmt", "nmt-seed2"):  # not the ensemble
-            (out / "rows" / f"{name}.json").unlink(missing_ok=True)
-        table = TABLE._replace(rows=(row,))
-        result = run_table(table, counting, out, rows=["NMT"], seeds=2, ensemble=True).results[-1]
-        longest.append(max(len(item.tokens.split()) for item in result.evaluation.items))
-        assert result.row == "NMT, ensemble of 2"
-    assert longest == [2, 1]
-    monkeypatch.setattr(run, "rows_to_combine", lambda rows, job: [])
-    monkeypatch.setattr(run, "evaluate_ensemble", lambda row, job: pytest.fail(row.name))
-    run_table(TABLE._replace(rows=(row,)), counting, out, rows=["NMT"], seeds=2, ensemble=True)
-
-
 @pytest.mark.parametrize(
     ("p", "adjusted", "level", "marks"),
     [
@@ -309,16 +250,15 @@ def test_an_ensemble_decodes_with_the_settings_of_its_row_and_again_when_they_ch
     ],
 )
 def test_a_row_is_marked_by_its_own_level_and_the_adjusted_p(p, adjusted, level, marks):
-    row = PublishedRow("NMT", "nmt", baselines=BASELINES, level=level)
+    row = PublishedRow(name="NMT", recipe="nmt", baselines=BASELINES, level=level)
     better = {"metric": "ter", "difference": -1.0, "p": p, "adjusted_p": adjusted, "interval": (-2.0, 0.0)}
     pair = {"rows": ("Idle", "NMT"), "digest": "", "signature": ""}
     compared = TableComparison.model_validate(
         {"pairs": [{**pair, "contrasts": [{"system": "NMT", "baseline": "Idle", **better}]}]}
     )
     assert significance.significance_marks(row, "ter", compared) == marks
-    assert significance.significance_marks(row._replace(baselines=("Other", "Idle")), "ter", compared) == marks.replace(
-        "†", "‡"
-    )
+    second = row.model_copy(update={"baselines": ("Other", "Idle")})
+    assert significance.significance_marks(second, "ter", compared) == marks.replace("†", "‡")
 
 
 def test_a_reproduction_interrupted_between_stages_is_resumed(counting, tmp_path, done, monkeypatch):
@@ -350,7 +290,6 @@ def test_rows_are_initialised_from_a_given_run(made, counting, tmp_path, done):
     assert "Idle (initialised from nmt)" in cells_of(reproduction.markdown.read_text())
     initial, trained = idle.initialised_from, RunConfig.load(elsewhere / "config.json").provenance
     assert (initial.command, initial.seconds) == (trained["command"], trained["seconds"])
-    assert str(initial).startswith(f"run 'nmt' ({trained['command']}; ")
     run_table(TABLE, counting, tmp_path / "out", rows=["Idle"], init=elsewhere)
     for init, expected in ((None, "random weights"), (elsewhere.with_name("same-seed2"), "run 'same-seed2'")):
         with pytest.raises(RunError, match=rf"idle\.json: was initialised from run 'nmt' .*, expected {expected}"):
@@ -395,7 +334,8 @@ def test_a_seed_with_other_settings_is_rejected(copied, counting, done):
 
 
 def changed(name, **values):
-    return TABLE._replace(rows=tuple(row._replace(**values) if row.name == name else row for row in TABLE.rows))
+    rows = [row.model_copy(update=values if row.name == name else {}) for row in TABLE.rows]
+    return TABLE.model_copy(update={"rows": tuple(rows)})
 
 
 def test_an_invalid_number_of_seeds(counting, tmp_path):
@@ -413,11 +353,10 @@ def described(tmp_path):
     return write(tmp_path / "described", *alone)
 
 
-REVERSED = TABLE._replace(reverse="back")
+REVERSED = TABLE.model_copy(update={"reverse": "back"})
 
 
-def test_source_sentences_are_generated_in_a_derived_collection(described, tmp_path, done, monkeypatch):
-    monkeypatch.setitem(TABLES, TABLE.name, REVERSED)
+def test_source_sentences_are_generated_in_a_derived_collection(described, tmp_path, done):
     before, rows, out = described.fingerprint(), ["NMT", "NMT, more"], tmp_path / "out"
     made = run_table(REVERSED, described, out, rows=rows)
     assert done["train"] == [("nmt", None), ("back", None), ("nmt-bt", None), ("nmt-after-nmt-bt", "nmt-bt")]
@@ -429,7 +368,6 @@ def test_source_sentences_are_generated_in_a_derived_collection(described, tmp_p
     plain, more = made.results
     assert plain.evaluation.fingerprint == more.evaluation.fingerprint == before
     assert (plain.back_translated_by, more.back_translated_by) == (None, generated[0].generated_by)
-    assert "source sentences generated by run 'back'" in collect(out).rows[1].differences
     runs = [RunConfig.load(out / "runs" / name / "config.json") for name in ("back", "nmt-bt", "nmt-after-nmt-bt")]
     assert more.seconds == pytest.approx(sum(float(one.provenance["seconds"]) for one in runs), abs=0.11)
     done["train"].clear()
@@ -514,7 +452,14 @@ def result_of(row, hypotheses, seed=1, references=SENTENCES):
     recipe = {"data": {"lang": "en"}, "training": {"seed": seed}}
     evaluation = Evaluation(items=tuple(items), scores=tuple(scores), **facts)
     return RowResult(
-        row=row, recipe=recipe, run=f"runs/{row}{seed}", image_control="right", seconds=1, evaluation=evaluation
+        table=TABLE.name,
+        row=row,
+        recipe=recipe,
+        recipe_folder="toy",
+        run=f"runs/{row}{seed}",
+        image_control="right",
+        seconds=1,
+        evaluation=evaluation,
     )
 
 

@@ -8,7 +8,7 @@ import yaml
 
 from limner.decoding.settings import DecodingSettings
 from limner.errors import SettingsError
-from limner.reproduce import PROPERTY_TABLES, TABLES
+from limner.reproduce.tables import property_tables, published_tables
 from limner.runs.recipe import Recipe, load_recipe, recipe_folder, recipe_names
 from limner.settings import override, read_yaml
 
@@ -239,7 +239,7 @@ def test_schedules_with_a_final_rate_above_zero(schedule):
 
 def test_every_documented_recipe_exists():
     root = Path(__file__).parents[2]
-    known = {*recipe_names(), *TABLES, *PROPERTY_TABLES}
+    known = {*recipe_names(), *published_tables(), *property_tables()}
     known |= {name.rsplit("/", depth)[0] for name in known for depth in (1, 2)}  # and the folders
     folders = "|".join(sorted({name.split("/")[0] for name in recipe_names()}))
     named = re.compile(rf"(?<![\w/.-])((?:{folders})/[a-z][\w/-]*\w)(?![\w./-]*\.(?:yaml|jpg|png|md|csv|tsv|py))")

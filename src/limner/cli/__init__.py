@@ -4,7 +4,6 @@ Commands import what they need inside their functions, so that `limner --help` d
 """
 
 from limner.cli import (  # each module registers its commands with `app`
-    book,
     classify,
     collections,
     compare,
@@ -36,7 +35,6 @@ app.registered_commands.sort(key=lambda command: PANELS.index(command.rich_help_
 
 __all__ = [
     "app",
-    "book",
     "classify",
     "collections",
     "compare",

@@ -16,8 +16,6 @@ from limner.storage.outputs import claim_folder
 
 if TYPE_CHECKING:
     from limner.cli.demo import DemoResult
-    from limner.reproduce.listing import TableList
-    from limner.reproduce.properties import PropertyTable
 
 OptionalCollectionOption = Annotated[
     Path | None, typer.Option("--collection", metavar="DIR", help="Collection with items and features.")
@@ -35,7 +33,7 @@ DatasetOption = Annotated[
 ]
 ListOption = Annotated[
     bool,
-    typer.Option("--list", help="List the tables: the data, the published scores and the training time of every row."),
+    typer.Option("--list", help="List the tables: the data, and the published scores of every row."),
 ]
 
 
@@ -158,10 +156,6 @@ def reproduce(
     ] = None,
     row: Annotated[list[str] | None, typer.Option("--row", help="Row to train; default: all. Repeatable.")] = None,
     seeds: SeedsOption = None,
-    ensemble: Annotated[
-        bool,
-        typer.Option("--ensemble", help="Also decode with the runs of all seeds of a row together, as a row below it."),
-    ] = False,
     init: Annotated[
         Path | None,
         typer.Option("--init", metavar="RUN", help="Start every row from the weights and vocabularies of this run."),
@@ -179,16 +173,22 @@ def reproduce(
 
     Example: `limner reproduce kiros2014/table1 --collection collections/flickr8k --out runs/table1 --budget 0.1`
     """
-    from limner.reproduce import PROPERTY_TABLES, ReproductionSettings, find_table, reproduce_table
-    from limner.reproduce.listing import list_tables, open_collection
+    from limner.reproduce import ReproductionSettings, find_table, reproduce_table
+    from limner.reproduce.listing import list_tables, listing_text, open_collection, properties_plain, properties_text
+    from limner.reproduce.tables import property_tables
 
-    if show_list or table in PROPERTY_TABLES:
+    properties = property_tables().get(table or "")
+    if show_list or properties is not None:
         data = {"KEY=VALUE": changes, "--collection": collection, "--out": out, "--dataset": dataset, "--row": row}
         runs = {"--recipes": recipes, "--init": init, "--back-translator": back_translator, "--corpus": corpus}
         trains_nothing = f"{table} has properties of recipes, and nothing is trained; leave it out"
         reason = "--list only lists; leave one of them out" if show_list else trains_nothing
-        refuse({**data, **runs, "--seeds": seeds, "--ensemble": ensemble, "--budget": budget}, reason)
-        _print_listing(list_tables(table) if show_list else PROPERTY_TABLES[str(table)], as_json)
+        refuse({**data, **runs, "--seeds": seeds, "--budget": budget}, reason)
+        if properties is not None and not show_list:
+            print_json(properties_plain(properties)) if as_json else echo(properties_text(properties))
+        else:
+            listing = list_tables(table)
+            print_json(listing) if as_json else echo(listing_text(listing))
         return
     if table is None or out is None:
         expected = "the name of a table, such as mao2015/table3" if table is None else "--out, the folder of the rows"
@@ -197,7 +197,7 @@ def reproduce(
     published = find_table(table)
     opened = open_collection(published, collection)
     values = given(rows=row, seeds=seeds, dataset=dataset, recipes=recipes, overrides=changes, init=init, budget=budget)
-    values |= {"ensemble": ensemble, **given(back_translator=back_translator, corpus=corpus)}
+    values |= given(back_translator=back_translator, corpus=corpus)
     settings = ReproductionSettings.parse(values)
     with progress_bars() as progress:
         reproduction = reproduce_table(
@@ -208,10 +208,3 @@ def reproduce(
         return
     echo(reproduction.markdown.read_text(encoding="utf-8"))
     echo(", ".join(str(path) for path in (reproduction.markdown, reproduction.json, *reproduction.figures)))
-
-
-def _print_listing(listing: TableList | PropertyTable, as_json: bool) -> None:
-    if as_json:
-        print_json(listing.to_plain())
-    else:
-        echo(listing.to_markdown())

@@ -1,13 +1,16 @@
-"""Data sets of published tables, and their recognition in a collection."""
+"""Data sets of published tables, their recognition in a collection, and what a table can be trained on."""
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from limner.data.collection import Collection
+from limner.runs.recipe import load_recipe
+
+if TYPE_CHECKING:
+    from limner.reproduce.tables import PublishedTable
 
 RECOGNISED_SHARE = 0.9
 """Minimum share of the items whose ids have the form of a data set."""
@@ -19,7 +22,7 @@ class DataSet(NamedTuple):
     name: str
     """Name as printed in the paper."""
     key: str
-    """Name in options, and in the names of recipes in place of '{dataset}'."""
+    """Name in options and tables, and in the names of recipes in place of '{dataset}'."""
     ids: str
     """Regular expression of the item ids, the file names of the images without folders and suffix."""
     command: str
@@ -28,17 +31,22 @@ class DataSet(NamedTuple):
     """Whether the ids are numbers as other collections have: items without images are then not of this data set."""
 
 
-FLICKR8K = DataSet("Flickr8k", "flickr8k", r"\d+_[0-9a-f]{10}", "flickr SOURCE COLLECTION")
-FLICKR30K = DataSet("Flickr30k", "flickr30k", r"\d{8,10}", "karpathy dataset_flickr30k.json COLLECTION")
-COCO = DataSet("MS COCO", "coco", r"(COCO_[a-z]+\d{4}_)?\d{12}", "karpathy dataset_coco.json COLLECTION")
-IAPR = DataSet("IAPR TC-12", "iapr", r"\d{1,5}", "iapr SOURCE COLLECTION", True)
-VISUAL_GENOME = DataSet("Visual Genome", "visual-genome", r"\d{1,7}", "visual-genome SOURCE COLLECTION", True)
-DATA_SETS = (FLICKR8K, FLICKR30K, COCO, IAPR, VISUAL_GENOME)
+DATA_SETS = (
+    DataSet("Flickr8k", "flickr8k", r"\d+_[0-9a-f]{10}", "flickr SOURCE COLLECTION"),
+    DataSet("Flickr30k", "flickr30k", r"\d{8,10}", "karpathy dataset_flickr30k.json COLLECTION"),
+    DataSet("MS COCO", "coco", r"(COCO_[a-z]+\d{4}_)?\d{12}", "karpathy dataset_coco.json COLLECTION"),
+    DataSet("IAPR TC-12", "iapr", r"\d{1,5}", "iapr SOURCE COLLECTION", True),
+    DataSet("Visual Genome", "visual-genome", r"\d{1,7}", "visual-genome SOURCE COLLECTION", True),
+)
 """All data sets; a form of ids that contains another one comes after it."""
-MULTI30K = "Multi30k"
-MULTI30K_TEST = "3561ef20c1ce29ad8138e655ad5a6239d8c6bf191c41b495786d9b3a46d895aa"
-"""SHA-256 of the sorted ids of the images of test 2016 of Multi30k, one a line. The forms of the ids are those of
-Flickr30k, so that other splits of the same images have other sums."""
+DATA_OF_PAPERS = {
+    "Attributes": "Attributes (no reader)",
+    "IAPR TC-12": "IAPR TC-12 ('limner import iapr SOURCE COLLECTION --descriptions whole')",
+    "Multi30k": "Multi30k ('limner import multi30k SOURCE COLLECTION')",
+}
+"""Data sets, and the commands that import them, of tables whose rows have the same recipe for any collection."""
+LANGUAGES = {"de": "German", "en": "English"}
+"""Names of the languages of the recipes."""
 
 
 def recognise(collection: Collection) -> DataSet | None:
@@ -58,13 +66,19 @@ def recognise_ids(ids: Sequence[str], have_images: bool) -> DataSet | None:
     return None
 
 
-def evaluated_data_set(ids: Sequence[str]) -> str | None:
-    """Return the name of the data set whose test items have these ids; None if it is not known.
-
-    Numbers, as IAPR TC-12 and Visual Genome have them, are no evidence. A part of Multi30k other than test 2016 is not
-    the data of the papers, and has no name.
-    """
-    if hashlib.sha256("\n".join(sorted(set(ids))).encode()).hexdigest() == MULTI30K_TEST:
-        return MULTI30K
-    recognised = recognise_ids(ids, have_images=False)
-    return None if recognised is None else recognised.name
+def required_data(table: PublishedTable) -> str:
+    """The data of the paper with the commands that import it, and what else the rows can be trained on."""
+    if table.trained_on:
+        paper = " or ".join(f"{dataset.name} ('limner import {dataset.command}')" for dataset in table.trained_on)
+        keys = " or ".join(dataset.key for dataset in table.trained_on)
+        return f"{paper}; or any other collection with --dataset {keys}"
+    paper = " or ".join(DATA_OF_PAPERS.get(name, name) for name in table.datasets)
+    if table.reverse is not None:
+        paper = paper.replace("COLLECTION')", "COLLECTION', both tasks for rows with M30kC)")
+    row = next(row for row in table.rows if row.recipe is not None)
+    data = load_recipe(f"{table.recipes}/{row.recipe}", list(row.changes)).data
+    languages = sorted(LANGUAGES.get(lang, lang) for lang in (data.source_lang, data.lang) if lang is not None)
+    content = f"images and {languages[0]} sentences"
+    if data.source_lang is not None:
+        content = f"{' and '.join(languages)} sentence pairs, and images for rows with features"
+    return f"{paper}; or any other collection with {content}" if paper else f"a collection with {content}"

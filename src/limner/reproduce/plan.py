@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from limner.bounds import Few, PositiveShare
 from limner.data.collection import Collection
-from limner.errors import FeatureError, SettingsError
+from limner.errors import FeatureError, SettingsError, did_you_mean
 from limner.progress import StageProgress
-from limner.reproduce.datasets import recognise
-from limner.reproduce.required_data import required_data
-from limner.reproduce.tables import CorpusRecord, CorpusUse, PublishedRow, PublishedTable
+from limner.reproduce.datasets import recognise, required_data
+from limner.reproduce.results import CorpusRecord, result_path
+from limner.reproduce.tables import CorpusUse, PublishedRow, PublishedTable
 from limner.runs.recipe import Recipe, load_recipe, recipe_names
 from limner.settings import Settings
 
@@ -24,8 +25,6 @@ class ReproductionSettings(Settings):
     """Names of the rows to reproduce; empty for all rows with a recipe."""
     seeds: Few = 1
     """Number of training runs of each row, with consecutive random seeds from that of its recipe."""
-    ensemble: bool = False
-    """Whether the runs of all seeds of a row also decode together, as a row of their own."""
     dataset: str | None = None
     """Key of the data set, for a table whose recipes depend on it; None to recognise it by the ids of the items."""
     recipes: str | None = None
@@ -101,39 +100,73 @@ class RowPlan(NamedTuple):
         return [training.recipe for training in self.alternatives[0][:-1]]
 
 
+def select_rows(table: PublishedTable, settings: ReproductionSettings) -> list[PublishedRow]:
+    """Select rows by name, or all rows with a recipe; rows that need a corpus are left out without one.
+
+    Raises:
+        SettingsError: a row is unknown, has no recipe, or needs a corpus that is not given; a corpus is given and no
+            selected row trains with it; or there is no such folder of recipes.
+    """
+    names, trainable = settings.rows, [row for row in table.rows if row.recipe is not None]
+    known = ", ".join(row.name for row in trainable)
+    if without_recipe := {row.name for row in table.rows if row.recipe is None} & set(names):
+        raise SettingsError(
+            f"row '{min(without_recipe)}' of {table.name} has published scores but no recipe; expected one of {known}"
+        )
+    if unknown := set(names) - {row.name for row in trainable}:
+        similar = did_you_mean(min(unknown), (row.name for row in trainable))
+        raise SettingsError(f"no row '{min(unknown)}' in {table.name}; expected one of {known}{similar}")
+    folders = dict.fromkeys(name.rpartition("/")[0] for name in recipe_names())
+    if settings.recipes is not None and settings.recipes not in folders:
+        raise SettingsError(f"recipe folder '{settings.recipes}': expected one of {', '.join(folders)}")
+    rows = [row for row in trainable if not names or row.name in names]
+    with_corpus = [row.name for row in rows if row.corpus]
+    if settings.corpus is not None:
+        if not with_corpus:
+            raise SettingsError(
+                f"--corpus {settings.corpus}: no selected row of {table.name} trains with it; leave it out, or select "
+                "such a row with --row"
+            )
+        return rows
+    if names and with_corpus:
+        raise SettingsError(
+            f"row '{with_corpus[0]}' of {table.name} trains with the sentence pairs of another collection: add "
+            "--corpus DIR, a collection that 'limner import' makes of a table of sentence pairs"
+        )
+    return [row for row in rows if not row.corpus]
+
+
 def plan_row(row: PublishedRow, job: ReproductionJob, repetition: int = 0) -> RowPlan:
     """Plan the training runs of a row; the random seed is that of the recipe plus `repetition`."""
-    folder, changes = recipe_folder_of(row, job), (*_feature_changes(row, job), *row.changes)
+    changes = (*_feature_changes(row, job), *row.changes)
     overrides = [(*changes, *alternative) for alternative in row.alternatives]
-    of_stages, own = (row.corpus, None) if row.corpus == "pretraining" else (None, row.corpus)
-    recipe = f"{folder}/{row.recipe}"
-    trained = [_load_recipe(recipe, job, repetition, one, own) for one in overrides]
-    evaluated = [_load_recipe(recipe, job, repetition, (*one, *row.evaluation), own) for one in overrides]
-    seed = f"-seed{trained[0].training.seed}" if repetition else ""
+    of_stages, of_row = (row.corpus, None) if row.corpus == "pretraining" else (None, row.corpus)
+    recipe = str(row.recipe)
+    trained = [_load_recipe(recipe, job, repetition, each, of_row) for each in overrides]
+    evaluated = [_load_recipe(recipe, job, repetition, (*each, *row.evaluation), of_row) for each in overrides]
+    seed = trained[0].training.seed if repetition else None
+    suffix = "" if seed is None else f"-seed{seed}"
     pretraining: list[TrainingRun] = []
     name, init = "", job.settings.init
     for stage in row.pretraining:
         name = _run_name(stage, name)
-        run = job.out / "runs" / f"{name}{seed}"
-        before = _load_recipe(f"{folder}/{stage}", job, repetition, corpus=of_stages)
-        pretraining.append(TrainingRun(before, run, init, of_stages))
+        run = job.out / "runs" / f"{name}{suffix}"
+        stage_recipe = _load_recipe(stage, job, repetition, corpus=of_stages)
+        pretraining.append(TrainingRun(stage_recipe, run, init, of_stages))
         init = run
-    name = _run_name("-".join((str(row.recipe), *map(_change_name, changes))), name)
+    name = _run_name("-".join((recipe, *map(_change_name, changes))), name)
     numbers = [f"-{number + 1}" for number in range(len(trained))] if len(trained) > 1 else [""]
-    runs = [job.out / "runs" / f"{name}{number}{seed}" for number in numbers]
-    return RowPlan(
-        row,
-        job.out / "rows" / f"{_file_name(row)}{seed}.json",
-        tuple((*pretraining, TrainingRun(one, run, init, own)) for one, run in zip(trained, runs, strict=True)),
-        tuple(evaluated),
-    )
+    sequences = [
+        (*pretraining, TrainingRun(trained_recipe, job.out / "runs" / f"{name}{number}{suffix}", init, of_row))
+        for trained_recipe, number in zip(trained, numbers, strict=True)
+    ]
+    return RowPlan(row, result_path(row, job.out, seed), tuple(sequences), tuple(evaluated))
 
 
 def back_translator_run(job: ReproductionJob) -> TrainingRun:
     """The training run of the table's recipe of the opposite direction."""
     assert job.table.reverse is not None, "the table has a recipe of the opposite direction"
-    recipe = _load_recipe(f"{_folder_of(job.table.reverse, job)}/{job.table.reverse}", job, 0)
-    return TrainingRun(recipe, job.out / "runs" / job.table.reverse, None)
+    return TrainingRun(_load_recipe(job.table.reverse, job, 0), job.out / "runs" / job.table.reverse, None)
 
 
 def table_of_collection(table: PublishedTable, collection: Collection, key: str | None) -> PublishedTable:
@@ -158,49 +191,13 @@ def table_of_collection(table: PublishedTable, collection: Collection, key: str 
     raise SettingsError(f"{collection.path} has {found}; {table.name} needs {required_data(table)}")
 
 
-def result_paths(table: PublishedTable, out: Path) -> list[Path]:
-    """Existing result files of all rows, in the order of the table."""
-    return [path for row in table.rows for path in result_paths_of_row(row, out)]
-
-
-def result_paths_of_row(row: PublishedRow, out: Path) -> list[Path]:
-    """Existing result files of a row, in the order of their seeds."""
-    first = result_path(row, out)
-    pattern = rf"{_file_name(row)}-seed(\d+)"
-    repetitions = {
-        int(match[1]): path for path in first.parent.glob("*.json") if (match := re.fullmatch(pattern, path.stem))
-    }
-    return [*([first] if first.exists() else []), *(repetitions[seed] for seed in sorted(repetitions))]
-
-
-def result_path(row: PublishedRow, out: Path) -> Path:
-    """Result file of a row with its first seed."""
-    return out / "rows" / f"{_file_name(row)}.json"
-
-
-def recipe_folder_of(row: PublishedRow, job: ReproductionJob) -> str:
-    """Folder of the row's recipe: the alternative folder if it has the recipe, else the table's own."""
-    return _folder_of(str(row.recipe), job)
-
-
-def _folder_of(recipe: str, job: ReproductionJob) -> str:
+def recipe_folder_of(recipe: str, job: ReproductionJob) -> str:
+    """Folder of a recipe: the alternative folder if it has the recipe, else the table's own."""
     folder = job.settings.recipes
     return folder if folder and f"{folder}/{recipe}" in recipe_names() else job.table.recipes
 
 
-def parse_stored_recipe(settings: dict[str, Any]) -> Recipe | None:
-    """Parse a stored recipe, with defaults for settings added since; None if it does not fit the present version."""
-    try:
-        return Recipe.parse(settings)
-    except SettingsError:
-        return None
-
-
-def _file_name(row: PublishedRow) -> str:
-    return re.sub(r"[^a-z0-9]+", "-", row.name.lower()).strip("-")
-
-
-def _feature_changes(row: PublishedRow, job: ReproductionJob) -> tuple[str, ...]:
+def _feature_changes(row: PublishedRow, job: ReproductionJob) -> Sequence[str]:
     """Select the feature table of a row: the first one of the paper that the collection has, else that of the recipe.
 
     Raises:
@@ -212,7 +209,7 @@ def _feature_changes(row: PublishedRow, job: ReproductionJob) -> tuple[str, ...]
     for name in row.features:
         if name in existing:
             return (f"features.tables=[{name}]",)
-    fallback = load_recipe(f"{recipe_folder_of(row, job)}/{row.recipe}", list(row.changes)).features.tables
+    fallback = load_recipe(f"{recipe_folder_of(str(row.recipe), job)}/{row.recipe}", list(row.changes)).features.tables
     if missing := [name for name in fallback if name not in existing]:
         raise FeatureError(
             f"{job.collection.path}: row '{row.name}' of {job.table.name} needs the feature table "
@@ -235,22 +232,16 @@ def _load_recipe(
     name: str,
     job: ReproductionJob,
     repetition: int,
-    overrides: tuple[str, ...] = (),
+    overrides: Sequence[str] = (),
     corpus: CorpusUse | None = None,
 ) -> Recipe:
     """Load a recipe with its overrides, budget and random seed; the sentence pairs of a corpus have no features."""
-    changes = [one for one in job.settings.overrides if corpus is None or not one.startswith("features.")]
-    recipe = _with_budget(load_recipe(name, [*overrides, *changes]), job.settings.budget)
-    training = recipe.training.model_copy(update={"seed": recipe.training.seed + repetition})
-    return recipe.model_copy(update={"training": training})
-
-
-def _with_budget(recipe: Recipe, budget: float) -> Recipe:
-    """Reduce the epochs and samples of a recipe to a fraction, at least one epoch and two samples."""
-    if budget == 1:
-        return recipe
+    changes = [change for change in job.settings.overrides if corpus is None or not change.startswith("features.")]
+    path, budget = f"{recipe_folder_of(name, job)}/{name}", job.settings.budget
+    recipe = load_recipe(path, [*overrides, *changes])
     training, evaluation = recipe.training, recipe.evaluation
-    epochs = {
+    update = {
+        "seed": training.seed + repetition,
         "epochs": max(1, round(budget * training.epochs)),
         # A second stage keeps at least one epoch.
         "train_on_val_epochs": max(min(1, training.train_on_val_epochs), round(budget * training.train_on_val_epochs)),
@@ -258,7 +249,7 @@ def _with_budget(recipe: Recipe, budget: float) -> Recipe:
     samples = max(min(2, evaluation.samples), round(budget * evaluation.samples))
     return recipe.model_copy(
         update={
-            "training": training.model_copy(update=epochs),
+            "training": training.model_copy(update=update),
             "evaluation": evaluation.model_copy(update={"samples": samples}),
         }
     )

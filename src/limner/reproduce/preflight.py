@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 from limner.data.collection import Collection
 from limner.data.dataset import Examples
@@ -12,28 +13,21 @@ from limner.errors import RunError, SettingsError
 from limner.features.store import FeatureStore
 from limner.inference.collection_features import control_features, open_features
 from limner.models.phrase_based import PhraseBasedSettings
-from limner.reproduce.back_translation import (
+from limner.reproduce.derived import (
     check_back_translation,
-    is_derived,
+    needs_back_translation,
     require_descriptions,
+    require_same_corpus,
     translator_of,
+    with_corpus,
 )
-from limner.reproduce.corpus import require_same_corpus, with_corpus
-from limner.reproduce.plan import (
-    ReproductionJob,
-    RowPlan,
-    TrainingRun,
-    parse_stored_recipe,
-    plan_row,
-    recipe_folder_of,
-    result_paths,
-    result_paths_of_row,
-)
-from limner.reproduce.tables import InitialRun, PublishedRow, RowResult
+from limner.reproduce.plan import ReproductionJob, RowPlan, TrainingRun, plan_row
+from limner.reproduce.results import InitialRun, RowResult, result_paths
+from limner.reproduce.tables import PublishedRow
 from limner.retrieval.shortlist import require_shortlist
 from limner.runs.recipe import EvaluationSettings, Recipe
 from limner.runs.records import RunConfig
-from limner.runs.trained_model import WEIGHTS, ModelConfig, TrainedModel, require_trained, sha256
+from limner.runs.trained_model import WEIGHTS, TrainedModel, require_trained, sha256
 from limner.training.setup import prepare, require_counted_words
 
 
@@ -45,16 +39,16 @@ def check(rows: Sequence[PublishedRow], job: ReproductionJob) -> None:
     """
     _check_named_runs(rows, job)
     fingerprint = job.collection.fingerprint()
-    for path in result_paths(job.table, job.out):
+    for path in [path for row in job.table.rows for path in result_paths(row, job.out)]:
         result = RowResult.load(path)
-        if result.table not in (None, job.table.name):
+        if result.table != job.table.name:
             raise RunError(f"{path}: is a row of {result.table}; choose another --out")
         if result.evaluation.fingerprint != fingerprint:
             raise RunError(f"{path}: made from another collection; choose another --out")
     stages: list[TrainingRun] = []
-    pending: list[tuple[TrainingRun, PublishedRow, EvaluationSettings]] = []
+    pending: list[tuple[Path, PublishedRow, EvaluationSettings]] = []
     for row in rows:
-        for path in result_paths_of_row(row, job.out):
+        for path in result_paths(row, job.out):
             _check_result(path, row, job)
         first = plan_row(row, job)
         repetitions = range(job.settings.seeds)
@@ -62,7 +56,7 @@ def check(rows: Sequence[PublishedRow], job: ReproductionJob) -> None:
             _require_same_languages(first)
             stages += [stage for sequence in first.alternatives for stage in sequence]
             pending += [
-                (sequence[-1], row, recipe.evaluation)
+                (sequence[-1].run, row, recipe.evaluation)
                 for sequence, recipe in zip(first.alternatives, first.recipes, strict=True)
             ]
     trainings = list({training.run: training for training in stages}.values())
@@ -72,7 +66,7 @@ def check(rows: Sequence[PublishedRow], job: ReproductionJob) -> None:
         init = training.init if training.init == job.settings.init else None
         collection = job.collection if training.corpus is None else with_corpus(training, job)
         model = prepare(_checked_recipe(training, job), collection, job.command, init)[0]
-        for _, row, measures in (one for one in pending if one[0].run == training.run):
+        for row, measures in [(row, measures) for run, row, measures in pending if run == training.run]:
             retrieval = job.table.retrieval and row.image_control == "right"
             _require_evaluable(model, row, measures, job.collection, retrieval)
 
@@ -86,7 +80,7 @@ def _checked_recipe(training: TrainingRun, job: ReproductionJob) -> Recipe:
     data, model = training.recipe.data, training.recipe.model
     if training.corpus is None and isinstance(model, PhraseBasedSettings) and model.language_model == "all":
         require_descriptions(data, job)  # without them, the row would be that of the pairs
-    if training.corpus is not None or not is_derived(data, job.collection):
+    if training.corpus is not None or not needs_back_translation(data, job.collection):
         return training.recipe
     check_back_translation(data, job)
     if isinstance(translator := translator_of(job), TrainingRun):
@@ -115,7 +109,7 @@ def _check_named_runs(rows: Sequence[PublishedRow], job: ReproductionJob) -> Non
     if translator is None:
         return
     stages = (stage for row in rows for sequence in plan_row(row, job).alternatives for stage in sequence)
-    if not any(is_derived(stage.recipe.data, job.collection) for stage in stages):
+    if not any(needs_back_translation(stage.recipe.data, job.collection) for stage in stages):
         raise SettingsError(
             f"--back-translator {translator}: has no effect, as no selected row trains with generated source sentences "
             f"that {job.collection.path} lacks; leave it out, or select such a row with --row"
@@ -124,7 +118,7 @@ def _check_named_runs(rows: Sequence[PublishedRow], job: ReproductionJob) -> Non
 
 
 def _check_result(path: Path, row: PublishedRow, job: ReproductionJob) -> None:
-    """Check that a stored result has the settings of this reproduction; complete a record of an older version.
+    """Check that a stored result has the settings of this reproduction.
 
     Raises:
         RunError: its settings, corpus, features or initial weights differ.
@@ -135,45 +129,29 @@ def _check_result(path: Path, row: PublishedRow, job: ReproductionJob) -> None:
     if not same_recipe or [parse_stored_recipe(stage) for stage in result.pretraining] != plan.pretraining:
         raise RunError(f"{path}: made with other settings; choose another --out, or remove this file")
     if row.corpus is not None:
-        require_same_corpus(str(path), result.corpus, job)
+        require_same_corpus(path, result.corpus, job)
     stored, expected = result.initialised_from, initial_run(job.settings.init)
-    if _weights_of(stored) != _weights_of(expected):
+    if (stored and stored.weights_sha256) != (expected and expected.weights_sha256):
         raise RunError(
-            f"{path}: was initialised from {_describe(stored)}, expected {_describe(expected)}; use the same --init, "
-            "or another --out"
+            f"{path}: was initialised from {stored or 'random weights'}, expected {expected or 'random weights'}; use "
+            "the same --init, or another --out"
         )
-    features = _require_same_features(path, result, plan.recipes[0], job)
-    if result.recipe_folder is None:  # a record of an older version
-        missing = {
-            "recipe_folder": recipe_folder_of(row, job),
-            "overrides": job.settings.overrides,
-            "features": features,
-        }
-        result.model_copy(update=missing).save(path)
-
-
-def _weights_of(run: InitialRun | None) -> str | None:
-    return None if run is None else run.weights_sha256
-
-
-def _describe(run: InitialRun | None) -> str:
-    return "random weights" if run is None else f"run '{run.run}' (weights {run.weights_sha256[:12]})"
-
-
-def _require_same_features(path: Path, result: RowResult, recipe: Recipe, job: ReproductionJob) -> tuple[str, ...]:
-    """Return the fingerprints of the features of a result, which must be those of the collection."""
-    settings = recipe.features
+    settings = plan.recipes[0].features
     tables = FeatureStore.open(job.collection, settings.tables, settings.cache_mib).tables
-    current, stored = tuple(table.spec.fingerprint for table in tables), result.features
-    if stored is None:
-        config = job.out / result.run / "config.json"
-        stored = tuple(spec.fingerprint for spec in ModelConfig.load(config).features) if config.exists() else current
-    if current != stored:
+    fingerprints = tuple(table.spec.fingerprint for table in tables)
+    if fingerprints != result.features:
         raise RunError(
-            f"{path}: made from other features ({', '.join(stored) or 'none'}; those of the collection are "
-            f"{', '.join(settings.tables)}: {', '.join(current)}); choose another --out, or restore the features"
+            f"{path}: made from other features ({', '.join(result.features) or 'none'}; those of the collection are "
+            f"{', '.join(settings.tables)}: {', '.join(fingerprints)}); choose another --out, or restore the features"
         )
-    return stored
+
+
+def parse_stored_recipe(settings: dict[str, Any]) -> Recipe | None:
+    """Parse a stored recipe, with defaults for settings added since; None if it does not fit the present version."""
+    try:
+        return Recipe.parse(settings)
+    except SettingsError:
+        return None
 
 
 def _require_same_languages(plan: RowPlan) -> None:

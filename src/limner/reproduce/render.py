@@ -10,16 +10,9 @@ from limner.evaluation.comparison import DAGGERS
 from limner.files import atomic_write, write_text
 from limner.progress import StageProgress
 from limner.report import plots
+from limner.reproduce.results import Reproduction, RowResult, by_row, mean_score
 from limner.reproduce.significance import TableComparison, compare_rows, contrasts, significance_marks
-from limner.reproduce.tables import (
-    PublishedRow,
-    PublishedTable,
-    Reproduction,
-    RowResult,
-    TableColumn,
-    by_row,
-    mean_score,
-)
+from limner.reproduce.tables import PublishedRow, PublishedTable, TableColumn
 from limner.runs.records import Point
 from limner.storage.json_text import to_json
 
@@ -69,7 +62,7 @@ def _row_heading(row: PublishedRow, seeds: Sequence[RowResult], table: Published
 
 def _differences(row: PublishedRow, seeds: Sequence[RowResult], table: PublishedTable) -> list[str]:
     first = seeds[0]
-    differences = [] if first.recipe_folder in (None, table.recipes) else [str(first.recipe_folder)]
+    differences = [] if first.recipe_folder == table.recipes else [first.recipe_folder]
     for override in first.overrides:
         key, _, value = override.partition("=")
         differences.append(f"{key}={value if len(value) <= MAX_OVERRIDE_LENGTH else '…'}".replace("|", "\\|"))

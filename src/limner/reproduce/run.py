@@ -7,32 +7,36 @@ from pathlib import Path
 
 from limner.data.collection import Collection
 from limner.diagnosis.gradients import GradientNorms, gradient_path, measure_gradients
-from limner.errors import SettingsError, did_you_mean
 from limner.evaluation.evaluate import evaluate
 from limner.evaluation.options import EvaluationOptions
 from limner.evaluation.stored_evaluation import save_evaluation
 from limner.progress import StageProgress
-from limner.reproduce.back_translation import FOLDER, DerivedCollection, back_translated, is_derived, translator_of
-from limner.reproduce.corpus import open_corpus, with_corpus, without_corpus
-from limner.reproduce.derived import RECORD
-from limner.reproduce.ensembles import evaluate_ensemble, rows_to_combine, with_stored_ensembles
+from limner.reproduce.derived import (
+    BACK_TRANSLATED,
+    RECORD,
+    BackTranslatedRecord,
+    back_translated,
+    needs_back_translation,
+    open_corpus,
+    translator_of,
+    with_corpus,
+)
 from limner.reproduce.plan import (
     ReproductionJob,
     ReproductionSettings,
     RowPlan,
     TrainingRun,
     TrainingSequence,
-    parse_stored_recipe,
     plan_row,
     recipe_folder_of,
-    result_paths,
+    select_rows,
     table_of_collection,
 )
-from limner.reproduce.preflight import check, initial_run
+from limner.reproduce.preflight import check, initial_run, parse_stored_recipe
 from limner.reproduce.render import write_table
-from limner.reproduce.tables import PublishedRow, PublishedTable, Reproduction, RowResult, total
+from limner.reproduce.results import Reproduction, RowResult, read_results
+from limner.reproduce.tables import PublishedTable
 from limner.retrieval.marginal import MARGINAL_IMAGES
-from limner.runs.recipe import recipe_names
 from limner.runs.records import RunConfig
 from limner.runs.trained_model import TrainedModel, load_trained_model
 from limner.training.loop import train
@@ -71,13 +75,9 @@ def reproduce_table(
     """
     settings = settings or ReproductionSettings()
     table = table_of_collection(table, collection, settings.dataset)
-    rows = without_corpus(_select_rows(table, settings.rows), table, settings)
-    if settings.recipes is not None and not any(name.startswith(f"{settings.recipes}/") for name in recipe_names()):
-        known = ", ".join(dict.fromkeys(name.rpartition("/")[0] for name in recipe_names()))
-        raise SettingsError(f"recipe folder '{settings.recipes}': expected one of {known}")
+    rows = select_rows(table, settings)
     report = on_progress or (lambda stage, done, total: None)
     job = ReproductionJob(table, collection, out, settings, command, report, open_corpus(rows, settings))
-    combined = rows_to_combine(rows, job) if settings.ensemble else []
     check(rows, job)
     reproduction = None
     for done, row in enumerate(rows):
@@ -86,32 +86,10 @@ def reproduce_table(
             plan = plan_row(row, job, repetition)
             if not plan.result_path.exists():
                 _train_and_evaluate(plan, job)
-        if row in combined:
-            evaluate_ensemble(row, job)
-        shown = with_stored_ensembles(table, out)
-        results = [RowResult.load(path) for path in result_paths(shown, out)]
-        reproduction = write_table(shown, results, out, job.on_progress)
+        reproduction = write_table(table, read_results(table, out), out, job.on_progress)
     job.on_progress("rows", len(rows), len(rows))
     assert reproduction is not None, "a table has rows"
     return reproduction
-
-
-def _select_rows(table: PublishedTable, names: Sequence[str]) -> list[PublishedRow]:
-    """Select rows by name, or all rows with a recipe.
-
-    Raises:
-        SettingsError: a row is unknown, or has no recipe.
-    """
-    trainable = [row for row in table.rows if row.recipe is not None]
-    known = ", ".join(row.name for row in trainable)
-    if without_recipe := {row.name for row in table.rows if row.recipe is None} & set(names):
-        raise SettingsError(
-            f"row '{min(without_recipe)}' of {table.name} has published scores but no recipe; expected one of {known}"
-        )
-    if unknown := set(names) - {row.name for row in trainable}:
-        similar = did_you_mean(min(unknown), (row.name for row in trainable))
-        raise SettingsError(f"no row '{min(unknown)}' in {table.name}; expected one of {known}{similar}")
-    return [row for row in trainable if not names or row.name in names]
 
 
 def _train_and_evaluate(plan: RowPlan, job: ReproductionJob) -> None:
@@ -143,7 +121,7 @@ def _train_and_evaluate(plan: RowPlan, job: ReproductionJob) -> None:
         table=job.table.name,
         row=row.name,
         recipe=recipe.model_dump(mode="json"),
-        recipe_folder=recipe_folder_of(row, job),
+        recipe_folder=recipe_folder_of(str(row.recipe), job),
         overrides=job.settings.overrides,
         pretraining=tuple(recipe.model_dump(mode="json") for recipe in plan.pretraining),
         initialised_from=initial_run(job.settings.init),
@@ -154,7 +132,7 @@ def _train_and_evaluate(plan: RowPlan, job: ReproductionJob) -> None:
         image_control=row.image_control,
         budget=job.settings.budget,
         seconds=round(sum(_recorded_value(run, "seconds") for run in runs), 1),
-        processor_seconds=_processor_seconds(runs),
+        processor_seconds=round(sum(_recorded_value(run, "processor_seconds") for run in runs), 1),
         evaluation=evaluation,
         gradients=_gradients(model, best.run, job),
     )
@@ -193,7 +171,7 @@ def _collection_of(training: TrainingRun, job: ReproductionJob) -> Collection:
     data = training.recipe.data
     if training.corpus is not None:
         return with_corpus(training, job)
-    if not is_derived(data, job.collection):
+    if not needs_back_translation(data, job.collection):
         return job.collection
     translator = translator_of(job)
     if isinstance(translator, TrainingRun):
@@ -204,11 +182,11 @@ def _collection_of(training: TrainingRun, job: ReproductionJob) -> Collection:
 
 def _back_translation(trainings: Iterable[TrainingRun], job: ReproductionJob) -> tuple[str | None, list[Path]]:
     """Name of the run that generated source sentences for a training, if one did; and its folder, if trained here."""
-    if not any(is_derived(training.recipe.data, job.collection) for training in trainings):
+    if not any(needs_back_translation(training.recipe.data, job.collection) for training in trainings):
         return None, []
     translator = translator_of(job)
     trained = [translator.run] if isinstance(translator, TrainingRun) else []
-    return DerivedCollection.load(job.out / FOLDER / RECORD).generated_by, trained
+    return BackTranslatedRecord.load(job.out / BACK_TRANSLATED / RECORD).generated_by, trained
 
 
 def _remaining_alternatives(plan: RowPlan, job: ReproductionJob) -> tuple[TrainingSequence, ...]:
@@ -230,7 +208,3 @@ def _best_alternative(alternatives: Sequence[TrainingSequence]) -> TrainingSeque
 
 def _recorded_value(run: Path, name: str) -> float:
     return float(RunConfig.load(run / "config.json").provenance[name])
-
-
-def _processor_seconds(runs: Iterable[Path]) -> float | None:
-    return total(RunConfig.load(run / "config.json").provenance.get("processor_seconds") for run in runs)

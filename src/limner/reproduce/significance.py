@@ -13,7 +13,8 @@ from limner.evaluation.compare import adjust, compare_evaluations
 from limner.evaluation.comparison import DAGGERS, ComparisonSettings, Contrast
 from limner.metrics import higher_is_better
 from limner.progress import StageProgress
-from limner.reproduce.tables import PublishedRow, PublishedTable, RowResult, by_row
+from limner.reproduce.results import RowResult, by_row
+from limner.reproduce.tables import PublishedRow, PublishedTable
 from limner.runs.records import Record
 
 FILE = "significance.json"

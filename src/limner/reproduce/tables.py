@@ -1,30 +1,32 @@
-"""Published tables and the results of their rows."""
+"""Published tables and figures: data files beside the recipes, `recipes/PAPER/tables.yaml`."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
-from types import MappingProxyType
-from typing import Any, Literal, NamedTuple
+from collections.abc import Mapping
+from functools import cache
+from typing import Annotated, Any, Literal
 
-import numpy as np
+from pydantic import BeforeValidator, Field, model_validator
 
-from limner.diagnosis.gradients import GradientNorms
-from limner.errors import SettingsError
+from limner.errors import SettingsError, did_you_mean
 from limner.features.controls import ImageControl
-from limner.metrics import METRICS, Score
+from limner.metrics import METRICS
 from limner.metrics.base import format_value
-from limner.report.provenance import duration
-from limner.reproduce.datasets import DataSet
-from limner.runs.records import Evaluation, Record
+from limner.reproduce.datasets import DATA_SETS, DataSet
+from limner.runs.recipe import TABLES_FILE, recipe_folder
+from limner.settings import Settings, read_yaml
+
+PAPERS = ("kiros2014", "mao2015", "vinyals2015", "xu2015", "calixto2016", "calixto2017", "johnson2016", "lecture")
+"""Folders of recipes with published tables."""
+DAGGERS = "†‡"
 
 CorpusUse = Literal["pretraining", "pairs", "sentences"]
 """How a row uses the sentence pairs of another collection: its preceding stages are trained on them, they are added to
 its training pairs, or their target sentences are added without sources, for the language model."""
 
 
-class TableColumn(NamedTuple):
+class TableColumn(Settings):
     """A column of a published table."""
 
     score: str
@@ -41,21 +43,22 @@ class TableColumn(NamedTuple):
         return "–" if value is None else format_value(value * self.scale, self.digits)
 
 
-class PublishedRow(NamedTuple):
+class PublishedRow(Settings):
     """A row of a published table."""
 
     name: str
     """Name of the system as printed in the paper."""
-    recipe: str | None
+    recipe: str | None = None
     """Name of the recipe in the table's recipe folder, where '{dataset}' is replaced by the key of the data set; None
     for a system that Limner does not implement, which is shown with its published scores only."""
     image_control: ImageControl = "right"
     """Image control of the evaluation."""
     alternatives: tuple[tuple[str, ...], ...] = ((),)
     """Alternative recipe overrides KEY=VALUE; the one with the lowest validation perplexity is evaluated."""
-    published: Mapping[str, Mapping[str, float]] = MappingProxyType({})
-    """Published scores on our scale, by data set and score name."""
-    published_marks: Mapping[str, Mapping[str, str]] = MappingProxyType({})
+    published: Mapping[str, Mapping[str, float]] = {}
+    """Published scores on our scale, by data set and score name. In a data file, a text of the scores of a data set as
+    printed, in the order of the columns: '-' where there is none, † and ‡ after a score."""
+    published_marks: Mapping[str, Mapping[str, str]] = {}
     """Published significance marks († ‡), by data set and score name."""
     pretraining: tuple[str, ...] = ()
     """Recipes of preceding training stages in the same folder; each stage is initialised from the previous one."""
@@ -82,7 +85,15 @@ class PublishedRow(NamedTuple):
         return column.format(self.published.get(dataset, {}).get(column.score)) + mark
 
 
-class PublishedTable(NamedTuple):
+def _data_set(key: Any) -> Any:  # noqa: ANN401  (arbitrary YAML)
+    """The data set of a key."""
+    datasets = {dataset.key: dataset for dataset in DATA_SETS}
+    if isinstance(key, str) and key not in datasets:
+        raise ValueError(f"expected a data set, one of {', '.join(datasets)}")
+    return datasets[key] if isinstance(key, str) else key
+
+
+class PublishedTable(Settings):
     """A table of a paper."""
 
     name: str
@@ -91,11 +102,11 @@ class PublishedTable(NamedTuple):
     recipes: str
     """Folder of the table's recipes."""
     columns: tuple[TableColumn, ...]
-    datasets: tuple[str, ...]
+    datasets: tuple[str, ...] = ()
     """Data sets that the paper reports scores for."""
-    rows: tuple[PublishedRow, ...]
-    notes: str
-    """Paragraph printed below the table."""
+    trained_on: tuple[Annotated[DataSet, BeforeValidator(_data_set)], ...] = ()
+    """Data sets that the rows can be trained on, those of `datasets` first; empty if the rows have the same recipe for
+    any collection. In a data file, their keys."""
     retrieval: bool = True
     """Whether image-text retrieval is evaluated, which is slow for models without a faster all-pairs scoring."""
     gradients: bool = False
@@ -103,9 +114,17 @@ class PublishedTable(NamedTuple):
     reverse: str | None = None
     """Recipe of the opposite direction, in the same folder, which translates descriptions for rows that train with
     generated source sentences."""
-    trained_on: tuple[DataSet, ...] = ()
-    """Data sets that the rows can be trained on, those of `datasets` first; empty if the rows have the same recipe for
-    any collection."""
+    rows: tuple[PublishedRow, ...]
+    notes: str
+    """Paragraph printed below the table."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read_printed_scores(cls, values: dict[str, Any]) -> dict[str, Any]:
+        """Read published scores that are texts."""
+        columns = [TableColumn.model_validate(column) for column in values.get("columns", ())]
+        rows = [_with_scores(row, columns) if isinstance(row, dict) else row for row in values.get("rows", ())]
+        return {**values, "columns": columns, "rows": rows}
 
     @property
     def metrics(self) -> tuple[str, ...]:
@@ -125,18 +144,20 @@ class PublishedTable(NamedTuple):
         the paper, on its own data, beside ours.
         """
         is_other_data = not any(dataset.name in row.published for row in self.rows)
-        others = set() if is_other_data else {other.name for other in self.trained_on} - {dataset.name}
+        hidden = set() if is_other_data else {other.name for other in self.trained_on} - {dataset.name}
+        shown = [row for row in self.rows if is_other_data or dataset.name in row.published or not row.published]
+        names = {row.name for row in shown}
         rows = tuple(
-            row._replace(recipe=row.recipe and row.recipe.format(dataset=dataset.key))
-            for row in self.rows
-            if is_other_data or dataset.name in row.published or not row.published
+            row.model_copy(
+                update={
+                    "recipe": row.recipe and row.recipe.format(dataset=dataset.key),
+                    "baselines": tuple(baseline for baseline in row.baselines if baseline in names),
+                }
+            )
+            for row in shown
         )
-        names = {row.name for row in rows}
-        rows = tuple(
-            row._replace(baselines=tuple(baseline for baseline in row.baselines if baseline in names)) for row in rows
-        )
-        datasets = tuple(name for name in self.datasets if name not in others)
-        return self._replace(rows=rows, datasets=datasets, trained_on=(dataset,))
+        datasets = tuple(name for name in self.datasets if name not in hidden)
+        return self.model_copy(update={"rows": rows, "datasets": datasets, "trained_on": (dataset,)})
 
     def data_set(self, key: str) -> DataSet:
         """Return one of the table's data sets by its key.
@@ -152,152 +173,101 @@ class PublishedTable(NamedTuple):
         raise SettingsError(f"data set '{key}' of {self.name}: {expected}")
 
 
-def read_published(columns: Sequence[TableColumn], printed: str) -> dict[str, float]:
-    """Read published scores, in the order of the columns and '-' where there is none, on our scale.
-
-    Raises:
-        ValueError: the number of scores is not that of the columns, or one of them is not a number.
-    """
-    cells = zip(columns, printed.split(), strict=True)
-    return {column.score: round(float(cell) / column.scale, 6) for column, cell in cells if cell != "-"}
-
-
-class InitialRun(Record):
-    """A run outside the table whose weights initialise the first training stage of a row."""
-
-    run: str
-    """Name of the run."""
-    weights_sha256: str
-    """SHA-256 of the weights file."""
-    command: str | None = None
-    """Command that trained it; None in records of older versions."""
-    seconds: float | None = None
-    """Time of its training steps; None in records of older versions."""
-
-    def __str__(self) -> str:
-        trained = [] if self.command is None else [self.command]
-        trained += [] if self.seconds is None else [duration(self.seconds)]
-        return f"run '{self.run}'" + (f" ({'; '.join(trained)})" if trained else "")
-
-
-class CorpusRecord(Record):
-    """A collection of sentence pairs that rows train with, besides the table's own collection."""
+class PropertyRow(Settings):
+    """A system with its published properties."""
 
     name: str
-    """Name of the folder of the collection."""
-    fingerprint: str
-    """Fingerprint of the collection."""
-
-    def __str__(self) -> str:
-        return f"corpus '{self.name}' (fingerprint {self.fingerprint[:12]})"
-
-
-class RowResult(Record):
-    """The result of one row with one seed, stored so that the row is not trained and evaluated again."""
-
-    table: str | None = None
-    """Name of the table; None in records of older versions."""
-    row: str
-    """Name of the row."""
-    recipe: dict[str, Any]
-    """All settings of training and evaluation."""
-    recipe_folder: str | None = None
-    """Folder of the recipe; None in records of older versions."""
-    overrides: tuple[str, ...] = ()
-    """Recipe overrides KEY=VALUE of the call."""
-    pretraining: tuple[dict[str, Any], ...] = ()
-    """All settings of the preceding training stages, in order."""
-    initialised_from: InitialRun | None = None
-    """Run that initialised the first training stage."""
-    back_translated_by: str | None = None
-    """Run that generated the source sentences of a derived collection, if a stage was trained on it."""
-    corpus: CorpusRecord | None = None
-    """Collection of sentence pairs that the row trained with, besides that of the table."""
-    features: tuple[str, ...] | None = None
-    """Fingerprints of the features of the model; None in records of older versions."""
-    run: str
-    """Run directory of the model, relative to the folder of the table."""
-    image_control: str
-    """Image control of the evaluation."""
-    budget: float = 1.0
-    """Fraction of the recipe's epochs and samples."""
-    ensemble: tuple[InitialRun, ...] = ()
-    """Runs that decoded together; empty for a single run."""
-    seconds: float
-    """Training time in seconds of all alternatives and preceding stages, and of the model that translated back."""
-    processor_seconds: float | None = None
-    """Processor time of the same; None in records of older versions."""
-    evaluation: Evaluation
-    gradients: GradientNorms | None = None
-    """Gradients through time of the trained model, in a table that measures them."""
-
-    @property
-    def scores(self) -> dict[str, Score]:
-        """Scores by name: those of the evaluation, the training time and the norms of gradients."""
-        time = Score("training_minutes", self.seconds / 60, "training and validation")
-        return {score.name: score for score in (*self.evaluation.scores, time, *self._gradient_scores())}
-
-    def _gradient_scores(self) -> Iterator[Score]:
-        """Norms of the Jacobian of the whole state by distance, `gradient_1` and so on, and `gradient_factor`."""
-        if self.gradients is None:
-            return
-        whole, signature = (
-            self.gradients.curves[0],
-            f"sentences:{self.gradients.sentences}|split:{self.gradients.split}",
-        )
-        for distance, norm in enumerate(whole.norms):
-            yield Score(f"gradient_{distance}", norm, signature)
-        if decay := self.gradients.decays.get(whole.name):
-            fitted = f"{signature}|distances:{decay.distances}|weights:pairs"
-            yield Score("gradient_factor", decay.factor, fitted)
-
-    @property
-    def seed(self) -> int:
-        """Random seed of the training."""
-        return int(self.recipe["training"]["seed"])
+    """Name as printed in the paper."""
+    published: tuple[str, ...]
+    """Properties as printed, one for each column."""
+    recipe: str | None = None
+    """Recipe of the system; None if Limner has none."""
+    other_authors: bool = False
+    """Whether the paper cites the system from other authors."""
 
 
-class MeanScore(NamedTuple):
-    """A score of a row, averaged over its seeds."""
+class PropertyTable(Settings):
+    """A published table of properties of recurrent layers, which needs no training: Table 6 of Mao et al. (2015)."""
 
-    value: float
-    """Mean over the seeds."""
-    std: float | None
-    """Standard deviation over the seeds, or over the samples of a single seed; None if there is neither."""
-
-
-class Reproduction(NamedTuple):
-    """A reproduced table and its files."""
-
-    table: PublishedTable
-    results: tuple[RowResult, ...]
-    """Results of every row and seed, in the order of the table."""
-    markdown: Path
-    json: Path
-    figures: tuple[Path, ...]
+    name: str
+    """Name of the table, 'paper/table'."""
+    title: str
+    columns: tuple[str, str]
+    """Headings: the size of the recurrent layer, and whether it is an LSTM."""
+    rows: tuple[PropertyRow, ...]
+    notes: str
+    """Paragraph printed below the table."""
 
 
-def by_row(results: Iterable[RowResult]) -> dict[str, list[RowResult]]:
-    """Group results by row, one result for each seed."""
-    rows: dict[str, list[RowResult]] = {}
-    for result in results:
-        rows.setdefault(result.row, []).append(result)
-    return rows
+class PublishedFigure(Settings):
+    """A figure or a set of examples of a paper, and the commands that make it."""
+
+    number: str
+    """Number of the figure, or what the paper calls it."""
+    title: str
+    commands: tuple[str, ...] = ()
+    """Commands with the placeholders C, the folder of a collection, and RUN, a run of the table; empty if nothing is
+    computed."""
+    note: str = ""
+    """What the commands write, or why there are none."""
 
 
-def total(times: Iterable[float | None]) -> float | None:
-    """Sum the times of some trainings; None if one is unknown."""
-    known = list(times)
-    return None if None in known else round(sum(time for time in known if time is not None), 1)
+class Paper(Settings):
+    """The tables and figures of a paper."""
+
+    title: str
+    """Short reference."""
+    tables: tuple[PublishedTable, ...]
+    properties: tuple[PropertyTable, ...] = ()
+    figures: tuple[PublishedFigure, ...] = Field(default=())
 
 
-def mean_score(seeds: Sequence[RowResult], score: str) -> MeanScore | None:
-    """Average a score over the seeds of a row; None if no seed has it."""
-    measured = [result.scores for result in seeds if score in result.scores]
-    if not measured:
-        return None
-    values = [scores[score].value for scores in measured]
-    if len(values) > 1:
-        return MeanScore(float(np.mean(values)), float(np.std(values, ddof=1)))
-    std = measured[0].get(f"{score}_std")
-    return MeanScore(values[0], None if std is None else std.value)
+@cache
+def read_paper(name: str) -> Paper:
+    """Read the tables of a paper.
+
+    Raises:
+        SettingsError: a key or value of the file is not valid.
+    """
+    path = recipe_folder() / name / TABLES_FILE
+    return Paper.parse(read_yaml(path), str(path))
+
+
+def published_tables() -> dict[str, PublishedTable]:
+    """Return the published tables of scores by name."""
+    return {table.name: table for paper in PAPERS for table in read_paper(paper).tables}
+
+
+def property_tables() -> dict[str, PropertyTable]:
+    """Return the published tables of properties of models by name."""
+    return {table.name: table for paper in PAPERS for table in read_paper(paper).properties}
+
+
+def find_table(name: str) -> PublishedTable:
+    """Return a published table of scores by its name, 'paper/table'.
+
+    Raises:
+        SettingsError: there is no such table.
+    """
+    tables = published_tables()
+    if name not in tables:
+        raise SettingsError(f"table '{name}': expected one of {', '.join(tables)}{did_you_mean(name, tables)}")
+    return tables[name]
+
+
+def _with_scores(row: dict[str, Any], columns: list[TableColumn]) -> dict[str, Any]:
+    """A row whose printed scores are values on our scale and marks."""
+    published, marks = dict(row.get("published", {})), dict(row.get("published_marks", {}))
+    for dataset, printed in published.items():
+        if isinstance(printed, str):
+            cells = printed.split()
+            if len(cells) != len(columns):
+                raise ValueError(f"row '{row.get('name')}': {len(columns)} columns, but {len(cells)} scores: {printed}")
+            scores = {column: cell for column, cell in zip(columns, cells, strict=True) if cell != "-"}
+            published[dataset] = {
+                column.score: round(float(cell.rstrip(DAGGERS)) / column.scale, 6) for column, cell in scores.items()
+            }
+            marked = {column.score: cell.lstrip("0123456789.") for column, cell in scores.items()}
+            if marked := {score: mark for score, mark in marked.items() if mark}:
+                marks[dataset] = marked
+    return {**row, "published": published, "published_marks": marks}

@@ -19,6 +19,8 @@ from limner.text.labels import LABEL_LANGUAGES
 from limner.text.words import TextSettings
 
 SUFFIXES = (".yaml", ".yml")
+TABLES_FILE = "tables.yaml"
+"""File of the published tables of a paper, beside its recipes."""
 
 
 class DataSettings(Settings):
@@ -248,7 +250,8 @@ def _merge(base: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
 def recipe_names() -> list[str]:
     """Return the names of the recipes that are part of Limner."""
     folder = recipe_folder()
-    return sorted(path.relative_to(folder).with_suffix("").as_posix() for path in folder.rglob("*.yaml"))
+    files = (path.relative_to(folder) for path in folder.rglob("*.yaml") if path.name != TABLES_FILE)
+    return sorted(path.with_suffix("").as_posix() for path in files)
 
 
 def recipe_folder() -> Path:

@@ -7,12 +7,13 @@ from itertools import combinations
 from typing import NamedTuple
 
 import numpy as np
+from scipy.stats import kendalltau, ttest_1samp, ttest_ind
 
-from limner.evaluation.comparison import DAGGERS, Contrast
+from limner.evaluation.comparison import DAGGERS
 from limner.metrics import higher_is_better
 from limner.metrics.significance import holm
-from limner.reproduce.book.record import RowRecord, TableRecord
-from limner.reproduce.tables import PublishedRow, PublishedTable, TableColumn
+from limner.reproduce import PublishedRow, PublishedTable, TableColumn
+from records import RowRecord, TableRecord
 
 SIGNIFICANCE_LEVEL = 0.05
 
@@ -107,24 +108,44 @@ class Effect(NamedTuple):
         return self.p is not None and self.p < self.level
 
 
+class _Scored(NamedTuple):
+    """Published score of a row, and the mean of ours."""
+
+    row: str
+    published: float
+    ours: float
+
+
 def orders(table: PublishedTable, record: TableRecord) -> Iterator[Order]:
-    """Compare the order of the rows by every column, for each data set with at least two published scores."""
-    found = effects(table, record)
+    """Compare the order of the rows by every column, for each data set with at least two published scores.
+
+    p-values of pairs that are no effects are those of the test over seeds, adjusted together by Holm's method.
+    """
+    of_effects = effects(table, record)
     for dataset in table.datasets:
         for column in table.columns:
             scored = _scored(table, record, column, dataset)
-            pairs = [_best_first(a, b, column) for a, b in combinations(scored, 2) if a.published != b.published]
-            if pairs:
-                p_values = {**_p_of_pairs(pairs, column, record), **_p_of_effects(found, column)}
-                swapped = [(a, b) for a, b in pairs if (a.published - b.published) * (a.ours - b.ours) < 0]
-                yield Order(
-                    column,
-                    dataset,
-                    len(pairs),
-                    _tau(scored),
-                    sum(a.ours == b.ours for a, b in pairs),
-                    tuple(Swap(a.row, b.row, p_values.get(frozenset((a.row, b.row)))) for a, b in swapped),
-                )
+            pairs = [
+                (a, b) if is_better(column.score, a.published, b.published) else (b, a)
+                for a, b in combinations(scored, 2)
+                if a.published != b.published
+            ]
+            if not pairs:
+                continue
+            p_values = {frozenset((a.row, b.row)): _seeds_p(record, a.row, b.row, column.score) for a, b in pairs}
+            p_values = _adjusted({pair: p for pair, p in p_values.items() if p is not None})
+            p_values |= {frozenset((each.row, each.baseline)): each.p for each in of_effects if each.column == column}
+            ours = [row.ours for row in scored]
+            tau = kendalltau([row.published for row in scored], ours).statistic if len(set(ours)) > 1 else None
+            swapped = [(a, b) for a, b in pairs if (a.published - b.published) * (a.ours - b.ours) < 0]
+            yield Order(
+                column,
+                dataset,
+                len(pairs),
+                None if tau is None else float(tau),
+                sum(a.ours == b.ours for a, b in pairs),
+                tuple(Swap(a.row, b.row, p_values.get(frozenset((a.row, b.row)))) for a, b in swapped),
+            )
 
 
 def effects(table: PublishedTable, record: TableRecord) -> list[Effect]:
@@ -133,32 +154,31 @@ def effects(table: PublishedTable, record: TableRecord) -> list[Effect]:
     The p-value of a pair is that of the test over sentences in the record; without one, that of the test over seeds.
     Both are adjusted together by Holm's method, for all pairs of the table by the same score.
     """
-    found = [effect for row in table.rows for effect in _effects_of(row, table, record)]
-    for column in dict.fromkeys(effect.column for effect in found):
+    result = [effect for row in table.rows for effect in _effects_of(row, table, record)]
+    seeds = {row.row: len(row.seeds) for row in record.rows}
+    for column in dict.fromkeys(effect.column for effect in result):
         tested = {
-            frozenset((row.row, one.baseline)): one
+            frozenset((row.row, contrast.baseline)): contrast
             for row in record.rows
-            for one in row.contrasts
-            if one.metric == column.score
+            for contrast in row.contrasts
+            if contrast.metric == column.score
         }
-        pairs = {number: frozenset((one.row, one.baseline)) for number, one in enumerate(found) if one.column == column}
-        p_values = {pair: one.p for pair, one in tested.items()}
-        for number, pair in pairs.items():
-            if pair not in p_values and (p := _seeds_p(record, *found[number][:2], column.score)) is not None:
+        p_values = {pair: contrast.p for pair, contrast in tested.items()}
+        numbers = [number for number, effect in enumerate(result) if effect.column == column]
+        for row, baseline, *_ in (result[number] for number in numbers):
+            pair = frozenset((row, baseline))
+            if pair not in p_values and (p := _seeds_p(record, row, baseline, column.score)) is not None:
                 p_values[pair] = p
-        adjusted = dict(zip(p_values, holm(list(p_values.values())), strict=True))
-        for number, pair in pairs.items():
-            over = ("seeds",) if pair not in tested else _sampled(tested[pair], pair, record)
-            found[number] = found[number]._replace(p=adjusted.get(pair), over=over)
-    return found
-
-
-def _sampled(contrast: Contrast, pair: frozenset[str], record: TableRecord) -> tuple[str, ...]:
-    """What a test over sentences samples as well: the seeds, if there are several."""
-    over_runs = contrast.over_runs
-    if over_runs is None:
-        over_runs = any(len(row.seeds) > 1 for row in record.rows if row.row in pair)
-    return ("sentences", "seeds") if over_runs else ("sentences",)
+        adjusted = _adjusted(p_values)
+        for number in numbers:
+            pair, over = frozenset(result[number][:2]), ("seeds",)
+            if pair in tested:
+                over_runs = tested[pair].over_runs
+                if over_runs is None:  # a record of an older version
+                    over_runs = any(seeds.get(name, 0) > 1 for name in pair)
+                over = ("sentences", "seeds") if over_runs else ("sentences",)
+            result[number] = result[number]._replace(p=adjusted.get(pair), over=over)
+    return result
 
 
 def mean_of(row: RowRecord, score: str) -> float | None:
@@ -172,6 +192,11 @@ def values_of(row: RowRecord, score: str) -> list[float]:
     return [seed.scores[score] for seed in row.seeds if score in seed.scores]
 
 
+def is_better(score: str, value: float, other: float) -> bool:
+    """Whether a score is better than another one, or equal."""
+    return value >= other if higher_is_better(score) else value <= other
+
+
 def p_over_seeds(a: Sequence[float], b: Sequence[float]) -> float | None:
     """p-value of Student's t-test over the seeds of two rows; None if one has a single seed, or neither varies.
 
@@ -179,8 +204,6 @@ def p_over_seeds(a: Sequence[float], b: Sequence[float]) -> float | None:
     about 2 % of true null hypotheses at the level of 5 % with two seeds a row. A row with the same score for all seeds,
     such as a model of counts, is a constant for the other one; seeds tell nothing about two constants.
     """
-    from scipy.stats import ttest_ind
-
     if min(len(a), len(b)) < 2:
         return None
     if np.ptp(a) == 0:
@@ -192,22 +215,22 @@ def p_over_seeds(a: Sequence[float], b: Sequence[float]) -> float | None:
 
 def _p_of_constant(values: Sequence[float], constant: float) -> float | None:
     """p-value of Student's t-test of the mean of several values; None if they do not vary."""
-    from scipy.stats import ttest_1samp
-
     return None if np.ptp(values) == 0 else float(ttest_1samp(values, constant).pvalue)
 
 
-def is_better(score: str, value: float, other: float) -> bool:
-    """Whether a score is better than another one, or equal."""
-    return value >= other if higher_is_better(score) else value <= other
+def _seeds_p(record: TableRecord, row: str, baseline: str, score: str) -> float | None:
+    """p-value over the seeds; rows that are evaluations of the same runs, seed by seed, are compared run by run."""
+    by_name = {each.row: each for each in record.rows}
+    rows = by_name[row], by_name[baseline]
+    a, b = (values_of(each, score) for each in rows)
+    runs = [[(seed.seed, seed.run) for seed in each.seeds if score in seed.scores] for each in rows]
+    if runs[0] == runs[1] and len(a) > 1 and all(run for _, run in runs[0]):
+        return _p_of_constant([x - y for x, y in zip(a, b, strict=True)], 0.0)
+    return p_over_seeds(a, b)
 
 
-class _Scored(NamedTuple):
-    """Published score of a row, and the mean of ours."""
-
-    row: str
-    published: float
-    ours: float
+def _adjusted(p_values: dict[frozenset[str], float]) -> dict[frozenset[str], float | None]:
+    return dict(zip(p_values, holm(list(p_values.values())), strict=True))
 
 
 def _scored(table: PublishedTable, record: TableRecord, column: TableColumn, dataset: str) -> list[_Scored]:
@@ -221,64 +244,35 @@ def _scored(table: PublishedTable, record: TableRecord, column: TableColumn, dat
     ]
 
 
-def _best_first(a: _Scored, b: _Scored, column: TableColumn) -> tuple[_Scored, _Scored]:
-    return (a, b) if is_better(column.score, a.published, b.published) else (b, a)
-
-
-def _tau(scored: Sequence[_Scored]) -> float | None:
-    from scipy.stats import kendalltau
-
-    theirs, ours = [one.published for one in scored], [one.ours for one in scored]
-    return float(kendalltau(theirs, ours).statistic) if len(set(ours)) > 1 else None
-
-
-def _p_of_pairs(
-    pairs: Sequence[tuple[_Scored, _Scored]], column: TableColumn, record: TableRecord
-) -> dict[frozenset[str], float | None]:
-    """p-values of pairs of rows over the seeds, adjusted together by Holm's method."""
-    found = {frozenset((a.row, b.row)): _seeds_p(record, a.row, b.row, column.score) for a, b in pairs}
-    tested = {pair: p for pair, p in found.items() if p is not None}
-    return dict(zip(tested, holm(list(tested.values())), strict=True))
-
-
-def _p_of_effects(found: Sequence[Effect], column: TableColumn) -> dict[frozenset[str], float | None]:
-    """Adjusted p-values of the pairs of rows that are effects."""
-    return {frozenset((one.row, one.baseline)): one.p for one in found if one.column == column}
-
-
 def _effects_of(row: PublishedRow, table: PublishedTable, record: TableRecord) -> Iterator[Effect]:
-    ours, rows = {one.row: one for one in record.rows}, {one.name: one for one in table.rows}
-    compared = [name for name in row.baselines if name in ours and row.name in ours and name != row.name]
-    for baseline in (name for name in compared if not _is_counted_by(row, rows[name])):
+    ours, rows = {each.row: each for each in record.rows}, {each.name: each for each in table.rows}
+    for name in row.baselines:
+        if row.name not in ours or name not in ours or name == row.name:
+            continue
+        baseline = rows[name]
+        if row.name in baseline.baselines and row.baselines[0] != name:
+            continue  # listed once, for the row whose first baseline is the other one
         for dataset in table.datasets:
-            theirs, of_baseline = row.published.get(dataset, {}), rows[baseline].published.get(dataset, {})
-            for column in (one for one in table.columns if one.score in theirs and one.score in of_baseline):
-                means = mean_of(ours[row.name], column.score), mean_of(ours[baseline], column.score)
+            theirs, of_baseline = row.published.get(dataset, {}), baseline.published.get(dataset, {})
+            for column in (each for each in table.columns if each.score in theirs and each.score in of_baseline):
+                score = column.score
+                means = mean_of(ours[row.name], score), mean_of(ours[name], score)
                 if means[0] is None or means[1] is None:
                     continue
                 yield Effect(
                     row.name,
-                    baseline,
+                    name,
                     column,
                     dataset,
-                    published=round(theirs[column.score] - of_baseline[column.score], 6),
-                    mark=_mark(row, rows[baseline], dataset, column.score)
-                    or _mark(rows[baseline], row, dataset, column.score),
-                    paper_tests=any(column.score in one.published_marks.get(dataset, {}) for one in table.rows),
+                    published=round(theirs[score] - of_baseline[score], 6),
+                    mark=_mark(row, baseline, dataset, score) or _mark(baseline, row, dataset, score),
+                    paper_tests=any(score in each.published_marks.get(dataset, {}) for each in table.rows),
                     ours=means[0] - means[1],
                     p=None,
                     level=row.level,
                     over=(),
-                    daggers=(_dagger_of(baseline, row), _dagger_of(row.name, rows[baseline])),
+                    daggers=(_dagger_of(name, row), _dagger_of(row.name, baseline)),
                 )
-
-
-def _is_counted_by(row: PublishedRow, baseline: PublishedRow) -> bool:
-    """Whether two rows are baselines of each other, and their difference is listed as an effect of the second one.
-
-    It is listed for the row whose first baseline is the other one, so that it is counted once.
-    """
-    return row.name in baseline.baselines and row.baselines[0] != baseline.name
 
 
 def _mark(row: PublishedRow, baseline: PublishedRow, dataset: str, score: str) -> str:
@@ -290,14 +284,3 @@ def _mark(row: PublishedRow, baseline: PublishedRow, dataset: str, score: str) -
 def _dagger_of(baseline: str, row: PublishedRow) -> str:
     """The mark that stands for a baseline in a row; empty if it is none of its baselines."""
     return dict(zip(row.baselines, DAGGERS, strict=False)).get(baseline, "")
-
-
-def _seeds_p(record: TableRecord, row: str, baseline: str, score: str) -> float | None:
-    """p-value over the seeds; rows that are evaluations of the same runs, seed by seed, are compared run by run."""
-    by_name = {one.row: one for one in record.rows}
-    rows = by_name[row], by_name[baseline]
-    a, b = (values_of(one, score) for one in rows)
-    runs = [[(seed.seed, seed.run) for seed in one.seeds if score in seed.scores] for one in rows]
-    if runs[0] == runs[1] and len(a) > 1 and all(run for _, run in runs[0]):
-        return _p_of_constant([x - y for x, y in zip(a, b, strict=True)], 0.0)
-    return p_over_seeds(a, b)

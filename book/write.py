@@ -1,39 +1,39 @@
-"""Pages of the reproduction book in Markdown, rendered from records."""
+"""Write the reproduction book, `docs/reproduction`: a page for each paper, and an index, from the records.
+
+python book/write.py                 write the pages again
+python book/write.py runs/table1 …   first add the rows in these folders of `limner reproduce` to the records
+"""
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import numpy as np
+
+from limner.evaluation.comparison import DAGGERS
 from limner.files import write_text
 from limner.metrics.base import format_value
 from limner.report.provenance import duration
-from limner.reproduce import PROPERTY_TABLES, TABLES
-from limner.reproduce.book.record import TableRecord
-from limner.reproduce.book.score_table import legend, score_table
-from limner.reproduce.book.verdicts import Effect, Order, Swap, effects, is_better, mean_of, orders
-from limner.reproduce.ensembles import is_ensemble, with_ensembles
-from limner.reproduce.figures import PLACEHOLDERS, figures_of
-from limner.reproduce.required_data import required_data
-from limner.reproduce.tables import PublishedTable
+from limner.reproduce import PublishedRow, PublishedTable, TableColumn, published_tables
+from limner.reproduce.datasets import required_data
+from limner.reproduce.listing import properties_text
+from limner.reproduce.tables import Paper, read_paper
+from records import RowRecord, TableRecord, add_record, read_records
+from verdicts import Effect, Order, effects, is_better, mean_of, orders, values_of
 
-PAPERS = {
-    "kiros2014": "Kiros et al. (2014)",
-    "mao2015": "Mao et al. (2015)",
-    "calixto2016": "Calixto et al. (2016)",
-    "calixto2017": "Calixto et al. (2017)",
-    "lecture": "The lecture on recurrent networks",
-    "vinyals2015": "Vinyals et al. (2015)",
-    "xu2015": "Xu et al. (2015)",
-    "johnson2016": "Johnson et al. (2016)",
-}
-"""Titles of the pages by the first part of the names of tables."""
+PAGES = Path(__file__).parents[1] / "docs" / "reproduction"
+PAPERS = ("kiros2014", "mao2015", "calixto2016", "calixto2017", "lecture", "vinyals2015", "xu2015", "johnson2016")
+"""Papers in the order of the pages."""
+PLACEHOLDERS = "C is the folder of a collection, RUN a folder in runs/ of the reproduced table."
+"""Meaning of the words in capitals in the commands of figures."""
 EFFECT_COLUMNS = "row|against|score|data of the paper|published|in the paper|ours|p (Holm)|level|test over|verdict"
 INDEX = "index.md"
 INCOMPLETE_METEOR = "|modules:exact,stem|"
 """Part of the signature of METEOR in a language whose paraphrases are missing, which the published METEOR has."""
-WRITTEN_BY = "This page is written by `limner book` from the records of `limner reproduce`; nothing on it is typed."
+WRITTEN_BY = "This page is written by `book/write.py` from the records of `limner reproduce`; nothing on it is typed."
 HOW_TO_READ = """Each row has the scores of the paper and ours: mean ± standard deviation over the seeds.
 
 - **Order** compares how the published scores and ours sort the rows: Kendall's τ-b, and the pairs of rows that are
@@ -56,60 +56,48 @@ HOW_TO_READ = """Each row has the scores of the paper and ours: mean ± standard
 """
 
 
-def page_names() -> list[str]:
-    """File names of the pages, the index first."""
-    return [INDEX, *(f"{paper}.md" for paper in PAPERS)]
-
-
-def write_book(records: Sequence[TableRecord], out: Path) -> list[Path]:
-    """Write the pages of the book to a folder; return their paths."""
-    paths = []
-    for name, text in render_pages(records).items():
-        out.mkdir(parents=True, exist_ok=True)
-        write_text(out / name, text)
-        paths.append(out / name)
-    return paths
-
-
 def render_pages(records: Sequence[TableRecord]) -> dict[str, str]:
-    """Render the page of every paper that has tables, and an index, by file name."""
-    pages = {INDEX: _index(records)}
-    for paper, title in PAPERS.items():
-        names = sorted(name for name in (*TABLES, *PROPERTY_TABLES) if name.startswith(f"{paper}/"))
-        lines = [f"# {title}", "", WRITTEN_BY, ""]
-        lines += [line for name in names for line in _table(name, records)]
+    """Render the page of every paper, and an index, by file name."""
+    pages = {"index.md": _index(records)}
+    for name in PAPERS:
+        paper = read_paper(name)
+        lines = [f"# {paper.title}", "", WRITTEN_BY, ""]
+        for table in sorted((*paper.tables, *paper.properties), key=lambda table: table.name):
+            if isinstance(table, PublishedTable):
+                lines += _table(table, records)
+            else:
+                lines += [properties_text(table).replace("# ", "## ", 1).rstrip(), ""]
         lines += _figures(paper)
-        pages[f"{paper}.md"] = "\n".join(lines).rstrip() + "\n"
+        pages[f"{name}.md"] = "\n".join(lines).rstrip() + "\n"
     return pages
 
 
-def _table(name: str, records: Sequence[TableRecord]) -> Iterator[str]:
+def _table(table: PublishedTable, records: Sequence[TableRecord]) -> Iterator[str]:
     """Lines about a table: all its reproductions, or what it needs."""
-    if name in PROPERTY_TABLES:
-        yield from (PROPERTY_TABLES[name].to_markdown().replace("# ", "## ", 1).rstrip(), "")
-        return
-    table, own = TABLES[name], [record for record in records if record.table == name]
     yield from (f"## {table.title}", "")
-    for record in own:
-        yield from _record(_shown(table, record), record)
-    if not own:
-        yield from _not_trained(table)
+    of_table = [record for record in records if record.table == table.name]
+    for record in of_table:
+        yield from _record(table, record)
+    if not of_table:
+        command = f"limner reproduce {table.name} --collection COLLECTION --out RUNS"
+        yield from (f"Not reproduced: needs {required_data(table)}.", "", "```bash", command, "```", "")
+        yield from (*_score_table(table, (), ()), "", table.notes, "")
 
 
 def _index(records: Sequence[TableRecord]) -> str:
     lines = ["# The reproduction book", "", WRITTEN_BY, "", HOW_TO_READ]
     lines += ["| table | data | rows | seeds | pairs in order | effects | time |", "|---|---|---|---|---|---|---|"]
-    for name, table in TABLES.items():
-        own = [record for record in records if record.table == name]
+    for name, table in published_tables().items():
+        of_table = [record for record in records if record.table == name]
         link = f"[{table.title}]({name.split('/')[0]}.md)"
-        lines += [f"| {link} | {' | '.join(_summary(table, record))} |" for record in own]
-        lines += [] if own else [f"| {link} | – | – | – | – | – | – |"]
+        lines += [f"| {link} | {' | '.join(_summary(table, record))} |" for record in of_table]
+        lines += [] if of_table else [f"| {link} | – | – | – | – | – | – |"]
     return "\n".join(lines) + "\n"
 
 
 def _summary(table: PublishedTable, record: TableRecord) -> Iterator[str]:
     yield record.collection
-    rows = [row for row in record.rows if not is_ensemble(row.row)]
+    rows = record.rows
     yield f"{len(rows)} of {sum(row.recipe is not None for row in table.rows)}"
     yield " to ".join(dict.fromkeys(str(one([len(row.seeds) for row in rows])) for one in (min, max)))
     yield _summary_of_orders(list(orders(table, record)))
@@ -129,11 +117,6 @@ def _summary_of_orders(found: Sequence[Order]) -> str:
     return f"{pairs - ties - len(swaps)} of {pairs}{equal}{significant}"
 
 
-def _shown(table: PublishedTable, record: TableRecord) -> PublishedTable:
-    """The table with the ensembles of a record."""
-    return with_ensembles(table, [row.row for row in record.rows])
-
-
 def _record(table: PublishedTable, record: TableRecord) -> Iterator[str]:
     """Lines about one reproduction of a table."""
     yield from (f"### On {record.collection}", "")
@@ -150,8 +133,8 @@ def _record(table: PublishedTable, record: TableRecord) -> Iterator[str]:
     yield f"- Hardware: {'; '.join(record.machines)}. Versions: {versions}."
     yield from ("", "```bash", *record.commands, "```", "")
     found = effects(table, record)
-    yield from score_table(table, record.rows, found)
-    yield from ("", table.notes, "", *legend(table, record))
+    yield from _score_table(table, record.rows, found)
+    yield from ("", table.notes, "", *_legend(table, record))
     yield from _reached(table, record)
     yield from _orders(list(orders(table, record)))
     yield from _effects(found, record)
@@ -183,22 +166,23 @@ def _orders(found: Sequence[Order]) -> Iterator[str]:
     yield from ("**Order** of the rows:", "", "| score | data of the paper | τ-b | pairs | swapped in our runs |")
     yield "|---|---|---|---|---|"
     for order in found:
-        swapped = "; ".join(map(_swap, order.swapped)) or "none"
+        swaps = [f"{better} / {worse}{'' if p is None else f' ({_p_is(p)})'}" for better, worse, p in order.swapped]
+        swapped = "; ".join(swaps) or "none"
         label, tau = order.column.label, "–" if order.tau is None else f"{order.tau:.2f}"
         yield f"| {label} | {order.dataset} | {tau} | {order.pairs} | {len(order.swapped)}: {swapped} |"
     yield ""
 
 
-def _swap(swap: Swap) -> str:
-    p = "" if swap.p is None else f" (p {'' if swap.p < 0.001 else '= '}{_p(swap.p)})"
-    return f"{swap.better} / {swap.worse}{p}"
+def _p_is(p: float) -> str:
+    return f"p {'' if p < 0.001 else '= '}{_p(p)}"
 
 
 def _effects(found: Sequence[Effect], record: TableRecord) -> Iterator[str]:
     if not found:
         return
     tested = record.test is not None and any("sentences" in one.over for one in found)
-    test = f" Test over sentences: `{_holm(str(record.test))}`." if tested else ""
+    holm = f"{str(record.test).removesuffix('|correction:none')}|correction:holm"  # the page adjusts the p-values
+    test = f" Test over sentences: `{holm}`." if tested else ""
     counts = "; ".join(f"{number} {verdict}" for verdict, number in _counts(found))
     yield from (f"**Effects**: {counts}.{test}", "")
     columns = EFFECT_COLUMNS.split("|")
@@ -223,11 +207,6 @@ def _p(p: float | None) -> str:
     if p is None:
         return "–"
     return "< 0.001" if p < 0.001 else f"{p:.3f}"
-
-
-def _holm(test: str) -> str:
-    """The signature of a test whose p-values the page adjusts."""
-    return f"{test.removesuffix('|correction:none')}|correction:holm"
 
 
 def _reached(table: PublishedTable, record: TableRecord) -> Iterator[str]:
@@ -273,16 +252,75 @@ def _counts(found: Sequence[Effect]) -> list[tuple[str, int]]:
     return sorted(Counter(verdict for *_, verdict in distinct).items(), reverse=True)
 
 
-def _not_trained(table: PublishedTable) -> Iterator[str]:
-    """The published scores of a table that no record is about."""
-    command = f"limner reproduce {table.name} --collection COLLECTION --out RUNS"
-    yield from (f"Not reproduced: needs {required_data(table)}.", "", "```bash", command, "```", "")
-    yield from (*score_table(table, (), ()), "", table.notes, "")
+def _score_table(table: PublishedTable, rows: Sequence[RowRecord], found: Sequence[Effect]) -> Iterator[str]:
+    """The table: for each row a line of published scores for each data set, and one of ours."""
+    columns = [column for column in table.columns if column.score != "training_minutes"]
+    yield f"| row | scores of | {' | '.join(column.label for column in columns)} | seeds | time of a seed |"
+    yield "|---" * (len(columns) + 4) + "|"
+    ours = {row.row: row for row in rows}
+    for row in table.rows:
+        notes = ["other authors"] * row.other_authors + ["published only"] * (row.recipe is None)
+        name = f"{row.name} ({', '.join(notes)})" if notes else row.name
+        for dataset in (one for one in table.datasets if row.published.get(one)):
+            cells = [row.published_cell(dataset, column) for column in columns]
+            yield f"| {name} | the paper, {dataset} | {' | '.join(cells)} | | |"
+            name = ""
+        if row.name in ours:
+            made = ours[row.name]
+            cells = [_ours(made, column) + _daggers(row, column, table, found) for column in columns]
+            seeds = ", ".join(str(seed.seed) for seed in made.seeds)
+            time = _time([seed.seconds for seed in made.seeds], [seed.processor_seconds for seed in made.seeds])
+            yield f"| {name} | **Limner** | {' | '.join(cells)} | {seeds} | {time} |"
+        elif row.recipe is not None:
+            yield f"| {name} | Limner | {' | '.join('–' for _ in columns)} | none | |"
 
 
-def _figures(paper: str) -> Iterator[str]:
+def _time(seconds: Sequence[float], processor_seconds: Sequence[float | None]) -> str:
+    """Mean duration of the trainings, and mean processor time if it is known of all of them."""
+    known = [one for one in processor_seconds if one is not None]
+    processor = f" ({duration(float(np.mean(known)))})" if len(known) == len(processor_seconds) else ""
+    return f"{duration(float(np.mean(seconds)))}{processor}"
+
+
+def _ours(row: RowRecord, column: TableColumn) -> str:
+    values, mean = values_of(row, column.score), mean_of(row, column.score)
+    if mean is None:
+        return "–"
+    spread = f" ± {column.format(float(np.std(values, ddof=1)))}" if len(values) > 1 else ""
+    return f"**{column.format(mean)}**{spread}"
+
+
+def _daggers(row: PublishedRow, column: TableColumn, table: PublishedTable, found: Sequence[Effect]) -> str:
+    """Marks of one of our scores, in a table whose paper marks significant differences."""
+    own = [one.dagger for one in found if (one.row, one.column) == (row.name, column)]
+    own += [one.reversed_dagger for one in found if (one.baseline, one.column) == (row.name, column)]
+    return "".join(dagger for dagger in DAGGERS if _has_marks(table) and dagger in own)
+
+
+def _has_marks(table: PublishedTable) -> bool:
+    return any(row.published_marks for row in table.rows)
+
+
+def _legend(table: PublishedTable, record: TableRecord) -> Iterator[str]:
+    """What the marks of our scores mean, and which of those of the paper could not be tested."""
+    if not _has_marks(table):
+        return
+    names = {row.row for row in record.rows}
+    rows: dict[tuple[str, ...], list[str]] = {}
+    for row in table.rows:
+        if row.name in names and row.baselines:
+            rows.setdefault(row.baselines, []).append(row.name)
+    yield from ("† and ‡ of our scores: significantly better than the first and the second baseline of the row.", "")
+    for baselines, of in rows.items():
+        yield f"- Baselines of {', '.join(of)}: {' and '.join(baselines)}."
+    if missing := [name for name in dict.fromkeys(name for one in rows for name in one) if name not in names]:
+        yield f"- Not tested, because these rows were not reproduced on this collection: {', '.join(missing)}."
+    yield ""
+
+
+def _figures(paper: Paper) -> Iterator[str]:
     """The figures of a paper with their commands."""
-    figures = figures_of(paper)
+    figures = paper.figures
     if any(figure.commands for figure in figures):
         yield from ("## Figures and examples", "", PLACEHOLDERS, "")
         for figure in figures:
@@ -292,3 +330,10 @@ def _figures(paper: str) -> Iterator[str]:
     drawings = ", ".join(f"{figure.number} ({figure.title})" for figure in figures if not figure.commands)
     if drawings:
         yield from (f"Drawings of models, for which nothing is computed: {drawings}.", "")
+
+
+if __name__ == "__main__":
+    for folder in sys.argv[1:]:
+        add_record(Path(folder))
+    for name, text in render_pages(read_records()).items():
+        write_text(PAGES / name, text)

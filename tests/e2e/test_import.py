@@ -18,7 +18,7 @@ from limner.data.merging import Changes
 from limner.data.readers import ReaderOptions, import_collection, read_source
 from limner.data.summary import summarise
 from limner.errors import CollectionError
-from limner.report.contact_sheet import contact_sheet
+from limner.report.images import contact_sheet
 
 # Runs one import and kills itself right before or right after the n-th call of a function.
 KILLED = """

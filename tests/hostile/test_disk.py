@@ -44,7 +44,6 @@ WRITERS = (
     "translate 'a red ball' --model translator --image photos/0.jpg --out new.txt",
     "translate 'a red ball' --model translator --image photos/0.jpg --attention new",
     "translate --model translator --collection english --split train --write",
-    "words red --model captioner --map new.png",
 )
 CREATED = ("created new", "created c/features/pixels24.lance")
 """What a command has begun may be left; it is continued or replaced."""

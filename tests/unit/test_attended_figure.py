@@ -8,8 +8,9 @@ from PIL import Image
 
 from limner.features.spec import FeatureSpec
 from limner.inference.explain import END_OF_SENTENCE, Explanation
-from limner.report.attended_figure import attended_figure
-from limner.report.thumbnails import Thumbnails
+from limner.report.explanations import plot_explanation
+from limner.report.images import Thumbnails
+from limner.runs.records import EvaluatedItem
 
 WEIGHTS = np.array([[0.5, 0.0, 0.25, 0.25], [0.25] * 4])
 
@@ -31,7 +32,8 @@ def spec():
 
 def figure_of(image, spec, budget=1 << 20, attention=WEIGHTS, gate=None):
     explanation = Explanation((), ("left", END_OF_SENTENCE), None, attention, gate)
-    return attended_figure(explanation, image, (spec,), Thumbnails(budget))
+    item = EvaluatedItem(id="x", image=image, hypothesis="left")
+    return plot_explanation(explanation, item, (spec,), Thumbnails(budget)).figure
 
 
 def test_weights_are_bytes_scaled_by_the_largest_of_the_word(image, spec):

@@ -125,14 +125,6 @@ def test_words_with_markup_are_printed_literally():
     assert " id=" not in markup  # ids would clash with those of other figures
 
 
-def test_figures_have_no_ids():
-    for figure in (
-        attention_plots.alignment(["a"], ["b"], [[1.0]]),
-        plots.gate_statistics({"all": (0.2, 0.1)}, [("Hut", 0.9, 3)]),
-    ):
-        assert " id=" not in plots.svg(figure, "a figure")
-
-
 def test_a_long_alignment_is_truncated():
     limit = attention_plots.MAX_WORDS
     figure = attention_plots.alignment(["w"] * (limit + 880), ["x", "y"], np.zeros((2, limit + 880)))
@@ -264,25 +256,13 @@ def test_panels_of_an_image_file(tmp_path):
 def test_every_word_has_a_panel_with_its_heat_map_and_gate():
     cells = [(0, 0), (1, 2), (0, 2), (1, 0), (1, 1)]
     words = ["Mann", "mit", "Hut", "<b>", r"$\frac$"]
-    figure = attention_plots.heat_maps(
-        Image.new("RGB", (90, 60), "gray"),
-        words,
-        np.stack([one_cell(2, 3, *cell) for cell in cells]),
-        (2, 3),
-        gates=[0.83, 0.1, 0.995, 0, 1],
-    )
-    assert texts(figure) == ["", "Mann (0.83)", "mit (0.10)", "Hut (0.99)", "<b> (0.00)", r"$\frac$ (1.00)"]
-    pixels = rendered(figure).mean(2)
-    (axes,) = figure.axes
-    for image, label, (row, column) in zip(axes.images[1:], axes.texts[1:], cells, strict=True):
-        extent = image.get_window_extent()
-        left, right = round(extent.x0) + 1, round(extent.x1) - 1
-        top, bottom = (round(len(pixels) - edge) for edge in (extent.y1, extent.y0))
-        panel = pixels[top + 1 : bottom - 1, left:right]
-        rows, columns = np.nonzero(panel >= panel.max() - 1)
-        assert (int(rows.mean() / len(panel) * 2), int(columns.mean() / panel.shape[1] * 3)) == (row, column)
-        text = label.get_window_extent()
-        assert text.y1 < extent.y0 and abs(text.x0 + text.x1 - extent.x0 - extent.x1) < 2
+    weights = np.stack([one_cell(2, 3, *cell) for cell in cells])
+    image = Image.new("RGB", (90, 60), "gray")
+    figure = attention_plots.heat_maps(image, words, weights, (2, 3), gates=[0.83, 0.1, 0.995, 0, 1])
+    assert texts(figure) == [*words, "β 0.83", "β 0.10", "β 0.99", "β 0.00", "β 1.00"]
+    drawn = [np.asarray(one.get_array()) for one in figure.axes[0].images[1:]]
+    for panel, expected in zip(drawn, attention_plots.panels(image, weights, (2, 3))[1:], strict=True):
+        assert np.array_equal(panel, np.asarray(expected))
 
 
 @pytest.mark.parametrize("size", [(90, 60), (20, 200)])
@@ -292,7 +272,7 @@ def test_panels_and_words_of_a_long_sentence_do_not_overlap(size):
     figure.draw_without_rendering()
     (axes,) = figure.axes
     assert len(axes.images) == 81
-    extents = [drawn.get_window_extent() for drawn in (*axes.images, *axes.texts[1:])]
+    extents = [drawn.get_window_extent() for drawn in (*axes.images, *axes.texts)]
     assert overlapping(extents) == 0
     assert min(box.x0 for box in extents) >= 0 and max(box.x1 for box in extents) <= figure.bbox.x1
     assert min(box.y0 for box in extents) >= 0 and max(box.y1 for box in extents) <= figure.bbox.y1
@@ -384,41 +364,6 @@ def test_a_sentence_without_words_has_no_spans():
 def test_gates_and_words_have_the_same_number():
     with pytest.raises(SettingsError, match=r"gates: expected shape \(2,\).*got \(1,\)"):
         attention_plots.gate_spans(["a", "b"], [0.5])
-
-
-# Statistics of a gate
-
-
-def test_bars_have_the_length_of_their_values():
-    words = [("auf", 0.1, 900), ("Hut", 0.9, 12), (r"$\frac$", 0.5, 1), ("人", 0.5, 2)]
-    figure = plots.gate_statistics({"all words": (0.2, 0.08), "nouns": (1.0, 0.5)}, words)
-    rendered(figure)
-    parts, means = figure.axes
-    above_half, above_most = ([bar.get_width() for bar in bars] for bars in parts.containers)
-    assert (above_half, above_most) == ([0.2, 1.0], [0.08, 0.5])
-    assert [text.get_text() for text in parts.texts] == ["20%", "100%", "8%", "50%"]
-    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["above 0.5", "above 0.8"]
-    assert [tick.get_text() for tick in means.get_yticklabels()] == ["Hut", "人", r"$\frac$", "auf"]
-    assert [bar.get_width() for bar in means.containers[0]] == [0.9, 0.5, 0.5, 0.1]
-    assert [text.get_text() for text in means.texts] == ["0.90 (12)", "0.50 (2)", "0.50 (1)", "0.10 (900)"]
-    tops = [bar.get_window_extent().y0 for bar in means.containers[0]]
-    assert tops == sorted(tops, reverse=True)
-
-
-@pytest.mark.parametrize("count", [0, 1, 200])
-def test_the_highest_means_are_plotted_and_labels_do_not_overlap(count):
-    words = [(f"{LONG}{k}", k / count, k) for k in range(count)]
-    shares = {f"part {k}": (1.0, 0.0) for k in range(5)}
-    figure = plots.gate_statistics(shares, words)
-    rendered(figure)
-    drawn = min(count, plots.GATED_WORDS)
-    parts, means = figure.axes
-    assert len(means.texts) == drawn
-    assert [text.get_text().split()[0] for text in means.texts[:1]] == (["0.99"] if count == 200 else ["0.00"] * drawn)
-    labels = [text for axes in (parts, means) for text in (*axes.texts, *axes.get_yticklabels(), axes.xaxis.label)]
-    extents = [text.get_window_extent() for text in (*labels, *figure.legends[0].get_texts())]
-    assert overlapping(extents) == 0
-    assert min(box.x0 for box in extents) >= 0 and max(box.x1 for box in extents) <= figure.bbox.x1
 
 
 # Fonts, labels and files

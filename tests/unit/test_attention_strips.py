@@ -14,7 +14,7 @@ from limner.features.encoders.load import load_backbone
 from limner.features.extract import extract
 from limner.models.video_captioner import VideoCaptionerSettings
 from limner.report import attention_page, attention_plots, plots
-from limner.report.attention_strips import AttentionStrip, arrange, attention_strips
+from limner.report.attention_plots import AttentionStrip, attention_strips
 from limner.report.page import write_report
 from limner.runs.recipe import Recipe
 from limner.runs.records import read_evaluations
@@ -39,8 +39,8 @@ def boxes(figure):
     ("words", "columns", "expected"), [(3, 8, (4, 1)), (7, 8, (8, 1)), (8, 8, (5, 2)), (12, 5, (5, 3)), (0, 8, (1, 1))]
 )
 def test_rows_are_about_equally_long(words, columns, expected):
-    layout = arrange([strip(words)], columns)
-    assert (layout.columns, layout.lines) == expected
+    panels = boxes(attention_strips(["w"] * words, [strip(words)], columns=columns))
+    assert (len(np.unique(panels[:, 0].round(6))), len(np.unique(panels[:, 2].round(6)))) == expected
 
 
 def test_one_panel_for_the_image_and_each_word_from_left_to_right():

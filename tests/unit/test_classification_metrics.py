@@ -7,7 +7,6 @@ import pytest
 
 from limner.metrics import METRICS, default_metrics, label_f1_scores, score_sentences
 from limner.metrics.base import format_value
-from limner.metrics.classification import reliability_bins
 from limner.metrics.significance import approximate_randomisation
 from limner.text.labels import (
     CELLS,
@@ -57,9 +56,6 @@ def test_calibration_error_by_hand():
     references = ["a", "b", "b"]
     assert value("calibration_error", hypotheses, references) == pytest.approx(100 * (2 * 0.45 + 0.35) / 3)
     assert value("calibration_error", ["a (1.0000) b (1.0000)"], ["a b"]) == 0
-    bins = reliability_bins(hypotheses, [[one] for one in references])
-    assert [one.predictions for one in bins] == [0, 0, 0, 0, 0, 0, 1, 0, 0, 2]
-    assert bins[9].confidence == pytest.approx(0.95) and bins[9].accuracy == 0.5
 
 
 def test_position_error_by_hand():

@@ -17,7 +17,7 @@ from limner.data.items_table import item_of_row
 from limner.data.merging import Changes
 from limner.data.summary import summarise
 from limner.errors import CollectionError
-from limner.report.contact_sheet import contact_sheet
+from limner.report.images import contact_sheet
 
 DOG = Item(
     "dog",

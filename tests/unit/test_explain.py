@@ -14,14 +14,14 @@ from limner.decoding.ranking import Hypothesis
 from limner.errors import SettingsError
 from limner.evaluation import gates
 from limner.evaluation.gates import gate_scores, gate_statistics, measure_gates
-from limner.features.spec import FeatureSpec, RegionRows
+from limner.features.spec import FeatureSpec, RegionRows, grid_of
 from limner.inference.collection_features import open_features
 from limner.inference.explain import END_OF_SENTENCE, IMAGE_TOKEN, Explanation, explain, words_of
 from limner.inference.generate import generate
 from limner.inference.sentences import EMPTY_TRANSLATION
 from limner.inference.translator import Translator
 from limner.models.protocols import Output
-from limner.report import attention_page
+from limner.report.attention_page import attended_area, save_explanations
 from limner.runs.trained_model import TrainedModel, load_trained_model
 from limner.text.tokenizer import Tokenizer
 from limner.text.vocab import SPECIAL_TOKENS
@@ -300,7 +300,7 @@ def test_plots_and_their_page(multimodal, tmp_path):
     hypotheses = [best[0] for best in translator.translate(sentences, images=images, missing="text")]
     explained = translator.explain(sentences, hypotheses, images=images, missing="text")
     assert hypotheses[1] is EMPTY_TRANSLATION and explained[1] is None
-    page = attention_page.save_explanations(
+    page = save_explanations(
         explained, tmp_path / "out", sentences=sentences, images=images, features=model.config.features
     )
     assert sorted(path.name for path in page.parent.iterdir()) == [
@@ -331,7 +331,7 @@ def test_plots_and_their_page(multimodal, tmp_path):
     ],
 )
 def test_rows_and_columns_of_the_locations(features, places, grid):
-    assert attention_page.grid_of(features, places) == grid
+    assert grid_of(features, places) == grid
 
 
 @pytest.mark.parametrize(
@@ -343,5 +343,5 @@ def test_rows_and_columns_of_the_locations(features, places, grid):
     ],
 )
 def test_the_part_of_the_image_that_was_encoded(preprocessing, size, box):
-    explanations = spec("grid", (4, 3)).model_copy(update={"preprocessing": preprocessing})
-    assert attention_page.box_of(explanations, size) == pytest.approx(box)
+    explanations = spec("grid", (4, 3), grid_size=(2, 2)).model_copy(update={"preprocessing": preprocessing})
+    assert attended_area([explanations], 4, size).box == pytest.approx(box)

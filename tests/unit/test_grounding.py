@@ -22,7 +22,7 @@ from limner.errors import SettingsError
 from limner.features.extract import extract
 from limner.features.preprocessing import Preprocessing, location_cells, preprocess
 from limner.models.protocols import Output
-from limner.report.grounding import heat_map_with_boxes
+from limner.report.diagnoses import heat_map_with_boxes
 from limner.report.page import write_report
 from limner.runs.recipe import Recipe
 from limner.runs.trained_model import ModelConfig, TrainedModel, load_trained_model

@@ -20,7 +20,7 @@ from limner.cli.translate import OutputOptions, _claim, _format_json
 from limner.errors import MediaError, SettingsError, WriteError
 from limner.files import write_text
 from limner.inference.sentences import Caption, Translation
-from limner.report.contact_sheet import save_sheet
+from limner.report.images import save_sheet
 from limner.report.plots import save_plot
 from limner.storage import outputs
 from limner.storage.outputs import claim_file, claim_folder, is_marked, require_writable, save_output
@@ -36,7 +36,6 @@ FILES = {
     "kmeans --sheet": ("kmeans", "c", "--out", "new.safetensors", "--sheet"),
     "search --sheet": ("search", "a dog", "--in", "c", "--sheet"),
     "compare --out": ("compare", "run", "run", "--out"),
-    "words": ("words", "dog", *MODEL, "--map"),
     "gradients": ("gradients", *MODEL, "--plot"),
     "describe": ("describe", "photo.jpg", *MODEL, "--format", "csv", "--output"),
     "describe --explain-beam": ("describe", "photo.jpg", *MODEL, "--explain-beam"),
@@ -54,10 +53,9 @@ RUN_FOLDERS = {
     "crossvalidate": ("crossvalidate", "lecture/sentiment", "--collection", "c", "--out"),
     "demo": ("demo", "--out"),
     "reproduce": ("reproduce", "kiros2014/table1", "--collection", "c", "--out"),
-    "book": ("book", "--out"),
 }
 """Commands that write runs to a folder."""
-OUTPUT_OPTIONS = {"--out", "--output", "--sheet", "--map", "--plot", "--explain-beam", "--attention"}
+OUTPUT_OPTIONS = {"--out", "--output", "--sheet", "--plot", "--explain-beam", "--attention"}
 
 
 def run(capsys, monkeypatch, *arguments):

@@ -11,7 +11,7 @@ from limner.data.readers import ReaderOptions, import_collection, read_source
 from limner.data.readers.flickr30k_entities import parse_tagged_sentence
 from limner.data.summary import summarise
 from limner.errors import CollectionError
-from limner.report.contact_sheet import contact_sheet
+from limner.report.images import contact_sheet
 
 TRAIN = ReaderOptions(split="train")
 

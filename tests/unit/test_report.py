@@ -22,8 +22,6 @@ from limner.evaluation.stored_evaluation import save_evaluation
 from limner.features.spec import FeatureSpec
 from limner.metrics import Score
 from limner.report import plots
-from limner.report.word_map import Neighbours, WordMap
-from limner.report.word_plot import plot_words
 from limner.runs.records import Evaluation, LogLine, RunConfig, read_evaluations, read_log
 from limner.runs.trained_model import load_trained_model
 
@@ -201,13 +199,14 @@ def test_model_settings_are_shown_once(tmp_path):
 
 def test_epochs_on_validation_data_are_not_part_of_the_curves(run, monkeypatch):
     plotted = []
-    monkeypatch.setattr("limner.report.learning_curves._charts", lambda log, kept: plotted.append(log) or [])
-    log = [LogLine(step=s, epoch=s, kind="val", perplexity=10.0 - s) for s in (1, 2, 3, 4)]
+    real = plots.curves
+    monkeypatch.setattr(plots, "curves", lambda title, lines, kept: plotted.append(lines) or real(title, lines, kept))
+    log = [LogLine(step=s, epoch=s, kind="val", loss=10.0 - s) for s in (1, 2, 3, 4)]
     (run / "log.jsonl").write_text("".join(line.model_dump_json() + "\n" for line in log))
     report.write_report(run, run / "report.html")
     RunConfig(provenance={"train_on_val_epochs": 1}).save(run / "config.json")
     report.write_report(run, run / "report.html")
-    assert [[line.step for line in lines] for lines in plotted] == [[1, 2, 3, 4], [1, 2, 3]]
+    assert [[step for step, _ in lines["validation"]] for lines in plotted] == [[1, 2, 3, 4], [1, 2, 3]]
 
 
 def test_the_page_explains_where_the_curves_end(run):
@@ -284,7 +283,7 @@ def assert_no_shared_ids(page):
 
 
 def test_figures_share_no_ids(page):
-    assert page.tags.count("svg") == 4  # loss, perplexity, BLEU-4, one recall curve
+    assert page.tags.count("svg") == 3  # loss, perplexity, BLEU-4
     assert_no_shared_ids(page)
 
 
@@ -365,10 +364,8 @@ def test_an_unfinished_last_line_of_the_log_is_ignored(tmp_path):
 
 
 def test_plots_are_reproducible():
-    log = [LogLine(step=s, epoch=0, kind="val", loss=3.0, perplexity=20.0, metrics={"bleu4": s}) for s in (1, 2)]
     for draw in (
-        lambda: plots.loss_curves(log),
-        lambda: plots.metric_curves("Validation", log, {"bleu4": "BLEU-4", "perplexity": "Perplexity"}),
+        lambda: plots.curves("Loss", {"training": [(0, 3.0), (1, 2.0)], "validation": []}, kept=1),
         lambda: plots.recall_curves("Retrieval", {"this model": [(0, 0), (0.2, 0.9), (1, 1)]}),
     ):
         figure = draw()
@@ -385,50 +382,6 @@ def test_plots_leave_no_global_figure():
 
     plots.svg(plots.recall_curves("Retrieval", {"x": [(0, 0), (1, 1)]}), "a curve")
     assert Gcf.get_all_fig_managers() == []
-
-
-def a_word_map(words):
-    random = np.random.default_rng(0)
-    positions = {method: random.normal(size=(len(words), 2)) for method in ("tsne", "pca")}
-    neighbours = (Neighbours(words[0], 0, tuple(words[1:4])), Neighbours(words[1], 5, (words[0],)))
-    return WordMap(tuple(words), tuple(k % 6 for k in range(len(words))), positions, neighbours)
-
-
-def test_word_vectors_are_shown_by_two_maps_and_a_table(run, tmp_path, monkeypatch):
-    (run / "model.safetensors").touch()
-    monkeypatch.setattr("limner.runs.trained_model.load_trained_model", lambda folder: "a model")
-    monkeypatch.setattr("limner.report.explanations.explain_items", lambda *arguments: [])
-    monkeypatch.setattr("limner.report.word_map.map_words", lambda model, seed: a_word_map([EVIL, "cat", "dog", "cow"]))
-    page = Page(report.write_report(run, tmp_path / "r.html").read_text(encoding="utf-8"))
-    assert page.tags.count("svg") == 6
-    assert_no_shared_ids(page)
-    assert "Words by t-SNE" in page.text and "Words by PCA" in page.text
-    assert f"● {' '.join(EVIL.split())} cat, dog, cow" in page.text
-    assert "words" in page.ids and "#words" in page.urls
-
-
-def test_without_a_model_the_log_explains_the_missing_maps(run, tmp_path, caplog):
-    caplog.set_level("INFO", logger="limner.report")
-    page = Page(report.write_report(run, tmp_path / "r.html").read_text(encoding="utf-8"))
-    assert "words" not in page.ids and "#words" not in page.urls
-    (line,) = [record.message for record in caplog.records if "maps of words" in record.message]
-    assert "no model.safetensors" in line
-
-
-def test_labels_of_a_map_do_not_overlap_and_the_first_words_have_priority():
-    random = np.random.default_rng(2)
-    words = [f"word{k}" for k in range(150)]
-    figure = plot_words("Words", words, random.normal(size=(150, 2)), [k % 6 for k in range(150)])
-    (axes,) = figure.axes
-    FigureCanvasAgg(figure).draw()
-    boxes = np.array([label.get_window_extent().extents for label in axes.texts])
-    over = (boxes[:, None, :2] < boxes[None, :, 2:] - 0.01) & (boxes[None, :, :2] < boxes[:, None, 2:] - 0.01)
-    assert over.all(2).sum() == len(boxes)  # each with itself
-    shown = [words.index(label.get_text()) for label in axes.texts]
-    assert 20 < len(shown) < 150
-    assert shown[:3] == [0, 1, 2] and np.mean(shown) < 70
-    assert sum(len(line.get_xdata()) for line in axes.get_lines()) == 150
-    assert boxes.min() >= 0 and (boxes[:, 2:] <= figure.bbox.size).all()
 
 
 def test_a_log_probability_of_nearly_zero_has_no_sign(trained, tiny, tmp_path):

@@ -6,8 +6,8 @@ from PIL import Image, ImageColor
 
 from limner.media.video import FrameSampling
 from limner.metrics import Score
+from limner.report.gallery import PREDICTED, RIGHT, by_position_error, draw_track, key_positions
 from limner.report.page import write_report
-from limner.report.tracks import PREDICTED, RIGHT, by_position_error, draw_track, key_positions
 from limner.runs.records import EvaluatedItem, Evaluation, RunConfig
 
 
@@ -36,7 +36,7 @@ def test_positions_of_four_frames_evenly_spaced():
 
 def test_dots_are_drawn_at_the_positions(tmp_path):
     Image.new("RGB", (100, 50), "black").save(tmp_path / "a.png")
-    drawing = draw_track(make_item("a", [(25, 10)], [(75, 40)], str(tmp_path / "a.png")), None, 200)
+    drawing = draw_track(make_item("a", [(25, 10)], [(75, 40)], str(tmp_path / "a.png")), 200, None)
     assert drawing.size == (200, 100)
     assert is_near(drawing.getpixel((50, 20)), PREDICTED) and is_near(drawing.getpixel((150, 80)), RIGHT)
     assert drawing.getpixel((100, 50)) == (0, 0, 0)
@@ -53,11 +53,11 @@ def test_dots_are_drawn_on_the_frames_that_the_model_reads(tmp_path):
             container.mux(stream.encode(frame))
         container.mux(stream.encode())
     item = make_item("a", [(25, 25)] * 8, [(75, 75)] * 8, str(tmp_path / "a.mp4"))
-    drawing = draw_track(item, FrameSampling(count=8), 256)
+    drawing = draw_track(item, 256, FrameSampling(count=8))
     corners = [drawing.getpixel((x, y))[0] for y in (5, 140) for x in (5, 140)]
     assert corners == pytest.approx([30, 90, 150, 210], abs=10)
     assert is_near(drawing.getpixel((32, 32)), PREDICTED)
-    assert draw_track(item, FrameSampling(count=4), 256) is None
+    assert draw_track(item, 256, FrameSampling(count=4)) is None
 
 
 def test_the_page_shows_position_errors_in_place_of_accuracies(tmp_path):

@@ -30,8 +30,8 @@ from limner.inference.collection_features import open_features
 from limner.inference.explain import END_OF_SENTENCE, Explanation, explain
 from limner.inference.generate import generate
 from limner.metrics import Score
-from limner.report.explanations import _plot
-from limner.report.thumbnails import Thumbnails
+from limner.report.explanations import plot_explanation
+from limner.report.images import Thumbnails
 from limner.runs.records import EvaluatedItem, Evaluation, GateStatistics, RunConfig
 from limner.runs.trained_model import load_trained_model
 
@@ -127,7 +127,7 @@ def test_attention_is_plotted_with_alignment_heat_maps_and_gates(multimodal, tmp
     assert page.words.count("original image") == len(made)
     images = [url for url in page.urls if url.startswith("data:image/jpeg")]
     assert len(images) == 2 + 2 * len(evaluation.items) + sum(len(one.target) for one in made)  # without </s>
-    assert page.tags.count("svg") == len(made) + 1  # and the plot of gates
+    assert page.tags.count("svg") == len(made)
     assert_no_shared_ids(page)
 
 
@@ -170,13 +170,13 @@ def test_a_missing_image_leaves_the_alignment(own, multimodal, tmp_path):
     items = tuple(one.model_copy(update={"image": str(tmp_path / "gone.jpg")}) for one in multimodal[2].items)
     multimodal[2].model_copy(update={"items": items}).save(own / "evaluation" / "train.json")
     page = page_of(own, tmp_path)
-    assert page.tags.count("svg") == len(items) + 1 and "img" not in page.tags
+    assert page.tags.count("svg") == len(items) and "img" not in page.tags
     assert page.text.count("no image") == 1 + len(items)  # all are of one image
 
 
 def test_words_of_a_sentence_are_escaped():
     one = Explanation(("a", EVIL), (EVIL, "b", END_OF_SENTENCE), np.full((3, 2), 0.5), None, np.array([0.9, 0.1, 0.0]))
-    shown = _plot(one, EvaluatedItem(id="x", hypothesis="b"), (), Thumbnails(0))
+    shown = plot_explanation(one, EvaluatedItem(id="x", hypothesis="b"), (), Thumbnails(0))
     assert "<script>" not in shown.target and "<script>" not in shown.alignment
     assert "&lt;script&gt;" in shown.target and shown.heat_maps == []
 
@@ -194,7 +194,7 @@ def test_heat_maps_cover_the_encoded_part_of_the_image(tmp_path):
     )
     one = Explanation((), ("left", END_OF_SENTENCE), None, np.array([[0.5, 0, 0.5, 0], [0.25] * 4]), None)
     item = EvaluatedItem(id="x", image=str(tmp_path / "grey.png"), hypothesis="left")
-    shown = _plot(one, item, (spec,), Thumbnails(1 << 20))
+    shown = plot_explanation(one, item, (spec,), Thumbnails(1 << 20))
     assert [one.word for one in shown.heat_maps] == ["original image", "left"]
     pixels = np.asarray(Image.open(io.BytesIO(base64.b64decode(shown.heat_maps[1].url.partition(",")[2]))).convert("L"))
     bright = np.nonzero(pixels.mean(0) > 100)[0] / pixels.shape[1]
@@ -211,7 +211,7 @@ def test_gates_are_shown_beside_the_published_ones(own, multimodal, tmp_path):
     text = page_of(own, tmp_path).text
     assert "all words 7 0.64 71.4 % 57.1 % all words, Calixto et al. (2017) – – 20 % 8 %" in text
     assert "words with at least 5 occurrences" in text
-    assert "0.50 (5)" in text and "(2)" not in text
+    assert "a 0.50 (5)" in text and "(2)" not in text
 
 
 def test_rare_words_are_plotted_if_there_are_no_others(own, multimodal, tmp_path):
@@ -220,7 +220,7 @@ def test_rare_words_are_plotted_if_there_are_no_others(own, multimodal, tmp_path
     ], thresholds=(0.7,)).model_dump_json())  # fmt: skip
     multimodal[2].model_copy(update={"gates": gates}).save(own / "evaluation" / "train.json")
     text = page_of(own, tmp_path).text
-    assert "0.75 (1)" in text and "words with at least" not in text
+    assert "a 0.75 (1)" in text and "words with at least" not in text
     assert "all words 1 0.75 100.0 %" in text and "all words, Calixto" not in text  # published with other thresholds
 
 

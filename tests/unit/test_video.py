@@ -23,9 +23,7 @@ from limner.media.image import open_image
 from limner.media.modality import IMAGE, VIDEO, find_modality, readable_by
 from limner.media.video import FrameSampling, read_frames
 from limner.report.attention_page import attended_panels
-from limner.report.contact_sheet import contact_sheet
-from limner.report.film_strip import film_strip, open_stills
-from limner.report.thumbnails import Thumbnails
+from limner.report.images import Thumbnails, contact_sheet, film_strip, open_stills
 
 av = pytest.importorskip("av")
 

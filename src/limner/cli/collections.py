@@ -241,7 +241,7 @@ def show(
         claim_file(sheet, "--sheet", force=force)
     from limner.data.collection import Collection
     from limner.data.summary import summarise
-    from limner.report.contact_sheet import contact_sheet, require_sheet_suffix, save_sheet
+    from limner.report.images import contact_sheet, require_sheet_suffix, save_sheet
 
     if sheet is None:
         refuse({"--boxes": boxes, "--split": split}, "has an effect only on the contact sheet; add --sheet FILE")

@@ -270,7 +270,7 @@ def kmeans(
         claim_file(sheet, "--sheet", force=force)
     from limner.data.collection import Collection
     from limner.features.kmeans import KMeansSettings, filter_sheet, learn_filters, save_filters
-    from limner.report.contact_sheet import require_sheet_suffix, save_sheet
+    from limner.report.images import require_sheet_suffix, save_sheet
 
     if sheet is not None:
         require_sheet_suffix(sheet)

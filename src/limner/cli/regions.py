@@ -122,8 +122,7 @@ def _draw(file: Path, found: Sequence[RegionCaption], drawing: Path | None) -> l
     if drawing is None:
         return []
     from limner.media.image import open_image
-    from limner.report.contact_sheet import save_sheet
-    from limner.report.region_drawing import draw_regions
+    from limner.report.images import draw_regions, save_sheet
 
     regions = [(one.box, f"{one.score:.2f} {one.text}") for one in found]
     image = draw_regions(open_image(file), regions)
@@ -138,7 +137,7 @@ def _drawings(files: Sequence[Path], out: Path | None, force: bool, *, is_single
     """
     if out is None:
         return {}
-    from limner.report.contact_sheet import require_sheet_suffix
+    from limner.report.images import require_sheet_suffix
 
     if out.suffix and not out.is_dir():
         if not is_single:

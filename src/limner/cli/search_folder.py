@@ -85,7 +85,7 @@ def _coverage(opened: FolderIndex) -> str:
 
 
 def _claim_sheet(sheet: Path, force: bool) -> None:
-    from limner.report.contact_sheet import SHEET_FORMATS
+    from limner.report.images import SHEET_FORMATS
 
     if sheet.suffix.lower() not in (*SHEET_FORMATS, PAGE_SUFFIX):
         expected = ", ".join((*SHEET_FORMATS, PAGE_SUFFIX))
@@ -94,12 +94,12 @@ def _claim_sheet(sheet: Path, force: bool) -> None:
 
 
 def _save_sheet(query: str, matches: list[FolderMatch], file: Path) -> SavedOutput | None:
-    from limner.report.match_sheet import draw_matches, write_match_page
+    from limner.report.images import draw_matches, write_match_page
 
     if file.suffix.lower() == PAGE_SUFFIX:
         write_match_page(query, matches, file)
     else:
-        from limner.report.contact_sheet import save_sheet
+        from limner.report.images import save_sheet
 
         save_sheet(draw_matches(matches), file)
     return None

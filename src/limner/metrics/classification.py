@@ -11,7 +11,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from math import hypot, isnan
-from typing import NamedTuple
 
 import numpy as np
 
@@ -73,17 +72,6 @@ def label_f1_scores(hypotheses: Sequence[str], references: References) -> list[S
     ]
 
 
-class ReliabilityBin(NamedTuple):
-    """Predictions whose probability lies in one interval."""
-
-    predictions: int
-    """Number of predictions."""
-    confidence: float
-    """Mean probability of the predicted labels."""
-    accuracy: float
-    """Share of the predictions that are right."""
-
-
 def calibration_statistics(hypotheses: Sequence[str], references: References) -> Statistics:
     """Sum the predictions, their probabilities and the right ones by bin of the probability, (N, 3 BINS)."""
     sums = np.zeros((len(hypotheses), BINS, 3))
@@ -92,15 +80,6 @@ def calibration_statistics(hypotheses: Sequence[str], references: References) ->
             number = min(int(probability * BINS), BINS - 1)
             sums[row, number] += (1, probability, label == right)
     return sums.reshape(len(hypotheses), -1)
-
-
-def reliability_bins(hypotheses: Sequence[str], references: References) -> list[ReliabilityBin]:
-    """Compute the bins of a reliability diagram from predictions with probabilities."""
-    totals = calibration_statistics(hypotheses, references).sum(axis=0).reshape(-1, 3)
-    return [
-        ReliabilityBin(int(count), probability / max(count, 1), right / max(count, 1))
-        for count, probability, right in totals.tolist()
-    ]
 
 
 def _calibration_error(totals: Statistics) -> float:

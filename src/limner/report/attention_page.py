@@ -1,4 +1,4 @@
-"""Folders of attention plots of translations or captions, with an HTML page."""
+"""Folders of attention plots of translations or captions with a page, and the attended parts of an image."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ from PIL import Image
 
 from limner.errors import SettingsError
 from limner.features.preprocessing import Preprocessing, encoded_box
-from limner.features.spec import FeatureSpec
-from limner.features.spec import grid_of as grid_of
+from limner.features.spec import FeatureSpec, grid_of
 from limner.files import write_text
 from limner.inference.explain import Explanation, count_locations
 from limner.media.image import open_image
@@ -23,13 +22,23 @@ from limner.media.video import read_frames
 from limner.models.video_captioner import VideoCaptionerSettings
 from limner.progress import Progress
 from limner.report import attention_plots, plots
-from limner.report.attention_plots import Box
-from limner.report.attention_strips import STRIP_SIDE, AttentionStrip, attention_strips
-from limner.report.film_strip import film_strip, open_stills, pad_weights, strip_grid
+from limner.report.attention_plots import AttentionStrip, Box, attention_strips
+from limner.report.images import film_strip, open_stills, strip_grid
 from limner.report.rendering import STYLES, render_page
 from limner.runs.trained_model import TrainedModel
 
 PAGE = "index.html"
+STRIP_SIDE = 200
+"""Longer side of a panel of a strip in pixels."""
+
+
+class AttendedArea(NamedTuple):
+    """The locations that a model attends to."""
+
+    grid: tuple[int, int]
+    """Rows and columns."""
+    box: Box
+    """Part of the image that they cover, in its pixels; it may extend beyond the image."""
 
 
 class ModelAttention(NamedTuple):
@@ -60,19 +69,16 @@ def save_explanations(
     features: Sequence[FeatureSpec] = (),
     on_progress: Progress | None = None,
 ) -> Path:
-    """Plot the alignment, the attention over the image and the image gate of translations.
+    """Plot the alignment, the attention over the image and the image gate of translations; return the page.
 
     Args:
         explanations: attention weights of each translation; None for a sentence without a plot.
-        folder: output folder, created if missing. Existing files of the same names are replaced.
+        folder: folder of the page and of the plots, which are named by the number of the sentence: 1-alignment.png,
+            1-image.png. Existing files of the same names are replaced.
         sentences: source sentences.
         images: image file of each sentence, or None.
         features: specifications of the model's features, which define the grid of image locations.
         on_progress: called with the number of plotted sentences and their total.
-
-    Returns:
-        The page `index.html`. The plots beside it are named by the number of the sentence: 1-alignment.png,
-        1-image.png.
 
     Raises:
         RunError: a file cannot be written.
@@ -83,22 +89,16 @@ def save_explanations(
     for number, (explanation, source, path) in enumerate(zip(explanations, sentences, paths, strict=True), start=1):
         if explanation is not None:
             files = list(_save_plots(explanation, folder, number, path, features))
-            entries.append({"number": number, "source": source, "target": _target(explanation), "plots": files})
+            entries.append({"number": number, "source": source, "target": target_of(explanation), "plots": files})
         if on_progress is not None:
             on_progress(number, len(sentences))
-    return _write_page(folder, "translations", entries, [one for one in explanations if one is not None])
+    return _write_page(folder, "translations", entries, [each for each in explanations if each is not None])
 
 
 def save_strips(captions: Sequence[ExplainedCaption], folder: Path, *, on_progress: Progress | None = None) -> Path:
     """Plot the attention over the image for each word of captions as film strips, Xu et al. (2015), Figure 2.
 
-    Args:
-        captions: captions with their images and their attention by one or several models.
-        folder: output folder, created if missing. Existing files of the same names are replaced.
-        on_progress: called with the number of plotted captions and their total.
-
-    Returns:
-        The page `index.html`. The plots beside it are named by the number of the caption: 1-strips.png.
+    The folder gets a page, which is returned, and the plots, named by the number of the caption: 1-strips.png.
 
     Raises:
         RunError: a file cannot be written.
@@ -108,84 +108,16 @@ def save_strips(captions: Sequence[ExplainedCaption], folder: Path, *, on_progre
     """
     entries = []
     for number, caption in enumerate(captions, start=1):
-        words = caption.attention[0].explanation.words
-        strips = [_strip(Path(caption.image), len(words), one) for one in caption.attention]
-        file = plots.save_png(attention_strips(words, strips), folder / f"{number}-strips.png").name
-        target = _target(caption.attention[0].explanation)
+        first = caption.attention[0].explanation
+        strips = [_strip(Path(caption.image), len(first.words), each) for each in caption.attention]
+        file = plots.save_png(attention_strips(first.words, strips), folder / f"{number}-strips.png").name
         plot = (file, f"attention over the image for each word of '{caption.text}'")
-        entries.append({"number": number, "source": Path(caption.image).name, "target": target, "plots": [plot]})
+        source = Path(caption.image).name
+        entries.append({"number": number, "source": source, "target": target_of(first), "plots": [plot]})
         if on_progress is not None:
             on_progress(number, len(captions))
-    return _write_page(folder, "captions", entries, [one.explanation for each in captions for one in each.attention])
-
-
-def _strip(image: Path, words: int, one: ModelAttention) -> AttentionStrip:
-    """Create the strip of a model for the first `words` words of its explanation, all but the end of the sentence."""
-    weights, gate = one.explanation.image_weights, one.explanation.gate
-    shown = [] if weights is None else attended_panels(image, weights[:words], one.features, side=STRIP_SIDE, film=True)
-    if not shown:
-        raise SettingsError(f"{image}: the model {one.name} has no attention over image locations or frames to plot")
-    return AttentionStrip(shown, None if gate is None else gate[:words], one.name)
-
-
-def _write_page(
-    folder: Path, sentences: str, entries: Sequence[Mapping[str, object]], explained: Sequence[Explanation]
-) -> Path:
-    """Write the page with the plots of sentences, called `sentences` in its title."""
-    page = render_page(
-        "attention.html",
-        styles=STYLES[:1],
-        scripts=(),
-        sentences=sentences,
-        entries=entries,
-        has_alignment=any(one.alignment is not None for one in explained),
-        has_attention=any(one.attention is not None for one in explained),
-        has_gate=any(one.gate is not None for one in explained),
-    )
-    write_text(folder / PAGE, page)
-    return folder / PAGE
-
-
-def _target(explanation: Explanation) -> str:
-    """The target sentence, its words coloured by their gate if there is one."""
-    words = explanation.words
-    if explanation.gate is None:
-        return " ".join(words)
-    return Markup(attention_plots.gate_spans(words, explanation.gate[:-1]))
-
-
-def _save_plots(
-    explanation: Explanation, folder: Path, number: int, path: Path | str | None, features: Sequence[FeatureSpec]
-) -> Iterator[tuple[str, str]]:
-    """Write the plots of one sentence; yield the name and the description of each file."""
-    if explanation.alignment is not None and explanation.source:
-        figure = attention_plots.alignment(
-            explanation.source,
-            explanation.target,
-            explanation.alignment,
-            gates=explanation.gate,
-            phrases=explanation.phrases,
-        )
-        yield plots.save_png(figure, folder / f"{number}-alignment.png").name, "alignment of target and source words"
-    if explanation.attention is None or path is None:
-        return
-    for spec in features:
-        grid = grid_of(spec, explanation.attention.shape[1])
-        if grid is None:
-            continue
-        image = open_image(Path(path))
-        figure = attention_plots.heat_maps(
-            image,
-            explanation.target,
-            explanation.attention,
-            grid,
-            gates=explanation.gate,
-            box=box_of(spec, image.size),
-        )
-        yield (
-            plots.save_png(figure, folder / f"{number}-image.png").name,
-            "attention over the image",
-        )
+    explained = [each.explanation for caption in captions for each in caption.attention]
+    return _write_page(folder, "captions", entries, explained)
 
 
 def attended_panels(
@@ -204,37 +136,45 @@ def attended_panels(
         The image or strip and T heat maps; empty if no features have L locations or frames.
 
     Raises:
-        MediaError: the file cannot be read.
-        MissingExtraError: the file is a video and PyAV is not installed.
+        MediaError, MissingExtraError: the file cannot be read.
     """
-    locations = np.shape(weights)[1]
+    values = np.asarray(weights, dtype=np.float64)
+    locations = values.shape[1]
     for spec in features:
         if _has_frames(spec, locations):
             rows, columns = strip_grid(locations)
-            strip = film_strip(read_frames_of(path, spec), 2 * side // columns, columns)
-            cells = pad_weights(weights, rows * columns)
+            strip = film_strip(_read_frames(path, spec), 2 * side // columns, columns)
+            cells = np.pad(values, ((0, 0), (0, rows * columns - locations)))  # the empty places of the strip
             return attention_plots.panels(strip, cells, (rows, columns), side=2 * side, smooth=False, colour=not film)
-    grids = [(spec, grid) for spec in features if (grid := grid_of(spec, locations)) is not None]
-    if not grids:
+    if not any(grid_of(spec, locations) for spec in features):
         return []
-    spec, grid = grids[0]
     (image,) = open_stills(path, 1)
-    return attention_plots.panels(image, weights, grid, box=box_of(spec, image.size), side=side, colour=not film)
+    area = attended_area(features, locations, image.size)
+    assert area is not None, "a table of features has these locations"
+    return attention_plots.panels(image, values, area.grid, box=area.box, side=side, colour=not film)
+
+
+def attended_area(features: Sequence[FeatureSpec], locations: int, size: tuple[int, int]) -> AttendedArea | None:
+    """Return the grid of a number of locations, and the part of an image of this width and height that it covers.
+
+    None if no table of features has these locations; frames of videos are not locations.
+    """
+    for spec in features:
+        if (grid := grid_of(spec, locations)) is not None:
+            preprocessing = Preprocessing.parse(spec.preprocessing, f"features '{spec.name}'")
+            return AttendedArea(grid, encoded_box(size, preprocessing))
+    return None
 
 
 def require_attention(model: TrainedModel, where: Path | str) -> None:
-    """Check that the attention of a captioning model can be plotted by `attended_panels`.
-
-    Args:
-        model: captioning model.
-        where: its run directory, named in the error.
+    """Check that the attention of a captioning model, whose run directory is `where`, can be plotted.
 
     Raises:
         SettingsError: it has no attention over image locations or frames.
     """
     locations = count_locations(model)
     specs = model.config.features
-    if locations is None or not any(_has_frames(one, locations) or grid_of(one, locations) for one in specs):
+    if locations is None or not any(_has_frames(spec, locations) or grid_of(spec, locations) for spec in specs):
         remedy = "use one that has, such as 'show_attend_tell' trained on features of kind grid"
         if isinstance(model.recipe.model, VideoCaptionerSettings):
             remedy = "train it with model.frames=attention"
@@ -244,19 +184,76 @@ def require_attention(model: TrainedModel, where: Path | str) -> None:
         )
 
 
+def target_of(explanation: Explanation) -> str:
+    """The target sentence, its words coloured by their gate if there is one."""
+    if explanation.gate is None:
+        return " ".join(explanation.words)
+    return Markup(attention_plots.gate_spans(explanation.words, explanation.gate[:-1]))
+
+
+def _strip(image: Path, words: int, attention: ModelAttention) -> AttentionStrip:
+    """Create the strip of a model for the first `words` words of its explanation, all but the end of the sentence."""
+    weights, gate = attention.explanation.image_weights, attention.explanation.gate
+    shown = []
+    if weights is not None:
+        shown = attended_panels(image, weights[:words], attention.features, side=STRIP_SIDE, film=True)
+    if not shown:
+        raise SettingsError(
+            f"{image}: the model {attention.name} has no attention over image locations or frames to plot"
+        )
+    return AttentionStrip(shown, None if gate is None else gate[:words], attention.name)
+
+
+def _save_plots(
+    explanation: Explanation, folder: Path, number: int, path: Path | str | None, features: Sequence[FeatureSpec]
+) -> Iterator[tuple[str, str]]:
+    """Write the plots of one sentence; yield the name and the description of each file."""
+    if explanation.alignment is not None and explanation.source:
+        figure = attention_plots.alignment(
+            explanation.source,
+            explanation.target,
+            explanation.alignment,
+            gates=explanation.gate,
+            phrases=explanation.phrases,
+        )
+        yield plots.save_png(figure, folder / f"{number}-alignment.png").name, "alignment of target and source words"
+    weights = explanation.attention
+    if weights is None or path is None or not any(grid_of(spec, weights.shape[1]) for spec in features):
+        return
+    image = open_image(Path(path))
+    if (area := attended_area(features, weights.shape[1], image.size)) is not None:
+        figure = attention_plots.heat_maps(
+            image, explanation.target, weights, area.grid, gates=explanation.gate, box=area.box
+        )
+        yield plots.save_png(figure, folder / f"{number}-image.png").name, "attention over the image"
+
+
+def _write_page(
+    folder: Path, sentences: str, entries: Sequence[Mapping[str, object]], explained: Sequence[Explanation]
+) -> Path:
+    """Write the page with the plots of sentences, called `sentences` in its title."""
+    page = render_page(
+        "attention.html",
+        styles=STYLES[:1],
+        scripts=(),
+        sentences=sentences,
+        entries=entries,
+        has_alignment=any(each.alignment is not None for each in explained),
+        has_attention=any(each.attention is not None for each in explained),
+        has_gate=any(each.gate is not None for each in explained),
+    )
+    write_text(folder / PAGE, page)
+    return folder / PAGE
+
+
 def _has_frames(spec: FeatureSpec, locations: int) -> bool:
     """Whether the rows of features are this number of frames."""
     return spec.frame_by_frame and spec.shape[0] == locations
 
 
-def read_frames_of(path: Path, spec: FeatureSpec) -> list[Image.Image]:
+def _read_frames(path: Path, spec: FeatureSpec) -> list[Image.Image]:
     """Read the frames that features were computed of, and black ones in place of those that do not exist."""
     assert spec.frames is not None
     frames = read_frames(path, spec.frames) if VIDEO.matches(path) else open_stills(path)
     black = Image.new("RGB", frames[0].size)
     return frames + [black] * (spec.shape[0] - len(frames))
-
-
-def box_of(spec: FeatureSpec, size: tuple[int, int]) -> Box:
-    """The part of an image of this width and height that the grid covers; it may extend beyond the image."""
-    return encoded_box(size, Preprocessing.parse(spec.preprocessing, f"features '{spec.name}'"))

@@ -1,7 +1,7 @@
 """Plots of attention: alignment with the source words, attention over the image, and the image gate.
 
-As in Calixto, Liu and Campbell (2017), Figure 3. The functions take words and arrays of any model, and return a
-matplotlib `Figure` (for `limner.report.plots.svg` or `save_png`), images, or markup.
+As in Calixto, Liu and Campbell (2017), Figure 3, and Xu et al. (2015), Figure 2. The functions take words and arrays of
+any model, and return a matplotlib `Figure` (for `limner.report.plots.svg` or `save_png`), images, or markup.
 """
 
 from __future__ import annotations
@@ -10,12 +10,14 @@ import html
 import math
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
+from matplotlib.text import Text
 from numpy.typing import ArrayLike, NDArray
 from PIL import Image
 
@@ -39,6 +41,9 @@ _MIN_PRINTED = 0.05  # smallest weight that is printed in its cell
 _GREYS = LinearSegmentedColormap.from_list("weights", ["#eeeeee", "#000000"])
 _REPEAT_LABELS = 30  # number of cells beyond which the words are repeated on the opposite side
 _MARGIN = 0.08  # inches around a plot
+# Of strips, in inches: between panels, lines of words and of gates, the column of names, between lines of words, and
+# the width of a column, which leaves space for words above panels of high images.
+_GAP, _WORD, _GATE, _NAME, _BELOW, _NARROWEST = 0.06, 0.24, 0.2, 0.3, 0.1, 0.85
 
 # Brightness from 0 to 1: the image is grey between _DARK[0] and _DARK[1] at a weight of zero, and coloured from _LIGHT
 # up at the largest weight. A brighter pixel has a larger weight, whatever the image shows.
@@ -130,14 +135,14 @@ def panels(
     smooth: bool = True,
     colour: bool = True,
 ) -> list[Image.Image]:
-    """Create a heat map of the attention over the image for each word.
+    """Create a heat map of the attention over the image for each word; return the image and T heat maps of its size.
 
     The brightness is scaled by the largest weight of the word: uniform attention lights the whole grid, and weights of
     zero (a sentence without an image) light none of it. Weights are upsampled and smoothed by a Gaussian, as in Xu et
     al. (2015), section 5.4.
 
     Args:
-        image: an image or an image file.
+        image: an image or an image file; a small one is enlarged.
         weights: attention weights (T, L), row by row of the grid, as `FeatureSpec.grid_size`.
         grid: rows and columns of the grid, whose product is L.
         box: part of the image that the grid covers, such as the central square of a cropped image; default: the whole
@@ -146,13 +151,9 @@ def panels(
         smooth: whether weights are smoothed; false for the frames of a video.
         colour: whether the image is coloured where it is attended to; if false, it is grey with white highlights.
 
-    Returns:
-        The image and T heat maps of the same size; a smaller image is enlarged.
-
     Raises:
         MediaError: the file cannot be read.
-        SettingsError: the shapes do not fit, a value is not finite or outside 0 to 1, or the box is empty or outside
-            the image.
+        SettingsError: the shapes do not fit, a value is not finite or outside 0 to 1, or the box is outside the image.
     """
     rows, columns = grid
     maps = _checked("image weights", weights, (len(np.asarray(weights)), rows * columns))
@@ -219,6 +220,116 @@ def _scaled_box(box: Box | None, size: tuple[int, int], scale: float) -> tuple[i
     return left, top, max(left + 1, round(right * scale)), max(top + 1, round(bottom * scale))
 
 
+class AttentionStrip(NamedTuple):
+    """Attention of one model for each word of a sentence."""
+
+    panels: Sequence[Image.Image]
+    """The image and T heat maps of the same size, as `panels` returns them."""
+    gates: ArrayLike | None = None
+    """Image gate β of each word, (T,), printed below the heat maps; None without a gate."""
+    name: str = ""
+    """Name of the model, printed beside the rows of its heat maps; empty for none."""
+
+
+def attention_strips(words: Sequence[str], strips: Sequence[AttentionStrip], *, columns: int = 8) -> Figure:
+    """Plot the attention of one or several models for each word of a sentence, Xu et al. (2015), Figure 2.
+
+    The image comes first, then a heat map for each word, from left to right. The words are above the heat maps, gates
+    below. If the panels need several rows, each line of words is followed by the rows of all strips, so that the heat
+    maps of a word are below each other.
+
+    Args:
+        words: words of the sentence (T); only the first `MAX_WORDS` are drawn.
+        strips: attention of each model, such as soft and hard attention.
+        columns: maximum number of panels in a row.
+
+    Raises:
+        SettingsError: there is no strip, or a strip has not T + 1 panels or T gates.
+    """
+    if not strips:
+        raise SettingsError("attention strips: expected at least one strip, got none")
+    if wrong := [strip for strip in strips if len(strip.panels) != len(words) + 1]:
+        raise SettingsError(
+            f"attention strip: expected {len(words) + 1} panels, the image and one for each word, got "
+            f"{len(wrong[0].panels)}"
+        )
+    gates = [None if strip.gates is None else _checked("gates", strip.gates, (len(words),)) for strip in strips]
+    count = min(len(words), MAX_WORDS)
+    layout = _arrange(strips, count + 1, columns)
+    figure = Figure(figsize=layout.size)
+    figure.patch.set_alpha(0)
+    axes = figure.add_axes((0, 0, 1, 1))
+    axes.set_axis_off()
+    axes.set(xlim=(0, layout.size[0]), ylim=(layout.size[1], 0))
+    (centre, first), (_, last) = layout.place(0, 0), layout.place(0, len(strips) - 1)
+    _draw(axes, strips[0].panels[0], centre, (first + last) / 2)  # vertically centred on the rows of all strips
+    available = layout.pitch - _GAP
+    if count < len(words):
+        _print(axes, (centre, first - _WORD / 2), f"the first {count} of {len(words)} words", 8, INK, available)
+    for position, word in enumerate(words[:count], start=1):
+        centre, top = layout.place(position, 0)
+        _print(axes, (centre, top - _WORD / 2), shortened(word), 10, "black", available)
+    for number, (strip, values) in enumerate(zip(strips, gates, strict=True)):
+        for position, panel in enumerate(strip.panels[1 : count + 1], start=1):
+            centre, top = layout.place(position, number)
+            _draw(axes, panel, centre, top)
+            if values is not None:
+                below = (centre, top + layout.height + _GATE / 2)
+                _print(axes, below, f"β {values[position - 1]:.2f}", 8, INK, available)
+        for line in range(layout.lines if strip.name else 0):
+            middle = layout.place(line * layout.columns, number)[1] + layout.height / 2
+            _print(axes, (_NAME / 2, middle), shortened(strip.name), 9, INK, None).set_rotation(90)
+    return figure
+
+
+class _Layout(NamedTuple):
+    """Positions of the panels of strips in inches from the top left corner; position 0 is that of the image."""
+
+    columns: int
+    lines: int
+    """Number of rows of each strip."""
+    pitch: float
+    """Distance between the left edges of panels."""
+    margin: float
+    """Left edge of the first panel's column."""
+    height: float
+    """Height of a panel."""
+    below: Sequence[float]
+    """Space below the rows of each strip, with its gates."""
+
+    @property
+    def line_height(self) -> float:
+        """Height of a line of words with the rows of all strips."""
+        return _WORD + sum(self.height + space for space in self.below) + _BELOW
+
+    @property
+    def size(self) -> tuple[float, float]:
+        """Width and height of the figure."""
+        return self.margin + self.columns * self.pitch, self.lines * self.line_height - _BELOW
+
+    def place(self, position: int, strip: int) -> tuple[float, float]:
+        """Horizontal centre and upper edge of the panel at a position of a strip."""
+        above = self.line_height * (position // self.columns) + _WORD + strip * self.height + sum(self.below[:strip])
+        return self.margin + (position % self.columns + 0.5) * self.pitch, above
+
+
+def _arrange(strips: Sequence[AttentionStrip], count: int, columns: int) -> _Layout:
+    """Distribute the panels of strips over rows of about equal length."""
+    lines = math.ceil(count / columns)
+    width, height = (max(strip.panels[0].size[axis] for strip in strips) / DOTS_PER_INCH for axis in (0, 1))
+    margin = _NAME if any(strip.name for strip in strips) else _GAP / 2
+    below = [_GAP + (0.0 if strip.gates is None else _GATE) for strip in strips]
+    return _Layout(math.ceil(count / lines), lines, max(width, _NARROWEST) + _GAP, margin, height, below)
+
+
+def _draw(axes: Axes, panel: Image.Image, centre: float, top: float) -> None:
+    """Draw a panel in its own size."""
+    half, height = panel.width / DOTS_PER_INCH / 2, panel.height / DOTS_PER_INCH
+    axes.imshow(
+        np.asarray(panel), extent=(centre - half, centre + half, top + height, top), aspect="auto", clip_on=False
+    )
+
+
 def heat_maps(
     image: Path | Image.Image,
     words: Sequence[str],
@@ -228,65 +339,29 @@ def heat_maps(
     gates: ArrayLike | None = None,
     box: Box | None = None,
 ) -> Figure:
-    """Plot the attention of each target word over the image, Calixto et al. (2017), Figure 3a.
+    """Plot the attention of each target word over an image in colour, Calixto et al. (2017), Figure 3a.
 
-    Args:
-        image: an image or an image file, which is the first panel.
-        words: target words (T), printed below their panels.
-        weights: attention weights (T, L), row by row of the grid.
-        grid: rows and columns of the grid, whose product is L.
-        gates: image gate of each word (T), printed after the word: "Mann (0.83)".
-        box: part of the image that the grid covers, as for `panels`.
-
-    Raises:
-        MediaError: the file cannot be read.
-        SettingsError: the arguments do not fit, as for `panels`.
+    The arguments are those of `panels` and `attention_strips`: target words (T), weights (T, L), gates (T).
     """
-    maps = _checked("image weights", weights, (len(words), grid[0] * grid[1]))[:MAX_WORDS]
-    note = f"the first {MAX_WORDS} of {len(words)} words" if len(words) > MAX_WORDS else ""
-    labels = [note, *_labels(words, gates)[:MAX_WORDS]]
-    shown = panels(image, maps, grid, box=box)
-    width, height = shown[0].width / PANEL, shown[0].height / PANEL
-    columns = min(len(shown), max(4, math.ceil(math.sqrt(1.6 * (height + _LINE) * len(shown)))))
-    rows = math.ceil(len(shown) / columns)
-    pitch = PANEL / DOTS_PER_INCH  # distance of the panels in inches; constant, to leave space for the words
-    figure = Figure(figsize=(pitch * (columns + _GAP), pitch * (rows * (height + _LINE) + _GAP)))
-    figure.patch.set_alpha(0)
-    axes = figure.add_axes((0, 0, 1, 1))
-    axes.set_axis_off()
-    for number, (panel, label) in enumerate(zip(shown, labels, strict=True)):
-        centre, top = _GAP / 2 + number % columns + 0.5, _GAP + number // columns * (height + _LINE)
-        half = width * (1 - _GAP) / 2
-        bottom = top + height * (1 - _GAP)
-        axes.imshow(np.asarray(panel), extent=(centre - half, centre + half, bottom, top), clip_on=False)
-        _print_below(axes, centre, bottom + _LINE / 2, label, (1 - _GAP) * pitch * figure.dpi)
-    axes.set(xlim=(0, columns + _GAP), ylim=(rows * (height + _LINE) + _GAP, 0), aspect="auto")
-    return figure
+    maps = _checked("image weights", weights, (len(words), grid[0] * grid[1]))
+    columns = max(4, math.ceil(math.sqrt(1.6 * min(len(words) + 1, MAX_WORDS))))
+    return attention_strips(words, [AttentionStrip(panels(image, maps, grid, box=box), gates)], columns=columns)
 
 
-# Space between panels and height of the line of words, as fractions of the longer side of a panel.
-_GAP, _LINE = 0.06, 0.2
-
-
-def _print_below(axes: Axes, x: float, y: float, label: str, width: float) -> None:
-    """Print a centred word, in a smaller font if it is wider than `width` pixels of the figure."""
-    text = axes.text(x, y, label, ha="center", va="center", color=INK, fontsize=9, parse_math=False, clip_on=False)
+def _print(axes: Axes, place: tuple[float, float], label: str, size: float, colour: str, width: float | None) -> Text:
+    """Print a centred label, in a smaller font if it is wider than `width` inches."""
+    text = axes.text(*place, label, ha="center", va="center", color=colour, fontsize=size, parse_math=False)
     text.set_fontfamily(fonts_for(label))
-    text.set_fontsize(9 * min(1.0, width / max(text.get_window_extent().width, 1.0)))
+    if width is not None:
+        text.set_fontsize(size * min(1.0, width * axes.figure.dpi / max(text.get_window_extent().width, 1.0)))
+    return text
 
 
 def gate_spans(words: Sequence[str], gates: ArrayLike) -> str:
-    """Render a sentence as markup whose words have a darker blue background the larger their image gate.
+    """Render words (T) as escaped markup with a darker blue background the larger their image gate (T), from 0 to 1.
 
-    The text is black or white, whichever has the higher contrast: at least 4.5 to 1 (WCAG 2.2, success criterion
-    1.4.3) on a light and on a dark page. The title of a word is its gate.
-
-    Args:
-        words: words (T), escaped by this function.
-        gates: image gate of each word (T), from 0 to 1.
-
-    Raises:
-        SettingsError: the lengths differ, or a gate is not finite or outside 0 to 1.
+    The text is black or white, whichever has the higher contrast: at least 4.5 to 1 (WCAG 2.2, success criterion 1.4.3)
+    on a light and on a dark page. The title of a word is its gate.
     """
     values = _checked("gates", gates, (len(words),))
     return " ".join(_span(word, float(gate)) for word, gate in zip(words, values, strict=True))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -24,6 +25,7 @@ WORD = 10
 RANKED = 8
 """Number of hypotheses of the ranking that are printed under the tree."""
 _BEST, _COMPLETE, _DROPPED_NUMBER = COLOURS[0], COLOURS[2], "#8b919c"
+_CENTRED: dict[str, Any] = {"ha": "center", "va": "center"}
 
 
 def beam_tree(explanation: BeamExplanation) -> Figure:
@@ -89,53 +91,25 @@ def _draw_arrow(axes: Axes, node: BeamNode, start: Point, end: Point, best: bool
     axes.annotate("", end, start, arrowprops={**style, "linewidth": 2.0 if best else 0.8})
     share = 0.5 if start[1] == end[1] else 0.6  # arrows from one node are further apart at their heads
     middle = (start[0] + share * (end[0] - start[0]), start[1] + share * (end[1] - start[1]))
-    axes.text(
-        *middle,
-        _number(node.log_prob),
-        ha="center",
-        va="center",
-        fontsize=7,
-        color=_BEST if best else INK,
-        bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.6},
-    )
+    box = {"facecolor": "white", "edgecolor": "none", "pad": 0.6}
+    axes.text(*middle, _number(node.log_prob), fontsize=7, color=_BEST if best else INK, bbox=box, **_CENTRED)
 
 
 def _draw_node(axes: Axes, explanation: BeamExplanation, number: int, place: Point, best: bool) -> None:
     """Draw a node with its word, the log-probability of its hypothesis, and its rank."""
     node, word = explanation.tree.nodes[number], explanation.words[number]
     colour = _BEST if best else _COMPLETE if node.outcome == "complete" else FAINT if node.outcome == "dropped" else INK
-    axes.text(
-        *place,
-        _shown(word),
-        ha="center",
-        va="center",
-        fontsize=9,
-        family=fonts_for(word),
-        color=INK if node.outcome == "dropped" and not best else "black",
-        bbox={
-            "boxstyle": "round,pad=0.28",
-            "facecolor": "white",
-            "edgecolor": colour,
-            "linewidth": 1.8 if best else 0.9,
-            "linestyle": "--" if node.outcome in ("open", "cut off") else "-",
-        },
-        zorder=3,
-    )
+    box = {"boxstyle": "round,pad=0.28", "facecolor": "white", "edgecolor": colour, "linewidth": 1.8 if best else 0.9}
+    box["linestyle"] = "--" if node.outcome in ("open", "cut off") else "-"
+    ink = INK if node.outcome == "dropped" and not best else "black"
+    axes.text(*place, _shown(word), fontsize=9, family=fonts_for(word), color=ink, bbox=box, zorder=3, **_CENTRED)
     total = "" if node.parent is None and not explanation.tree.prefix else _number(node.total)
     number_colour = _DROPPED_NUMBER if colour == FAINT else colour
     axes.text(place[0], place[1] + 0.19, total, ha="center", va="bottom", fontsize=7.5, color=number_colour, zorder=3)
-    rank = next((rank for rank, one in enumerate(explanation.ranking, 1) if one.node == number), None)
+    rank = next((rank for rank, ranked in enumerate(explanation.ranking, 1) if ranked.node == number), None)
     if rank is not None:
-        axes.text(
-            place[0] + _half_width(word) + 0.05,
-            place[1],
-            f"#{rank}",
-            ha="left",
-            va="center",
-            fontsize=8.5,
-            color=colour,
-            weight="bold",
-        )
+        right = place[0] + _half_width(word) + 0.05
+        axes.text(right, place[1], f"#{rank}", va="center", fontsize=8.5, color=colour, weight="bold")
 
 
 def _shown(word: str) -> str:
@@ -149,30 +123,17 @@ def _half_width(word: str) -> float:
 
 def _draw_text(axes: Axes, explanation: BeamExplanation, lines: Sequence[str], height: float) -> None:
     """Draw the explanation of the signs above the tree, and the ranking under it."""
-    settings = explanation.settings
-    heading = (
-        f"Beam search, {settings.beam_size} hypotheses. On an arrow: log P(word); above a node: log P(hypothesis)."
-    )
-    axes.text(0.15, height - 0.14, heading, va="top", fontsize=9.5, color="black", weight="bold")
-    signs = (("best", _BEST), ("complete, with rank", _COMPLETE), ("continued", INK), ("fell out of the beam", FAINT))
+    heading = f"Beam search, {explanation.settings.beam_size} hypotheses. On an arrow: log P(word); above a node: "
+    axes.text(0.15, height - 0.14, f"{heading}log P(hypothesis).", va="top", fontsize=9.5, weight="bold")
+    signs = {"▢ best": _BEST, "▢ complete, with rank": _COMPLETE, "▢ continued": INK, "▢ fell out of the beam": FAINT}
     x = 0.15
-    for name, colour in signs:
-        axes.text(x, height - 0.36, f"▢ {name}", va="top", fontsize=8.5, color=colour)
-        x += 0.35 + 0.075 * len(name)
-    axes.text(
-        x, height - 0.36, "dashed: in the beam when the search stopped, or cut off", va="top", fontsize=8.5, color=INK
-    )
+    for name, colour in {**signs, "dashed: in the beam when the search stopped, or cut off": INK}.items():
+        axes.text(x, height - 0.36, name, va="top", fontsize=8.5, color=colour)
+        x += 0.2 + 0.075 * len(name)
     for row, line in enumerate(lines):
-        axes.text(
-            0.15,
-            LINE * (len(lines) - row),
-            line,
-            va="center",
-            fontsize=8.5,
-            family="monospace",
-            color=_BEST if row == 1 else INK if row else "black",
-            weight="bold" if row == 0 else "normal",
-        )
+        colour, weight = _BEST if row == 1 else INK if row else "black", "normal" if row else "bold"
+        text = axes.text(0.15, LINE * (len(lines) - row), line, va="center", fontsize=8.5, family="monospace")
+        text.set(color=colour, weight=weight)
 
 
 def _ranking_lines(explanation: BeamExplanation) -> list[str]:

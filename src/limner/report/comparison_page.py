@@ -6,7 +6,7 @@ import random
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import date
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from markupsafe import Markup
 
@@ -14,14 +14,12 @@ from limner.evaluation.comparison import Comparison
 from limner.evaluation.stored_evaluation import load_evaluation
 from limner.files import write_text
 from limner.report import plots
-from limner.report.headlines import Bar
-from limner.report.page import IMAGE_BYTES, frame_shape, long_date
-from limner.report.provenance import flatten, run_facts, without_folders
-from limner.report.rendering import render_page
-from limner.report.score_tables import LABELS, label
-from limner.report.thumbnails import Thumbnails
-from limner.report.word_marks import MarkedWord, mark_words
-from limner.runs.records import EvaluatedItem, LogLine, RunConfig, read_log
+from limner.report.gallery import mark_words
+from limner.report.images import Thumbnails
+from limner.report.page import IMAGE_BYTES
+from limner.report.rendering import flatten, frame_shape, long_date, render_page, run_facts, without_folders
+from limner.report.scores import LABELS, label
+from limner.runs.records import EvaluatedItem, LogLine, Point, RunConfig, read_log
 
 DIFFERING = 12
 """Number of images whose sentences differ most in their sentence score."""
@@ -35,36 +33,11 @@ TRAINING_FACTS = ("parameters", "kept epoch", "epochs trained", "updates", "trai
 """Facts about the training of a run that are compared, by their labels."""
 
 
-class ComparedSentence(NamedTuple):
-    """The sentence of a system for an image."""
-
-    system: str
-    words: list[MarkedWord]
-    score: float | None
-    """Smoothed sentence BLEU-4, or None."""
-
-
-class ComparedImage(NamedTuple):
-    """An image, or a source sentence, with the sentences of all systems."""
-
-    item: EvaluatedItem
-    url: str | None
-    sentences: list[ComparedSentence]
-    groups: list[str]
-
-
 def write_comparison(comparison: Comparison, out: Path, *, seed: int = 0, today: date | None = None) -> Path:
-    """Write the page of a comparison as one HTML file.
+    """Write the page of a comparison as one HTML file, and return `out`; an existing file is replaced.
 
-    Args:
-        comparison: result of `limner.evaluation.compare.compare`, whose runs are read again for their sentences,
-            settings and logs; of a system of several runs the sentences are those of the first.
-        out: HTML file to write; an existing file is replaced.
-        seed: random seed of the sample of images.
-        today: date of the page; default: the present day.
-
-    Returns:
-        `out`.
+    The runs are read again for their sentences, settings and logs; of a system of several runs the sentences are those
+    of the first. The seed is that of the sample of images.
 
     Raises:
         RunError: a record of a run is damaged or missing.
@@ -80,7 +53,6 @@ def write_comparison(comparison: Comparison, out: Path, *, seed: int = 0, today:
         day=long_date(today or date.today()),
         comparison=comparison,
         legend=comparison.explanation,
-        cards=_cards(comparison),
         columns=[_heading(one.name, one.higher_is_better) for one in comparison.metrics],
         scores=_score_rows(comparison),
         differences=_difference_rows(comparison),
@@ -118,18 +90,6 @@ def _heading(metric: str, higher_is_better: bool) -> str:
     return f"{label(metric)} {'↑' if higher_is_better else '↓'}"
 
 
-def _cards(comparison: Comparison) -> list[dict[str, Any]]:
-    """A bar of each system for each metric; the best is emphasised."""
-    cards = []
-    for metric in comparison.metrics:
-        values = {one.name: comparison.score(one.name, metric.name).value for one in comparison.systems}
-        best = (max if metric.higher_is_better else min)(values.values())
-        largest = max(max(values.values()), 1e-12)
-        bars = [Bar(name, f"{value:.2f}", max(0.0, value / largest), value == best) for name, value in values.items()]
-        cards.append({"label": _heading(metric.name, metric.higher_is_better), "bars": bars})
-    return cards
-
-
 def _score_rows(comparison: Comparison) -> list[tuple[str, list[tuple[str, str]]]]:
     """Rows of systems: the score and its interval by each metric."""
     rows = []
@@ -158,7 +118,7 @@ def _difference_rows(comparison: Comparison) -> list[tuple[str, list[tuple[str, 
     return rows
 
 
-def _images(comparison: Comparison, thumbnails: Thumbnails, seed: int) -> list[ComparedImage]:
+def _images(comparison: Comparison, thumbnails: Thumbnails, seed: int) -> list[dict[str, Any]]:
     """The images whose sentences differ most in their score, largest difference first, then a random sample."""
     first = {one.name: load_evaluation(Path(one.runs[0]), comparison.split).items for one in comparison.systems}
     rows = list(zip(*first.values(), strict=True))
@@ -171,10 +131,11 @@ def _images(comparison: Comparison, thumbnails: Thumbnails, seed: int) -> list[C
         item = rows[row][0]
         groups = [name for name, members in (("best", differing), ("sample", sample)) if row in members]
         sentences = [
-            ComparedSentence(name, mark_words(one.hypothesis, one.references), one.sentence_score)
-            for name, one in zip(first, rows[row], strict=True)
+            {"system": name, "words": mark_words(each.hypothesis, each.references), "score": each.sentence_score}
+            for name, each in zip(first, rows[row], strict=True)
         ]
-        shown.append(ComparedImage(item, thumbnails(item.image, IMAGE_SIDE), sentences, groups))
+        url = thumbnails(item.image, IMAGE_SIDE)
+        shown.append({"item": item, "url": url, "sentences": sentences, "groups": groups})
     return shown
 
 
@@ -185,25 +146,18 @@ def _difference(items: Sequence[EvaluatedItem]) -> float:
 
 def _charts(logs: Mapping[str, Sequence[LogLine]]) -> list[Markup]:
     """Plots of the validation loss and of the validation metrics, each with a line of every run."""
-    validations = {name: [line for line in log if line.kind == "val"] for name, log in logs.items()}
-    curves = {"Validation loss, nats per token": _points(validations, lambda line: line.loss)}
-    logged = dict.fromkeys(key for lines in validations.values() for line in lines for key in line.named())
-    for key in logged:
-        curves[f"Validation {LABELS.get(key, key).replace('Perplexity', 'perplexity')}"] = _points(
-            validations, lambda line, key=key: line.named().get(key)
-        )
-    present = [(title, lines) for title, lines in curves.items() if any(lines.values())][:CURVES]
+    curves: dict[str, dict[str, list[Point]]] = {}
+    for run, log in logs.items():
+        for line in (line for line in log if line.kind == "val"):
+            values = {} if line.loss is None else {"Validation loss, nats per token": line.loss}
+            for name, value in line.named().items():
+                values[f"Validation {LABELS.get(name, name).replace('Perplexity', 'perplexity')}"] = value
+            for title, value in values.items():
+                curves.setdefault(title, {name: [] for name in logs})[run].append((line.step, value))
     return [
-        Markup(plots.svg(plots.run_curves(title, lines), f"{title} of {', '.join(lines)} against updates"))
-        for title, lines in present
+        Markup(plots.svg(plots.curves(title, lines), f"{title} of {', '.join(lines)} against updates"))
+        for title, lines in list(curves.items())[:CURVES]
     ]
-
-
-def _points(validations: Mapping[str, Sequence[LogLine]], value_of: Any) -> dict[str, list[tuple[float, float]]]:  # noqa: ANN401
-    return {
-        name: [(line.step, value) for line in lines if (value := value_of(line)) is not None]
-        for name, lines in validations.items()
-    }
 
 
 def _training_rows(

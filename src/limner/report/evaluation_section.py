@@ -1,51 +1,62 @@
-"""The template variables of one evaluation: scores, gallery, errors by kind, retrieval, regions and attention."""
+"""The template variables of one evaluation: scores, gallery, retrieval, regions, gates and attention."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from limner.errors import LimnerError, RunError
 from limner.media.modality import Modality
-from limner.report.baselines import baselines, other_sentences
-from limner.report.error_kinds import LABELS, find_errors, group_errors
+from limner.metrics.classification import METRICS_OF_LABELS
 from limner.report.gallery import (
     FIRST,
-    LARGE,
-    MEDIUM,
+    GROUPS,
+    PREDICTED,
+    RIGHT,
     Card,
-    Chosen,
+    by_position_error,
     cards,
     choose_first,
     choose_gallery,
     choose_to_explain,
-    filters,
-    mark,
+    draw_track,
+    is_of_tracks,
+    key_positions,
 )
-from limner.report.gates import gate_section
-from limner.report.headlines import WordShares, abilities, choose_headlines, headline, units_of
-from limner.report.labels import confused_labels, is_of_labels, reliability_chart
-from limner.report.provenance import duration, without_folders
-from limner.report.region_drawing import draw_region, region_cards
-from limner.report.retrieval_examples import image_queries, recall_charts, sentence_queries
-from limner.report.score_tables import generation_rows, retrieval_rows, title_of
-from limner.report.thumbnails import Thumbnails
-from limner.report.tracks import PREDICTED, RIGHT, by_position_error, draw_track, is_of_tracks, key_positions
-from limner.report.word_kinds import Lexicon, read_lexicon
-from limner.report.word_marks import mark_words, share_of_right_words, words_of
-from limner.runs.records import EvaluatedItem, Evaluation
-from limner.text.scripts import are_characters
+from limner.report.images import Thumbnails, open_regions
+from limner.report.rendering import duration, without_folders
+from limner.report.scores import headlines, score_rows, title_of
+from limner.runs.records import (
+    EvaluatedItem,
+    Evaluation,
+    GateStatistics,
+    ImageRegions,
+)
+from limner.text.labels import read_predictions
 
 if TYPE_CHECKING:
+    from PIL import Image
+
     from limner.media.video import FrameSampling
     from limner.runs.trained_model import TrainedModel
 
-logger = logging.getLogger(__name__)
+LARGE, MEDIUM = 512, 320
+"""Longer side of the images of the beginning and of the gallery in pixels."""
+QUERIES = 6
+"""Number of queries shown for each direction of retrieval."""
+QUERY_SIDE, RESULT_SIDE = 256, 144
+"""Longer side of the image of a query and of a result in pixels."""
+SHOWN_CONFUSIONS = 10
+"""Number of confused pairs of labels in the report."""
+PUBLISHED_GATES = {0.5: 0.20, 0.8: 0.08}
+"""Fraction of the generated words whose gate is above each threshold in Calixto et al. (2017), section 5.2: English to
+German, Multi30k."""
+MIN_COUNT, GATED_WORDS = 5, 20
+"""Minimum number of occurrences of the words with the highest mean gates, and the number of these words."""
 
-GROUPS = {"sample": "Random sample", "best": "Best", "worst": "Worst", "right": "Without error"}
-"""Labels of the groups of a gallery before those of the kinds of errors; the first is shown at first."""
+logger = logging.getLogger(__name__)
 
 
 class PageContext(NamedTuple):
@@ -69,73 +80,51 @@ class PageContext(NamedTuple):
     """All evaluations of the run."""
 
 
-class Material(NamedTuple):
-    """What the beginning and the section of an evaluation both show."""
-
-    items: list[EvaluatedItem]
-    """Items of the evaluation; those of tracks are ordered by their position error."""
-    translated: bool
-    labels: bool
-    """Whether the hypotheses are labels."""
-    tracks: bool
-    """Whether they are positions."""
-    lexicon: Lexicon | None
-    """Kinds of the words; None for labels and for languages without word lists."""
-    cards: Callable[..., list[Card]]
-    """`gallery.cards` for these items."""
-
-    @property
-    def unmarked(self) -> frozenset[str]:
-        """Words that are neither right nor wrong: the function words of captions."""
-        return self.lexicon.function_words if self.lexicon is not None and not self.translated else frozenset()
-
-
-def material(evaluation: Evaluation, context: PageContext) -> Material:
-    """Prepare the items of an evaluation."""
-    tracks, labels = is_of_tracks(evaluation), is_of_labels(evaluation)
-    items = by_position_error(evaluation.items) if tracks else list(evaluation.items)
-    translated = any(item.source is not None for item in items)
-    lexicon = None if labels else read_lexicon(context.lang, [one for item in items for one in item.references])
-    draw = partial(draw_track, sampling=context.frames) if tracks else draw_region
-    prepared = Material(items, translated, labels, tracks, lexicon, cards)
-    build = partial(
-        cards, items=items, thumbnails=context.thumbnails, unmarked=prepared.unmarked, labels=labels, draw=draw
-    )
-    return prepared._replace(cards=build)
+def beginning(evaluation: Evaluation, context: PageContext) -> dict[str, Any]:
+    """Build the beginning of the report: six items, and headline numbers with baselines."""
+    items = _items(evaluation)
+    return {
+        "cards": _cards(dict.fromkeys(choose_first(items, context.seed), ""), items, evaluation, context, LARGE),
+        "regions": region_cards(evaluation.regions[:FIRST], context.thumbnails),
+        "tracks": _tracks(evaluation, ()),
+        "labels": is_of_labels(evaluation),
+        "headlines": headlines(
+            evaluation,
+            context.evaluations,
+            context.published,
+            context.modality,
+            vocabulary=context.vocabulary,
+            lang=context.lang or "en",
+        ),
+        "title": title_of(evaluation),
+    }
 
 
 def evaluation_section(evaluation: Evaluation, context: PageContext) -> dict[str, Any]:
     """Build the template variables of one evaluation."""
-    modality, thumbnails = context.modality, context.thumbnails
-    published = context.published.get("values", {})
-    about = material(evaluation, context)
-    items, lexicon = about.items, about.lexicon
-    errors = None
-    if lexicon is not None and items and all(item.references for item in items):
-        errors = [find_errors(item.hypothesis, item.references, lexicon) for item in items]
-    chosen = choose_gallery(items, context.seed, errors)
-    shown = about.cards(chosen, side=MEDIUM)
+    modality, thumbnails, labels = context.modality, context.thumbnails, is_of_labels(evaluation)
+    items = _items(evaluation)
+    translated = any(item.source is not None for item in items)
+    chosen = choose_gallery(items, context.seed)
+    sizes = Counter(chosen.values())
+    generation, retrieval = score_rows(evaluation.scores, context.published.get("values", {}), modality)
     return {
         "evaluation": evaluation,
-        "labels": about.labels,
-        "reliability": reliability_chart(evaluation) if about.labels else None,
+        "labels": labels,
         "title": title_of(evaluation),
-        "units": units_of(evaluation, modality),
-        "task": "Labels" if about.labels else "Translations" if about.translated else "Captions",
-        "translated": about.translated,
+        "units": "sentences" if translated else "regions" if evaluation.regions else modality.plural,
+        "task": "Labels" if labels else "Translations" if translated else "Captions",
+        "translated": translated,
         "collection": without_folders(evaluation.collection),
         "command": without_folders(evaluation.command),
         "duration": duration(evaluation.seconds),
         "published": context.published.get("row"),
-        "generation": generation_rows(evaluation.scores, published, modality),
-        "retrieval": retrieval_rows(evaluation.scores, published, modality),
-        "gallery": shown,
-        "filters": filters(shown, {**GROUPS, **{str(kind): label for kind, label in LABELS.items()}}),
-        "errors": None if errors is None else group_errors(errors),
-        "confused_labels": confused_labels(items) if about.labels and not about.tracks else [],
-        "lexicon": lexicon,
-        "tracks": _tracks([items[one.row] for one in chosen]) if about.tracks else None,
-        "curves": recall_charts(evaluation, modality),
+        "generation": generation,
+        "retrieval": retrieval,
+        "gallery": _cards(chosen, items, evaluation, context, MEDIUM),
+        "filters": [(name, label, sizes[name]) for name, label in GROUPS.items() if sizes[name]],
+        "confused_labels": confused_labels(items) if labels and not is_of_tracks(evaluation) else [],
+        "tracks": _tracks(evaluation, [items[row] for row in chosen]),
         "image_queries": image_queries(evaluation, thumbnails),
         "sentence_queries": sentence_queries(evaluation, thumbnails),
         "regions": region_cards(evaluation.regions, thumbnails),
@@ -144,54 +133,107 @@ def evaluation_section(evaluation: Evaluation, context: PageContext) -> dict[str
     }
 
 
-def beginning(evaluation: Evaluation, context: PageContext) -> dict[str, Any]:
-    """Build the beginning of the report: six items, one sentence, and headline numbers with baselines."""
-    about = material(evaluation, context)
-    first = [Chosen(row, ()) for row in choose_first(about.items, context.seed)]
-    headlines = choose_headlines(evaluation.scores)
-    names = dict.fromkeys(("text_to_image_r1", *(score.name for score in headlines)))
-    published = context.published
-    compared = baselines(
-        evaluation,
-        [name for name in names if any(score.name == name for score in evaluation.scores)],
-        context.evaluations,
-        published.get("values", {}),
-        row=published.get("row") or "published",
-        vocabulary=context.vocabulary,
-        lang=context.lang or "en",
+def is_of_labels(evaluation: Evaluation) -> bool:
+    """Whether an evaluation is of labels rather than of sentences."""
+    names = {name for metrics in METRICS_OF_LABELS.values() for name in metrics}
+    return any(score.name in names for score in evaluation.scores)
+
+
+def confused_labels(items: Iterable[EvaluatedItem]) -> list[tuple[str, str, int]]:
+    """Count the pairs of a predicted and another right label, the most frequent first."""
+    pairs = Counter(
+        (predicted.label, right)
+        for item in items
+        for predicted, right in zip(
+            read_predictions(item.hypothesis), "".join(item.references[:1]).split(), strict=False
+        )
+        if predicted.label != right
     )
-    words = None if about.labels else word_shares(about.items, about.unmarked)
+    most = sorted(pairs.items(), key=lambda entry: (-entry[1], entry[0]))[:SHOWN_CONFUSIONS]
+    return [(predicted, right, count) for (predicted, right), count in most]
+
+
+def gate_section(gates: GateStatistics) -> dict[str, Any]:
+    """The gate statistics of a split beside the published ones, and the words with the highest mean gate."""
+    frequent = [entry for entry in gates.words if entry[2] >= MIN_COUNT]
+    published = [PUBLISHED_GATES.get(threshold) for threshold in gates.thresholds]
     return {
-        "cards": about.cards(first, side=LARGE),
-        "regions": region_cards(evaluation.regions[:FIRST], context.thumbnails),
-        "tracks": {"predicted": PREDICTED, "right": RIGHT} if about.tracks else None,
-        "labels": about.labels,
-        "abilities": abilities(evaluation, context.modality, compared, words),
-        "headlines": [headline(score, compared[score.name], context.modality) for score in headlines],
-        "title": title_of(evaluation),
+        "thresholds": gates.thresholds,
+        "parts": gates.parts,
+        "published": published if any(fraction is not None for fraction in published) else (),
+        "min_count": MIN_COUNT if frequent else 1,
+        "words": sorted(frequent or gates.words, key=lambda entry: (-entry[1], -entry[2], entry[0]))[:GATED_WORDS],
     }
 
 
-def word_shares(items: Sequence[EvaluatedItem], unmarked: frozenset[str]) -> WordShares | None:
-    """Compute the shares of right words of all sentences, and of the sentences given to other items."""
-    own = share_of_right_words(mark(item, unmarked, labels=False) for item in items)
-    if own is None:
+def region_cards(images: Sequence[ImageRegions], thumbnails: Thumbnails) -> list[dict[str, Any]]:
+    """Images of a dense captioner with drawings of the detected regions; None where an image cannot be shown."""
+    cards = []
+    for regions in images:
+        drawing = open_regions(regions.image, [(region.box, region.text) for region in regions.detected])
+        cards.append({"regions": regions, "thumbnail": None if drawing is None else thumbnails.of_image(drawing)})
+    return cards
+
+
+def image_queries(evaluation: Evaluation, thumbnails: Thumbnails) -> list[dict[str, Any]]:
+    """The image queries; 'own' is a sentence of the image if none is among the results."""
+    references = {item.id: item.references for item in evaluation.items}
+    return [
+        {
+            "query": query,
+            "thumbnail": thumbnails(query.image, QUERY_SIDE),
+            "own": "" if any(result.right for result in query.top) else next(iter(references.get(query.id, ())), ""),
+        }
+        for query in (evaluation.retrieval.image_to_text[:QUERIES] if evaluation.retrieval else ())
+    ]
+
+
+def sentence_queries(evaluation: Evaluation, thumbnails: Thumbnails) -> list[dict[str, Any]]:
+    """The sentence queries: the first results, and at the end the described image with its rank."""
+    items = {item.id: item for item in evaluation.items}
+
+    def ranked(name: str, image: str | None, rank: int, *, right: bool) -> dict[str, Any]:
+        caption = items[name].references[0] if name in items and items[name].references else ""
+        shown = {"id": name, "thumbnail": thumbnails(image, RESULT_SIDE), "has_file": image is not None}
+        return {**shown, "rank": rank, "right": right, "caption": caption}
+
+    built = []
+    for query in evaluation.retrieval.text_to_image[:QUERIES] if evaluation.retrieval else ():
+        results = [
+            ranked(each.id, each.image, place, right=each.right) for place, each in enumerate(query.top, start=1)
+        ]
+        images = {name: item.image for name, item in items.items()} | {each.id: each.image for each in query.top}
+        described = ranked(query.image_id, images.get(query.image_id), query.rank, right=True)
+        built.append({"query": query, "results": results, "described": described})
+    return built
+
+
+def _items(evaluation: Evaluation) -> list[EvaluatedItem]:
+    """The items of an evaluation; those of tracks have their position errors as scores."""
+    return by_position_error(evaluation.items) if is_of_tracks(evaluation) else list(evaluation.items)
+
+
+def _cards(
+    chosen: dict[int, str], items: Sequence[EvaluatedItem], evaluation: Evaluation, context: PageContext, side: int
+) -> list[Card]:
+    """Cards of chosen items: the drawing of a track, or of the box of a region, or a plain thumbnail."""
+
+    def draw(item: EvaluatedItem, side: int) -> Image.Image | None:
+        if is_of_tracks(evaluation):
+            return draw_track(item, side, context.frames)
+        drawing = None if item.box is None else open_regions(item.image, [(item.box, "")])
+        if drawing is not None:
+            drawing.thumbnail((side, side))
+        return drawing
+
+    labels = is_of_labels(evaluation)
+    return cards(chosen, items, context.thumbnails, side=side, labels=labels, draw=draw)
+
+
+def _tracks(evaluation: Evaluation, items: Sequence[EvaluatedItem]) -> dict[str, Any] | None:
+    """Colours of the dots, and the positions in the key frames of each item by its id; None for other evaluations."""
+    if not is_of_tracks(evaluation):
         return None
-    unit = "characters" if are_characters(word for item in items[:1] for word in words_of(item.hypothesis)) else "words"
-    if len(items) < 2:
-        return WordShares(own, None, unit)
-    others = other_sentences([item.hypothesis for item in items])
-    return WordShares(
-        own,
-        share_of_right_words(
-            mark_words(text, item.references, unmarked) for text, item in zip(others, items, strict=True)
-        ),
-        unit,
-    )
-
-
-def _tracks(items: Sequence[EvaluatedItem]) -> dict[str, Any]:
-    """Colours of the dots, and the positions in the key frames of each item by its id."""
     return {"predicted": PREDICTED, "right": RIGHT, "positions": {item.id: key_positions(item) for item in items}}
 
 

@@ -1,35 +1,40 @@
-"""Section of the report about attention."""
+"""Section of the report about attention: alignment, heat maps, and the figure whose script shows one word's attention.
+
+The page of the service has the same figure and the same script (`templates/shared/attention.js`).
+"""
 
 from __future__ import annotations
 
+import base64
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
 from markupsafe import Markup
 
 from limner.data.collection import Collection
 from limner.data.dataset import GenerationInput
-from limner.data.examples import Item
 from limner.decoding.ranking import Hypothesis
 from limner.errors import CollectionError, MediaError, MissingExtraError, RunError
 from limner.features.spec import FeatureSpec
 from limner.inference.collection_features import open_features
-from limner.inference.explain import Explanation, explain
+from limner.inference.explain import Explanation, Weights, explain
+from limner.media.image import image_size
+from limner.media.modality import VIDEO
 from limner.models.capabilities import SearchingModel
 from limner.report import attention_plots, plots
-from limner.report.attended_figure import AttendedFigure, attended_figure
-from limner.report.attention_page import attended_panels
-from limner.report.thumbnails import Thumbnails
+from limner.report.attention_page import attended_area, attended_panels, target_of
+from limner.report.images import Thumbnails
 from limner.runs.records import EvaluatedItem, Evaluation
 from limner.runs.trained_model import TrainedModel
 from limner.text.vocab import SPECIAL_TOKENS
 
-MAX_HEAT_MAPS = 40
+MAX_WORDS = 40
 """Maximum number of words of a sentence with a heat map."""
-HEAT_MAP_SIDE = 168
-"""Longer side of a heat map in pixels."""
+HEAT_MAP_SIDE, FIGURE_SIDE = 168, 480
+"""Longer side of a heat map and of the figure in pixels."""
 
 logger = logging.getLogger(__name__)
 
@@ -40,6 +45,26 @@ class HeatMap(NamedTuple):
     url: str
     word: str
     gate: float | None = None
+
+
+class AttendedWord(NamedTuple):
+    """A generated word with its attention."""
+
+    text: str
+    weights: str
+    """Weights of the locations, row by row, as bytes in base64; 255 is the largest weight of the word."""
+    gate: float | None
+
+
+class AttendedFigure(NamedTuple):
+    """An image with the attention of each word of a sentence."""
+
+    url: str
+    grid: tuple[int, int]
+    """Rows and columns of the locations."""
+    box: tuple[float, float, float, float]
+    """Left, top, right and bottom of the part of the image that the grid covers, as fractions of its sides."""
+    words: tuple[AttendedWord, ...]
 
 
 class ExplainedSentence(NamedTuple):
@@ -55,7 +80,7 @@ class ExplainedSentence(NamedTuple):
     width: float
     """Width of the alignment plot in inches."""
     heat_maps: list[HeatMap]
-    """The image, then the attention of each word; of a caption, the panels of a film strip."""
+    """The image or the frames of a video, then the attention of each word."""
     figure: AttendedFigure | None
     """The image with the attention of the word that is pointed at; None for the frames of a video."""
 
@@ -63,13 +88,7 @@ class ExplainedSentence(NamedTuple):
 def explain_items(
     model: TrainedModel, evaluation: Evaluation, items: Sequence[EvaluatedItem], thumbnails: Thumbnails
 ) -> list[ExplainedSentence]:
-    """Compute and plot the attention of generated sentences; empty if the model has no attention.
-
-    Args:
-        model: the model that generated the sentences; the first one of an ensemble.
-        evaluation: the evaluation of the items.
-        items: items of the evaluation.
-        thumbnails: images of the page.
+    """Compute and plot the attention of generated sentences of an evaluation; empty if the model has no attention.
 
     Raises:
         RunError: the model did not generate these sentences, because it was trained again since the evaluation.
@@ -80,34 +99,24 @@ def explain_items(
         raise RunError("the evaluated sentences are not those of the present model; run 'limner evaluate' again")
     collection = Collection.open(evaluation.collection)
     by_id = {item.id: item for item in collection.items(evaluation.split)}
-    inputs = [GenerationInput(_find(by_id, item.id, evaluation), item.source, item.references) for item in items]
+    if missing := [item.id for item in items if item.id not in by_id]:
+        raise CollectionError(
+            f"{evaluation.collection}: split '{evaluation.split}' has no item '{missing[0]}' any more"
+        )
+    inputs = [GenerationInput(by_id[item.id], item.source, item.references) for item in items]
     hypotheses = [Hypothesis(item.ids, item.log_prob or 0.0, 0.0, True) for item in items]
     features = open_features(model, collection, cache_mib=0)  # few rows: read from disk
     return [
-        _plot(explanation, item, model.config.features, thumbnails)
+        plot_explanation(explanation, item, model.config.features, thumbnails)
         for explanation, item in zip(explain(model, inputs, hypotheses, features), items, strict=True)
         if explanation.alignment is not None or explanation.attention is not None
     ]
 
 
-def _is_generated_by(model: TrainedModel, item: EvaluatedItem) -> bool:
-    if not all(token < len(model.tokenizer) for token in item.ids):
-        return False
-    has_copied = SPECIAL_TOKENS.unk in item.ids and isinstance(model.model, SearchingModel)
-    return has_copied or model.tokenizer.decode(item.ids, detokenise=True) == item.hypothesis
-
-
-def _find(by_id: dict[str, Item], name: str, evaluation: Evaluation) -> Item:
-    if name not in by_id:
-        raise CollectionError(f"{evaluation.collection}: split '{evaluation.split}' has no item '{name}' any more")
-    return by_id[name]
-
-
-def _plot(
+def plot_explanation(
     explanation: Explanation, item: EvaluatedItem, features: Sequence[FeatureSpec], thumbnails: Thumbnails
 ) -> ExplainedSentence:
-    words, gates = explanation.words, None if explanation.gate is None else explanation.gate[:-1]
-    target = " ".join(words) if gates is None else Markup(attention_plots.gate_spans(words, gates))
+    """Plot the attention of one sentence."""
     chart, width = None, 0.0
     if explanation.alignment is not None and explanation.source:
         figure = attention_plots.alignment(
@@ -118,33 +127,68 @@ def _plot(
             phrases=explanation.phrases,
         )
         width = float(figure.get_size_inches()[0])
-        chart = Markup(plots.svg(figure, f"Alignment of the words of '{' '.join(words)}' with the source words"))
-    heat_maps = list(_heat_maps(explanation, item, features, thumbnails))
-    shown = attended_figure(explanation, item.image, features, thumbnails)
-    return ExplainedSentence(item, target, gates is not None, chart, width, heat_maps, shown)
+        text = f"Alignment of the words of '{' '.join(explanation.words)}' with the source words"
+        chart = Markup(plots.svg(figure, text))
+    words, weights = explanation.words[:MAX_WORDS], explanation.image_weights
+    gates = [None if explanation.gate is None else float(explanation.gate[number]) for number in range(len(words))]
+    maps, attended = [], None
+    if weights is not None and item.image is not None:
+        path, weights = Path(item.image), weights[: len(words)]
+        try:
+            maps = _heat_maps(path, weights, words, gates, features, thumbnails, film=item.source is None)
+            attended = _figure(path, weights, words, gates, features, thumbnails)
+        except (MediaError, MissingExtraError) as error:
+            logger.info("%s", error)
+    return ExplainedSentence(item, target_of(explanation), explanation.gate is not None, chart, width, maps, attended)
+
+
+def _is_generated_by(model: TrainedModel, item: EvaluatedItem) -> bool:
+    if not all(token < len(model.tokenizer) for token in item.ids):
+        return False
+    has_copied = SPECIAL_TOKENS.unk in item.ids and isinstance(model.model, SearchingModel)
+    return has_copied or model.tokenizer.decode(item.ids, detokenise=True) == item.hypothesis
 
 
 def _heat_maps(
-    explanation: Explanation, item: EvaluatedItem, features: Sequence[FeatureSpec], thumbnails: Thumbnails
-) -> Iterator[HeatMap]:
-    """Yield the image or the frames of a video, and the attention of each word, as data URLs.
+    path: Path,
+    weights: Weights,
+    words: Sequence[str],
+    gates: Sequence[float | None],
+    features: Sequence[FeatureSpec],
+    thumbnails: Thumbnails,
+    *,
+    film: bool,
+) -> list[HeatMap]:
+    """The image or the frames of a video, and the attention of each word; those of captions as in Xu et al. (2015)."""
+    panels = attended_panels(path, weights, features, side=HEAT_MAP_SIDE, film=film)
+    shown = zip(panels, ["original image", *words], [None, *gates], strict=False)
+    urls = [(thumbnails.of_image(panel), word, gate) for panel, word, gate in shown]
+    return [HeatMap(url, word, gate) for url, word, gate in urls if url is not None]
 
-    The heat maps of captions are those of Xu et al. (2015).
-    """
-    if explanation.image_weights is None or item.image is None:
-        return
-    words = explanation.words[:MAX_HEAT_MAPS]
-    try:
-        weights, film = explanation.image_weights[: len(words)], item.source is None
-        panels = attended_panels(Path(item.image), weights, features, side=HEAT_MAP_SIDE, film=film)
-    except (MediaError, MissingExtraError) as error:
-        logger.info("%s", error)
-        return
-    if not panels:
-        return
-    gates = (
-        [None] * len(words) if explanation.gate is None else [float(gate) for gate in explanation.gate[: len(words)]]
+
+def _figure(
+    path: Path,
+    weights: Weights,
+    words: Sequence[str],
+    gates: Sequence[float | None],
+    features: Sequence[FeatureSpec],
+    thumbnails: Thumbnails,
+) -> AttendedFigure | None:
+    """The figure of a sentence; None without attention over the locations of an image."""
+    if VIDEO.matches(path):
+        return None
+    width, height = image_size(path)
+    area = attended_area(features, weights.shape[1], (width, height))
+    if area is None or (url := thumbnails(str(path), FIGURE_SIDE)) is None:
+        return None
+    left, top, right, bottom = area.box
+    box = (left / width, top / height, right / width, bottom / height)
+    shown = zip(words, weights, gates, strict=True)
+    return AttendedFigure(
+        url, area.grid, box, tuple(AttendedWord(word, _encode(row), gate) for word, row, gate in shown)
     )
-    for panel, word, gate in zip(panels, ["original image", *words], [None, *gates], strict=True):
-        if (url := thumbnails.of_image(panel)) is not None:
-            yield HeatMap(url, word, gate)
+
+
+def _encode(weights: Weights) -> str:
+    scaled = np.round(255 * weights / max(float(weights.max()), 1e-12)).astype(np.uint8)
+    return base64.b64encode(scaled.tobytes()).decode()

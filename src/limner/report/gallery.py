@@ -1,43 +1,50 @@
-"""Items of an evaluation for the report: six at the beginning, and a gallery with the best, the worst and a sample.
-
-No image occurs twice among the best and the worst.
-"""
+"""Items of an evaluation for the report: which are shown, with marks of right and wrong words or positions."""
 
 from __future__ import annotations
 
+import logging
 import random
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import NamedTuple
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from math import isnan
+from pathlib import Path
+from typing import Literal, NamedTuple
 
-from PIL import Image
+from PIL import Image, ImageDraw
 
-from limner.report.error_kinds import LABELS, SentenceErrors
-from limner.report.thumbnails import Thumbnails
-from limner.report.word_marks import MarkedWord, closest_reference, mark_labels, mark_words
-from limner.runs.records import EvaluatedItem
+from limner.errors import MediaError, MissingExtraError
+from limner.media.image import open_image
+from limner.media.modality import VIDEO
+from limner.media.video import FrameSampling, read_frames
+from limner.metrics.classification import METRICS_OF_LABELS, POSITION_ERROR, position_statistics
+from limner.report.images import KEY_FRAMES, Thumbnails, film_strip, strip_grid
+from limner.runs.records import EvaluatedItem, Evaluation
+from limner.text import scripts
+from limner.text.labels import HIDDEN, TRACK, Point, read_position, read_predictions
 
 FIRST = 6
 """Number of items at the beginning of the report."""
-BEST_AND_WORST = 12
-"""Number of items among the best and among the worst."""
-SAMPLE = 12
-"""Number of items of the random sample."""
-PER_KIND = 6
-"""Number of items with each kind of error, at least, if there are so many."""
+EACH = 12
+"""Number of items of the best, of the worst and of the random sample of a gallery."""
 EXPLAINED = 6
 """Number of sentences shown with their attention."""
-LARGE, MEDIUM = 512, 320
-"""Longer side of the images of the beginning and of the gallery in pixels."""
+GROUPS = {"sample": "Random sample", "best": "Best", "worst": "Worst"}
+"""Labels of the groups of a gallery; the first is shown at first."""
+PREDICTED, RIGHT = "#ff7f0e", "#00b3b3"
+"""Colours of the predicted and of the right positions."""
 
-Draw = Callable[..., Image.Image | None]
+Mark = Literal["right", "wrong", ""]
+Draw = Callable[[EvaluatedItem, int], Image.Image | None]
+
+logger = logging.getLogger(__name__)
 
 
-class Chosen(NamedTuple):
-    """An item of a gallery, by its row in the evaluation."""
+class MarkedWord(NamedTuple):
+    """A part of a sentence with its mark."""
 
-    row: int
-    groups: tuple[str, ...]
-    """Groups of the gallery that it belongs to: 'best', 'worst' or 'sample'; 'right' or kinds of errors."""
+    text: str
+    mark: Mark = ""
+    """Whether a reference has the word; empty for spaces, punctuation and sentences without references."""
 
 
 class Card(NamedTuple):
@@ -47,19 +54,29 @@ class Card(NamedTuple):
     thumbnail: str | None
     words: tuple[MarkedWord, ...]
     """Parts of the hypothesis with their marks."""
-    wrong: tuple[str, ...]
-    """Words of the hypothesis that no reference has."""
-    closest: int | None
-    """Index of the reference that is closest to the hypothesis."""
-    groups: tuple[str, ...]
-    error_labels: tuple[str, ...]
-    """Labels of the kinds of errors of the sentence."""
+    group: str
+    """Group of the gallery: 'best', 'worst' or 'sample'; empty at the beginning of the report."""
+
+    @property
+    def wrong(self) -> tuple[str, ...]:
+        """Words of the hypothesis that no reference has."""
+        return tuple(dict.fromkeys(part.text for part in self.words if part.mark == "wrong"))
 
     @property
     def alt(self) -> str:
-        """Alternative text of the image: the closest reference, which people wrote, or the id."""
-        references = self.item.references
-        return references[self.closest or 0] if references and self.item.source is None else self.item.id
+        """Alternative text of the image: a reference, which people wrote, or the id."""
+        return self.item.references[0] if self.item.references and self.item.source is None else self.item.id
+
+
+class FramePositions(NamedTuple):
+    """Positions in one frame, in percent of the frame's width."""
+
+    frame: int
+    """Number of the frame, from 0."""
+    predicted: Point
+    right: Point
+    hidden: bool
+    """Whether an obstacle hides the object."""
 
 
 def choose_first(items: Sequence[EvaluatedItem], seed: int) -> list[int]:
@@ -69,43 +86,29 @@ def choose_first(items: Sequence[EvaluatedItem], seed: int) -> list[int]:
     return _distinct(order, items, FIRST, set())
 
 
-def choose_gallery(
-    items: Sequence[EvaluatedItem], seed: int, errors: Sequence[SentenceErrors] | None = None
-) -> list[Chosen]:
-    """Choose the best and the worst items, a random sample, and items with each kind of error.
-
-    Args:
-        items: items of the evaluation; the score of a sentence orders them.
-        seed: random seed of the sample.
-        errors: errors of each item; None if they are not known.
+def choose_gallery(items: Sequence[EvaluatedItem], seed: int) -> dict[int, str]:
+    """Choose the best items by their sentence score, best first; the worst, worst first; and a random sample.
 
     Returns:
-        The best, best first; the worst, worst first; the others in random order. No image occurs twice, unless the
-        sample needs further sentences of the same images.
+        Groups by the row of the item. No image occurs twice, unless the sample needs further sentences of the same
+        images.
     """
     scored = [row for row, item in enumerate(items) if item.sentence_score is not None]
     scored.sort(key=lambda row: items[row].sentence_score or 0.0, reverse=True)
-    different = len({_image_of(items[row]) for row in scored})
-    each = min(BEST_AND_WORST, different // 3)
+    each = min(EACH, len({_image_of(items[row]) for row in scored}) // 3)
     taken: set[str] = set()
     groups = dict.fromkeys(_distinct(scored, items, each, taken), "best")
     groups |= dict.fromkeys(_distinct(reversed(scored), items, each, taken), "worst")
     order = random.Random(seed).sample(range(len(items)), len(items))
-    sample = _distinct(order, items, SAMPLE, taken)
-    sample += [row for row in order if row not in groups and row not in sample][: SAMPLE - len(sample)]
-    groups |= dict.fromkeys(sample, "sample")
-    if errors is not None:
-        for kind in LABELS:
-            having = [row for row in order if kind in errors[row].kinds]
-            missing = PER_KIND - sum(kind in errors[row].kinds for row in groups)
-            groups |= dict.fromkeys(_distinct(having, items, max(0, missing), taken), "")
-    return [Chosen(row, _groups(group, None if errors is None else errors[row])) for row, group in groups.items()]
+    sample = _distinct(order, items, EACH, taken)
+    sample += [row for row in order if row not in groups and row not in sample][: EACH - len(sample)]
+    return groups | dict.fromkeys(sample, "sample")
 
 
-def choose_to_explain(chosen: Sequence[Chosen], items: Sequence[EvaluatedItem]) -> list[EvaluatedItem]:
+def choose_to_explain(chosen: dict[int, str], items: Sequence[EvaluatedItem]) -> list[EvaluatedItem]:
     """Choose a few sentences of the best, the sample and the worst, then others, at most `EXPLAINED` in total."""
     named = [
-        [items[one.row] for one in chosen if name in one.groups and items[one.row].hypothesis]
+        [items[row] for row, group in chosen.items() if group == name and items[row].hypothesis]
         for name in ("best", "sample", "worst")
     ]
     present = [group for group in named if group]
@@ -115,55 +118,119 @@ def choose_to_explain(chosen: Sequence[Chosen], items: Sequence[EvaluatedItem]) 
 
 
 def cards(
-    chosen: Iterable[Chosen],
+    chosen: dict[int, str],
     items: Sequence[EvaluatedItem],
     thumbnails: Thumbnails,
     *,
     side: int,
-    unmarked: frozenset[str] = frozenset(),
     labels: bool = False,
     draw: Draw | None = None,
 ) -> list[Card]:
-    """Build the cards of chosen items.
+    """Build the cards of items, chosen as groups by row, with images of at most `side` pixels.
 
-    Args:
-        chosen: rows of the items, with their groups.
-        items: items of the evaluation.
-        thumbnails: thumbnails of the page.
-        side: longer side of an image in pixels.
-        unmarked: words that are neither right nor wrong.
-        labels: whether the hypotheses are labels with probabilities.
-        draw: function from an item and the longer side to its drawing; a plain thumbnail replaces None.
+    `draw` makes the drawing of an item; a plain thumbnail replaces None. `labels` says that the hypotheses are labels
+    with probabilities.
     """
     built = []
-    for one in chosen:
-        item = items[one.row]
-        drawing = None if draw is None else draw(item, side=side)
+    for row, group in chosen.items():
+        item = items[row]
+        drawing = None if draw is None else draw(item, side)
         url = thumbnails(item.image, side) if drawing is None else thumbnails.of_image(drawing)
-        words = mark(item, unmarked, labels=labels)
-        wrong = tuple(dict.fromkeys(part.text for part in words if part.mark == "wrong"))
-        closest = closest_reference(item.hypothesis, item.references)
-        kinds = tuple(label for kind, label in LABELS.items() if kind in one.groups)
-        built.append(Card(item, url, words, wrong, closest, one.groups, kinds))
+        words = (mark_labels if labels else mark_words)(item.hypothesis, item.references)
+        built.append(Card(item, url, tuple(words), group))
     return built
 
 
-def mark(item: EvaluatedItem, unmarked: frozenset[str], *, labels: bool) -> tuple[MarkedWord, ...]:
-    """Mark the words or the labels of the hypothesis of an item."""
-    if labels:
-        return tuple(mark_labels(item.hypothesis, item.references))
-    return tuple(mark_words(item.hypothesis, item.references, unmarked))
+def mark_words(text: str, references: Sequence[str]) -> list[MarkedWord]:
+    """Mark the words of a sentence: right if a reference has them, else wrong; without references, none is marked.
+
+    A word that occurs more often than in any one reference is right as often as it occurs there, as in BLEU. The parts
+    make up `text` when joined.
+    """
+    allowed: Counter[str] = Counter()
+    for reference in references:
+        allowed |= Counter(token.casefold() for token in scripts.split(reference))
+    parts, end = [], 0
+    for token in scripts.split(text):
+        start = text.index(token, end)
+        if start > end:
+            parts.append(MarkedWord(text[end:start]))
+        end = start + len(token)
+        if not references or not any(character.isalnum() for character in token):
+            parts.append(MarkedWord(token))
+            continue
+        allowed[token.casefold()] -= 1
+        parts.append(MarkedWord(token, "right" if allowed[token.casefold()] >= 0 else "wrong"))
+    if end < len(text):
+        parts.append(MarkedWord(text[end:]))
+    return parts
 
 
-def filters(shown: Sequence[Card], labels: Mapping[str, str]) -> list[tuple[str, str, int]]:
-    """List the groups of a gallery that have cards: name, label and number of cards."""
-    counted = [(name, label, sum(name in card.groups for card in shown)) for name, label in labels.items()]
-    return [entry for entry in counted if entry[2]]
+def mark_labels(text: str, references: Sequence[str]) -> list[MarkedWord]:
+    """Mark labels with probabilities, as `positive (0.9312)`: right if the first reference has the label there."""
+    right = references[0].split() if references else []
+    parts: list[MarkedWord] = []
+    for number, (label, probability) in enumerate(read_predictions(text)):
+        is_right = number < len(right) and label == right[number]
+        mark: Mark = "right" if is_right else "wrong" if right else ""
+        parts += [MarkedWord(label, mark), MarkedWord(f" ({probability:.2f}) ")]
+    return parts or [MarkedWord(text)]
 
 
-def _groups(group: str, errors: SentenceErrors | None) -> tuple[str, ...]:
-    own = (group,) if group else ()
-    return own if errors is None else (*own, *(errors.kinds or ("right",)))
+def is_of_tracks(evaluation: Evaluation) -> bool:
+    """Whether an evaluation is of positions."""
+    return any(score.name in METRICS_OF_LABELS[TRACK] for score in evaluation.scores)
+
+
+def by_position_error(items: Sequence[EvaluatedItem]) -> list[EvaluatedItem]:
+    """Return the items with their negative position error as score, so that the best have the highest."""
+    rows = position_statistics([item.hypothesis for item in items], [item.references for item in items])
+    return [
+        item.model_copy(update={"sentence_score": -POSITION_ERROR.value(row)})
+        for item, row in zip(items, rows, strict=True)
+    ]
+
+
+def key_positions(item: EvaluatedItem) -> list[FramePositions]:
+    """Return the positions in the key frames of an item, evenly spaced."""
+    predicted, right = read_predictions(item.hypothesis), item.references[0].split()
+    count = min(len(predicted), len(right))
+    frames = sorted({(2 * k + 1) * count // (2 * KEY_FRAMES) for k in range(KEY_FRAMES)}) if count else []
+    return [
+        FramePositions(k, read_position(predicted[k].label), read_position(right[k]), right[k].endswith(HIDDEN))
+        for k in frames
+    ]
+
+
+def draw_track(item: EvaluatedItem, side: int, sampling: FrameSampling | None) -> Image.Image | None:
+    """Draw predicted and right positions as dots on the key frames of the clip that a model reads, in rows.
+
+    None if the file cannot be read or has fewer frames than positions.
+    """
+    if item.image is None:
+        return None
+    path, positions = Path(item.image), key_positions(item)
+    try:
+        frames = read_frames(path, sampling or FrameSampling()) if VIDEO.matches(path) else [open_image(path)]
+    except (MediaError, MissingExtraError) as error:
+        logger.info("%s", error)
+        return None
+    if not positions or positions[-1].frame >= len(frames):
+        return None
+    columns = strip_grid(len(positions))[1]
+    drawn = [_draw_positions(frames[each.frame], each, side // columns) for each in positions]
+    return film_strip(drawn, side // columns, columns)
+
+
+def _draw_positions(frame: Image.Image, positions: FramePositions, side: int) -> Image.Image:
+    scale = side / max(frame.size)
+    width, height = (max(1, round(length * scale)) for length in frame.size)
+    drawing = frame.convert("RGB").resize((width, height), Image.Resampling.LANCZOS)
+    pen = ImageDraw.Draw(drawing)
+    for (x, y), colour, radius in ((positions.right, RIGHT, 5), (positions.predicted, PREDICTED, 3)):
+        if not (isnan(x) or isnan(y)):  # an unknown position is NaN
+            pen.circle((x * width / 100, y * width / 100), radius, fill=colour, outline="white")
+    return drawing
 
 
 def _image_of(item: EvaluatedItem) -> str:

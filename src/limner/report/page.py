@@ -1,8 +1,8 @@
 """The report of a run: one HTML page with examples, scores beside baselines, curves, plots and settings.
 
-It reads the records of a run directory (`limner.runs.records`), the model for its word vectors and attention, the
-images that the evaluations name and, for attention, the collection. The page needs no network. A small script filters,
-enlarges and shows the attention of a word; without it everything is readable.
+It reads the records of a run directory (`limner.runs.records`), the model for its attention, the images that the
+evaluations name and, for attention, the collection. The page needs no network. A small script filters, enlarges and
+shows the attention of a word; without it everything is readable.
 """
 
 from __future__ import annotations
@@ -11,30 +11,23 @@ import logging
 from collections.abc import Sequence
 from datetime import date
 from pathlib import Path
-from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from markupsafe import Markup
 
-from limner.errors import LimnerError
 from limner.files import write_text
 from limner.files.structured import read_json_file
 from limner.media.modality import IMAGE, MODALITIES
 from limner.report import plots
-from limner.report.diagnoses import read_diagnoses
+from limner.report.diagnoses import read_diagnoses, read_groundings
 from limner.report.evaluation_section import PageContext, beginning, evaluation_section
-from limner.report.grounding import read_groundings
-from limner.report.learning_curves import learning_curves
-from limner.report.provenance import flatten, run_facts, without_folders
-from limner.report.rendering import render_page
-from limner.report.score_tables import control_tables
-from limner.report.thumbnails import Thumbnails
-from limner.report.word_plot import plot_words
-from limner.runs.records import Evaluation, RunConfig, read_evaluations, read_log
+from limner.report.images import Thumbnails
+from limner.report.rendering import flatten, frame_shape, long_date, render_page, run_facts, without_folders
+from limner.report.scores import LABELS, control_tables
+from limner.runs.records import Evaluation, LogLine, RunConfig, read_evaluations, read_log
 from limner.text.labels import LABEL_LANGUAGES
 
 if TYPE_CHECKING:
-    from limner.features.spec import FeatureSpec
     from limner.runs.trained_model import TrainedModel
 
 logger = logging.getLogger(__name__)
@@ -42,8 +35,15 @@ logger = logging.getLogger(__name__)
 IMAGE_BYTES = 6_000_000
 """Maximum total size of the embedded images of a report in bytes; further images are left out."""
 
-MIN_SHAPE, MAX_SHAPE = 1.0, 1.8
-"""Smallest and largest width of the frame of an image, divided by its height."""
+
+class LearningCurves(NamedTuple):
+    """Plots of a training, and what they mark."""
+
+    charts: list[Markup]
+    kept: str
+    """Sentence on the kept weights; empty if no validation of the log belongs to them."""
+    train_on_val_epochs: int
+    """Number of the last epochs, on the training and validation splits together, which are left out."""
 
 
 def write_report(run: Path, out: Path, *, seed: int = 0, today: date | None = None) -> Path:
@@ -53,7 +53,7 @@ def write_report(run: Path, out: Path, *, seed: int = 0, today: date | None = No
         run: run directory with `config.json` and, optionally, `log.jsonl`, `evaluation/*.json`, `diagnosis/*.json`,
             `diagnosis/grounding/*.json` and the model.
         out: HTML file to write; an existing file is replaced.
-        seed: random seed of the random samples and of the maps of words.
+        seed: random seed of the random samples.
         today: date of the report; default: the present day.
 
     Returns:
@@ -63,7 +63,7 @@ def write_report(run: Path, out: Path, *, seed: int = 0, today: date | None = No
         RunError: the folder is not a run directory, or a record or the model is damaged.
     """
     config = RunConfig.load(run / "config.json")
-    evaluations = sorted(read_evaluations(run), key=lambda one: (one.split, one.decoding, one.measured))
+    evaluations = sorted(read_evaluations(run), key=lambda each: (each.split, each.decoding, each.measured))
     context = _context(run, config, evaluations, seed)
     html = render_page("report.html", day=long_date(today or date.today()), **_content(run, config, context))
     write_text(out, html)
@@ -72,13 +72,62 @@ def write_report(run: Path, out: Path, *, seed: int = 0, today: date | None = No
     return out
 
 
+def choose_first_evaluation(evaluations: Sequence[Evaluation], test: str) -> Evaluation | None:
+    """Choose the evaluation of the beginning: of the right images, of the test split, with the recipe's settings."""
+
+    def distance(evaluation: Evaluation) -> tuple[bool, bool, bool, int]:
+        is_other = evaluation.split != test
+        return is_other, bool(evaluation.decoding), bool(evaluation.measured), -len(evaluation.scores)
+
+    return min((each for each in evaluations if each.image_control == "right"), key=distance, default=None)
+
+
+def learning_curves(config: RunConfig, log: Sequence[LogLine]) -> LearningCurves:
+    """Plot the losses and validation metrics of a training, with the epoch whose weights are kept.
+
+    The last epochs of a training on the training and validation splits together (`training.train_on_val_epochs`) are
+    left out.
+    """
+    joint = int(config.provenance.get("train_on_val_epochs", 0))
+    shown = [line for line in log if line.epoch <= log[-1].epoch - joint]
+    validations = [line for line in shown if line.kind == "val"]
+    of_kept = [line for line in validations if line.epoch == config.provenance.get("epochs")]
+    kept, sentence = None, ""
+    if of_kept:
+        kept, epoch = of_kept[-1].step, of_kept[-1].epoch
+        total = f" of {log[-1].epoch:g}" if epoch != log[-1].epoch else ", the last one"
+        sentence = f"The dashed line is epoch {epoch:g}{total}, whose weights are kept."
+    losses = {
+        name: [(line.step, line.loss) for line in shown if line.kind == kind and line.loss is not None]
+        for kind, name in (("train", "training"), ("val", "validation"))
+    }
+    logged = dict.fromkeys(name for line in validations for name in line.named())
+    values = {
+        LABELS.get(name, name): [(line.step, line.named()[name]) for line in validations if name in line.named()]
+        for name in logged
+    }
+    charts = [("Loss, nats per token", "Training and validation loss against updates", losses)]
+    if "perplexity" in logged:
+        perplexity = {LABELS["perplexity"]: values.pop(LABELS["perplexity"])}
+        charts.append(("Validation perplexity", "Perplexity on the validation split against updates", perplexity))
+    if values:
+        title = "Validation " + (next(iter(values)) if len(values) == 1 else "metrics")
+        charts.append((title, f"{', '.join(values)} on the validation split against updates", values))
+    if not any(losses.values()):
+        charts = []
+    drawn = [Markup(plots.svg(plots.curves(title, lines, kept), text)) for title, text, lines in charts]
+    return LearningCurves(drawn, sentence, joint)
+
+
 def _context(run: Path, config: RunConfig, evaluations: Sequence[Evaluation], seed: int) -> PageContext:
+    from limner.features.spec import FeatureSpec  # imported late: imports numpy and Lance
+
     stored = read_json_file(run / "config.json")
-    spec = _feature_spec(run, stored)
+    specs = [FeatureSpec.parse(values, str(run / "config.json")) for values in stored.get("features", ())]
     return PageContext(
         model=_load_model(run),
-        modality=MODALITIES[spec.modality] if spec else IMAGE,
-        frames=spec.frames if spec else None,
+        modality=MODALITIES[specs[0].modality] if specs else IMAGE,
+        frames=specs[0].frames if specs else None,
         published=config.recipe.get("published") or {},
         thumbnails=Thumbnails(IMAGE_BYTES),
         seed=seed,
@@ -103,12 +152,11 @@ def _content(run: Path, config: RunConfig, context: PageContext) -> dict[str, An
         "learning": learning_curves(config, log),
         "modality": context.modality,
         "evaluations": [
-            evaluation_section(one, context) for one in context.evaluations if one.image_control == "right"
+            evaluation_section(each, context) for each in context.evaluations if each.image_control == "right"
         ],
         "controls": control_tables(context.evaluations, context.modality),
         "diagnoses": read_diagnoses(run),
         "groundings": read_groundings(run, context.thumbnails),
-        "words": _words(context.model, context.seed),
         "seed": context.seed,
         "shape": frame_shape(context.thumbnails.shapes),
         "facts": run_facts(config, log),
@@ -116,26 +164,12 @@ def _content(run: Path, config: RunConfig, context: PageContext) -> dict[str, An
     }
 
 
-def choose_first_evaluation(evaluations: Sequence[Evaluation], test: str) -> Evaluation | None:
-    """Choose the evaluation of the beginning: of the right images, of the test split, with the recipe's settings."""
-
-    def distance(one: Evaluation) -> tuple[bool, bool, bool, int]:
-        return one.split != test, bool(one.decoding), bool(one.measured), -len(one.scores)
-
-    return min((one for one in evaluations if one.image_control == "right"), key=distance, default=None)
-
-
-def frame_shape(shapes: Sequence[float]) -> float:
-    """Return the shape of the frames of the images, width by height: that of most images, but neither long nor high."""
-    return round(min(MAX_SHAPE, max(MIN_SHAPE, median(shapes))), 3) if shapes else 4 / 3
-
-
 def _about(config: RunConfig) -> list[str]:
     """The model and the collection of a run in a few words."""
     model = (config.recipe.get("model") or {}).get("name")
     collection = config.provenance.get("collection")
     data = config.recipe.get("data") or {}
-    languages = " to ".join(str(one) for one in (data.get("source_lang"), data.get("lang")) if one)
+    languages = " to ".join(str(lang) for lang in (data.get("source_lang"), data.get("lang")) if lang)
     what = "target" if data.get("lang") in LABEL_LANGUAGES else "language"
     return [
         *([f"model {model}"] if model else []),
@@ -144,47 +178,11 @@ def _about(config: RunConfig) -> list[str]:
     ]
 
 
-def long_date(day: date) -> str:
-    """Write a date with the name of its month."""
-    return f"{day.day} {day:%B %Y}"
-
-
 def _load_model(run: Path) -> TrainedModel | None:
     """The trained model; None if the run has no weights yet."""
     from limner.runs.trained_model import WEIGHTS, load_trained_model  # imported late: imports torch
 
     if not (run / WEIGHTS).exists():
-        logger.info("%s: no %s, so the report has no maps of words and no attention", run, WEIGHTS)
+        logger.info("%s: no %s, so the report has no attention", run, WEIGHTS)
         return None
     return load_trained_model(run)
-
-
-def _feature_spec(run: Path, stored: dict[str, Any]) -> FeatureSpec | None:
-    """Specification of the features that the model was trained on; None if there are none."""
-    from limner.features.spec import FeatureSpec  # imported late: imports numpy and Lance
-
-    specs = [FeatureSpec.parse(values, str(run / "config.json")) for values in stored.get("features", ())]
-    return specs[0] if specs else None
-
-
-def _words(model: TrainedModel | None, seed: int) -> dict[str, Any] | None:
-    """Maps of the model's words; None without a model with word vectors, or without scikit-learn."""
-    if model is None:
-        return None
-    from limner.report.word_map import TITLES, map_words  # imported late: imports torch
-
-    try:
-        word_map = map_words(model, seed=seed)
-    except LimnerError as error:
-        logger.info("the report has no maps of words: %s", error)
-        return None
-    charts = []
-    for method, title in TITLES.items():
-        figure = plot_words(title, word_map.words, word_map.positions[method], word_map.clusters)
-        charts.append(Markup(plots.svg(figure, f"{title}: map of {len(word_map.words)} words")))
-    return {
-        "count": len(word_map.words),
-        "charts": charts,
-        "neighbours": word_map.neighbours,
-        "colours": plots.COLOURS,
-    }

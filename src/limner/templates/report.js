@@ -16,7 +16,7 @@ document.querySelectorAll(".attended").forEach((figure) => {
 });
 
 // What is scrolled sideways on a narrow screen is scrolled with the keyboard, too.
-document.querySelectorAll(".wide, .matrix, .maps > div").forEach((part) => {
+document.querySelectorAll(".wide, .matrix").forEach((part) => {
   if (part.scrollWidth > part.clientWidth) part.tabIndex = 0;
 });
 

@@ -1,0 +1,321 @@
+"""Images for reports, contact sheets and files: thumbnails, strips of frames, boxes with descriptions."""
+
+from __future__ import annotations
+
+import base64
+import io
+import logging
+import math
+import os
+import re
+import textwrap
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import matplotlib
+from PIL import Image, ImageDraw, ImageFont, ImageOps, PngImagePlugin
+
+from limner.data.collection import Collection
+from limner.data.examples import Item, Region
+from limner.errors import CollectionError, FolderError, MediaError, MissingExtraError, SettingsError
+from limner.files import atomic_write, write_text
+from limner.media.image import open_image
+from limner.media.modality import IMAGE, VIDEO
+from limner.media.video import FrameSampling, read_frames
+from limner.report.rendering import render_page
+from limner.storage.outputs import GENERATOR
+
+if TYPE_CHECKING:
+    from limner.folders.index import FolderMatch
+
+KEY_FRAMES = 4
+"""Number of key frames of a thumbnail."""
+FRAME_GAP = 2
+"""Distance of the frames of a strip in pixels."""
+THUMBNAIL_SIZE = (240, 180)
+"""Width and height of a thumbnail of a contact sheet in pixels."""
+MARGIN, GAP = 28, 20
+"""Width of the border and of the space between thumbnails, in pixels."""
+CAPTION_LINES = 3
+FONT_SIZE, LINE_HEIGHT = 13, 18
+SHEET_FORMATS = {".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG", ".webp": "WEBP"}
+"""Formats of contact sheets by the suffix of the file."""
+BACKGROUND, TEXT, FADED_TEXT, TILE = "#fbfaf7", "#2b2b2b", "#8a8780", "#dedbd4"
+ENTITY_COLOURS = ("#e4572e", "#17bebb", "#ffc914", "#6a994e", "#b388eb", "#3a86ff", "#f28482", "#8d6e63")
+REGION_COLOURS = (
+    "#e6194b", "#3cb44b", "#0082c8", "#f58231", "#911eb4", "#008080", "#aa6e28", "#800000", "#000080", "#808000"
+)  # fmt: skip
+"""Colours of the boxes of described regions, in turn."""
+MIN_SIDE = 640
+"""Longer side of a drawing of regions in pixels, at least; smaller images are enlarged so that the text can be read."""
+REGION_FONT_SIZE, PADDING, LINE = 14, 3, 3
+
+Box = tuple[float, float, float, float]
+
+logger = logging.getLogger(__name__)
+
+
+class Thumbnails:
+    """Data URLs of thumbnails within a total size; each file is read once for each size."""
+
+    def __init__(self, budget: int) -> None:
+        """Create an empty set of thumbnails whose data URLs have at most `budget` bytes together."""
+        self.left_out = 0
+        """Number of images that are missing, damaged or over the budget."""
+        self.shapes: list[float] = []
+        """Width divided by height of every image of the page."""
+        self._remaining = budget
+        self._cache: dict[tuple[str, int], str | None] = {}
+
+    def __call__(self, path: str | None, side: int) -> str | None:
+        """Return the data URL of an image file whose longer side is at most `side` pixels, or of a strip of key frames.
+
+        None if the image is missing, damaged or over the budget.
+        """
+        if path is None:
+            return None
+        if (path, side) not in self._cache:
+            self._cache[path, side] = self._read(Path(path), side)
+        return self._within_budget(self._cache[path, side])
+
+    def of_image(self, image: Image.Image) -> str | None:
+        """Return the data URL of an image in memory at its own size; None if it is over the budget."""
+        return self._within_budget(self._encode(image))
+
+    def _within_budget(self, url: str | None) -> str | None:
+        if url is None or len(url) > self._remaining:
+            self.left_out += 1
+            return None
+        self._remaining -= len(url)
+        return url
+
+    def _read(self, path: Path, side: int) -> str | None:
+        try:
+            stills = open_stills(path, min_side=side)
+        except (MediaError, MissingExtraError) as error:
+            logger.info("%s", error)
+            return None
+        if len(stills) > 1:
+            return self._encode(film_strip(stills, side // 2))
+        stills[0].thumbnail((side, side), Image.Resampling.LANCZOS)
+        return self._encode(stills[0])
+
+    def _encode(self, image: Image.Image) -> str:
+        self.shapes.append(image.width / image.height)
+        jpeg = io.BytesIO()
+        image.save(jpeg, format="JPEG", quality=82, optimize=True)
+        return _data_url(jpeg.getvalue())
+
+
+def open_stills(path: Path, count: int = KEY_FRAMES, *, min_side: int | None = None) -> list[Image.Image]:
+    """Open an image, or at most `count` key frames of a video, evenly spaced in time.
+
+    Raises:
+        MediaError: the file cannot be read.
+        MissingExtraError: the file is a video and PyAV is not installed.
+    """
+    if VIDEO.matches(path):
+        return read_frames(path, FrameSampling(count=count))
+    return [open_image(path, min_side=min_side)]
+
+
+def film_strip(frames: Sequence[Image.Image], side: int, columns: int | None = None) -> Image.Image:
+    """Lay out frames in rows of `columns`, by default in one row, in the size of the first, `side` pixels long."""
+    columns = columns or len(frames)
+    rows = math.ceil(len(frames) / columns)
+    scale = side / max(frames[0].size)
+    width, height = (max(1, round(length * scale)) for length in frames[0].size)
+    size = (columns * (width + FRAME_GAP) - FRAME_GAP, rows * (height + FRAME_GAP) - FRAME_GAP)
+    strip = Image.new("RGB", size, "white")
+    for number, frame in enumerate(frames):
+        place = number % columns * (width + FRAME_GAP), number // columns * (height + FRAME_GAP)
+        strip.paste(frame.resize((width, height), Image.Resampling.LANCZOS), place)
+    return strip
+
+
+def strip_grid(count: int) -> tuple[int, int]:
+    """Rows and columns of a strip of `count` frames that is about as high as wide."""
+    columns = math.ceil(math.sqrt(count))
+    return math.ceil(count / columns), columns
+
+
+def contact_sheet(
+    collection: Collection, split: str | None = None, rows: int = 4, columns: int = 5, *, boxes: bool = False
+) -> Image.Image:
+    """Draw thumbnails of images or videos (the middle frame) at regular intervals of a split, each with a caption.
+
+    A missing or damaged image is drawn as a grey tile with the name of its file. There are at most `rows` and
+    `columns`. With `boxes`, the boxes of the regions are drawn; boxes of one entity have one colour.
+
+    Raises:
+        CollectionError: the split does not exist or has no images, or `rows` or `columns` is not positive.
+    """
+    if rows < 1 or columns < 1:
+        raise CollectionError(f"contact sheet: expected at least 1 row and 1 column, got {rows} and {columns}")
+    items = [item for item in collection.items(split) if item.modality in (IMAGE, VIDEO)]
+    if not items:
+        where = "the collection" if split is None else f"split '{split}'"
+        raise CollectionError(f"{collection.path}: {where} has no images or videos")
+    count = min(len(items), rows * columns)
+    chosen = [items[number * len(items) // count] for number in range(count)]
+    tiles = [
+        (_tile(collection.media_file(item), item.regions if boxes else ()), _first_caption(item)) for item in chosen
+    ]
+    return draw_tiles(tiles, columns)
+
+
+def draw_tiles(tiles: Sequence[tuple[Image.Image, str]], columns: int) -> Image.Image:
+    """Draw images, cut to the size of thumbnails, in rows of at most `columns`, each with its caption."""
+    columns = min(columns, len(tiles))
+    rows = -(-len(tiles) // columns)
+    width, height = THUMBNAIL_SIZE[0] + GAP, THUMBNAIL_SIZE[1] + 10 + CAPTION_LINES * LINE_HEIGHT + GAP
+    sheet = Image.new("RGB", (2 * MARGIN + columns * width - GAP, 2 * MARGIN + rows * height - GAP), BACKGROUND)
+    draw = ImageDraw.Draw(sheet)
+    for index, (image, caption) in enumerate(tiles):
+        left, top = MARGIN + index % columns * width, MARGIN + index // columns * height
+        sheet.paste(_cut(image), (left, top))
+        for number, line in enumerate(_wrap(caption, THUMBNAIL_SIZE[0])):
+            draw.text((left, top + THUMBNAIL_SIZE[1] + 8 + number * LINE_HEIGHT), line, TEXT, _font(FONT_SIZE))
+    return sheet
+
+
+def draw_matches(matches: Sequence[FolderMatch], columns: int = 5) -> Image.Image:
+    """Draw the thumbnails of the images that a search in a folder has found, with their captions.
+
+    Raises:
+        FolderError: there is no match to draw.
+    """
+    if not matches:
+        raise FolderError("the search has found no image, so that there is no contact sheet; add images to the index")
+    return draw_tiles([(Image.open(io.BytesIO(match.thumbnail)), match.display_text) for match in matches], columns)
+
+
+def write_match_page(query: str, matches: Sequence[FolderMatch], file: Path) -> None:
+    """Write an HTML page of the images that a search has found, with their thumbnails in it."""
+    entries = [
+        {
+            "name": os.fsencode(match.path).decode(errors="backslashreplace"),
+            "link": match.path.resolve().as_uri(),
+            "caption": match.display_text,
+            "score": f"{match.score:.2f}",
+            "thumbnail": _data_url(match.thumbnail),
+        }
+        for match in matches
+    ]
+    styles = ("shared/look.css",)
+    write_text(file, render_page("matches.html", styles=styles, scripts=(), query=query, entries=entries))
+
+
+def require_sheet_suffix(path: Path) -> None:
+    """Raise SettingsError if a file name does not end in the suffix of an image format that can be written."""
+    if path.suffix.lower() not in SHEET_FORMATS:
+        expected = ", ".join(SHEET_FORMATS)
+        raise SettingsError(f"{path}: expected the name of an image file that ends in {expected}, such as sheet.png")
+
+
+def save_sheet(sheet: Image.Image, path: Path) -> None:
+    """Write a contact sheet in the image format of the file name's suffix; an existing file is replaced.
+
+    Raises:
+        SettingsError: the suffix is not that of an image format that can be written.
+        WriteError: the file cannot be written; an existing file is unchanged.
+    """
+    require_sheet_suffix(path)
+    format_ = SHEET_FORMATS[path.suffix.lower()]
+    options: dict[str, Any] = {"comment": GENERATOR} if format_ == "JPEG" else {}
+    if format_ == "PNG":
+        options["pnginfo"] = PngImagePlugin.PngInfo()
+        options["pnginfo"].add_text("Software", GENERATOR)
+    with atomic_write(path, ValueError) as beside:
+        sheet.save(beside, format=format_, **options)
+
+
+def draw_regions(image: Image.Image, regions: Sequence[tuple[Box, str]]) -> Image.Image:
+    """Draw the boxes of regions (left, top, width and height in pixels), each with its description at its corner.
+
+    The first is drawn last, on top of the others.
+    """
+    factor = max(1.0, MIN_SIDE / max(image.size))
+    drawing = image.resize((round(image.width * factor), round(image.height * factor)), Image.Resampling.LANCZOS)
+    pen, font = ImageDraw.Draw(drawing), _font(REGION_FONT_SIZE)
+    for number, (box, text) in reversed(list(enumerate(regions))):
+        colour = REGION_COLOURS[number % len(REGION_COLOURS)]
+        left, top, width, height = (value * factor for value in box)
+        pen.rectangle((left, top, left + max(1, width), top + max(1, height)), outline=colour, width=LINE)
+        if not text:
+            continue
+        # The text is on a filled background, moved so that it lies inside the drawing.
+        size = pen.textlength(text, font=font) + 2 * PADDING, REGION_FONT_SIZE + 2 * PADDING
+        left, top = (max(0.0, min(corner, drawing.size[axis] - size[axis])) for axis, corner in enumerate((left, top)))
+        pen.rectangle((left, top, left + size[0], top + size[1]), fill=colour)
+        pen.text((left + PADDING, top + PADDING), text, "white", font, anchor="lt")
+    return drawing
+
+
+def open_regions(path: str | None, regions: Sequence[tuple[Box, str]]) -> Image.Image | None:
+    """Open an image file and draw the boxes of regions on it; None if there is no image that can be read."""
+    try:
+        return None if path is None else draw_regions(open_image(Path(path)), regions)
+    except MediaError as error:
+        logger.info("%s", error)
+        return None
+
+
+def _data_url(jpeg: bytes) -> str:
+    return "data:image/jpeg;base64," + base64.b64encode(jpeg).decode()
+
+
+def _tile(path: Path, regions: Sequence[Region]) -> Image.Image:
+    """The image of a tile with the distinct boxes of its regions, or a grey tile with the name of the file."""
+    try:
+        (image,) = open_stills(path, 1)
+    except (MediaError, OSError):
+        tile = Image.new("RGB", THUMBNAIL_SIZE, TILE)
+        text, middle = (
+            "\n".join(_wrap(path.name, THUMBNAIL_SIZE[0] - 24)),
+            (THUMBNAIL_SIZE[0] / 2, THUMBNAIL_SIZE[1] / 2),
+        )
+        ImageDraw.Draw(tile).multiline_text(middle, text, FADED_TEXT, _font(FONT_SIZE), anchor="mm", align="center")
+        return tile
+    draw, width = ImageDraw.Draw(image), max(2, min(image.size) // 100)
+    entities = list(dict.fromkeys(region.entity or str(region.box) for region in regions))
+    for region in {region.box: region for region in regions}.values():
+        left, top, across, down = region.box
+        colour = ENTITY_COLOURS[entities.index(region.entity or str(region.box)) % len(ENTITY_COLOURS)]
+        draw.rectangle((left, top, left + across, top + down), outline=colour, width=width)
+    return _cut(image)
+
+
+def _cut(image: Image.Image) -> Image.Image:
+    """Resize an image and cut off its ends, so that it has the size of a thumbnail."""
+    return ImageOps.fit(image, THUMBNAIL_SIZE, Image.Resampling.LANCZOS, centering=(0.5, 0.4))
+
+
+@cache
+def _font(size: int) -> ImageFont.FreeTypeFont:
+    """DejaVu Sans, which is part of matplotlib and covers all European scripts."""
+    return ImageFont.truetype(Path(matplotlib.get_data_path(), "fonts", "ttf", "DejaVuSans.ttf"), size)
+
+
+def _wrap(text: str, width: int) -> list[str]:
+    """Wrap a text to a width in pixels, and at most `CAPTION_LINES`; a longer text ends in an ellipsis."""
+    font = _font(FONT_SIZE)
+    characters = int(width / font.getlength("i"))
+    text = text[: (characters + 1) * (CAPTION_LINES + 1)]  # a damaged caption may have millions of characters
+    wrapped = textwrap.wrap(text, characters)
+    while characters > 1 and any(font.getlength(line) > width for line in wrapped):
+        characters -= 1
+        wrapped = textwrap.wrap(text, characters)
+    if len(wrapped) > CAPTION_LINES:
+        last = wrapped[CAPTION_LINES - 1]
+        while last and font.getlength(last + "…") > width:
+            last = last[:-1]
+        wrapped = [*wrapped[: CAPTION_LINES - 1], last.rstrip(" .,;") + "…"]
+    return wrapped
+
+
+def _first_caption(item: Item) -> str:
+    text = item.sentences[0].text if item.sentences else ""
+    return re.sub(r"\s+(?=[.,;:!?])", "", text)  # tokenised corpora separate punctuation by a space

@@ -1,0 +1,351 @@
+"""Scores of an evaluation: tables beside published values, and headline numbers beside baselines."""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from math import comb, isfinite
+from typing import Any, NamedTuple
+
+from limner.media.modality import Modality
+from limner.metrics import METRICS, higher_is_better, score_sentences
+from limner.metrics.base import SCIENTIFIC, Score, format_value
+from limner.metrics.classification import LABEL_METRICS, METRICS_OF_LABELS
+from limner.runs.records import EvaluatedItem, Evaluation
+from limner.text.labels import LABEL_LANGUAGES, TRACK, read_position
+
+LABELS = {
+    "perplexity": "Perplexity",
+    **{f"bleu{order}": f"BLEU-{order}" for order in (1, 2, 3, 4)},
+    "sacrebleu": "BLEU (sacrebleu)",
+    "chrf": "chrF",
+    "chrf3": "chrF3",
+    "chrf3_precision": "chrF3 precision",
+    "chrf3_recall": "chrF3 recall",
+    "chrf3_spaces": "chrF3 with spaces",
+    "chrf3_spaces_precision": "chrF3 precision, with spaces",
+    "chrf3_spaces_recall": "chrF3 recall, with spaces",
+    "chrf3_text": "chrF3 (detokenised)",
+    "ter": "TER",
+    "ter_text": "TER (detokenised)",
+    "cider": "CIDEr",
+    "rouge_l": "ROUGE-L",
+    "meteor": "METEOR",
+    "accuracy": "Accuracy, %",
+    "f1": "Macro F1",
+    "calibration_error": "Expected calibration error, %",
+    "position_error": "Mean position error, % of the width",
+    "hidden_position_error": "Mean position error of hidden objects, % of the width",
+    "map": "mAP, boxes and sentences",
+    "localisation_map": "mAP, boxes alone",
+    "region_r1": "R@1 of regions",
+    "region_r5": "R@5 of regions",
+    "region_r10": "R@10 of regions",
+    "region_median_rank": "Median rank of regions",
+    "novel": "Novel sentences, %",
+    "distinct_words": "Distinct words",
+    **{f"sampled_bleu{order}": f"BLEU-{order} of samples" for order in (1, 2, 3)},
+    **{f"sampled_bleu{order}_std": f"BLEU-{order} of samples, standard deviation" for order in (1, 2, 3)},
+    "gate_mean": "Mean gate",
+    "recovered": "Recovered, %",
+    "correct_sense": "Correct sense, %",
+    "other_sense": "Other sense, %",
+}
+"""Labels of scores by name."""
+GATE_PREFIX = "gate_above_"
+RETRIEVAL_LABELS = {
+    "r1": "R@1",
+    "r5": "R@5",
+    "r10": "R@10",
+    "median_rank": "Median rank",
+    "curve_area": "Area under the recall curve",
+    "match_area": "Area under the first-match curve",
+}
+"""Labels of retrieval scores by name, without the direction."""
+HEADLINES, MAX_BASELINES = 4, 3
+"""Number of headline numbers, and of baselines beside each."""
+PRIORITY = (
+    "map", "localisation_map", "region_r5", "accuracy", "f1", "position_error", "hidden_position_error", "bleu4",
+    "text_to_image_r1", "image_to_text_r1", "cider", "chrf3", "ter", "meteor", "perplexity", "calibration_error",
+    "bleu1", "sacrebleu", "chrf", "rouge_l", "region_median_rank", "text_to_image_r5", "image_to_text_r5",
+)  # fmt: skip
+"""Scores in the order in which headline numbers are chosen."""
+COMPARED = ("bleu1", "bleu2", "bleu3", "bleu4", "sacrebleu", "chrf", "chrf3", "ter", "cider", "rouge_l")
+"""Metrics of sentences that are computed again for the sentences of other items."""
+REGION_BASELINES = {
+    "frequent": "most frequent description",
+    "nearest": "description of the nearest training region",
+    "caption": "caption of the whole image",
+}
+"""Labels of the baselines of a dense captioner."""
+
+
+class ScoreRow(NamedTuple):
+    """A row of a table of scores."""
+
+    label: str
+    value: str
+    published: str
+    """Published value, or a dash."""
+    signature: str
+
+
+class Baseline(NamedTuple):
+    """A value that a score must exceed: chance, a simple baseline, an image control or a published result."""
+
+    label: str
+    value: float
+
+
+class Bar(NamedTuple):
+    """One bar of a headline number."""
+
+    label: str
+    value: str
+    share: float
+    """Length as a share of the longest one, 0 to 1."""
+    is_model: bool = False
+
+
+class Headline(NamedTuple):
+    """A headline number with the bars of the model and of its baselines."""
+
+    label: str
+    value: str
+    note: str
+    """Whether higher or lower is better."""
+    bars: tuple[Bar, ...]
+
+
+def retrieval_titles(modality: Modality) -> dict[str, str]:
+    """Titles of the two directions of retrieval, by the prefix of their scores."""
+    return {
+        "image_to_text": f"{modality.name.capitalize()}-to-text retrieval",
+        "text_to_image": f"Text-to-{modality.name} retrieval",
+    }
+
+
+def label(name: str) -> str:
+    """The label of a score other than a retrieval score."""
+    if name.startswith(GATE_PREFIX):
+        return f"Words with a gate above {name.removeprefix(GATE_PREFIX)}, %"
+    return LABELS.get(name, name)
+
+
+def full_label(name: str, modality: Modality) -> str:
+    """The label of a score, with the direction of a retrieval score."""
+    for direction, title in retrieval_titles(modality).items():
+        if name.startswith(f"{direction}_"):
+            return f"{title}: {_retrieval_label(name, direction)}"
+    return label(name)
+
+
+def title_of(evaluation: Evaluation) -> str:
+    """The split, with decoding and evaluation settings that differ from those of the recipe."""
+    differences = [part for name in (evaluation.decoding, evaluation.measured) for part in name.split(",") if part]
+    return ", ".join((evaluation.split, *differences))
+
+
+def format_score(score: Score, value: float | None = None) -> str:
+    """Write the value of a score, or another value on its scale, with the decimals of the scale."""
+    value = score.value if value is None else value
+    if "scale:" in score.signature:
+        return format_value(value, 1)
+    if abs(value) >= SCIENTIFIC:
+        return format_value(value)
+    return f"{value:,.2f}".rstrip("0").rstrip(".")
+
+
+def score_rows(
+    scores: Sequence[Score], published: Mapping[str, float], modality: Modality
+) -> tuple[list[ScoreRow], dict[str, list[ScoreRow]]]:
+    """Rows of all scores other than retrieval scores; and those of retrieval, by the title of their direction."""
+    titles = retrieval_titles(modality)
+    generation = [
+        _row(label(score.name), score, published) for score in scores if not score.name.startswith(tuple(titles))
+    ]
+    retrieval = {
+        title: [
+            _row(_retrieval_label(score.name, direction), score, published)
+            for score in scores
+            if score.name.startswith(f"{direction}_")
+        ]
+        for direction, title in titles.items()
+    }
+    return generation, {title: rows for title, rows in retrieval.items() if rows}
+
+
+def control_tables(evaluations: Sequence[Evaluation], modality: Modality) -> list[dict[str, Any]]:
+    """Tables of the scores under each image control, one table for each split and its settings."""
+    groups: dict[str, list[Evaluation]] = {}
+    for evaluation in sorted(evaluations, key=lambda each: each.image_control != "right"):
+        groups.setdefault(title_of(evaluation), []).append(evaluation)
+    tables = []
+    for title, group in groups.items():
+        if group[-1].image_control == "right":
+            continue
+        names = dict.fromkeys(score.name for evaluation in group for score in evaluation.scores)
+        values = [{score.name: format_score(score) for score in evaluation.scores} for evaluation in group]
+        rows = [(full_label(name, modality), [column.get(name, "–") for column in values]) for name in names]
+        columns = [evaluation.image_control for evaluation in group]
+        tables.append({"title": title, "columns": columns, "rows": rows})
+    return tables
+
+
+def headlines(
+    evaluation: Evaluation,
+    evaluations: Sequence[Evaluation],
+    published: Mapping[str, Any],
+    modality: Modality,
+    *,
+    vocabulary: int | None = None,
+    lang: str = "en",
+) -> list[Headline]:
+    """Choose the scores of the beginning of the report, each beside at most `MAX_BASELINES` values to compare it with.
+
+    Args:
+        evaluation: the evaluation of the right images.
+        evaluations: all evaluations of the run; those of image controls and of baselines of regions are compared.
+        published: published row of the recipe: its name and its values.
+        modality: modality of the features.
+        vocabulary: number of words of the vocabulary, for the perplexity of a uniform distribution.
+        lang: target language of the model.
+    """
+    by_name = {score.name: score for score in evaluation.scores}
+    names = [name for name in (*PRIORITY, *by_name) if name in by_name and ":" not in name]  # not of single labels
+    chosen = [by_name[name] for name in list(dict.fromkeys(names))[:HEADLINES]]
+    found = baselines(evaluation, chosen, evaluations, published, vocabulary=vocabulary, lang=lang)
+    return [_headline(score, found[score.name][:MAX_BASELINES], modality) for score in chosen]
+
+
+def baselines(
+    evaluation: Evaluation,
+    scores: Sequence[Score],
+    evaluations: Sequence[Evaluation],
+    published: Mapping[str, Any],
+    *,
+    vocabulary: int | None = None,
+    lang: str = "en",
+) -> dict[str, list[Baseline]]:
+    """Collect the baselines of scores by their names, those of chance first; arguments as for `headlines`."""
+    names = [score.name for score in scores]
+    chance = {**_of_labels(evaluation.items, names, lang), **_of_other_items(evaluation.items, names, lang)}
+    found: dict[str, list[Baseline]] = {name: [chance[name]] if name in chance else [] for name in names}
+    for score in scores:
+        values = found[score.name]
+        if not values and (by_rank := random_ranking(score)) is not None:
+            values.append(Baseline("random ranking", by_rank))
+        if score.name == "perplexity" and vocabulary and lang not in LABEL_LANGUAGES:
+            values.append(Baseline(f"uniform over {vocabulary:,} tokens", float(vocabulary)))
+        values += _recorded(evaluation, score.name, evaluations)
+        if score.name in published.get("values", {}):
+            values.append(Baseline(published.get("row") or "published", published["values"][score.name]))
+    return found
+
+
+def random_ranking(score: Score) -> float | None:
+    """Compute the expected value of a retrieval score for a random ranking, from the counts in its signature.
+
+    The first of m relevant candidates among n has at most rank k with probability 1 - C(n-m, k) / C(n, k). The number m
+    is that of all candidates divided by that of the queries, at least 1. None for other scores.
+    """
+    counts = {key: int(value) for key, value in re.findall(r"(queries|candidates):(\d+)(?=\||$)", score.signature)}
+    match = re.fullmatch(r"(image_to_text|text_to_image|region)_(r\d+|median_rank)", score.name)
+    if match is None or len(counts) < 2 or not all(counts.values()):
+        return None
+    n = counts["candidates"]
+    relevant = max(1, round(n / counts["queries"])) if match[1] == "image_to_text" else 1
+
+    def matched(retrieved: int) -> float:
+        return 1 - comb(n - relevant, retrieved) / comb(n, retrieved)
+
+    if match[2] == "median_rank":
+        return float(1 + bisect_left(range(1, n + 1), 0.5, key=matched))
+    return 100 * matched(min(n, int(match[2][1:])))
+
+
+def _headline(score: Score, compared: Sequence[Baseline], modality: Modality) -> Headline:
+    """Build a headline number with its bars; values that are not finite have no bar."""
+    values = [("this model", score.value), *compared]
+    longest = max((value for _, value in values if isfinite(value)), default=0.0)
+    bars = tuple(
+        Bar(
+            name,
+            format_score(score, value),
+            min(1.0, max(0.0, value / longest)) if isfinite(value) and longest > 0 else 0.0,
+            is_model=number == 0,
+        )
+        for number, (name, value) in enumerate(values)
+    )
+    name = score.name
+    is_lower_better = name.endswith(("median_rank", "_std"))
+    if name in METRICS or name == "perplexity":
+        is_lower_better = not higher_is_better(name)
+    note = "lower is better" if is_lower_better else "higher is better"
+    return Headline(full_label(name, modality), format_score(score), note, bars)
+
+
+def _of_other_items(items: Sequence[EvaluatedItem], names: Sequence[str], lang: str) -> dict[str, Baseline]:
+    """Scores of the model's own sentences for other items: each gets the sentence of an item half the split away."""
+    compared = [name for name in names if name in COMPARED]
+    if lang in LABEL_LANGUAGES or len(items) < 2 or not compared or not all(item.reference_tokens for item in items):
+        return {}
+    half = len(items) // 2
+    others = [*items[half:], *items[:half]]
+    scores = score_sentences(
+        [item.tokens for item in others],
+        [item.reference_tokens for item in items],
+        compared,
+        texts=([item.hypothesis for item in others], [item.references for item in items]),
+        lang=lang,
+    )
+    what = "translations of other sentences" if items[0].source is not None else "captions of other images"
+    return {score.name: Baseline(what, score.value) for score in scores}
+
+
+def _of_labels(items: Sequence[EvaluatedItem], names: Sequence[str], lang: str) -> dict[str, Baseline]:
+    """Scores of the most frequent label, or of the mean position, for every item."""
+    compared = [metric for metric in LABEL_METRICS if metric.name in names and metric.name != "calibration_error"]
+    if not compared or not items or not all(item.references for item in items):
+        return {}
+    references = [item.references for item in items]
+    labels = [each for labels in references for each in labels[0].split()]
+    if any(metric.name in METRICS_OF_LABELS[TRACK] for metric in compared):
+        points = [read_position(each) for each in labels]
+        mean = [sum(axis) / len(points) for axis in zip(*points, strict=True)] if points else [50.0, 50.0]
+        constant, name = f"{mean[0]:.2f},{mean[1]:.2f} (1.0000)", "always the mean position"
+    else:
+        counts = Counter(labels)
+        constant = max(counts, key=lambda each: (counts[each], each), default="")
+        name = f"always '{constant}'"
+    predicted = [" ".join([constant] * len(labels[0].split())) for labels in references]
+    return {
+        metric.name: Baseline(name, metric.value(metric.statistics(predicted, references).sum(axis=0)))
+        for metric in compared
+    }
+
+
+def _recorded(evaluation: Evaluation, name: str, evaluations: Sequence[Evaluation]) -> list[Baseline]:
+    """Values of a score in the evaluations of the same split with an image control or a baseline of regions."""
+    found = []
+    for other in evaluations:
+        value = next((score.value for score in other.scores if score.name == name), None)
+        if value is None or (other.split, other.decoding) != (evaluation.split, evaluation.decoding):
+            continue
+        region = re.search(r"region_(\w+)", other.measured)
+        if other.image_control != "right" and other.measured == evaluation.measured:
+            found.append(Baseline(f"images: {other.image_control}", value))
+        elif region and evaluation.measured == "":
+            found.append(Baseline(REGION_BASELINES.get(region[1], region[1]), value))
+    return found
+
+
+def _retrieval_label(name: str, direction: str) -> str:
+    return RETRIEVAL_LABELS.get(name.removeprefix(f"{direction}_"), name)
+
+
+def _row(name: str, score: Score, published: Mapping[str, float]) -> ScoreRow:
+    value = published.get(score.name)
+    return ScoreRow(name, format_score(score), "–" if value is None else format_score(score, value), score.signature)

@@ -36,7 +36,7 @@ def test_reviews_that_a_bag_of_words_cannot_classify(tmp_path):
     assert [line.split("\t")[1] for line in lines] == list(texts.values())
     run("report", "--model", tmp_path / "run")
     page = (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
-    assert "Reliability" in page and "Expected calibration error" in page
+    assert "Expected calibration error" in page
 
 
 @pytest.mark.slow

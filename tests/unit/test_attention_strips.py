@@ -93,12 +93,6 @@ def test_a_long_caption_is_truncated():
     assert f"the first {limit} of {limit + 30} words" in texts(figure)
 
 
-@pytest.mark.parametrize("strips", [[], [strip(2)], [strip(3), strip(3, gates=np.zeros(2))]])
-def test_strips_of_another_length_are_rejected(strips):
-    with pytest.raises(SettingsError, match="expected"):
-        attention_strips(["a", "b", "c"], strips)
-
-
 def test_panels_of_a_strip_are_grey_with_white_highlights():
     image = Image.new("RGB", (80, 80), (200, 40, 40))
     (first, panel) = attention_plots.panels(image, [[0, 1, 0, 0]], (2, 2), colour=False)

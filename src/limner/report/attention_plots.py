@@ -21,7 +21,6 @@ from matplotlib.text import Text
 from numpy.typing import ArrayLike, NDArray
 from PIL import Image
 
-from limner.errors import SettingsError
 from limner.media.image import open_image
 from limner.report.plots import COLOURS, DOTS_PER_INCH, INK, fonts_for, shortened
 
@@ -29,6 +28,7 @@ Box = tuple[float, float, float, float]
 """Left, top, right and bottom, in pixels of the upright image."""
 Pixels = NDArray[np.float32]
 Floats = NDArray[np.float64]
+Gates = Sequence[float] | Floats
 
 MAX_WORDS = 120
 """Maximum number of words of a plot; a note is added to a longer sentence."""
@@ -59,7 +59,7 @@ def alignment(
     target: Sequence[str],
     weights: ArrayLike,
     *,
-    gates: ArrayLike | None = None,
+    gates: Gates | None = None,
     phrases: Sequence[tuple[tuple[int, int], tuple[int, int]]] = (),
 ) -> Figure:
     """Plot the alignment of a translation with its source, Calixto et al. (2017), Figure 3b.
@@ -72,13 +72,8 @@ def alignment(
         weights: attention weights (T, S); each row sums to 1 or less.
         gates: image gate of each target word (T), printed after the word.
         phrases: phrase pairs that are outlined: first source word and the one after the last, and those of the target.
-
-    Raises:
-        SettingsError: the shapes do not fit, a sentence has no words, or a value is not finite or outside 0 to 1.
     """
-    if not target:
-        raise SettingsError("alignment: expected at least one target word, got none")
-    cells = _checked("alignment weights", weights, (len(target), len(source)))[:MAX_WORDS, :MAX_WORDS]
+    cells = np.asarray(weights, dtype=np.float64)[:MAX_WORDS, :MAX_WORDS]
     rows, columns = _labels(target, gates)[:MAX_WORDS], _labels(source, None)[:MAX_WORDS]
     figure = Figure(figsize=(CELL * len(columns), CELL * len(rows)))
     figure.patch.set_alpha(0)
@@ -153,10 +148,9 @@ def panels(
 
     Raises:
         MediaError: the file cannot be read.
-        SettingsError: the shapes do not fit, a value is not finite or outside 0 to 1, or the box is outside the image.
     """
     rows, columns = grid
-    maps = _checked("image weights", weights, (len(np.asarray(weights)), rows * columns))
+    maps = np.asarray(weights, dtype=np.float64)
     original = open_image(image) if isinstance(image, Path) else image.convert("RGB")
     scale = side / max(original.size)
     small = original.resize([max(1, round(length * scale)) for length in original.size], Image.Resampling.LANCZOS)
@@ -211,11 +205,6 @@ def _scaled_box(box: Box | None, size: tuple[int, int], scale: float) -> tuple[i
     if box is None:
         box = (0, 0, *size)
     left, top, right, bottom = box
-    if not (left < min(right, size[0]) and top < min(bottom, size[1]) and right > 0 and bottom > 0):
-        raise SettingsError(
-            f"box {box}: expected left, top, right and bottom of a part of the image, in pixels, got an image of "
-            f"{size[0]} x {size[1]} pixels"
-        )
     left, top = round(left * scale), round(top * scale)
     return left, top, max(left + 1, round(right * scale)), max(top + 1, round(bottom * scale))
 
@@ -225,7 +214,7 @@ class AttentionStrip(NamedTuple):
 
     panels: Sequence[Image.Image]
     """The image and T heat maps of the same size, as `panels` returns them."""
-    gates: ArrayLike | None = None
+    gates: Gates | None = None
     """Image gate β of each word, (T,), printed below the heat maps; None without a gate."""
     name: str = ""
     """Name of the model, printed beside the rows of its heat maps; empty for none."""
@@ -242,18 +231,7 @@ def attention_strips(words: Sequence[str], strips: Sequence[AttentionStrip], *, 
         words: words of the sentence (T); only the first `MAX_WORDS` are drawn.
         strips: attention of each model, such as soft and hard attention.
         columns: maximum number of panels in a row.
-
-    Raises:
-        SettingsError: there is no strip, or a strip has not T + 1 panels or T gates.
     """
-    if not strips:
-        raise SettingsError("attention strips: expected at least one strip, got none")
-    if wrong := [strip for strip in strips if len(strip.panels) != len(words) + 1]:
-        raise SettingsError(
-            f"attention strip: expected {len(words) + 1} panels, the image and one for each word, got "
-            f"{len(wrong[0].panels)}"
-        )
-    gates = [None if strip.gates is None else _checked("gates", strip.gates, (len(words),)) for strip in strips]
     count = min(len(words), MAX_WORDS)
     layout = _arrange(strips, count + 1, columns)
     figure = Figure(figsize=layout.size)
@@ -269,13 +247,13 @@ def attention_strips(words: Sequence[str], strips: Sequence[AttentionStrip], *, 
     for position, word in enumerate(words[:count], start=1):
         centre, top = layout.place(position, 0)
         _print(axes, (centre, top - _WORD / 2), shortened(word), 10, "black", available)
-    for number, (strip, values) in enumerate(zip(strips, gates, strict=True)):
+    for number, strip in enumerate(strips):
         for position, panel in enumerate(strip.panels[1 : count + 1], start=1):
             centre, top = layout.place(position, number)
             _draw(axes, panel, centre, top)
-            if values is not None:
+            if strip.gates is not None:
                 below = (centre, top + layout.height + _GATE / 2)
-                _print(axes, below, f"β {values[position - 1]:.2f}", 8, INK, available)
+                _print(axes, below, f"β {strip.gates[position - 1]:.2f}", 8, INK, available)
         for line in range(layout.lines if strip.name else 0):
             middle = layout.place(line * layout.columns, number)[1] + layout.height / 2
             _print(axes, (_NAME / 2, middle), shortened(strip.name), 9, INK, None).set_rotation(90)
@@ -336,16 +314,15 @@ def heat_maps(
     weights: ArrayLike,
     grid: tuple[int, int],
     *,
-    gates: ArrayLike | None = None,
+    gates: Gates | None = None,
     box: Box | None = None,
 ) -> Figure:
     """Plot the attention of each target word over an image in colour, Calixto et al. (2017), Figure 3a.
 
     The arguments are those of `panels` and `attention_strips`: target words (T), weights (T, L), gates (T).
     """
-    maps = _checked("image weights", weights, (len(words), grid[0] * grid[1]))
     columns = max(4, math.ceil(math.sqrt(1.6 * min(len(words) + 1, MAX_WORDS))))
-    return attention_strips(words, [AttentionStrip(panels(image, maps, grid, box=box), gates)], columns=columns)
+    return attention_strips(words, [AttentionStrip(panels(image, weights, grid, box=box), gates)], columns=columns)
 
 
 def _print(axes: Axes, place: tuple[float, float], label: str, size: float, colour: str, width: float | None) -> Text:
@@ -357,14 +334,13 @@ def _print(axes: Axes, place: tuple[float, float], label: str, size: float, colo
     return text
 
 
-def gate_spans(words: Sequence[str], gates: ArrayLike) -> str:
+def gate_spans(words: Sequence[str], gates: Gates) -> str:
     """Render words (T) as escaped markup with a darker blue background the larger their image gate (T), from 0 to 1.
 
     The text is black or white, whichever has the higher contrast: at least 4.5 to 1 (WCAG 2.2, success criterion 1.4.3)
     on a light and on a dark page. The title of a word is its gate.
     """
-    values = _checked("gates", gates, (len(words),))
-    return " ".join(_span(word, float(gate)) for word, gate in zip(words, values, strict=True))
+    return " ".join(_span(word, float(gate)) for word, gate in zip(words, gates, strict=True))
 
 
 def _span(word: str, gate: float) -> str:
@@ -382,21 +358,8 @@ def _span(word: str, gate: float) -> str:
 _CLOSED, _OPEN = np.array([240.0, 242, 245]), np.array([8.0, 71, 122])
 
 
-def _labels(words: Sequence[str], gates: ArrayLike | None) -> list[str]:
+def _labels(words: Sequence[str], gates: Gates | None) -> list[str]:
     labels = [shortened(word) for word in words]
     if gates is None:
         return labels
-    values = _checked("gates", gates, (len(words),))
-    return [f"{word} ({gate:.2f})" for word, gate in zip(labels, values, strict=True)]
-
-
-def _checked(name: str, values: ArrayLike, shape: tuple[int, ...]) -> Floats:
-    numbers = np.asarray(values, dtype=np.float64)
-    if numbers.shape != shape or 0 in shape[1:]:
-        raise SettingsError(
-            f"{name}: expected shape {shape}, a row for each target word and a column for each source word or image "
-            f"location, got {numbers.shape}"
-        )
-    if not ((numbers >= 0) & (numbers <= 1 + 1e-3)).all():  # false for NaN; half precision may exceed 1 slightly
-        raise SettingsError(f"{name}: expected values from 0 to 1, got {numbers.min()} to {numbers.max()}")
-    return numbers
+    return [f"{word} ({gate:.2f})" for word, gate in zip(labels, gates, strict=True)]

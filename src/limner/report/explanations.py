@@ -40,11 +40,11 @@ logger = logging.getLogger(__name__)
 
 
 class HeatMap(NamedTuple):
-    """A panel of the attention over an image, as data URL."""
+    """The attention of a word over an image, or the image."""
 
     url: str
     word: str
-    gate: float | None = None
+    gate: float | None
 
 
 class AttendedWord(NamedTuple):

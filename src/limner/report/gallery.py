@@ -106,15 +106,10 @@ def choose_gallery(items: Sequence[EvaluatedItem], seed: int) -> dict[int, str]:
 
 
 def choose_to_explain(chosen: dict[int, str], items: Sequence[EvaluatedItem]) -> list[EvaluatedItem]:
-    """Choose a few sentences of the best, the sample and the worst, then others, at most `EXPLAINED` in total."""
-    named = [
-        [items[row] for row, group in chosen.items() if group == name and items[row].hypothesis]
-        for name in ("best", "sample", "worst")
-    ]
-    present = [group for group in named if group]
-    few = [item for group in present for item in group[: EXPLAINED // len(present)]]
-    others = [item for item in items if item.hypothesis]
-    return list(dict.fromkeys((*few, *others)))[:EXPLAINED]
+    """Choose two sentences of the best, of the sample and of the worst, then others, at most `EXPLAINED` in total."""
+    groups = {name: [row for row, group in chosen.items() if group == name] for name in ("best", "sample", "worst")}
+    rows = [row for name in groups for row in groups[name][:2]]
+    return [items[row] for row in dict.fromkeys((*rows, *range(len(items)))) if items[row].hypothesis][:EXPLAINED]
 
 
 def cards(

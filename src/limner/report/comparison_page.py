@@ -53,9 +53,8 @@ def write_comparison(comparison: Comparison, out: Path, *, seed: int = 0, today:
         day=long_date(today or date.today()),
         comparison=comparison,
         legend=comparison.explanation,
-        columns=[_heading(one.name, one.higher_is_better) for one in comparison.metrics],
-        scores=_score_rows(comparison),
-        differences=_difference_rows(comparison),
+        label=label,
+        pairs=list(dict.fromkeys((each.system, each.baseline) for each in comparison.contrasts)),
         charts=_charts({names[run]: log for run, log in logs.items()}),
         images=images,
         items=len(load_evaluation(Path(comparison.systems[0].runs[0]), comparison.split).items),
@@ -84,38 +83,6 @@ def _run_names(runs: Iterable[Path]) -> dict[Path, str]:
         run: folder.name if names.count(folder.name) == 1 else f"{folder.parent.name}/{folder.name}"
         for run, folder in folders.items()
     }
-
-
-def _heading(metric: str, higher_is_better: bool) -> str:
-    return f"{label(metric)} {'↑' if higher_is_better else '↓'}"
-
-
-def _score_rows(comparison: Comparison) -> list[tuple[str, list[tuple[str, str]]]]:
-    """Rows of systems: the score and its interval by each metric."""
-    rows = []
-    for system in comparison.systems:
-        scores = [comparison.score(system.name, metric.name) for metric in comparison.metrics]
-        cells = [f"{one.value:.2f}{'' if one.spread is None else f' ± {one.spread:.2f}'} {one.marks}" for one in scores]
-        intervals = [f"{one.interval[0]:.2f} to {one.interval[1]:.2f}" for one in scores]
-        rows.append((system.name, [(cell.strip(), text) for cell, text in zip(cells, intervals, strict=True)]))
-    return rows
-
-
-def _difference_rows(comparison: Comparison) -> list[tuple[str, list[tuple[str, str, bool]]]]:
-    """Rows of pairs of systems: the difference, its interval and p-value, and whether it is significant."""
-    rows = []
-    for system, baseline in dict.fromkeys((one.system, one.baseline) for one in comparison.contrasts):
-        tests = [comparison.contrast(system, baseline, metric.name) for metric in comparison.metrics]
-        cells = [
-            (
-                f"{one.difference:+.2f}",
-                f"{one.interval[0]:+.2f} to {one.interval[1]:+.2f}, p = {one.adjusted_p:.3g}",
-                one.adjusted_p < comparison.settings.level,
-            )
-            for one in tests
-        ]
-        rows.append((f"{system} − {baseline}", cells))
-    return rows
 
 
 def _images(comparison: Comparison, thumbnails: Thumbnails, seed: int) -> list[dict[str, Any]]:

@@ -33,7 +33,7 @@ def spec():
 def figure_of(image, spec, budget=1 << 20, attention=WEIGHTS, gate=None):
     explanation = Explanation((), ("left", END_OF_SENTENCE), None, attention, gate)
     item = EvaluatedItem(id="x", image=image, hypothesis="left")
-    return plot_explanation(explanation, item, (spec,), Thumbnails(budget)).figure
+    return plot_explanation(explanation, item, (spec,), Thumbnails(budget)).image
 
 
 def test_weights_are_bytes_scaled_by_the_largest_of_the_word(image, spec):
@@ -51,4 +51,4 @@ def test_without_attention_image_or_budget_there_is_no_figure(image, spec, tmp_p
     assert figure_of(image, spec, attention=None) is None
     assert figure_of(None, spec) is None
     assert figure_of(str(tmp_path / "gone.png"), spec) is None
-    assert figure_of(image, spec, budget=0) is None
+    assert figure_of(image, spec, budget=0).url is None

@@ -178,7 +178,7 @@ def test_words_of_a_sentence_are_escaped():
     one = Explanation(("a", EVIL), (EVIL, "b", END_OF_SENTENCE), np.full((3, 2), 0.5), None, np.array([0.9, 0.1, 0.0]))
     shown = plot_explanation(one, EvaluatedItem(id="x", hypothesis="b"), (), Thumbnails(0))
     assert "<script>" not in shown.target and "<script>" not in shown.alignment
-    assert "&lt;script&gt;" in shown.target and shown.heat_maps == []
+    assert "&lt;script&gt;" in shown.target and shown.image is None
 
 
 def test_heat_maps_cover_the_encoded_part_of_the_image(tmp_path):
@@ -195,8 +195,9 @@ def test_heat_maps_cover_the_encoded_part_of_the_image(tmp_path):
     one = Explanation((), ("left", END_OF_SENTENCE), None, np.array([[0.5, 0, 0.5, 0], [0.25] * 4]), None)
     item = EvaluatedItem(id="x", image=str(tmp_path / "grey.png"), hypothesis="left")
     shown = plot_explanation(one, item, (spec,), Thumbnails(1 << 20))
-    assert [one.word for one in shown.heat_maps] == ["original image", "left"]
-    pixels = np.asarray(Image.open(io.BytesIO(base64.b64decode(shown.heat_maps[1].url.partition(",")[2]))).convert("L"))
+    (word,) = shown.image.words
+    assert (word.text, word.gate) == ("left", None)
+    pixels = np.asarray(Image.open(io.BytesIO(base64.b64decode(word.panel.partition(",")[2]))).convert("L"))
     bright = np.nonzero(pixels.mean(0) > 100)[0] / pixels.shape[1]
     assert bright.min() > 1 / 6 - 0.05 and bright.max() < 2 / 3  # the middle 200 of 300 columns, and their left half
     assert np.argmax(pixels.mean(0)) < pixels.shape[1] / 2

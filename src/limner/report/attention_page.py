@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 from markupsafe import Markup
+from matplotlib.figure import Figure
 from numpy.typing import ArrayLike
 from PIL import Image
 
@@ -184,6 +185,16 @@ def require_attention(model: TrainedModel, where: Path | str) -> None:
         )
 
 
+def alignment_of(explanation: Explanation) -> Figure | None:
+    """Plot the alignment of a translation with its source; None if there is none."""
+    if explanation.alignment is None or not explanation.source:
+        return None
+    gates, phrases = explanation.gate, explanation.phrases
+    return attention_plots.alignment(
+        explanation.source, explanation.target, explanation.alignment, gates=gates, phrases=phrases
+    )
+
+
 def target_of(explanation: Explanation) -> str:
     """The target sentence, its words coloured by their gate if there is one."""
     if explanation.gate is None:
@@ -208,14 +219,7 @@ def _save_plots(
     explanation: Explanation, folder: Path, number: int, path: Path | str | None, features: Sequence[FeatureSpec]
 ) -> Iterator[tuple[str, str]]:
     """Write the plots of one sentence; yield the name and the description of each file."""
-    if explanation.alignment is not None and explanation.source:
-        figure = attention_plots.alignment(
-            explanation.source,
-            explanation.target,
-            explanation.alignment,
-            gates=explanation.gate,
-            phrases=explanation.phrases,
-        )
+    if (figure := alignment_of(explanation)) is not None:
         yield plots.save_png(figure, folder / f"{number}-alignment.png").name, "alignment of target and source words"
     weights = explanation.attention
     if weights is None or path is None or not any(grid_of(spec, weights.shape[1]) for spec in features):

@@ -24,8 +24,8 @@ from limner.inference.explain import Explanation, Weights, explain
 from limner.media.image import image_size
 from limner.media.modality import VIDEO
 from limner.models.capabilities import SearchingModel
-from limner.report import attention_plots, plots
-from limner.report.attention_page import attended_area, attended_panels, target_of
+from limner.report import plots
+from limner.report.attention_page import alignment_of, attended_area, attended_panels, target_of
 from limner.report.images import Thumbnails
 from limner.runs.records import EvaluatedItem, Evaluation
 from limner.runs.trained_model import TrainedModel
@@ -39,30 +39,27 @@ HEAT_MAP_SIDE, FIGURE_SIDE = 168, 480
 logger = logging.getLogger(__name__)
 
 
-class HeatMap(NamedTuple):
-    """The attention of a word over an image, or the image."""
-
-    url: str
-    word: str
-    gate: float | None
-
-
 class AttendedWord(NamedTuple):
     """A generated word with its attention."""
 
     text: str
+    gate: float | None
+    panel: str | None
+    """Heat map over the image or the frames, as data URL."""
     weights: str
     """Weights of the locations, row by row, as bytes in base64; 255 is the largest weight of the word."""
-    gate: float | None
 
 
-class AttendedFigure(NamedTuple):
-    """An image with the attention of each word of a sentence."""
+class AttendedImage(NamedTuple):
+    """An image or the frames of a video with the attention of each word of a sentence."""
 
-    url: str
-    grid: tuple[int, int]
+    panel: str | None
+    """The image or the frames beside the heat maps, as data URL."""
+    url: str | None
+    """The image of the figure with the attention of the word that is pointed at; None for a video."""
+    grid: tuple[int, int] | None
     """Rows and columns of the locations."""
-    box: tuple[float, float, float, float]
+    box: tuple[float, ...]
     """Left, top, right and bottom of the part of the image that the grid covers, as fractions of its sides."""
     words: tuple[AttendedWord, ...]
 
@@ -79,10 +76,8 @@ class ExplainedSentence(NamedTuple):
     """Plot of the alignment with the source words."""
     width: float
     """Width of the alignment plot in inches."""
-    heat_maps: list[HeatMap]
-    """The image or the frames of a video, then the attention of each word."""
-    figure: AttendedFigure | None
-    """The image with the attention of the word that is pointed at; None for the frames of a video."""
+    image: AttendedImage | None
+    """The image with its attention; None without attention over an image that can be read."""
 
 
 def explain_items(
@@ -117,29 +112,16 @@ def plot_explanation(
     explanation: Explanation, item: EvaluatedItem, features: Sequence[FeatureSpec], thumbnails: Thumbnails
 ) -> ExplainedSentence:
     """Plot the attention of one sentence."""
-    chart, width = None, 0.0
-    if explanation.alignment is not None and explanation.source:
-        figure = attention_plots.alignment(
-            explanation.source,
-            explanation.target,
-            explanation.alignment,
-            gates=explanation.gate,
-            phrases=explanation.phrases,
-        )
+    chart, width, image = None, 0.0, None
+    if (figure := alignment_of(explanation)) is not None:
         width = float(figure.get_size_inches()[0])
         text = f"Alignment of the words of '{' '.join(explanation.words)}' with the source words"
         chart = Markup(plots.svg(figure, text))
-    words, weights = explanation.words[:MAX_WORDS], explanation.image_weights
-    gates = [None if explanation.gate is None else float(explanation.gate[number]) for number in range(len(words))]
-    maps, attended = [], None
-    if weights is not None and item.image is not None:
-        path, weights = Path(item.image), weights[: len(words)]
-        try:
-            maps = _heat_maps(path, weights, words, gates, features, thumbnails, film=item.source is None)
-            attended = _figure(path, weights, words, gates, features, thumbnails)
-        except (MediaError, MissingExtraError) as error:
-            logger.info("%s", error)
-    return ExplainedSentence(item, target_of(explanation), explanation.gate is not None, chart, width, maps, attended)
+    try:
+        image = _attended_image(explanation, item, features, thumbnails)
+    except (MediaError, MissingExtraError) as error:
+        logger.info("%s", error)
+    return ExplainedSentence(item, target_of(explanation), explanation.gate is not None, chart, width, image)
 
 
 def _is_generated_by(model: TrainedModel, item: EvaluatedItem) -> bool:
@@ -149,43 +131,29 @@ def _is_generated_by(model: TrainedModel, item: EvaluatedItem) -> bool:
     return has_copied or model.tokenizer.decode(item.ids, detokenise=True) == item.hypothesis
 
 
-def _heat_maps(
-    path: Path,
-    weights: Weights,
-    words: Sequence[str],
-    gates: Sequence[float | None],
-    features: Sequence[FeatureSpec],
-    thumbnails: Thumbnails,
-    *,
-    film: bool,
-) -> list[HeatMap]:
-    """The image or the frames of a video, and the attention of each word; those of captions as in Xu et al. (2015)."""
-    panels = attended_panels(path, weights, features, side=HEAT_MAP_SIDE, film=film)
-    shown = zip(panels, ["original image", *words], [None, *gates], strict=False)
-    urls = [(thumbnails.of_image(panel), word, gate) for panel, word, gate in shown]
-    return [HeatMap(url, word, gate) for url, word, gate in urls if url is not None]
-
-
-def _figure(
-    path: Path,
-    weights: Weights,
-    words: Sequence[str],
-    gates: Sequence[float | None],
-    features: Sequence[FeatureSpec],
-    thumbnails: Thumbnails,
-) -> AttendedFigure | None:
-    """The figure of a sentence; None without attention over the locations of an image."""
-    if VIDEO.matches(path):
+def _attended_image(
+    explanation: Explanation, item: EvaluatedItem, features: Sequence[FeatureSpec], thumbnails: Thumbnails
+) -> AttendedImage | None:
+    """Plot the attention over the image of a sentence; that of captions as in Xu et al. (2015)."""
+    if explanation.image_weights is None or item.image is None:
         return None
-    width, height = image_size(path)
-    area = attended_area(features, weights.shape[1], (width, height))
-    if area is None or (url := thumbnails(str(path), FIGURE_SIDE)) is None:
+    path, words = Path(item.image), explanation.words[:MAX_WORDS]
+    weights = explanation.image_weights[: len(words)]
+    panels = attended_panels(path, weights, features, side=HEAT_MAP_SIDE, film=item.source is None)
+    if not panels:
         return None
-    left, top, right, bottom = area.box
-    box = (left / width, top / height, right / width, bottom / height)
-    shown = zip(words, weights, gates, strict=True)
-    return AttendedFigure(
-        url, area.grid, box, tuple(AttendedWord(word, _encode(row), gate) for word, row, gate in shown)
+    first, *others = (thumbnails.of_image(panel) for panel in panels)
+    gates = [None if explanation.gate is None else float(explanation.gate[number]) for number in range(len(words))]
+    url, grid = None, None
+    box: tuple[float, ...] = ()
+    if not VIDEO.matches(path):
+        width, height = image_size(path)
+        if (area := attended_area(features, weights.shape[1], (width, height))) is not None:
+            url, grid = thumbnails(item.image, FIGURE_SIDE), area.grid
+            box = tuple(place / side for place, side in zip(area.box, (width, height) * 2, strict=True))
+    shown = zip(words, gates, others, weights, strict=True)
+    return AttendedImage(
+        first, url, grid, box, tuple(AttendedWord(word, gate, panel, _encode(row)) for word, gate, panel, row in shown)
     )
 
 

@@ -39,7 +39,7 @@ THUMBNAIL_SIZE = (240, 180)
 MARGIN, GAP = 28, 20
 """Width of the border and of the space between thumbnails, in pixels."""
 CAPTION_LINES = 3
-FONT_SIZE, LINE_HEIGHT = 13, 18
+FONT_SIZE, LINE_HEIGHT, CHARACTER_WIDTH = 13, 18, 8
 SHEET_FORMATS = {".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG", ".webp": "WEBP"}
 """Formats of contact sheets by the suffix of the file."""
 BACKGROUND, TEXT, FADED_TEXT, TILE = "#fbfaf7", "#2b2b2b", "#8a8780", "#dedbd4"
@@ -176,7 +176,7 @@ def draw_tiles(tiles: Sequence[tuple[Image.Image, str]], columns: int) -> Image.
     for index, (image, caption) in enumerate(tiles):
         left, top = MARGIN + index % columns * width, MARGIN + index // columns * height
         sheet.paste(_cut(image), (left, top))
-        for number, line in enumerate(_wrap(caption, THUMBNAIL_SIZE[0])):
+        for number, line in enumerate(_wrap(caption)):
             draw.text((left, top + THUMBNAIL_SIZE[1] + 8 + number * LINE_HEIGHT), line, TEXT, _font(FONT_SIZE))
     return sheet
 
@@ -274,7 +274,7 @@ def _tile(path: Path, regions: Sequence[Region]) -> Image.Image:
     except (MediaError, OSError):
         tile = Image.new("RGB", THUMBNAIL_SIZE, TILE)
         text, middle = (
-            "\n".join(_wrap(path.name, THUMBNAIL_SIZE[0] - 24)),
+            "\n".join(_wrap(path.name)),
             (THUMBNAIL_SIZE[0] / 2, THUMBNAIL_SIZE[1] / 2),
         )
         ImageDraw.Draw(tile).multiline_text(middle, text, FADED_TEXT, _font(FONT_SIZE), anchor="mm", align="center")
@@ -299,21 +299,10 @@ def _font(size: int) -> ImageFont.FreeTypeFont:
     return ImageFont.truetype(Path(matplotlib.get_data_path(), "fonts", "ttf", "DejaVuSans.ttf"), size)
 
 
-def _wrap(text: str, width: int) -> list[str]:
-    """Wrap a text to a width in pixels, and at most `CAPTION_LINES`; a longer text ends in an ellipsis."""
-    font = _font(FONT_SIZE)
-    characters = int(width / font.getlength("i"))
-    text = text[: (characters + 1) * (CAPTION_LINES + 1)]  # a damaged caption may have millions of characters
-    wrapped = textwrap.wrap(text, characters)
-    while characters > 1 and any(font.getlength(line) > width for line in wrapped):
-        characters -= 1
-        wrapped = textwrap.wrap(text, characters)
-    if len(wrapped) > CAPTION_LINES:
-        last = wrapped[CAPTION_LINES - 1]
-        while last and font.getlength(last + "…") > width:
-            last = last[:-1]
-        wrapped = [*wrapped[: CAPTION_LINES - 1], last.rstrip(" .,;") + "…"]
-    return wrapped
+def _wrap(text: str) -> list[str]:
+    """Wrap a text to about the width of a thumbnail, and at most `CAPTION_LINES`; a longer text ends in an ellipsis."""
+    text = text[:200]  # a damaged caption may have millions of characters
+    return textwrap.wrap(text, THUMBNAIL_SIZE[0] // CHARACTER_WIDTH, max_lines=CAPTION_LINES, placeholder="…")
 
 
 def _first_caption(item: Item) -> str:

@@ -155,8 +155,8 @@ def test_soft_above_hard_through_the_command(runs, image, tmp_path, monkeypatch,
     assert not run_command(monkeypatch, "describe", image, image, "--model", runs / "soft", *options)
     lines, tokenizer = capsys.readouterr().out.splitlines(), load_trained_model(runs / "soft").tokenizer
     page = (tmp_path / "out" / "index.html").read_text(encoding="utf-8")
-    assert "Attention of the captions" in page and re.findall(r'src="([^"]+)', page) == ["1-strips.png", "2-strips.png"]
-    for line, figure, name in zip(lines, drawn, ("1-strips.png", "2-strips.png"), strict=True):
+    assert "Attention of the captions" in page and re.findall(r'src="([^"]+)', page) == ["1-image.png", "2-image.png"]
+    for line, figure, name in zip(lines, drawn, ("1-image.png", "2-image.png"), strict=True):
         words = tokenizer.words(line.split("\t")[1])
         assert texts(figure)[: len(words)] == words
         assert len(figure.axes[0].images) == 1 + 2 * len(words)

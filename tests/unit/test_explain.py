@@ -21,7 +21,7 @@ from limner.inference.generate import generate
 from limner.inference.sentences import EMPTY_TRANSLATION
 from limner.inference.translator import Translator
 from limner.models.protocols import Output
-from limner.report.attention_page import attended_area, save_explanations
+from limner.report.attention_page import AttendedSentence, ModelAttention, attended_area, save_attention
 from limner.runs.trained_model import TrainedModel, load_trained_model
 from limner.text.tokenizer import Tokenizer
 from limner.text.vocab import SPECIAL_TOKENS
@@ -300,9 +300,11 @@ def test_plots_and_their_page(multimodal, tmp_path):
     hypotheses = [best[0] for best in translator.translate(sentences, images=images, missing="text")]
     explained = translator.explain(sentences, hypotheses, images=images, missing="text")
     assert hypotheses[1] is EMPTY_TRANSLATION and explained[1] is None
-    page = save_explanations(
-        explained, tmp_path / "out", sentences=sentences, images=images, features=model.config.features
-    )
+    attended = [
+        AttendedSentence(source, image, [ModelAttention(explanation, model.config.features)] if explanation else [])
+        for source, image, explanation in zip(sentences, images, explained, strict=True)
+    ]
+    page = save_attention(attended, tmp_path / "out", "translations")
     assert sorted(path.name for path in page.parent.iterdir()) == [
         "1-alignment.png",
         "1-image.png",

@@ -22,7 +22,7 @@ from limner.export.language_model import export_language_model
 from limner.inference.explain import Word, _span
 from limner.inference.generate import generate
 from limner.inference.translator import Translator
-from limner.report.attention_page import save_explanations
+from limner.report.attention_page import AttendedSentence, ModelAttention, save_attention
 from limner.report.explanations import _is_generated_by
 from limner.runs.recipe import load_recipe
 from limner.runs.records import EvaluatedItem, Evaluation
@@ -166,7 +166,9 @@ def test_the_report_explains_evaluated_sentences_with_copied_words(run, collecti
 def test_the_page_of_the_plots_has_all_words_of_the_translation(run, tmp_path):
     translator, sentences = Translator.load(run), ["a small man sings outside ."]
     ((best,),) = translator.translate(sentences)
-    page = save_explanations(translator.explain(sentences, [best]), tmp_path, sentences=sentences)
+    (explanation,) = translator.explain(sentences, [best])
+    attended = AttendedSentence(sentences[0], None, [ModelAttention(explanation)])
+    page = save_attention([attended], tmp_path, "translations")
     assert "draußen singt ein kleiner Mann ." in page.read_text()
 
 

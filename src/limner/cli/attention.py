@@ -96,16 +96,16 @@ class StripPlotter:
 
     def save(self) -> None:
         """Write the plots and the page of the added captions."""
-        from limner.report.attention_page import ExplainedCaption, ModelAttention, save_strips
+        from limner.report.attention_page import AttendedSentence, ModelAttention, save_attention
 
         if not self.captions:
             return
         explained = [captioner.explain(self.images, self.captions) for captioner in self.captioners]
         features = [captioner.models[0].config.features for captioner in self.captioners]
         captions = [
-            ExplainedCaption(image, caption.text, list(map(ModelAttention, explanations, features, self.names)))
-            for image, caption, *explanations in zip(self.images, self.captions, *explained, strict=True)
+            AttendedSentence(image.name, image, list(map(ModelAttention, explanations, features, self.names)))
+            for image, *explanations in zip(self.images, *explained, strict=True)
         ]
         with progress_bar("plotting attention") as bar:
-            page = save_strips(captions, self.folder, on_progress=bar)
+            page = save_attention(captions, self.folder, "captions", on_progress=bar)
         err.print(f"plots: {page}", soft_wrap=True)

@@ -258,15 +258,17 @@ def _plot_attention(
     folder: Path,
 ) -> None:
     """Write plots of the alignment and the attention of the best translations."""
-    from limner.report.attention_page import save_explanations
+    from limner.report.attention_page import AttendedSentence, ModelAttention, save_attention
 
     best = [hypotheses[0] for hypotheses in translations]
     explained = translator.explain(sentences, best, images=images, missing=missing)
     features = translator.models[0].config.features
+    attended = [
+        AttendedSentence(source, image, [] if explanation is None else [ModelAttention(explanation, features)])
+        for source, image, explanation in zip(sentences, images, explained, strict=True)
+    ]
     with progress_bar("plotting attention") as bar:
-        page = save_explanations(
-            explained, folder, sentences=sentences, images=images, features=features, on_progress=bar
-        )
+        page = save_attention(attended, folder, "translations", on_progress=bar)
     err.print(f"plots: {page}", soft_wrap=True)
 
 

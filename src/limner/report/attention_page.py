@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,7 +17,6 @@ from limner.features.preprocessing import Preprocessing, encoded_box
 from limner.features.spec import FeatureSpec, grid_of
 from limner.files import write_text
 from limner.inference.explain import Explanation, count_locations
-from limner.media.image import open_image
 from limner.media.modality import VIDEO
 from limner.media.video import read_frames
 from limner.models.video_captioner import VideoCaptionerSettings
@@ -43,82 +42,63 @@ class AttendedArea(NamedTuple):
 
 
 class ModelAttention(NamedTuple):
-    """Attention of one model for a caption."""
+    """Attention of one model for a sentence."""
 
     explanation: Explanation
-    features: Sequence[FeatureSpec]
+    features: Sequence[FeatureSpec] = ()
     """Specifications of the model's features, which define the grid of image locations or the frames."""
     name: str = ""
     """Name of the model, printed beside its strip; empty for none."""
 
 
-class ExplainedCaption(NamedTuple):
-    """A caption with its attention by one or several models."""
+class AttendedSentence(NamedTuple):
+    """A caption or a translation with its attention by one or several models."""
 
-    image: Path | str
-    text: str
+    source: str
+    """Name of the image file, or source sentence."""
+    image: Path | None
     attention: Sequence[ModelAttention]
-    """Attention of each model, from top to bottom; the words are those of the first."""
+    """Attention of each model, from top to bottom; the words are those of the first. Empty for no plots."""
 
 
-def save_explanations(
-    explanations: Sequence[Explanation | None],
-    folder: Path,
-    *,
-    sentences: Sequence[str],
-    images: Sequence[Path | str | None] | None = None,
-    features: Sequence[FeatureSpec] = (),
-    on_progress: Progress | None = None,
+def save_attention(
+    sentences: Sequence[AttendedSentence], folder: Path, title: str, *, on_progress: Progress | None = None
 ) -> Path:
-    """Plot the alignment, the attention over the image and the image gate of translations; return the page.
+    """Plot the alignment, the attention over the image and the image gate of captions or translations; return the page.
 
     Args:
-        explanations: attention weights of each translation; None for a sentence without a plot.
+        sentences: the sentences with their attention.
         folder: folder of the page and of the plots, which are named by the number of the sentence: 1-alignment.png,
             1-image.png. Existing files of the same names are replaced.
-        sentences: source sentences.
-        images: image file of each sentence, or None.
-        features: specifications of the model's features, which define the grid of image locations.
+        title: what the sentences are called in the title of the page: 'captions' or 'translations'.
         on_progress: called with the number of plotted sentences and their total.
 
     Raises:
         RunError: a file cannot be written.
         MediaError: an image cannot be read.
-    """
-    paths = [None] * len(sentences) if images is None else images
-    entries = []
-    for number, (explanation, source, path) in enumerate(zip(explanations, sentences, paths, strict=True), start=1):
-        if explanation is not None:
-            files = list(_save_plots(explanation, folder, number, path, features))
-            entries.append({"number": number, "source": source, "target": target_of(explanation), "plots": files})
-        if on_progress is not None:
-            on_progress(number, len(sentences))
-    return _write_page(folder, "translations", entries, [each for each in explanations if each is not None])
-
-
-def save_strips(captions: Sequence[ExplainedCaption], folder: Path, *, on_progress: Progress | None = None) -> Path:
-    """Plot the attention over the image for each word of captions as film strips, Xu et al. (2015), Figure 2.
-
-    The folder gets a page, which is returned, and the plots, named by the number of the caption: 1-strips.png.
-
-    Raises:
-        RunError: a file cannot be written.
-        SettingsError: a model has no attention that can be plotted, or explains other words than the first model.
-        MediaError: an image cannot be read.
         MissingExtraError: a file is a video and PyAV is not installed.
     """
     entries = []
-    for number, caption in enumerate(captions, start=1):
-        first = caption.attention[0].explanation
-        strips = [_strip(Path(caption.image), len(first.words), each) for each in caption.attention]
-        file = plots.save_png(attention_strips(first.words, strips), folder / f"{number}-strips.png").name
-        plot = (file, f"attention over the image for each word of '{caption.text}'")
-        source = Path(caption.image).name
-        entries.append({"number": number, "source": source, "target": target_of(first), "plots": [plot]})
+    for number, sentence in enumerate(sentences, start=1):
+        if sentence.attention:
+            target = target_of(sentence.attention[0].explanation)
+            files = list(_save_plots(sentence, folder, number))
+            entries.append({"number": number, "source": sentence.source, "target": target, "plots": files})
         if on_progress is not None:
-            on_progress(number, len(captions))
-    explained = [each.explanation for caption in captions for each in caption.attention]
-    return _write_page(folder, "captions", entries, explained)
+            on_progress(number, len(sentences))
+    explained = [each.explanation for sentence in sentences for each in sentence.attention]
+    page = render_page(
+        "attention.html",
+        styles=STYLES[:1],
+        scripts=(),
+        sentences=title,
+        entries=entries,
+        has_alignment=any(each.alignment is not None for each in explained),
+        has_attention=any(each.attention is not None for each in explained),
+        has_gate=any(each.gate is not None for each in explained),
+    )
+    write_text(folder / PAGE, page)
+    return folder / PAGE
 
 
 def attended_panels(
@@ -202,52 +182,21 @@ def target_of(explanation: Explanation) -> str:
     return Markup(attention_plots.gate_spans(explanation.words, explanation.gate[:-1]))
 
 
-def _strip(image: Path, words: int, attention: ModelAttention) -> AttentionStrip:
-    """Create the strip of a model for the first `words` words of its explanation, all but the end of the sentence."""
-    weights, gate = attention.explanation.image_weights, attention.explanation.gate
-    shown = []
-    if weights is not None:
-        shown = attended_panels(image, weights[:words], attention.features, side=STRIP_SIDE, film=True)
-    if not shown:
-        raise SettingsError(
-            f"{image}: the model {attention.name} has no attention over image locations or frames to plot"
-        )
-    return AttentionStrip(shown, None if gate is None else gate[:words], attention.name)
-
-
-def _save_plots(
-    explanation: Explanation, folder: Path, number: int, path: Path | str | None, features: Sequence[FeatureSpec]
-) -> Iterator[tuple[str, str]]:
+def _save_plots(sentence: AttendedSentence, folder: Path, number: int) -> Iterator[tuple[str, str]]:
     """Write the plots of one sentence; yield the name and the description of each file."""
-    if (figure := alignment_of(explanation)) is not None:
+    first = sentence.attention[0].explanation
+    if (figure := alignment_of(first)) is not None:
         yield plots.save_png(figure, folder / f"{number}-alignment.png").name, "alignment of target and source words"
-    weights = explanation.attention
-    if weights is None or path is None or not any(grid_of(spec, weights.shape[1]) for spec in features):
-        return
-    image = open_image(Path(path))
-    if (area := attended_area(features, weights.shape[1], image.size)) is not None:
-        figure = attention_plots.heat_maps(
-            image, explanation.target, weights, area.grid, gates=explanation.gate, box=area.box
-        )
-        yield plots.save_png(figure, folder / f"{number}-image.png").name, "attention over the image"
-
-
-def _write_page(
-    folder: Path, sentences: str, entries: Sequence[Mapping[str, object]], explained: Sequence[Explanation]
-) -> Path:
-    """Write the page with the plots of sentences, called `sentences` in its title."""
-    page = render_page(
-        "attention.html",
-        styles=STYLES[:1],
-        scripts=(),
-        sentences=sentences,
-        entries=entries,
-        has_alignment=any(each.alignment is not None for each in explained),
-        has_attention=any(each.attention is not None for each in explained),
-        has_gate=any(each.gate is not None for each in explained),
-    )
-    write_text(folder / PAGE, page)
-    return folder / PAGE
+    strips = []
+    for explanation, features, name in sentence.attention:
+        weights, gates, count = explanation.image_weights, explanation.gate, len(first.words)
+        if weights is not None and sentence.image is not None:
+            film = first.alignment is None  # heat maps of captions as in Xu et al. (2015)
+            shown = attended_panels(sentence.image, weights[:count], features, side=STRIP_SIDE, film=film)
+            strips += [AttentionStrip(shown, None if gates is None else gates[:count], name)] if shown else []
+    if strips:
+        file = plots.save_png(attention_strips(first.words, strips), folder / f"{number}-image.png").name
+        yield file, f"attention over the image for each word of '{' '.join(first.words)}'"
 
 
 def _has_frames(spec: FeatureSpec, locations: int) -> bool:

@@ -67,7 +67,7 @@ lint: $(VENV)/.limner-dev
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
-	$(BIN)/codespell src tests docs recipes README.md CONTRIBUTING.md CHANGELOG.md
+	$(BIN)/codespell src tests docs recipes book README.md CONTRIBUTING.md CHANGELOG.md
 
 check: lint
 	$(BIN)/python tests/tiers.py check $(ARGS)

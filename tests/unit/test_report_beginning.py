@@ -95,9 +95,9 @@ def test_headlines_are_the_most_telling_scores():
     scores = [Score(name, 1.0, "") for name in names]
     shown = headlines(an_evaluation(scores=scores), [], {}, IMAGE)
     labels = ["BLEU-4", "Text-to-image retrieval: R@1", "Image-to-text retrieval: R@1", "Perplexity"]
-    assert [number.label for number in shown] == labels and len(shown) == HEADLINES
+    assert [number["label"] for number in shown] == labels and len(shown) == HEADLINES
     notes = ["higher is better", "higher is better", "higher is better", "lower is better"]
-    assert [number.note for number in shown] == notes
+    assert [number["note"] for number in shown] == notes
     assert headlines(an_evaluation(scores=scores[-1:]), [], {}, IMAGE) == []
 
 
@@ -106,12 +106,12 @@ def test_bars_are_shares_of_the_longest():
     control = an_evaluation(image_control="mean", scores=[Score("bleu4", 5.0, "scale:0-100")])
     published = {"row": "paper", "values": {"bleu4": 40.0}}
     shown, infinite = headlines(an_evaluation(scores=scores), [control], published, IMAGE)
-    assert [(bar.label, bar.value, bar.share) for bar in shown.bars] == [
+    assert [(bar["label"], bar["value"], bar["share"]) for bar in shown["bars"]] == [
         ("this model", "20.0", 0.5),
         ("images: mean", "5.0", 0.125),
         ("paper", "40.0", 1.0),
     ]
-    assert infinite.bars[0].share == 0
+    assert infinite["bars"][0]["share"] == 0
 
 
 def test_the_test_split_with_the_settings_of_the_recipe_begins():

@@ -99,26 +99,6 @@ class Baseline(NamedTuple):
     value: float
 
 
-class Bar(NamedTuple):
-    """One bar of a headline number."""
-
-    label: str
-    value: str
-    share: float
-    """Length as a share of the longest one, 0 to 1."""
-    is_model: bool = False
-
-
-class Headline(NamedTuple):
-    """A headline number with the bars of the model and of its baselines."""
-
-    label: str
-    value: str
-    note: str
-    """Whether higher or lower is better."""
-    bars: tuple[Bar, ...]
-
-
 def retrieval_titles(modality: Modality) -> dict[str, str]:
     """Titles of the two directions of retrieval, by the prefix of their scores."""
     return {
@@ -202,7 +182,7 @@ def headlines(
     *,
     vocabulary: int | None = None,
     lang: str = "en",
-) -> list[Headline]:
+) -> list[dict[str, Any]]:
     """Choose the scores of the beginning of the report, each beside at most `MAX_BASELINES` values to compare it with.
 
     Args:
@@ -266,25 +246,26 @@ def random_ranking(score: Score) -> float | None:
     return 100 * matched(min(n, int(match[2][1:])))
 
 
-def _headline(score: Score, compared: Sequence[Baseline], modality: Modality) -> Headline:
-    """Build a headline number with its bars; values that are not finite have no bar."""
-    values = [("this model", score.value), *compared]
-    longest = max((value for _, value in values if isfinite(value)), default=0.0)
-    bars = tuple(
-        Bar(
-            name,
-            format_score(score, value),
-            min(1.0, max(0.0, value / longest)) if isfinite(value) and longest > 0 else 0.0,
-            is_model=number == 0,
-        )
-        for number, (name, value) in enumerate(values)
-    )
-    name = score.name
-    is_lower_better = name.endswith(("median_rank", "_std"))
-    if name in METRICS or name == "perplexity":
-        is_lower_better = not higher_is_better(name)
-    note = "lower is better" if is_lower_better else "higher is better"
-    return Headline(full_label(name, modality), format_score(score), note, bars)
+def _headline(score: Score, compared: Sequence[Baseline], modality: Modality) -> dict[str, Any]:
+    """A headline number with the bars of the model and of its baselines, whose lengths are shares of the longest one.
+
+    Values that are not finite have no bar.
+    """
+    values = [Baseline("this model", score.value), *compared]
+    longest = max((bar.value for bar in values if isfinite(bar.value)), default=0.0)
+    shares = [bar.value / longest if isfinite(bar.value) and longest > 0 else 0.0 for bar in values]
+    is_lower_better = score.name.endswith(("median_rank", "_std"))
+    if score.name in METRICS or score.name == "perplexity":
+        is_lower_better = not higher_is_better(score.name)
+    return {
+        "label": full_label(score.name, modality),
+        "value": format_score(score),
+        "note": "lower is better" if is_lower_better else "higher is better",
+        "bars": [
+            {"label": bar.label, "value": format_score(score, bar.value), "share": min(1.0, max(0.0, share))}
+            for bar, share in zip(values, shares, strict=True)
+        ],
+    }
 
 
 def _of_other_items(items: Sequence[EvaluatedItem], names: Sequence[str], lang: str) -> dict[str, Baseline]:

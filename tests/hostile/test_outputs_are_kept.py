@@ -8,7 +8,6 @@ REGIONS = "regions photos/0.jpg --model dense"
 TRANSLATE = "translate 'a red ball' --model translator --image photos/0.jpg"
 DIAGNOSE = "diagnose --model translator --collection c --trials 10 --metric perplexity"
 KMEANS = "kmeans c --size 8 --patch 4 --filters 4 --patches 100 --grid 2"
-WORDS = "words red --model captioner"
 GRADIENTS = "gradients --model captioner --sentences 2 --probes 1"
 WRITERS = (  # a command without the file that it writes, and the suffix of that file
     (f"{DESCRIBE} --output", ".txt"),
@@ -20,7 +19,6 @@ WRITERS = (  # a command without the file that it writes, and the suffix of that
     (f"{KMEANS} --out f.safetensors --sheet", ".png"),
     (f"{KMEANS} --out", ".safetensors"),
     (f"{REGIONS} --out", ".png"),
-    (f"{WORDS} --map", ".png"),
     (f"{GRADIENTS} --plot", ".png"),
     (f"{DIAGNOSE} --out", ".json"),
 )
@@ -48,7 +46,7 @@ def test_files_of_the_user_are_kept(case, work):
     case(f"{TRANSLATE} --out sentences.txt", "sentences.txt"),
     case(f"{TRANSLATE} --out captions.csv", "captions.csv"),
     case(f"{DESCRIBE} --output captioner/log.jsonl", "captioner/log.jsonl"),
-    case(f"{WORDS} --map link.png", "link.png", files={"link.png": link("notes.txt")}),
+    case(f"{GRADIENTS} --plot link.png", "link.png", files={"link.png": link("notes.txt")}),
 )
 def test_runs_and_collections_are_kept(case, work):
     check(case, work)

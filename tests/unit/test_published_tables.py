@@ -129,10 +129,16 @@ def test_a_file_of_tables_with_an_unknown_key_or_data_set_is_refused():
     assert PublishedTable.parse(table) == find_table("mao2015/table2")
     for change, message in (
         ({"row": []}, "row: unknown key; did you mean 'rows'"),
-        ({"trained_on": ["mscoco"]}, "coco"),
+        ({"trained_on": ["mscoco"]}, r"trained_on\.0: expected a data set, one of flickr8k"),
+        (
+            {"columns": [{"score": "bleu1", "lable": "B-1", "digits": 1}]},
+            r"columns\.0\.lable: unknown key; did you mean",
+        ),
+        ({"columns": 3, "rows": None}, r"columns: .*rows: "),
     ):
-        with pytest.raises(SettingsError, match=message):
+        with pytest.raises(SettingsError, match=message) as error:
             PublishedTable.parse(table | change)
+        assert "\n" not in str(error.value)
     assert not [name for name in recipe_names() if name.endswith("tables")]
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
 from limner.errors import SettingsError, did_you_mean
 from limner.features.controls import ImageControl
@@ -120,10 +120,13 @@ class PublishedTable(Settings):
 
     @model_validator(mode="before")
     @classmethod
-    def _read_printed_scores(cls, values: dict[str, Any]) -> dict[str, Any]:
+    def _read_printed_scores(cls, values: Any) -> Any:  # noqa: ANN401  (arbitrary YAML)
         """Read published scores that are texts."""
-        columns = [TableColumn.model_validate(column) for column in values.get("columns", ())]
-        rows = [_with_scores(row, columns) if isinstance(row, dict) else row for row in values.get("rows", ())]
+        try:
+            columns = [TableColumn.model_validate(column) for column in values["columns"]]
+            rows = [_with_scores(row, columns) if isinstance(row, dict) else row for row in values["rows"]]
+        except (KeyError, TypeError, ValidationError):
+            return values  # the errors of columns and rows name their keys
         return {**values, "columns": columns, "rows": rows}
 
     @property

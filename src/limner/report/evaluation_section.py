@@ -27,7 +27,7 @@ from limner.report.gallery import (
 )
 from limner.report.images import Thumbnails, open_regions
 from limner.report.rendering import duration, without_folders
-from limner.report.scores import headlines, score_rows, title_of
+from limner.report.scores import headlines, score_tables, title_of
 from limner.runs.records import (
     EvaluatedItem,
     Evaluation,
@@ -107,20 +107,19 @@ def evaluation_section(evaluation: Evaluation, context: PageContext) -> dict[str
     translated = any(item.source is not None for item in items)
     chosen = choose_gallery(items, context.seed)
     sizes = Counter(chosen.values())
-    generation, retrieval = score_rows(evaluation.scores, context.published.get("values", {}), modality)
+    task = "Labels" if labels else "Translations" if translated else "Captions"
     return {
         "evaluation": evaluation,
         "labels": labels,
         "title": title_of(evaluation),
         "units": "sentences" if translated else "regions" if evaluation.regions else modality.plural,
-        "task": "Labels" if labels else "Translations" if translated else "Captions",
+        "task": task,
         "translated": translated,
         "collection": without_folders(evaluation.collection),
         "command": without_folders(evaluation.command),
         "duration": duration(evaluation.seconds),
         "published": context.published.get("row"),
-        "generation": generation,
-        "retrieval": retrieval,
+        "scores": score_tables(evaluation.scores, context.published.get("values", {}), modality, task),
         "gallery": _cards(chosen, items, evaluation, context, MEDIUM),
         "filters": [(name, label, sizes[name]) for name, label in GROUPS.items() if sizes[name]],
         "confused_labels": confused_labels(items) if labels and not is_of_tracks(evaluation) else [],

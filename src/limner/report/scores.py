@@ -138,23 +138,20 @@ def format_score(score: Score, value: float | None = None) -> str:
     return f"{value:,.2f}".rstrip("0").rstrip(".")
 
 
-def score_rows(
-    scores: Sequence[Score], published: Mapping[str, float], modality: Modality
-) -> tuple[list[ScoreRow], dict[str, list[ScoreRow]]]:
-    """Rows of all scores other than retrieval scores; and those of retrieval, by the title of their direction."""
+def score_tables(
+    scores: Sequence[Score], published: Mapping[str, float], modality: Modality, task: str
+) -> dict[str, list[ScoreRow]]:
+    """Tables of scores by title: those of the task, and those of both directions of retrieval."""
     titles = retrieval_titles(modality)
-    generation = [
-        _row(label(score.name), score, published) for score in scores if not score.name.startswith(tuple(titles))
-    ]
-    retrieval = {
-        title: [
-            _row(_retrieval_label(score.name, direction), score, published)
-            for score in scores
-            if score.name.startswith(f"{direction}_")
-        ]
-        for direction, title in titles.items()
-    }
-    return generation, {title: rows for title, rows in retrieval.items() if rows}
+    tables: dict[str, list[ScoreRow]] = {title: [] for title in (task, *titles.values())}
+    for score in scores:
+        direction = next((name for name in titles if score.name.startswith(f"{name}_")), None)
+        name = label(score.name) if direction is None else _retrieval_label(score.name, direction)
+        value = published.get(score.name)
+        printed = "–" if value is None else format_score(score, value)
+        title = task if direction is None else titles[direction]
+        tables[title].append(ScoreRow(name, format_score(score), printed, score.signature))
+    return {title: rows for title, rows in tables.items() if rows}
 
 
 def control_tables(evaluations: Sequence[Evaluation], modality: Modality) -> list[dict[str, Any]]:
@@ -325,8 +322,3 @@ def _recorded(evaluation: Evaluation, name: str, evaluations: Sequence[Evaluatio
 
 def _retrieval_label(name: str, direction: str) -> str:
     return RETRIEVAL_LABELS.get(name.removeprefix(f"{direction}_"), name)
-
-
-def _row(name: str, score: Score, published: Mapping[str, float]) -> ScoreRow:
-    value = published.get(score.name)
-    return ScoreRow(name, format_score(score), "–" if value is None else format_score(score, value), score.signature)

@@ -624,7 +624,7 @@ def test_the_bar_of_a_training_shows_the_times_in_80_columns(monkeypatch):
     screen = Console(file=io.StringIO(), force_terminal=True, width=80)
     monkeypatch.setattr(terminal, "err", screen)
     with terminal.training_bar("perplexity") as bar:
-        bar(TrainProgress(TrainState(step=50, epoch=20, best=14.08, loss_sum=1.3, tokens=1, seconds=0.0002), 100))
+        bar(TrainProgress(TrainState(step=50, epoch=20, best=14.08, loss_sum=1.3, tokens=1, step_seconds=0.0002), 100))
     last = screen.file.getvalue()
     assert "epoch 21, loss 1.300, 5,000 tokens/s, best perplexity 14.08" in last
     assert "0:00:00" in last and "…" not in last

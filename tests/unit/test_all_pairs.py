@@ -204,3 +204,12 @@ def test_few_images_or_prefixes_are_scored_by_whole_softmaxes():
     language, image, weight, bias, tree = many_pairs()
     whole = softmax_log_probs(language, image[:200], weight, bias, tree, 1 << 22)
     assert torch.equal(softmax_log_probs(language, image[:200], weight, bias, tree, 1 << 22, tail=0.15), whole)
+
+
+def test_images_that_the_sampled_ones_say_little_about_are_scored_by_whole_softmaxes():
+    """Images of 300 kinds in 48 dimensions: tokens outside the heads are probable given some of them."""
+    torch.manual_seed(6)
+    tree = tree_of(torch.randint(4, 400, (90, 7)).tolist())
+    numbers = torch.randn(len(tree.row), 48), torch.randn(300, 48), torch.randn(400, 48), torch.randn(400)
+    exact, estimated = (softmax_log_probs(*numbers, tree, 1 << 22, tail=tail) for tail in (0.0, 0.15))
+    assert torch.equal(estimated, exact)

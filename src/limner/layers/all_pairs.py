@@ -143,6 +143,7 @@ def softmax_log_probs(
     language, image = language.float(), image.float()
     many = len(image) >= LEAST_IMAGES and len(language) >= LEAST_PREFIXES
     finder = HeadFinder(language, image, weight_2, bias_2, combine, tail) if tail and many and image.is_cpu else None
+    finder = finder if finder is not None and finder.is_close else None
     for prefixes, images in _tiles(len(language), len(image), weight, budget):
         hidden = combine(language[prefixes], image[images]).to(dtype)  # (p, i, M)
         parents, tokens = tree.edges(prefixes)

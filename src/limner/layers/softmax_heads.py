@@ -3,6 +3,7 @@
 After a prefix, a small part of the vocabulary has nearly all the probability, whatever the image. The whole softmax of
 each prefix is computed for a few images that differ much. It gives the tokens to sum for all images, the head, and what
 the other tokens add for these few images, from which a linear regression predicts what they add for each other image.
+The regression is not used where the few images say too little about the others.
 
 Shapes: n prefixes of the regression, p prefixes, i images, k sampled images, M hidden units, V vocabulary, H tokens of
 a head.
@@ -22,8 +23,10 @@ TAIL = 0.15
 """Default of the largest share of the probability, given any sampled image, that is estimated."""
 SAMPLED_IMAGES = 64
 """Number k of images whose whole softmax is computed."""
-FITTED_PREFIXES = 64
-"""Number n of prefixes whose whole softmax is computed for all images, to fit the regression."""
+FITTED_PREFIXES, CHECKED_PREFIXES = 64, 16
+"""Numbers of prefixes whose whole softmax is computed for all images: n to fit the regression, others to check it."""
+MAX_ERROR = 0.05
+"""Largest root mean square error of a checked binary logarithm with which the regression is used."""
 LEAST_IMAGES, LEAST_PREFIXES = 4 * SAMPLED_IMAGES, 8 * FITTED_PREFIXES
 """Numbers of images and prefixes below which the sample costs more than it saves."""
 RIDGE = 0.015
@@ -52,7 +55,7 @@ class HeadFinder:
         combine: Callable[[Tensor, Tensor], Tensor],
         tail: float,
     ) -> None:
-        """Sample images and fit the regression.
+        """Sample images, and fit and check the regression.
 
         Args:
             language: term of each prefix, (P, M).
@@ -65,8 +68,13 @@ class HeadFinder:
         self._weight_2, self._bias_2, self._combine, self._tail = weight_2, bias_2, combine, tail
         self._positions = distant_rows(image, SAMPLED_IMAGES)
         self._sample = image[self._positions]
-        fitted = language[torch.linspace(0, len(language) - 1, FITTED_PREFIXES).long()]
-        self._weights = _interpolation(torch.stack([self._rest(row, image) for row in fitted]), self._positions)
+        rows = torch.linspace(0, len(language) - 1, FITTED_PREFIXES + CHECKED_PREFIXES).long()
+        rests = torch.stack([self._rest(row, image) for row in language[rows]])
+        checked = torch.arange(len(rows)) % (len(rows) // CHECKED_PREFIXES) == 0
+        self._weights = _interpolation(rests[~checked], self._positions)
+        errors = self._predict(rests[checked][:, self._positions]) - rests[checked]
+        self.is_close = bool(errors.square().mean().sqrt() <= MAX_ERROR)
+        """Whether the regression predicts well what it was not fitted on."""
 
     def heads(self, language: Tensor) -> Heads:
         """Find the head of the softmax after each of p prefixes, from their terms (p, M)."""
@@ -81,7 +89,10 @@ class HeadFinder:
 
     def rest(self, heads: Heads, images: slice) -> Tensor:
         """Predict the binary logarithm of the sum over all tokens divided by the sum over the head, (p, i)."""
-        return (heads.rest @ self._weights[images].t()).clamp_(min=0)
+        return self._predict(heads.rest, images)
+
+    def _predict(self, sampled: Tensor, images: slice = slice(None)) -> Tensor:
+        return (sampled @ self._weights[images].t()).clamp_(min=0)
 
     def _rest(self, language: Tensor, image: Tensor) -> Tensor:
         """Compute what `rest` predicts, for one prefix (M,) and all images, (i,)."""

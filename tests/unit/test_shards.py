@@ -63,6 +63,8 @@ def test_shards_of_img2dataset(tmp_path):
         # Dots in the extension, as WebDataset reads them.
         ("cow.image.png cow.caption.txt", {"cow": 1}, 0, 0),
         ("cow.rgb.jpg cow.txt", {"cow": 1}, 0, 0),
+        ("cow.jpg cow.caption.txt", {"cow": 1}, 0, 0),
+        ("cow.jpg cow.en.txt cow.de.txt", {"cow": 0}, 0, 2),
         ("cow.jpg cow.mask.png cow.txt", {"cow": 1}, 0, 1),
         ("cow.jpg cow.ocr.txt cow.txt", {"cow": 1}, 0, 1),
         ("cow.jpg cow.boxes.json", {"cow": 0}, 0, 1),

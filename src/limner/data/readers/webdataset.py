@@ -111,7 +111,7 @@ def _add_key(shard: Path, key: str, members: Iterable[_Member], options: ReaderO
             images.append(image if stem == key or not images else image._replace(data=b""))
     image = next((image for image in images if image.stem == key), None)
     text = next((text for text in texts if text.stem == key), None)
-    if image is None and len(images) == 1 and not complete:
+    if len(images) == 1 and not complete:
         image, text = images[0], text or (texts[0] if len(texts) == 1 and texts[0].suffix == "txt" else None)
     if image is None:
         reason = "images of samples with several images" if images else "samples without an image"

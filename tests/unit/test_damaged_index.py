@@ -76,6 +76,14 @@ def edit(index, _):
     (index / RECORD).write_text(text.replace('"lang": "en"', '"lang": "de"'))
 
 
+def exchange(index, _):
+    """A file in place of a table, and a folder in place of the record."""
+    for part in (IMAGES, RECORD):
+        remove(part)(index, _)
+    (index / IMAGES).write_bytes(b"table")
+    (index / RECORD).mkdir()
+
+
 DAMAGES = {
     "no files": remove(FILES),
     "no images": remove(IMAGES),
@@ -95,6 +103,7 @@ DAMAGES = {
     "images of another index": replace("other", IMAGES),
     "record of another index": replace("other", RECORD),
     "edited record": edit,
+    "files and folders exchanged": exchange,
 }
 
 

@@ -183,9 +183,8 @@ class FolderIndex:
             for name in (FILES, IMAGES):
                 remove_unfinished(self.path / name)
             if rebuild:
-                (self.path / RECORD).unlink(missing_ok=True)  # first: tables without a record are a damaged index
-                for name in (FILES, IMAGES):
-                    shutil.rmtree(self.path / name, ignore_errors=True)
+                for name in (RECORD, FILES, IMAGES):  # the record first: tables without it are a damaged index
+                    _remove(self.path / name)
             if not has_index(self.path):
                 IndexRecord.of(captioner, codec).save(self.path)
             opened = open_index(self.path)
@@ -376,6 +375,17 @@ def require_features(index: Path, record: IndexRecord, features: Sequence[Featur
     if all(spec.fingerprint != record.features.fingerprint for spec in features):
         own = ", ".join(map(str, features)) or "none"
         raise FolderError(f"{index}: expected an index with features {own}, found {record.features}; {REBUILD}")
+
+
+def _remove(part: Path) -> None:
+    """Remove a part of an index, which may be a file or a folder; FolderError if it cannot be removed."""
+    try:
+        if part.is_dir() and not part.is_symlink():
+            shutil.rmtree(part)
+        else:
+            part.unlink(missing_ok=True)
+    except OSError as error:
+        raise FolderError(f"{part}: cannot be removed ({error.strerror}); remove it, and repeat the command") from None
 
 
 def _make_folder(index: Path) -> None:

@@ -232,6 +232,13 @@ def test_the_names_of_the_camera_and_the_program_are_no_captions(tmp_path):
             exif("JPEG", entries={DESCRIPTION: (2, b"Orbital Snapper\0"), tag: (2, b"ORBITAL SNAPPER \0")})
         )
         assert caption_in_file(path) == ""
+    for text, caption in (
+        (b"Orbital DS-9 Snapper camera\0", ""),
+        (b"Orbital Snapper in orbit\0", "Orbital Snapper in orbit"),
+    ):
+        entries = {DESCRIPTION: (2, text), 271: (2, b"Orbital Co.\0"), 272: (2, b"Snapper DS-9\0")}
+        path.write_bytes(exif("JPEG", entries=entries))
+        assert caption_in_file(path) == caption
 
 
 @pytest.mark.parametrize("value", [(3, 5), (4, 70000), (7, bytes(range(40))), (1, b"\xff\xd8\xff\xe0\0\x10")])

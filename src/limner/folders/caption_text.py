@@ -61,18 +61,18 @@ def is_caption(text: str, names: Collection[str] = ()) -> bool:
         names: names of the camera and the program, in lower case.
 
     Returns:
-        False for binary data, repeated signs, names, file names, structured data, and a text that consists of numbers,
-        identifiers and words of cameras and programs.
+        False for binary data, repeated signs, file names, structured data, and a text that consists of numbers,
+        identifiers, words of these names, and words of cameras and programs.
     """
     is_binary = any(sign == "\ufffd" or (unicodedata.category(sign) == "Cc" and not sign.isspace()) for sign in text)
     is_filler = _FILLER.fullmatch(text) is not None and unicodedata.category(text[0]) != "Lo"
+    entered = {word for name in names for word in _WORD.findall(name)}
     return not (
         is_binary
         or is_filler
-        or text.casefold() in names
         or PurePath(text).suffix.lower() in IMAGE_SUFFIXES
         or _STRUCTURED.fullmatch(text)
-        or all(map(_is_machine_word, _WORD.findall(text.casefold())))
+        or all(word in entered or _is_machine_word(word) for word in _WORD.findall(text.casefold()))
     )
 
 

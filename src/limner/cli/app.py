@@ -80,7 +80,7 @@ def main() -> None:
     warnings.simplefilter("default")
     warnings.simplefilter("ignore", ResourceWarning)
     warnings.formatwarning = _one_line
-    logging.captureWarnings(True)  # those of libraries are lines of the log, which --verbose shows
+    logging.captureWarnings(True)  # warnings of libraries are lines of the log, which --verbose shows
     os.environ.setdefault("LANCE_LOG", "error")
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")  # the search for some reads all installed packages

@@ -134,9 +134,9 @@ class StoredCaptions:
 
             def list_until(file: Path | None) -> None:
                 while self._kind in TABLES and self._unlisted:
-                    if (one := self._unlisted.popleft()) == file:
+                    if (unlisted := self._unlisted.popleft()) == file:
                         return
-                    list_in_table(one, self._not_described[one])
+                    list_in_table(unlisted, self._not_described[unlisted])
 
             def write(file: Path, result: list[Caption] | KeptCaption | LimnerError) -> None:
                 list_until(file)
@@ -239,5 +239,5 @@ class StoredCaptions:
 
     def _table_of(self, file: Path) -> Path:
         """Return the table of a file: in the folder that the user named, else in that of the file."""
-        folder = next((one for one in self._folders if file.is_relative_to(one)), file.parent)
+        folder = next((folder for folder in self._folders if file.is_relative_to(folder)), file.parent)
         return folder / f"captions.{self._kind}"

@@ -199,7 +199,7 @@ def search(
     constraints: Sequence[Automaton] | None = None,
     trace: Trace | None = None,
 ) -> list[list[Hypothesis]]:
-    """Find the `n_best` most probable sentences of every example; arguments and errors are those of `Search`.
+    """Find the `n_best` most probable sentences of every example; see `Search` for arguments and errors.
 
     Returns:
         Hypotheses of each example, best first; fewer than `n_best` only if there are no more.

@@ -251,8 +251,8 @@ def _retrieval(
     One description of each image, drawn at random, is a query; the paper draws four of an image and averages their
     ranks of images. The candidates are the `REGIONS_PER_IMAGE` most confident regions of all images, ranked by
     log P(sentence | region). A candidate is right if it lies in the image of the query and overlaps the described box
-    by `MIN_OVERLAP`; a query whose region was not detected counts as not found, at a rank
-    behind all candidates and the largest k.
+    by `MIN_OVERLAP`; a query whose region was not detected counts as not found, at a rank behind
+    all candidates and the largest k.
     """
     images = images[: options.retrieval_images]
     random, queries = np.random.default_rng(seed), []

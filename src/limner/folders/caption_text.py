@@ -46,7 +46,7 @@ def decode_text(data: bytes) -> str:
 
 
 def decode_utf16(data: bytes) -> str:
-    """Decode UTF-16; without a byte order mark, high bytes are the ones that vary less, as in a text of one script."""
+    """Decode UTF-16; without a byte order mark, high bytes are the bytes that vary less, as in a text of one script."""
     if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         return data.decode("utf-16", errors="ignore")
     is_little = len(set(data[1::2])) <= len(set(data[::2]))

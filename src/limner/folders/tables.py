@@ -127,7 +127,7 @@ def _open_table(index: Path, name: str, record: IndexRecord) -> Any:  # noqa: AN
         found = f"version {dataset.version}, and the record names {recorded.version if recorded else 'none'}"
         raise damaged(index, f"{name} is of another state than {RECORD}: {found}")
     if recorded is not None and _manifest_digest(index / name, recorded.version) != recorded.digest:
-        raise damaged(index, f"{name} is another table than that of {RECORD}")
+        raise damaged(index, f"{name} is not the table that {RECORD} names")
     for fragment in dataset.get_fragments():
         for part in fragment.data_files():
             _require_size(index, Path(name, "data", part.path), part.file_size_bytes)
@@ -138,11 +138,11 @@ def _open_table(index: Path, name: str, record: IndexRecord) -> Any:  # noqa: AN
 
 def _require_size(index: Path, part: Path, size: int | None) -> None:
     try:
-        found = (index / part).stat().st_size
+        stored = (index / part).stat().st_size
     except OSError as error:
         raise damaged(index, f"{part}: {system_reason(error)}") from None
-    if size is not None and found != size:
-        raise damaged(index, f"{part}: expected {size:,} bytes, found {found:,}")
+    if size is not None and stored != size:
+        raise damaged(index, f"{part}: expected {size:,} bytes, found {stored:,}")
 
 
 def _manifest_digest(table: Path, version: int) -> str:

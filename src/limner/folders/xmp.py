@@ -38,7 +38,7 @@ _NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]"
 
 
 def find_captions(packet: bytes, *, is_damaged: bool = False) -> list[str]:
-    """Return the texts of the captions of an image, those of the default language of each property first.
+    """Return the texts of the captions of an image, texts of the default language of each property first.
 
     Args:
         packet: XMP packet of an image, or its sidecar.

@@ -41,7 +41,7 @@ def clip_to_image(boxes: Tensor) -> Tensor:
 
 
 def regions_in_image(boxes: Tensor) -> tuple[Tensor, Tensor]:
-    """Clip boxes (N, 4) to the image, and leave out those of less than `MIN_SIDE` in it.
+    """Clip boxes (N, 4) to the image, and leave out boxes with a side of less than `MIN_SIDE` in it.
 
     Faster R-CNN filters its proposals so (Ren et al., 2015: 16 pixels of 600). A box without area overlaps nothing, so
     that non-maximum suppression would keep it.

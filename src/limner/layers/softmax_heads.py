@@ -113,7 +113,7 @@ class HeadFinder:
 def distant_rows(values: Tensor, count: int) -> Tensor:
     """Choose rows that are far from each other (Gonzalez, 1985); return their positions.
 
-    The first is the one farthest from the mean, each further one the one farthest from those before.
+    The first is the row farthest from the mean, each further row the farthest from the rows before.
     """
     distance = (values - values.mean(0)).norm(dim=1)
     chosen = [distance.argmax()]

@@ -136,7 +136,7 @@ class DenseCaptioner(nn.Module):
       convnet on pixels, which is trained from the start with all five losses; the recognition network is not
       initialised from VGG-16;
     - boxes and anchors are fractions of the image; proposals are clipped to the image in training too;
-    - final boxes are clipped to the image, and those of less than 1 % of a side in it are left out, before the second
+    - final boxes are clipped to the image, and boxes of less than 1 % of a side in it are left out, before the second
       non-maximum suppression; the published program keeps them as they are;
     - the samples of a region are the centres of its cells, and a location of the maps is the centre of its field;
     - the box losses add the four coordinates; their targets are constants, as in Faster R-CNN;

@@ -26,7 +26,7 @@ _DOMAIN = ("node", 7)
 _EXTERNAL_DATA, _DATA_LOCATION = ("tensor", 13), ("tensor", 14)
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 STANDARD_DOMAINS = (b"", b"ai.onnx")
-"""Domains of the operators of ONNX, of which none reads a file; those of contexts and of custom libraries do."""
+"""Domains of the operators of ONNX, of which none reads a file; operators of contexts and of custom libraries do."""
 
 
 def require_self_contained(name: str, data: bytes) -> None:

@@ -49,11 +49,11 @@ class PublicAddresses(AbstractResolver):
             OSError: the name is not known.
         """
         loop = asyncio.get_running_loop()
-        found = await loop.run_in_executor(
+        addresses = await loop.run_in_executor(
             self._threads[host.lower()], socket.getaddrinfo, host, port, family, socket.SOCK_STREAM
         )
         results: list[ResolveResult] = []
-        for kind, _, protocol, _, place in found:
+        for kind, _, protocol, _, place in addresses:
             address = str(place[0])
             if not ipaddress.ip_address(address).is_global and address not in self.hosts:
                 raise InvalidRequestError(

@@ -1,4 +1,4 @@
-"""Bodies of requests: JSON and forms, whose fields are read as those of JSON."""
+"""Bodies of requests: JSON and forms, whose fields are read as fields of JSON."""
 
 from __future__ import annotations
 
@@ -52,15 +52,15 @@ class AnyTypeRoute(JSONRoute):
     """A route whose body is JSON whatever its Content-Type, as curl without a header sends it to Ollama."""
 
     async def read(self, request: Request) -> Any:  # noqa: ANN401
-        """Return the value of the body; errors are those of `JSONRoute.read`."""
+        """Return the value of the body; see `JSONRoute.read` for errors."""
         return _parse(await request.body())
 
 
 class FormRoute(JSONRoute):
-    """A route that reads the fields of forms as those of JSON."""
+    """A route that reads the fields of forms as fields of JSON."""
 
     async def read(self, request: Request) -> Any:  # noqa: ANN401
-        """Return the value of the body, or the fields of a form; errors are those of `JSONRoute.read`."""
+        """Return the value of the body, or the fields of a form; see `JSONRoute.read` for errors."""
         kind = _type_of(request)
         if kind not in (FORM, MULTIPART):
             return await super().read(request)
@@ -69,10 +69,10 @@ class FormRoute(JSONRoute):
 
 
 class UploadRoute(JSONRoute):
-    """A route that reads the fields of a form with an uploaded image as those of JSON, with the image in base64."""
+    """A route that reads the fields of a form with an uploaded image as fields of JSON, with the image in base64."""
 
     async def read(self, request: Request) -> Any:  # noqa: ANN401
-        """Return the value of the body, or the fields of a form; errors are those of `JSONRoute.read`."""
+        """Return the value of the body, or the fields of a form; see `JSONRoute.read` for errors."""
         if _type_of(request) != MULTIPART:
             return await super().read(request)
         fields = await form_fields(request, max_files=1, max_fields=100)
@@ -137,7 +137,7 @@ def _list_fields(route: APIRoute) -> set[str]:
     """Return the fields of the body of a route that are lists."""
     model = route.body_field.field_info.annotation if route.body_field is not None else None
     fields = model.model_fields if isinstance(model, type) and issubclass(model, BaseModel) else {}
-    return {name for name, one in fields.items() if "list" in str(one.annotation)}
+    return {name for name, field in fields.items() if "list" in str(field.annotation)}
 
 
 def reads_uploads(model: type[BaseModel]) -> dict[str, Any]:

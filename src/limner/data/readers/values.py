@@ -18,7 +18,7 @@ def sentences_in(value: Any, column: str, location: SourceLocation) -> list[str]
     """Return the sentences that a value holds.
 
     A text is a sentence, and so are bytes of UTF-8. Null and NaN are none. A list has the sentences of its parts, a
-    struct those of the first of `TEXT_FIELDS` that is not null.
+    struct the sentences of the first of `TEXT_FIELDS` that is not null.
 
     Args:
         value: cell of a table, as Arrow or JSON returns it.
@@ -48,7 +48,7 @@ def name_in(value: Any, column: str, location: SourceLocation) -> str:  # noqa: 
     A number is its digits, without `.0`; a boolean `true` or `false`, as in JSON.
 
     Raises:
-        CollectionError: the value is none of these, and no text; arguments are those of `sentences_in`.
+        CollectionError: the value is of another type; see `sentences_in` for the arguments.
     """
     if is_missing(value):
         return ""

@@ -18,7 +18,7 @@ from limner.media.image import IMAGE_SUFFIXES, image_size
 from limner.storage.names import require_name
 
 IMAGES = ("jpg", "jpeg", "png", "webp")
-"""Extensions of images in shards, in the order of preference; those of `IMAGE_SUFFIXES` follow."""
+"""Extensions of images in shards, in the order of preference; the others of `IMAGE_SUFFIXES` follow."""
 TEXTS = ("txt", "json")
 """Extensions of captions, in the order of preference."""
 MAX_IMAGE_BYTES, MAX_TEXT_BYTES = 64 << 20, 1 << 20
@@ -96,7 +96,7 @@ def _members(shard: Path, builder: ItemBuilder) -> Iterator[_Member]:
 
 
 def _add_key(shard: Path, key: str, members: Iterable[_Member], options: ReaderOptions, builder: ItemBuilder) -> None:
-    """Add the samples of a key: the one that has its name, or those whose names have further dots."""
+    """Add the samples of a key: the sample that has its name, or samples whose names have further dots."""
     images: list[_Member] = []
     texts: list[_Member] = []
     complete = False
@@ -178,7 +178,7 @@ def _sentences(member: _Member) -> list[str]:
 
 
 def _caption_of(member: _Member) -> Any:  # noqa: ANN401 (any JSON value)
-    """Return the captions of a JSON member: those of an object, or the whole list or text."""
+    """Return the captions of a JSON member: a value of `CAPTIONS` in an object, or the whole list or text."""
     try:
         values = parse_json(member.data)
     except StructureError as error:

@@ -383,3 +383,10 @@ def test_a_png_text_that_pillow_writes_is_read(tmp_path):
     info.add_itxt("Description", JAPANESE, zip=True)
     (tmp_path / "photo.png").write_bytes(saved("PNG", pnginfo=info))
     assert caption_in_file(tmp_path / "photo.png") == JAPANESE
+
+
+def test_beginnings_of_packets_without_an_end_are_searched_once(tmp_path):
+    """A search for the end from each beginning would take minutes."""
+    path = tmp_path / "photo.gif"
+    path.write_bytes(saved("GIF") + b"<x:xmpmeta" * 300_000)
+    assert caption_in_file(path) == ""

@@ -20,7 +20,7 @@ from limner.media.image import opened_image
 _IPTC_CAPTION = (2, 120)
 _RAW_XMP = "Raw profile type xmp"
 """Keyword under which ImageMagick stores a packet in PNG, as hexadecimal digits after three lines."""
-_PACKET = re.compile(rb"<x:xmpmeta.*?</x:xmpmeta\s*>", re.DOTALL)
+_BEGIN, _END = b"<x:xmpmeta", re.compile(rb"</x:xmpmeta\s*>")
 _NAMES = (ExifTags.Base.Make, ExifTags.Base.Model, ExifTags.Base.Software)
 _XP_TEXTS = (ExifTags.Base.XPTitle, ExifTags.Base.XPComment, ExifTags.Base.XPSubject)
 _UTF8_ENTRIES = ((b"\x0e\x01\x81\0", b"\x0e\x01\2\0"), (b"\x01\x0e\0\x81", b"\x01\x0e\0\2"))
@@ -63,7 +63,8 @@ def _read_packet(image: ImageFile) -> bytes | None:
         return bytes.fromhex("".join(profile.split("\n")[3:]))
     if packet is None and image.format in ("GIF", "JPEG2000") and image.fp is not None:  # Pillow skips it
         image.fp.seek(0)
-        return next(iter(_PACKET.findall(image.fp.read())), None)
+        _, begin, rest = image.fp.read().partition(_BEGIN)
+        return begin + rest[: end.end()] if (end := _END.search(rest)) else None
     return packet
 
 

@@ -198,7 +198,7 @@ class StoredCaptions:
     def _store(self, file: Path, text: str, lang: str) -> None:
         from limner.folders.captions import embed_caption, write_sidecar
 
-        is_written = False
+        is_written = self._kind in TABLES
         try:
             if self._kind == "txt":
                 write_text(self._file_beside(file), f"{text}\n")

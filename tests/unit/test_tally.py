@@ -34,6 +34,18 @@ def test_lines_name_counts_reasons_and_a_few_names():
     ]
 
 
+def test_lines_of_a_split_name_it_once_and_are_no_notes():
+    tally = Tally()
+    tally.skip("sentences of too many words", count=2)
+    tally.note("tokens are not in the vocabulary", count=30)
+    tally.note_few("val", 7, "sentences")
+    assert tally.lines("val") == [
+        "split 'val': skipped 2 sentences of too many words",
+        "split 'val': 30 tokens are not in the vocabulary",
+        "7 sentences in split 'val': too few to choose a model by, or to measure it",
+    ]
+
+
 def test_a_folder_counts_every_file_that_is_no_item_or_has_no_sentence(tmp_path):
     source = tmp_path / "photos"
     draw(source, "A.JPG", "b.png", ".hidden.png", ".cache/c.png", "__MACOSX/d.png")

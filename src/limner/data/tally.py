@@ -36,12 +36,18 @@ class Tally:
         if count < FEW_ITEMS:
             self.note(f"{unit} in split '{split}': too few to choose a model by, or to measure it", "", count)
 
-    def lines(self) -> list[str]:
-        """One line of text for each reason, most frequent first, entries left out before the others."""
-        return [
-            *(f"skipped {self._line(reason, count)}" for reason, count in self.skipped.most_common()),
-            *(f"note: {self._line(reason, count)}" for reason, count in self.noted.most_common()),
-        ]
+    def lines(self, split: str = "") -> list[str]:
+        """One line of text for each reason, most frequent first, entries left out before the others.
+
+        Args:
+            split: split that each line names, for a log of several splits; such lines do not begin with 'note'.
+        """
+        place = f"split '{split}'"
+        skipped = [f"skipped {self._line(reason, count)}" for reason, count in self.skipped.most_common()]
+        noted = [self._line(reason, count) for reason, count in self.noted.most_common()]
+        if not split:
+            return skipped + [f"note: {line}" for line in noted]
+        return [line if place in line else f"{place}: {line}" for line in skipped + noted]
 
     def as_dict(self) -> dict[str, dict[str, Any]]:
         """Counts and names as plain values, for JSON."""

@@ -189,7 +189,7 @@ def _notes(recipe: Recipe, training_set: Examples, validation_set: Examples) -> 
     if recipe.model.scores_sentences:
         for examples in sets.values():
             examples.note_unknown_tokens()
-    lines = [f"split '{split}': {line}" for split, examples in sets.items() for line in examples.tally.lines()]
+    lines = [line for split, examples in sets.items() for line in examples.tally.lines(split)]
     return {"notes": lines} if lines else {}
 
 

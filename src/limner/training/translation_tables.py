@@ -93,7 +93,7 @@ def _note_skipped(run: TrainingContext, corpus: ParallelCorpus) -> dict[str, lis
     ):
         tally = Tally()
         tally.skip(reason, count=count)
-        lines += [f"split '{split}': {line}" for line in tally.lines()]
+        lines += tally.lines(split)
     for line in lines:
         logger.warning("%s", line)
     return {"notes": [*provenance.get("notes", ()), *lines]} if lines else {}

@@ -55,6 +55,18 @@ def test_the_command_translates_without_torch(run, exported):
     assert subprocess.run(small, capture_output=True, text=True, check=True).stdout == f"{best}\n"
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="needs /dev/full")
+def test_the_command_of_the_runtime_reports_a_full_disk_and_a_missing_folder_in_one_line(exported, tmp_path):
+    for model, reason in (
+        (exported, "standard output: No space left on device"),
+        (tmp_path / "nothing", "nothing: expected an exported model, found no such folder"),
+    ):
+        with open("/dev/full", "w") as full:
+            command = [sys.executable, "-m", "limner.runtime", str(model), "--text", "drei", "--n-best", "1"]
+            done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+        assert done.returncode == 1 and done.stderr.count("\n") == 1 and reason in done.stderr
+
+
 def test_a_multimodal_model_translates_text_alone_where_that_is_allowed(tmp_path, monkeypatch):
     for module in (folder, new_images):
         monkeypatch.setattr(module, "load_backbone_for", lambda *_, **__: GridBackbone())

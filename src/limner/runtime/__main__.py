@@ -89,6 +89,10 @@ def _run(options: argparse.Namespace) -> int:
         return 1
     except BrokenPipeError:  # reported when the streams are flushed
         return 1
+    except OSError as error:
+        place = error.filename or "standard output"
+        _print_error(f"{place}: {error.strerror}; check the place, its permissions and the free disk space")
+        return 1
     except KeyboardInterrupt:
         return INTERRUPTED
     return status

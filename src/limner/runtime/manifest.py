@@ -127,8 +127,9 @@ def read_manifest(folder: Path) -> Manifest:
     try:
         values = parse_json(read_bytes(path))
     except FileNotFoundError:
+        missing = MANIFEST if folder.is_dir() else "such folder"
         raise RunError(
-            f"{folder}: expected an exported model, found no {MANIFEST}; name a folder that 'limner export' wrote"
+            f"{folder}: expected an exported model, found no {missing}; name a folder that 'limner export' wrote"
         ) from None
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error

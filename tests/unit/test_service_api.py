@@ -166,6 +166,23 @@ def test_a_wrong_request_is_one_error_object(post, path, body, status, param):
     assert param is None or error["param"] == param or param in error["message"]
 
 
+@pytest.mark.parametrize(
+    ("path", "body", "message"),
+    [
+        ("/v1/score", {"image": BASE64}, "sentences: Field required; add it"),
+        (
+            "/v1/score",
+            {"image": BASE64, "sentences": ["a"], "text": "a"},
+            "text: unknown field; check the name, /openapi.json lists the fields",
+        ),
+        ("/v1/describe", {"image": BASE64, "n_best": 0}, "n_best: expected a whole number from 1 to 100"),
+        ("/v2/describe", {}, "Not Found; /openapi.json lists the paths and their methods"),
+    ],
+)
+def test_the_error_of_a_request_says_what_to_do(post, path, body, message):
+    assert error_of(post(path, body))["message"] == message
+
+
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b"\xff", b"null", b'{"image": NaN}', b"[" * 5000])
 def test_a_body_that_is_no_json_object_is_refused(post, content):
     response = post("/v1/describe", content=content, headers={"Content-Type": "application/json"})

@@ -81,11 +81,17 @@ def _add_error_handlers(app: FastAPI) -> None:
     async def invalid(request: Request, error: RequestValidationError) -> JSONResponse:
         first = error.errors()[0]
         place = ".".join(str(part) for part in first["loc"] if part != "body")
-        message = f"{place}: {first['msg']}" if place else str(first["msg"])
+        message = str(first["msg"]).removeprefix("Value error, ")
+        if first["type"] == "missing":
+            message += "; add it"
+        if first["type"] == "extra_forbidden":
+            message = "unknown field; check the name, /openapi.json lists the fields"
+        message = f"{place}: {message}" if place else message
         status = 400 if request.url.path.startswith(COMPATIBLE) else 422
         return answer(request, Problem(status, "invalid_request_error", message, place or None))
 
     @app.exception_handler(HTTPException)
     async def http_error(request: Request, error: HTTPException) -> JSONResponse:
         kind = "not_found_error" if error.status_code == 404 else "invalid_request_error"
-        return answer(request, Problem(error.status_code, kind, str(error.detail)))
+        remedy = "; /openapi.json lists the paths and their methods" if error.status_code in (404, 405) else ""
+        return answer(request, Problem(error.status_code, kind, f"{error.detail}{remedy}"))

@@ -32,6 +32,12 @@ def test_closed_streams_are_no_error():
     assert done.stderr == ""
 
 
+def test_an_image_on_standard_input_is_no_list_of_files(trained):
+    done = run(f"printf 'GIF89a\\0\\n\\377\\n' | LIMNER describe - --model {shlex.quote(str(trained))}")
+    assert done.returncode == 1
+    assert done.stderr == "error: standard input: expected one file per line, got binary data; name the file itself\n"
+
+
 def test_a_closed_standard_input_has_no_sentences(trained):
     done = run(f"LIMNER describe - --model {shlex.quote(str(trained))} <&-")
     assert done.returncode == 1

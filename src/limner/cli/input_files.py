@@ -55,7 +55,10 @@ def _with_listed(paths: Sequence[Path]) -> Iterator[Path]:
         if path != STANDARD_INPUT:
             yield path
             continue
-        listed = [line for line in sys.stdin.buffer.read().splitlines() if line.strip()]
+        data = sys.stdin.buffer.read()
+        listed = [line for line in data.splitlines() if line.strip()]
+        if b"\0" in data:
+            raise SettingsError("standard input: expected one file per line, got binary data; name the file itself")
         if not listed:
             raise SettingsError("standard input: expected one file per line, got none; list them, as with 'ls *.jpg'")
         yield from (Path(os.fsdecode(line)) for line in listed)

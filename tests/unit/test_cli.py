@@ -798,7 +798,7 @@ def test_search_shows_the_sentence_of_the_image(trained, tiny, capsys, monkeypat
         (
             ["train", "mao2015/flickr8k", "--collection", "collection", "--out", "run"],
             "limner.runs.recipe.load_recipe",
-            "interrupted; files already written are complete; repeat the command with --resume",
+            "interrupted; files already written are complete; repeat the command, with --resume if its --out exists",
         ),
     ],
 )

@@ -131,7 +131,7 @@ def _interruption(command: str | None) -> str:
     """Return the message after Ctrl-C."""
     if command in READING_COMMANDS:
         return "interrupted"
-    remedy = "repeat the command" + (" with --resume" if command == "train" else "")
+    remedy = "repeat the command" + (", with --resume if its --out exists" if command == "train" else "")
     return f"interrupted; files already written are complete; {remedy}"
 
 

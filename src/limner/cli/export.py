@@ -56,7 +56,7 @@ def export(
         print_json(values | {"left_out": result.left_out})
         return
     for name, size in result.files.items():
-        echo(tab_separated(result.folder / name, f"{size / 1e6:.2f} MB"))
+        echo(tab_separated(result.folder / name, f"{size / 1e3:,.1f} kB"))
     if result.no_backbone:
         echo(f"without a backbone ({result.no_backbone}): limner.runtime describes features, not files")
     if result.left_out:

@@ -187,6 +187,9 @@ MACHINE_TEXTS = [
     "[[1, 2], [3, 4]]",
     "a castle, oil painting\nNegative prompt: blurry\nSteps: 30, Sampler: DPM++ 2M, Seed: 1",
     "c2FtcGxl0FtcGxl",
+    "LEAD Technologies Inc. V1.01",
+    "Shot on OnePlus",
+    "...",
 ]
 
 
@@ -217,6 +220,10 @@ def test_a_text_of_a_camera_or_program_is_no_caption(text, tmp_path):
         "Company photo",
         "A dog.",
         "Image of the Virgin",
+        "1984",
+        "H2O",
+        "U2 360",
+        "\N{DOG FACE}",
     ],
 )
 def test_a_short_text_of_a_person_is_a_caption(text, tmp_path):

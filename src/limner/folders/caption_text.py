@@ -31,9 +31,12 @@ _MACHINE_WORDS = frozenset(
     ptr qrf raf rbt realme rhdr ricoh rpt samsung sanyo saved scan scanned screenshot sdr sigma snapseed soft
     software sony still stillcamera systems taken technologies techwin the title toshiba traveler undefined
     unknown untitled user using version vivitar vivo vsco vscocam with written xiaomi yashica zoom
+    ducky inc intel lead library on optio quickcam shot videomask ycard
     """.split()  # noqa: SIM905
 )
 """Words that names of cameras, messages of programs and placeholders consist of, besides numbers."""
+_SHORT = 5
+"""Largest number of letters and digits of a caption without words; longer ones are times and numbers of files."""
 
 
 def decode_text(data: bytes) -> str:
@@ -61,20 +64,19 @@ def is_caption(text: str, names: Collection[str] = ()) -> bool:
         names: names of the camera and the program, in lower case.
 
     Returns:
-        False for binary data, repeated signs, file names, structured data, and a text that consists of numbers,
-        identifiers, words of these names, and words of cameras and programs.
+        False for binary data, repeated signs, punctuation, file names, structured data, and a text that consists of
+        numbers, identifiers, words of these names and words of cameras and programs, unless short numbers and
+        identifiers are all that it has ('1984', 'H2O').
     """
     is_binary = any(sign == "\ufffd" or (unicodedata.category(sign) == "Cc" and not sign.isspace()) for sign in text)
     is_filler = _FILLER.fullmatch(text) is not None and unicodedata.category(text[0]) != "Lo"
-    entered = {word for name in names for word in _WORD.findall(name)}
-    return not (
-        is_binary
-        or is_filler
-        or PurePath(text).suffix.lower() in IMAGE_SUFFIXES
-        or _STRUCTURED.fullmatch(text)
-        or all(word in entered or _is_machine_word(word) for word in _WORD.findall(text.casefold()))
-    )
-
-
-def _is_machine_word(word: str) -> bool:
-    return word in _MACHINE_WORDS or (word.isascii() and (len(word) == 1 or any(map(str.isdigit, word))))
+    if is_binary or is_filler or PurePath(text).suffix.lower() in IMAGE_SUFFIXES or _STRUCTURED.fullmatch(text):
+        return False
+    words = _WORD.findall(text.casefold())
+    if not words:
+        return any(unicodedata.category(sign) == "So" for sign in text)  # emoji
+    machine_words = _MACHINE_WORDS.union(*(_WORD.findall(name) for name in names))
+    others = [word for word in words if word not in machine_words]
+    if not all(word.isascii() and (len(word) == 1 or any(map(str.isdigit, word))) for word in others):
+        return True
+    return len(others) == len(words) and len("".join(words)) <= _SHORT

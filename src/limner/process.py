@@ -192,7 +192,7 @@ def available_threads() -> int:
 def thread_count(parameters: int, available: int) -> int:
     """Return the number of threads for a model.
 
-    The matrix products of a small model are too small to be divided among threads; docs/performance.md has the
+    The matrix products of a small model are too small to be divided among threads; docs/notebook/speed.md has the
     measurements.
 
     Args:

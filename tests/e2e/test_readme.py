@@ -1,4 +1,4 @@
-"""The marked blocks of the README, run as written on a small replacement of the demo folder."""
+"""The marked blocks of the README and of the tour, run as written on a small replacement of the demo folder."""
 
 import os
 import re
@@ -13,11 +13,13 @@ import limner
 from limner.cli import app
 from limner.features.store import FeatureTable
 
-README = Path(__file__).parents[2] / "README.md"
-BLOCK = re.compile(r"<!-- tested -->\n```(\w+)\n(.*?)```", re.DOTALL)
-BLOCKS = BLOCK.findall(README.read_text(encoding="utf-8"))
-SHELL = [block for language, block in BLOCKS if language == "bash"]
-PYTHON = [block for language, block in BLOCKS if language == "python"]
+ROOT = Path(__file__).parents[2]
+README, TOUR = (page.read_text(encoding="utf-8") for page in (ROOT / "README.md", ROOT / "docs" / "tour.md"))
+
+
+def blocks(text: str, language: str) -> list[str]:
+    """Return the blocks of a page that are marked as tested."""
+    return re.findall(rf"<!-- tested -->\n```{language}\n(.*?)```", text, re.DOTALL)
 
 
 @pytest.fixture(scope="module")
@@ -32,9 +34,14 @@ def place(tmp_path_factory) -> Path:
     changes = ["training.epochs=1", f"training.pretrained_image_encoder={run}"]
     limner.train(limner.load_recipe("scenes/demo-translate", changes), scenes, place / "demo" / "translation")
     (place / "my_photos").mkdir()
-    for item in scenes.items("test")[:12]:
-        shutil.copy(scenes.image_path(item), place / "my_photos" / f"{item.id}.jpg")
-        (place / "my_photos" / f"{item.id}.txt").write_text("One sentence.\nAnother one.\n")
+    (place / "Pictures").mkdir()
+    images = [scenes.image_path(item) for item in scenes.items("test")[:12]]
+    for image in images:
+        shutil.copy(image, place / "my_photos")
+        (place / "my_photos" / f"{image.stem}.txt").write_text("One sentence.\nAnother one.\n")
+    shutil.copy(images[0], place / "photo.jpg")
+    for image in images[:2]:
+        shutil.copy(image, place / "Pictures")
     return place
 
 
@@ -46,7 +53,7 @@ def shell(block: str, place: Path) -> str:
     done = subprocess.run(
         [bash, "-euo", "pipefail", "-c", block],
         cwd=place,
-        env={**os.environ, "PATH": path, "OMP_NUM_THREADS": "1", "COLUMNS": "200"},
+        env={**os.environ, "PATH": path, "HOME": str(place), "OMP_NUM_THREADS": "1", "COLUMNS": "200"},
         capture_output=True,
         text=True,
         timeout=240,
@@ -56,14 +63,31 @@ def shell(block: str, place: Path) -> str:
 
 
 def test_every_documented_command_exists():
-    documented = set(re.findall(r"^\| `limner (\w+)`", README.read_text(encoding="utf-8"), re.MULTILINE))
+    documented = set(re.findall(r"^- `limner (\w+)`:", README, re.MULTILINE))
     there = {command.name or command.callback.__name__ for command in app.registered_commands}
     assert documented == there
-    assert len(SHELL) == 5 and len(PYTHON) == 1
+    assert len(README.split()) <= 900
+    assert [len(blocks(page, language)) for page in (README, TOUR) for language in ("bash", "python")] == [2, 1, 4, 1]
+
+
+def test_the_built_in_captioner(place):
+    printed = shell(blocks(README, "bash")[0], place)
+    assert len(re.findall(r"^photo\.jpg\t", printed, re.MULTILINE)) >= 2  # in English and in German
+    assert {path.name for path in (place / "Pictures").glob("*.jpg")} <= set(re.findall(r"test-\d+\.jpg", printed))
+
+
+def test_user_images(place):
+    printed = shell(blocks(README, "bash")[1], place)
+    mine = limner.Collection.open(place / "collections" / "mine")
+    assert "12 items with 24 sentences" in printed
+    assert len(FeatureTable.open(mine, "efficientnet-lite2")) == 12
+    assert re.findall(r"^next: limner (\w+) ", printed, re.MULTILINE) == ["features", "train", "evaluate", "report"]
+    assert (place / "runs" / "mine" / "evaluation" / "test.json").is_file()
+    assert re.search(r"^photo\.jpg\t\w", printed, re.MULTILINE)
 
 
 def test_show_describe_score_and_search(place):
-    printed = shell(SHELL[0], place)
+    printed = shell(blocks(TOUR, "bash")[0], place)
     image = "demo/scenes/images/test-00000.jpg"
     assert (place / "sheet.png").stat().st_size > 0
     assert len(re.findall(rf"^{image}\s.*\s-\d", printed, re.MULTILINE)) == 3  # --n-best 3
@@ -72,7 +96,7 @@ def test_show_describe_score_and_search(place):
 
 
 def test_train_evaluate_and_report(place):
-    printed = shell(SHELL[1], place)
+    printed = shell(blocks(TOUR, "bash")[1], place)
     assert "bleu4" in printed and "perplexity" in printed
     for name in ("model.safetensors", "README.md", "evaluation/test.json", "report.html"):
         assert (place / "runs" / "second" / name).is_file()
@@ -81,24 +105,15 @@ def test_train_evaluate_and_report(place):
 
 
 def test_translate_and_diagnose(place):
-    printed = shell(SHELL[2], place)
+    printed = shell(blocks(TOUR, "bash")[2], place)
     assert "sentences with an ambiguous word; chance 50 %" in printed
     assert (place / "attention" / "index.html").is_file()
     assert list((place / "attention").glob("**/*.png"))
     assert (place / "demo" / "translation" / "diagnosis" / "test.json").is_file()
 
 
-def test_user_images(place):
-    printed = shell(SHELL[3], place)
-    mine = limner.Collection.open(place / "collections" / "mine")
-    assert "12 items with 24 sentences" in printed
-    assert len(FeatureTable.open(mine, "efficientnet-lite2")) == 12
-    assert re.findall(r"^next: limner (\w+) ", printed, re.MULTILINE) == ["features", "train", "evaluate"]
-    assert (place / "runs" / "mine" / "model.safetensors").is_file()
-
-
 def test_user_filters_and_a_row_of_a_published_table(place):
-    printed = shell(SHELL[4], place)
+    printed = shell(blocks(TOUR, "bash")[3], place)
     names = ["Back-off GT3", "LBL", "MLBL-B-conv-R", "MLBL-B-conv"]
     assert re.findall(r"^\| ((?:Back|LBL|MLBL)\S*(?: GT3)?) \(.*budget 0\.05\) \|", printed, re.MULTILINE) == names
     made = place / "runs" / "table1"
@@ -107,8 +122,10 @@ def test_user_filters_and_a_row_of_a_published_table(place):
     assert (place / "filters.png").stat().st_size > 0
 
 
-def test_the_python_example_of_the_readme(place, monkeypatch, capsys):
+@pytest.mark.parametrize("page", [README, TOUR], ids=["README.md", "tour.md"])
+def test_a_python_example(page, place, monkeypatch, capsys):
     monkeypatch.chdir(place)
-    assert len(PYTHON[0].strip().replace("\n\n", "\n").splitlines()) <= 5
-    exec(compile(PYTHON[0], str(README), "exec"), {})
+    (example,) = blocks(page, "python")
+    assert len(example.strip().replace("\n\n", "\n").splitlines()) <= 5
+    exec(compile(example, "example", "exec"), {})
     assert capsys.readouterr().out.count("\n") == 1

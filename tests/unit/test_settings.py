@@ -245,7 +245,7 @@ def test_every_documented_recipe_exists():
     named = re.compile(rf"(?<![\w/.-])((?:{folders})/[a-z][\w/-]*\w)(?![\w./-]*\.(?:yaml|jpg|png|md|csv|tsv|py))")
     missing = {
         (page.name, name)
-        for page in (root / "README.md", *root.glob("docs/*.md"))
+        for page in (root / "README.md", *root.glob("docs/**/*.md"))
         for name in named.findall(page.read_text(encoding="utf-8"))
         if name not in known
     }

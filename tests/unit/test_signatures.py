@@ -80,9 +80,9 @@ def test_every_score_of_tokens_names_the_text_settings(tiny, trained_on_colours)
         assert model.tokenizer.settings.signature in signatures[name].split("|"), name
 
 
-def test_signatures_in_the_results_name_the_text_settings():
+def test_signatures_in_the_notebook_name_the_text_settings():
     """The page shows signatures as the current version prints them."""
-    text = (Path(__file__).parents[2] / "docs" / "results.md").read_text(encoding="utf-8")
+    text = (Path(__file__).parents[2] / "docs" / "notebook" / "captioning.md").read_text(encoding="utf-8")
     lines = re.findall(r"^(bleu\d|cider|meteor|sacrebleu|perplexity) +(\S*[a-z]+:.*)$", text, re.MULTILINE)
     assert {name for name, _ in lines} == {"bleu4", "cider", "meteor", "sacrebleu", "perplexity"}
     for name, signature in lines:

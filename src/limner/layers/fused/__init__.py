@@ -1,1 +1,1 @@
-"""Optimised forms of layers with the interface of the plain forms; `docs/performance.md` lists their speed-ups."""
+"""Optimised forms of layers with the interface of the plain forms; `docs/notebook/speed.md` lists their speed-ups."""

@@ -1,7 +1,8 @@
 """Recurrent layers by the kernels of torch: one call for all positions of a sequence.
 
 On a GPU these are the kernels of cuDNN. On a CPU they gain most where the products of a step are small: with 16
-sequences of 100 steps and 128 units, training is 1.2 to 2.5 times as fast as by the equations (`docs/performance.md`).
+sequences of 100 steps and 128 units, training is 1.2 to 2.5 times as fast as by the equations
+(`docs/notebook/speed.md`).
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ def test_every_page_is_in_the_navigation():
     assert sorted({*named, *INCLUDED}) == sorted({*map(str, PAGES), *INCLUDED})
 
 
-@pytest.mark.parametrize("folder", ["src", "pretrained", "benchmarks", "recipes"])
+@pytest.mark.parametrize("folder", ["src", "pretrained", "benchmarks", "recipes", "book"])
 def test_pages_named_elsewhere_exist(folder):
     files = [path for suffix in ("py", "md", "yaml") for path in (ROOT / folder).rglob(f"*.{suffix}")]
     named = {name for path in files for name in re.findall(r"docs/[\w/-]+\.md", path.read_text(encoding="utf-8"))}

@@ -50,7 +50,6 @@ def test_manifests(case, work):
     case("describe photos/0.jpg --model exported-translator", "exported-translator", "limner translate"),
     case("translate 'a red ball' --model exported", "exported", "limner describe"),
     case("describe photos/0.jpg --model exported --model captioner", "exported", "ensemble"),
-    case("describe photos/0.jpg --model exported --sample", "--sample", "exported"),
     case("describe photos/0.jpg --model exported --must-include dog", "--must-include", "exported"),
     case("describe photos/0.jpg --model exported --device cuda", "--device", "exported"),
     case("describe photos/9.jpg --model exported", "photos/9.jpg"),

@@ -9,7 +9,7 @@ import pytest
 import torch
 from test_beam_search import BOS, EOS, PAD, UNK, VOCAB, Chain, images
 
-from limner.cli import beam
+from limner.cli import explanations
 from limner.decoding.beam_tree import BeamRecorder
 from limner.decoding.ranking import Hypothesis
 from limner.decoding.selection import SampleRecorder
@@ -199,6 +199,6 @@ def test_samples_are_recorded_in_order_after_the_greedy_sentence(max_length):
 def test_a_note_says_when_tags_change_the_caption(tokens, notes, capsys):
     described = [[Caption("a turtle on a wall", -1.0, -1.0, (5, 6))]]
     captioner = SimpleNamespace(describe=lambda images, **options: described)
-    beam._note_of_tags(captioner, Path("a.jpg"), Hypothesis(tokens, -1.0, -1.0, True), {})
+    explanations._note_of_tags(captioner, Path("a.jpg"), Hypothesis(tokens, -1.0, -1.0, True), {})
     printed = capsys.readouterr().err
     assert printed.count("'a turtle on a wall'") == printed.count("\n") == notes

@@ -22,7 +22,6 @@ from rich.console import Console
 
 from limner import cli
 from limner.cli import doctor, terminal
-from limner.cli.collections import SOURCES
 from limner.cli.reference import reference
 from limner.data.collection import write_items
 from limner.data.examples import Item, Sentence
@@ -258,9 +257,9 @@ def test_the_beam_of_an_image_is_explained(trained, tiny, capsys, monkeypatch, t
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        (("--temperature", 0.5), "--temperature has an effect only with --sample"),
-        (("--seed", 0), "--seed has an effect only with --sample"),
-        (("--top-k", 3, "--top-p", 0.5), "--top-k, --top-p have an effect only with --sample"),
+        (("--temperature", 0.5), "--temperature: has an effect only with --sample"),
+        (("--seed", 0), "--seed: has an effect only with --sample"),
+        (("--top-k", 3, "--top-p", 0.5), "--top-k, --top-p: has an effect only with --sample"),
     ],
 )
 def test_options_of_sampling_need_sample(given, message, trained, tiny, capsys, monkeypatch):
@@ -277,7 +276,8 @@ def test_options_of_other_generated_kinds_are_refused(capsys, monkeypatch, tmp_p
 
 
 def test_the_help_of_import_names_every_reader():
-    assert tuple(READERS) == SOURCES
+    (kind,) = [one for one in COMMANDS["import"].params if one.name == "kind"]
+    assert kind.help == f"Source format: {', '.join([*READERS][:-1])} or {[*READERS][-1]}."
 
 
 def test_the_default_batch_size_of_captions_is_that_of_the_captioner():

@@ -73,7 +73,7 @@ def call(capsys, monkeypatch, *arguments):
     """Call `limner compare` in this process: its exit status, output and messages."""
     monkeypatch.setattr(sys, "argv", ["limner", "compare", *map(str, arguments)])
     monkeypatch.setattr(cli.err, "_file", sys.stderr)
-    monkeypatch.setattr("limner.cli.compare.out._file", sys.stdout)
+    monkeypatch.setattr("limner.cli.terminal.out._file", sys.stdout)
     with pytest.raises(SystemExit) as stop:
         cli.main()
     printed = capsys.readouterr()

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 from scipy.stats import kendalltau
 
-import limner.cli.correlate
-import limner.cli.score  # noqa: F401  (adds the command)
+import limner.cli.score  # noqa: F401  (adds the commands)
 from limner import cli
 from limner.errors import CollectionError, SettingsError
 from limner.evaluation.correlate import correlate_with_judgements, score_judged_pairs

@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 from limner import cli
-from limner.cli.input_files import find_input_files
+from limner.cli.inputs import find_input_files
 from limner.data.collection import write_items
 from limner.data.examples import Item, Sentence
 from limner.inference.scorer import Scorer
@@ -37,17 +37,20 @@ def place(tmp_path, trained_on_colours, monkeypatch) -> Path:
 @pytest.mark.parametrize(
     ("command", "message"),
     [
-        ("describe a.png --model run --top-k 3", "--top-k has an effect only with --sample"),
-        ("describe a.png --model run --temperature 2 --seed 0", "--temperature, --seed have an effect only with"),
+        ("describe a.png --model run --top-k 3", "--top-k: has an effect only with --sample"),
+        ("describe a.png --model run --temperature 2 --seed 0", "--temperature, --seed: has an effect only with"),
         ("describe a.png --model run --length-penalty 1", "--length-penalty: has no effect on one hypothesis"),
         ("describe a.png --model run --length-penalty 0", "--length-penalty: has no effect on one hypothesis"),
         ("describe a.png --model run --length-penalty 1 --sample", "--length-penalty: has no effect on one hypothesis"),
         ("describe a.png --model run --n-best 3 --beam-size 2", "n_best 3 is above beam_size 2"),
         ("describe a.png --model run --recursive", "--recursive: has no effect on files"),
-        ("describe a.png --model run --recursive --explain-beam -", "--recursive: --explain-beam explains"),
-        ("describe a.png --model run --tags --explain-beam -", "--tags and --explain-beam: give one or the other"),
-        ("describe a.png --model run --min-confidence 0 --explain-beam -", "--min-confidence and --explain-beam: give"),
-        ("describe a.png --model run --compare run", "--compare adds models to the plots of --attention"),
+        ("describe a.png --model run --recursive --explain-beam -", "--recursive: has no effect on --explain-beam"),
+        ("describe a.png --model run --tags --explain-beam -", "--tags: has no effect on --explain-beam"),
+        (
+            "describe a.png --model run --min-confidence 0 --explain-beam -",
+            "--min-confidence: has no effect on --explain-beam",
+        ),
+        ("describe a.png --model run --compare run", "--compare: adds models to the plots of --attention"),
         ("describe a.png --model run --model run", "--model run: given twice"),
         ("describe a.png --model text-run --backbone b", "--backbone: text-run was trained without features"),
         ("score a.png one --model text-run --backbone b", "--backbone: text-run was trained without features"),

@@ -16,7 +16,7 @@ from typer.core import TyperGroup
 
 from limner import cli
 from limner.cli.caption_output import caption_output, choose_format
-from limner.cli.translate import OutputOptions, _claim, _format_json
+from limner.cli.translate import _format_json
 from limner.errors import MediaError, SettingsError, WriteError
 from limner.files import write_text
 from limner.inference.sentences import Caption, Translation
@@ -212,13 +212,13 @@ def test_captions_of_an_earlier_run_are_replaced(kind, tmp_path):
         choose_format(None, False, path)
 
 
-def test_translations_as_json_are_replaced_by_translations_as_json(tmp_path):
+def test_translations_as_json_are_replaced_by_translations_as_json(tmp_path, capsys, monkeypatch):
     path = tmp_path / "translations.json"
     path.write_text(_format_json(["A dog ."], [None], [[Translation("Ein Hund .", ("Ein",), -1.0, -1.0)]]))
-    output = OutputOptions(out=path, scores=False, tokenised=False, attention=None, n_best=None, must_include=None)
-    _claim(output, None, 1, force=False, as_json=True)
-    with pytest.raises(SettingsError, match="add --force to replace it"):
-        _claim(output, None, 1, force=False, as_json=False)
+    command = ("translate", "A cat .", "--model", tmp_path / "missing", "--out", path)
+    remedy = "add --force to replace it"
+    assert remedy not in run(capsys, monkeypatch, *command, "--json")[2]
+    assert remedy in run(capsys, monkeypatch, *command)[2]
 
 
 def test_a_folder_with_a_log_of_another_program_is_no_run(tmp_path):

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import limner
-from limner.cli.text_files import read_lines as read_sentences
+from limner.cli.inputs import read_lines as read_sentences
 from limner.data.readers.corpus_files import read_json, read_text
 from limner.errors import LimnerError
 from limner.features.encoders.transformers import hash_files
@@ -100,7 +100,7 @@ def test_no_module_opens_a_file_without_the_check():
         "files/__init__.py": "the check itself",
         "cli/experiments.py": "reads what it has just written",
         "process.py": "reads what the kernel tells of memory",
-        "cli/text_files.py": "reads pipes that a shell passed, which have a writer or end",
+        "cli/inputs.py": "reads pipes that a shell passed, which have a writer or end",
     }
     source = Path(limner.__file__).parent
     for path in sorted(source.rglob("*.py")):

@@ -3,12 +3,10 @@
 Commands import what they need inside their functions, so that `limner --help` does not import torch.
 """
 
-from limner.cli import (  # each module registers its commands with `app`
+from limner.cli import (  # noqa: F401  (each module registers its commands with `app`)
     classify,
     collections,
     compare,
-    correlate,
-    crossvalidate,
     describe,
     diagnose,
     doctor,
@@ -16,7 +14,6 @@ from limner.cli import (  # each module registers its commands with `app`
     experiments,
     export,
     features,
-    gradients,
     index,
     recipes,
     regions,
@@ -26,38 +23,10 @@ from limner.cli import (  # each module registers its commands with `app`
     serve,
     train,
     translate,
-    words,
 )
 from limner.cli.app import PANELS, app, main
 from limner.cli.terminal import err
 
 app.registered_commands.sort(key=lambda command: PANELS.index(command.rich_help_panel))
 
-__all__ = [
-    "app",
-    "classify",
-    "collections",
-    "compare",
-    "correlate",
-    "crossvalidate",
-    "describe",
-    "diagnose",
-    "doctor",
-    "err",
-    "evaluate",
-    "experiments",
-    "export",
-    "features",
-    "gradients",
-    "index",
-    "main",
-    "recipes",
-    "regions",
-    "report",
-    "score",
-    "search",
-    "serve",
-    "train",
-    "translate",
-    "words",
-]
+__all__ = ["app", "err", "main"]

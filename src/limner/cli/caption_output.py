@@ -59,29 +59,23 @@ def choose_format(
     Raises:
         SettingsError: --json and --format disagree, the suffix has no format, or the file must not be written.
     """
-    kind = _choose_format(chosen, as_json, output)
+    if as_json and chosen not in (None, "json"):
+        raise SettingsError(f"--json and --format {chosen}: give one or the other")
+    kind: CaptionFormat = "json" if as_json else chosen or "text"
+    if output is not None and chosen is None and not as_json:
+        if output.suffix.lower() not in SUFFIXES:
+            known = ", ".join(get_args(CaptionFormat))
+            raise SettingsError(
+                f"--output {output}: expected a file that ends in {', '.join(SUFFIXES)}; rename it, or choose one of "
+                f"--format {known}{did_you_mean(output.suffix, SUFFIXES)}"
+            )
+        kind = SUFFIXES[output.suffix.lower()]
     if output is not None:
         beginning = _BEGINNINGS.get(kind)
         claim_file(
             output, "--output", force=force, is_own=lambda file: beginning is not None and begins_with(file, beginning)
         )
     return kind
-
-
-def _choose_format(chosen: CaptionFormat | None, as_json: bool, output: Path | None) -> CaptionFormat:
-    if as_json:
-        if chosen not in (None, "json"):
-            raise SettingsError(f"--json and --format {chosen}: give one or the other")
-        return "json"
-    if chosen is not None or output is None:
-        return chosen or "text"
-    if output.suffix.lower() not in SUFFIXES:
-        known = ", ".join(get_args(CaptionFormat))
-        raise SettingsError(
-            f"--output {output}: expected a file that ends in {', '.join(SUFFIXES)}; rename it, or choose one of "
-            f"--format {known}{did_you_mean(output.suffix, SUFFIXES)}"
-        )
-    return SUFFIXES[output.suffix.lower()]
 
 
 @contextmanager

@@ -5,39 +5,31 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from limner.bounds import Count
-from limner.cli.app import USE, app
-from limner.cli.options import BackboneOption, DeviceOption, JsonOption, ModelsOption, Number, require_models
-from limner.cli.preflight import check_runs
+from limner.cli.app import USE
+from limner.cli.inputs import STANDARD_INPUT, read_lines
+from limner.cli.options import ModelsOption, check_runs, command, require_models
 from limner.cli.terminal import activity, echo, print_error, print_json, tab_separated
-from limner.cli.text_files import STANDARD_INPUT, read_lines
 from limner.errors import LimnerError, SettingsError
 
 if TYPE_CHECKING:
     from limner.inference.classifier import Classification, Classifier, StepLabel
 
 
-@app.command(rich_help_panel=USE)
+@command(USE)
 def classify(
-    inputs: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[INPUT...]", help="Sentences; for a model of clips, sounds or images, files."),
-    ] = None,
+    inputs: list[str] | None = None,
+    *,
     model: ModelsOption = None,
-    file: Annotated[
-        Path | None,
-        typer.Option("--file", metavar="FILE", help="Text file with one input per line; - is standard input."),
-    ] = None,
-    n_best: Annotated[
-        int, typer.Option("--n-best", help="Labels to print for each input or step.", parser=Number(Count))
-    ] = 1,
-    backbone: BackboneOption = None,
-    device: DeviceOption = "cpu",
-    as_json: JsonOption = False,
+    file: Path | None = None,
+    n_best: Count = 1,
+    backbone: str | None = None,
+    device: str = "cpu",
+    as_json: bool = False,
 ) -> None:
     """Label sentences, clips or sounds with a model of labels, and print the probabilities.
 
@@ -46,6 +38,11 @@ def classify(
     header. An input that cannot be read is reported; the others are labelled, and the exit status is 1.
 
     Example: `limner classify "a gripping film" --model runs/sentiment --n-best 2`
+
+    Options:
+        inputs ([INPUT...]): Sentences; for a model of clips, sounds or images, files.
+        file (FILE): Text file with one input per line; - is standard input.
+        n_best: Labels to print for each input or step.
     """
     runs, texts = require_models(model), _read_inputs(inputs or [], file)
     from limner.inference.classifier import Classifier

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
-
-import typer
+from typing import TYPE_CHECKING, Any, Literal
 
 from limner.bounds import CountOrNone, Days, Mebibytes, Probability, Seed
-from limner.cli.app import DATA, app
+from limner.cli.app import DATA
 from limner.cli.next_steps import after_generate, after_import
-from limner.cli.options import ForceOption, JsonOption, Number, given, refuse
+from limner.cli.options import command, given, refuse
 from limner.cli.terminal import activity, echo, err, print_json, print_next, print_summary, progress_bar
 from limner.errors import SettingsError, counted, did_you_mean
 from limner.storage.outputs import claim_file, save_output
@@ -22,73 +20,42 @@ if TYPE_CHECKING:
 
 KINDS = ("scenes", "clips", "sounds", "sound-sequences", "reviews")
 """Kinds of generated collections."""
-SOURCES = (
-    "flickr",
-    "multi30k",
-    "coco",
-    "karpathy",
-    "iapr",
-    "visual-genome",
-    "flickr30k-entities",
-    "jsonl",
-    "csv",
-    "webdataset",
-    "parquet",
-    "datasets",
-    "folder",
-    "audio",
-    "imdb",
-    "rt-polarity",
-)
-"""Kinds of imported sources: the keys of `READERS`, whose import would slow down the help of every command."""
 
 
-@app.command("import", rich_help_panel=DATA)
+@command(DATA, "import")
 def import_(
-    kind: Annotated[
-        str,
-        typer.Argument(help=f"Source format: {', '.join(SOURCES[:-1])} or {SOURCES[-1]}."),
-    ],
-    source: Annotated[Path, typer.Argument(help="Folder or file to read.")],
-    collection: Annotated[Path, typer.Argument(help="Collection to create or to extend.")],
-    images: Annotated[
-        Path | None,
-        typer.Option("--images", metavar="DIR", help="Image folder; default: that of the corpus."),
-    ] = None,
-    splits: Annotated[
-        Path | None, typer.Option("--splits", metavar="DIR", help="Folder with train.txt, val.txt and test.txt.")
-    ] = None,
-    lang: Annotated[
-        str | None, typer.Option("--lang", help="Language code of the sentences, where the format has none.")
-    ] = None,
-    split: Annotated[
-        str | None, typer.Option("--split", help="Split of items without one; auto assigns 80/10/10 % at random.")
-    ] = None,
-    descriptions: Annotated[
-        Literal["split", "whole"] | None,
-        typer.Option(
-            "--descriptions",
-            help="iapr: split descriptions into sentences at ';' (default), or keep each whole, with ';' as a token.",
-        ),
-    ] = None,
-    strict: Annotated[bool, typer.Option("--strict", help="Fail instead of skipping damaged entries.")] = False,
-    copy: Annotated[
-        bool, typer.Option("--copy", help="Copy the images into the collection instead of referring to them.")
-    ] = False,
-    memory: Annotated[
-        int,
-        typer.Option(
-            "--memory",
-            metavar="MIB",
-            help="Memory in MiB of the items that are held while JSONL, CSV, Parquet, WebDataset or datasets are read.",
-            parser=Number(Mebibytes),
-        ),
-    ] = 256,
-    as_json: JsonOption = False,
+    kind: str,
+    source: Path,
+    collection: Path,
+    *,
+    images: Path | None = None,
+    splits: Path | None = None,
+    lang: str | None = None,
+    split: str | None = None,
+    descriptions: Literal["split", "whole"] | None = None,
+    strict: bool = False,
+    copy: bool = False,
+    memory: Mebibytes = 256,
+    as_json: bool = False,
 ) -> None:
     """Create a collection of images (or audio files) and sentences, or extend one.
 
     Example: `limner import flickr ~/flickr8k collections/flickr8k`
+
+    Options:
+        kind: Source format: flickr, multi30k, coco, karpathy, iapr, visual-genome, flickr30k-entities, jsonl, csv,
+            webdataset, parquet, datasets, folder, audio, imdb or rt-polarity.
+        source: Folder or file to read.
+        collection: Collection to create or to extend.
+        images (DIR): Image folder; default: that of the corpus.
+        splits (DIR): Folder with train.txt, val.txt and test.txt.
+        lang: Language code of the sentences, where the format has none.
+        split: Split of items without one; auto assigns 80/10/10 % at random.
+        descriptions: iapr: split descriptions into sentences at ';' (default), or keep each whole, with ';' as a token.
+        strict: Fail instead of skipping damaged entries.
+        copy: Copy the images into the collection instead of referring to them.
+        memory (MIB): Memory in MiB of the items that are held while JSONL, CSV, Parquet, WebDataset or datasets are
+            read.
     """
     from limner.data.collection import Collection
     from limner.data.readers import ReaderOptions, import_collection
@@ -118,68 +85,32 @@ def import_(
     print_next(next_command)
 
 
-TrainingItemsOption = Annotated[
-    int | None,
-    typer.Option(
-        "--train",
-        help="Number of training items; default: 2400 scenes, 1600 clips, 1000 sounds, 4000 reviews.",
-        parser=Number(CountOrNone),
-    ),
-]
-ValidationItemsOption = Annotated[
-    int | None,
-    typer.Option(
-        "--val",
-        help="Number of validation items; default: 200 scenes or clips, 100 sounds.",
-        parser=Number(CountOrNone),
-    ),
-]
-TestItemsOption = Annotated[
-    int | None,
-    typer.Option(
-        "--test",
-        help="Number of test items; default: 200 scenes or clips, 100 sounds.",
-        parser=Number(CountOrNone),
-    ),
-]
-AmbiguousOption = Annotated[
-    float | None,
-    typer.Option(
-        "--ambiguous",
-        help="Share of scenes with a word that only the image disambiguates, 0-1; default: 0.4.",
-        parser=Number(Probability),
-    ),
-]
-OccludedOption = Annotated[
-    float | None,
-    typer.Option(
-        "--occluded",
-        help="Share of moving objects of clips that an obstacle hides, 0-1; default: 0.",
-        parser=Number(Probability),
-    ),
-]
-
-
-@app.command(rich_help_panel=DATA)
+@command(DATA)
 def generate(
-    kind: Annotated[
-        str,
-        typer.Argument(
-            help="scenes (drawn images), clips (videos), sounds or sound-sequences (audio files), or reviews (texts).",
-        ),
-    ],
-    collection: Annotated[Path, typer.Argument(help="Collection to create.")],
-    seed: Annotated[int | None, typer.Option("--seed", help="Random seed; default: 0.", parser=Number(Seed))] = None,
-    train: TrainingItemsOption = None,
-    val: ValidationItemsOption = None,
-    test: TestItemsOption = None,
-    ambiguous: AmbiguousOption = None,
-    occluded: OccludedOption = None,
-    as_json: JsonOption = False,
+    kind: str,
+    collection: Path,
+    *,
+    seed: Seed | None = None,
+    train: CountOrNone | None = None,
+    val: CountOrNone | None = None,
+    test: CountOrNone | None = None,
+    ambiguous: Probability | None = None,
+    occluded: Probability | None = None,
+    as_json: bool = False,
 ) -> None:
     """Generate a collection with sentences; the same seed gives the same bytes.
 
     Example: `limner generate sounds collections/sounds --train 2000`
+
+    Options:
+        kind: scenes (drawn images), clips (videos), sounds or sound-sequences (audio files), or reviews (texts).
+        collection: Collection to create.
+        seed: Random seed; default: 0.
+        train: Number of training items; default: 2400 scenes, 1600 clips, 1000 sounds, 4000 reviews.
+        val: Number of validation items; default: 200 scenes or clips, 100 sounds.
+        test: Number of test items; default: 200 scenes or clips, 100 sounds.
+        ambiguous: Share of scenes with a word that only the image disambiguates, 0-1; default: 0.4.
+        occluded: Share of moving objects of clips that an obstacle hides, 0-1; default: 0.
     """
     for option, value, owner in (("--ambiguous", ambiguous, "scenes"), ("--occluded", occluded, "clips")):
         if value is not None and kind in KINDS and kind != owner:
@@ -222,20 +153,25 @@ def _generate(kind: str, path: Path, values: dict[str, Any], on_progress: Progre
     return generate_clips(path, ClipSettings.parse(values, kind), on_progress)
 
 
-@app.command(rich_help_panel=DATA)
+@command(DATA)
 def show(
-    collection: Annotated[Path, typer.Argument(help="Collection to inspect.")],
-    split: Annotated[str | None, typer.Option("--split", help="Split of the contact sheet; default: all.")] = None,
-    sheet: Annotated[
-        Path | None, typer.Option("--sheet", metavar="FILE", help="Write a contact sheet of some images as a PNG file.")
-    ] = None,
-    boxes: Annotated[bool, typer.Option("--boxes", help="Draw the boxes of the regions on the contact sheet.")] = False,
-    force: ForceOption = False,
-    as_json: JsonOption = False,
+    collection: Path,
+    *,
+    split: str | None = None,
+    sheet: Path | None = None,
+    boxes: bool = False,
+    force: bool = False,
+    as_json: bool = False,
 ) -> None:
     """Show the contents of a collection: counts, missing images, feature tables, a contact sheet.
 
     Example: `limner show collections/flickr8k --sheet sheet.png`
+
+    Options:
+        collection: Collection to inspect.
+        split: Split of the contact sheet; default: all.
+        sheet (FILE): Write a contact sheet of some images as a PNG file.
+        boxes: Draw the boxes of the regions on the contact sheet.
     """
     if sheet is not None:
         claim_file(sheet, "--sheet", force=force)
@@ -262,24 +198,21 @@ def show(
         saved.require()
 
 
-@app.command(rich_help_panel=DATA)
+@command(DATA)
 def compact(
-    collection: Annotated[Path, typer.Argument(help="Collection to compact; a folder or a URI such as s3://bucket/c.")],
-    older_than: Annotated[
-        float,
-        typer.Option(
-            "--older-than",
-            metavar="DAYS",
-            help="Age in days of the old versions of tables that are removed; 0 removes all, also those that a running "
-            "process reads.",
-            parser=Number(Days),
-        ),
-    ] = 7.0,
-    as_json: JsonOption = False,
+    collection: Path,
+    *,
+    older_than: Days = 7.0,
+    as_json: bool = False,
 ) -> None:
     """Rewrite the many small files of a collection as few large ones, index its ids, and remove old versions.
 
     Example: `limner compact collections/flickr8k`
+
+    Options:
+        collection: Collection to compact; a folder or a URI such as s3://bucket/c.
+        older_than (DAYS): Age in days of the old versions of tables that are removed; 0 removes all, also those that a
+            running process reads.
     """
     from datetime import timedelta
 

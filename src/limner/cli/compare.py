@@ -3,84 +3,33 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from typing import TYPE_CHECKING
 
 from limner.bounds import BootstrapSamples, Level, Seed, Trials
-from limner.cli.app import MEASURE, app
-from limner.cli.options import ForceOption, JsonOption, Number, given, refuse
-from limner.cli.terminal import activity, echo, out, print_json, progress_bars
-from limner.storage.outputs import SavedOutput, claim_file, save_output
+from limner.cli.app import MEASURE
+from limner.cli.options import command, given, refuse
+from limner.cli.terminal import activity, echo, print_json, print_table, progress_bars
+from limner.storage.outputs import claim_file, save_output
 
 if TYPE_CHECKING:
     from limner.evaluation.comparison import Comparison, SystemScore
 
 
-# Arguments and options of this command.
-RunsArgument = Annotated[
-    list[str],
-    typer.Argument(
-        metavar="RUN RUN...",
-        help="Run folders with results of 'limner evaluate'; join the training seeds of one system by commas.",
-    ),
-]
-SplitOption = Annotated[str | None, typer.Option("--split", help="Split to compare on; default: test.")]
-MetricOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--metric", help="Metric to compare; default: bleu4, meteor, ter and chrf3, or all of labels. Repeatable."
-    ),
-]
-LangOption = Annotated[
-    str | None, typer.Option("--lang", help="Language code of the sentences; default: that of the first run.")
-]
-TrialsOption = Annotated[
-    int | None,
-    typer.Option(
-        "--trials",
-        help="Number of trials of approximate randomisation, the test of systems with one seed; default: 10000.",
-        parser=Number(Trials),
-    ),
-]
-SeedOption = Annotated[
-    int | None, typer.Option("--seed", help="Random seed of trials and samples; default: 1.", parser=Number(Seed))
-]
-SamplesOption = Annotated[
-    int | None,
-    typer.Option(
-        "--samples",
-        help="Number of bootstrap samples of the sentences, for intervals and for tests of systems with several seeds; "
-        "default: 1000.",
-        parser=Number(BootstrapSamples),
-    ),
-]
-LevelOption = Annotated[
-    float | None, typer.Option("--level", help="Significance level; default: 0.05.", parser=Number(Level))
-]
-OutOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--out", metavar="FILE", help="HTML page to write: scores, curves, captions side by side, settings that differ."
-    ),
-]
-MarkdownOption = Annotated[bool, typer.Option("--markdown", help="Print Markdown tables.")]
-
-
-@app.command(rich_help_panel=MEASURE)
+@command(MEASURE)
 def compare(
-    runs: RunsArgument,
-    split: SplitOption = None,
-    metric: MetricOption = None,
-    lang: LangOption = None,
-    trials: TrialsOption = None,
-    seed: SeedOption = None,
-    samples: SamplesOption = None,
-    level: LevelOption = None,
-    markdown: MarkdownOption = False,
-    out_file: OutOption = None,
-    force: ForceOption = False,
-    as_json: JsonOption = False,
+    runs: list[str],
+    *,
+    split: str | None = None,
+    metric: list[str] | None = None,
+    lang: str | None = None,
+    trials: Trials | None = None,
+    seed: Seed | None = None,
+    samples: BootstrapSamples | None = None,
+    level: Level | None = None,
+    markdown: bool = False,
+    out_file: Path | None = None,
+    force: bool = False,
+    as_json: bool = False,
 ) -> None:
     """Compare systems on the same sentences: scores, differences and their significance.
 
@@ -88,6 +37,20 @@ def compare(
     with several seeds are compared over seeds and sentences, others over sentences alone.
 
     Example: `limner compare runs/nmt1,runs/nmt2 runs/src-img1,runs/src-img2 --metric bleu4 --metric ter --level 0.01`
+
+    Options:
+        runs (RUN RUN...): Run folders with results of 'limner evaluate'; join the training seeds of one system by
+            commas.
+        split: Split to compare on; default: test.
+        metric: Metric to compare; default: bleu4, meteor, ter and chrf3, or all of labels. Repeatable.
+        lang: Language code of the sentences; default: that of the first run.
+        trials: Number of trials of approximate randomisation, the test of systems with one seed; default: 10000.
+        seed: Random seed of trials and samples; default: 1.
+        samples: Number of bootstrap samples of the sentences, for intervals and for tests of systems with several
+            seeds; default: 1000.
+        level: Significance level; default: 0.05.
+        markdown: Print Markdown tables.
+        out_file (--out FILE): HTML page to write: scores, curves, captions side by side, settings that differ.
     """
     from limner.evaluation.compare import compare as compare_systems
     from limner.evaluation.comparison import ComparisonSettings
@@ -105,35 +68,27 @@ def compare(
             on_progress=progress,
             **given(split=split),
         )
-    saved = None if out_file is None else _save_page(comparison, out_file)
+    saved = None
+    if out_file is not None:
+        from limner.report.comparison_page import write_comparison
+
+        with activity("writing the page"):
+            saved = save_output(out_file, lambda file: write_comparison(comparison, file))
     if as_json:
         page = {} if saved is None else {"page": str(saved.path)}
         print_json({**comparison.model_dump(mode="json"), "signature": comparison.signature, **page})
     elif markdown:
         echo(_markdown(comparison), nl=False)
     else:
-        _print_comparison(comparison)
+        for table in (_scores(comparison), _differences(comparison)):
+            print_table(table)
+            echo()
+        for line in (*comparison.explanation, *(f"{one.name}: {one.signature}" for one in comparison.metrics)):
+            echo(line)
         if saved is not None:
             echo(str(saved.path))
     if saved is not None:
         saved.require()
-
-
-def _save_page(comparison: Comparison, path: Path) -> SavedOutput:
-    from limner.report.comparison_page import write_comparison
-
-    with activity("writing the page"):
-        return save_output(path, lambda file: write_comparison(comparison, file))
-
-
-def _print_comparison(comparison: Comparison) -> None:
-    for table in (_scores(comparison), _differences(comparison)):
-        _print_table(table)
-        echo()
-    for line in comparison.explanation:
-        echo(line)
-    for one in comparison.metrics:
-        echo(f"{one.name}: {one.signature}")
 
 
 def _scores(comparison: Comparison) -> list[list[str]]:
@@ -174,15 +129,3 @@ def _markdown(comparison: Comparison) -> str:
     lines += [f"- {line.replace('|', ', ')}" for line in comparison.explanation]
     lines += [f"- {metric.name}: `{metric.signature}`" for metric in comparison.metrics]
     return "\n".join([*lines, ""])
-
-
-def _print_table(rows: list[list[str]]) -> None:
-    from rich.table import Table
-
-    head, *body = rows
-    table = Table(box=None, pad_edge=False)
-    for column, name in enumerate(head):
-        table.add_column(name, justify="right" if column else "left", no_wrap=True)
-    for row in body:
-        table.add_row(*row)
-    out.print(table)

@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 from packaging.requirements import Requirement
 
-from limner.cli.app import MORE, app
-from limner.cli.options import JsonOption
+from limner.cli.app import MORE
+from limner.cli.options import command
 from limner.cli.terminal import activity, echo, print_json
 
 DEVELOPMENT_EXTRAS = ("dev", "docs")
@@ -65,8 +65,11 @@ class Installation(NamedTuple):
     folders: dict[str, str]
 
 
-@app.command(rich_help_panel=MORE)
-def doctor(as_json: JsonOption = False) -> None:
+@command(MORE)
+def doctor(
+    *,
+    as_json: bool = False,
+) -> None:
     """Show versions, devices, threads, optional extras and cache folders of this installation.
 
     Example: `limner doctor --json`

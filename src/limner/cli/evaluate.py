@@ -5,127 +5,90 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-import typer
-
 from limner.bounds import CountOrNone, Mebibytes
-from limner.cli.app import MEASURE, app, command_line
+from limner.cli.app import MEASURE, command_line
 from limner.cli.next_steps import after_evaluate
 from limner.cli.options import (
-    BeamSizeOption,
-    CollectionOption,
-    DeviceOption,
-    EvaluatedSplitOption,
-    ImageControlOption,
-    JsonOption,
-    LengthPenaltyOption,
-    MetricsOption,
+    DecodingOptions,
     ModelsOption,
-    Number,
-    RayOption,
-    SkipMissingOption,
+    check_runs,
+    command,
     given,
     refuse,
     require_models,
 )
-from limner.cli.preflight import check_runs
 from limner.cli.terminal import activity, echo, err, main_scores, print_json, print_next, print_scores, progress_bars
 from limner.errors import SettingsError, counted
 from limner.storage.names import name_or_default
-from limner.storage.outputs import SavedOutput, require_writable, save_output
+from limner.storage.outputs import require_writable, save_output
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from limner.evaluation.regions import RegionOptions
     from limner.metrics import Score
     from limner.runs.recipe import Published, Recipe
     from limner.runs.records import Evaluation
 
 
-# Arguments and options of this command.
-ChangesArgument = Annotated[
-    list[str] | None,
-    typer.Argument(metavar="[KEY=VALUE]...", help="Settings of evaluation.* and decoding.* to change."),
-]
-RetrievalOption = Annotated[
-    bool, typer.Option("--retrieval/--no-retrieval", help="Also measure image-text retrieval in both directions.")
-]
-MarginalOption = Annotated[
-    int | None,
-    typer.Option(
-        "--marginal",
-        help="Training images sampled to estimate P(sentence) for retrieval; 0: the images of the split; default: "
-        "1000.",
-        parser=Number(CountOrNone),
-    ),
-]
-RegionBaselineOption = Annotated[
-    Literal["frequent", "nearest", "caption"] | None,
-    typer.Option(
-        "--region-baseline",
-        help="Sentences for the boxes that a dense captioner detects, in place of its own: the most frequent "
-        "description, that of the nearest training region, or the caption of the whole image.",
-    ),
-]
-RegionCaptionerOption = Annotated[
-    Path | None, typer.Option("--region-captioner", metavar="RUN", help="Captioner of --region-baseline caption.")
-]
-MemoryOption = Annotated[
-    int | None,
-    typer.Option("--memory", help="Working memory of retrieval in MiB; default: 128.", parser=Number(Mebibytes)),
-]
-ExactOption = Annotated[
-    bool,
-    typer.Option("--exact", help="Compute retrieval in float32 without estimates; takes several times as long."),
-]
-AllOption = Annotated[
-    bool, typer.Option("--all", help="Print all scores and their signatures, not only the main ones.")
-]
-
-
-@app.command(rich_help_panel=MEASURE)
+@command(MEASURE)
 def evaluate(
-    changes: ChangesArgument = None,
-    model: ModelsOption = None,
+    changes: list[str] | None = None,
     *,
-    collection: CollectionOption,
-    split: EvaluatedSplitOption = None,
-    metric: MetricsOption = None,
-    beam_size: BeamSizeOption = None,
-    length_penalty: LengthPenaltyOption = None,
-    retrieval: RetrievalOption = True,
-    marginal: MarginalOption = None,
-    image_control: ImageControlOption = "right",
-    memory: MemoryOption = None,
-    exact: ExactOption = False,
-    region_baseline: RegionBaselineOption = None,
-    region_captioner: RegionCaptionerOption = None,
-    skip_missing: SkipMissingOption = False,
-    device: DeviceOption = "cpu",
-    ray: RayOption = None,
-    print_all: AllOption = False,
-    as_json: JsonOption = False,
+    model: ModelsOption = None,
+    collection: Path,
+    split: str | None = None,
+    metric: list[str] | None = None,
+    decoding: Annotated[dict[str, Any], DecodingOptions, "beam_size", "length_penalty"],
+    retrieval: bool = True,
+    marginal: CountOrNone | None = None,
+    image_control: Literal["right", "shuffled", "mean", "zero"] = "right",
+    memory: Mebibytes | None = None,
+    exact: bool = False,
+    region_baseline: Literal["frequent", "nearest", "caption"] | None = None,
+    region_captioner: Path | None = None,
+    skip_missing: bool = False,
+    device: str = "cpu",
+    ray: str | None = None,
+    print_all: bool = False,
+    as_json: bool = False,
 ) -> None:
     """Measure a model or an ensemble on a split: caption or translation metrics, perplexity, retrieval.
 
     The results are saved in the folder of the first run, where `limner report` and `limner compare` read them.
 
     Example: `limner evaluate evaluation.samples=10 --model runs/mrnn --collection collections/flickr8k --beam-size 5`
+
+    Options:
+        changes ([KEY=VALUE]...): Settings of evaluation.* and decoding.* to change.
+        split: Split to evaluate; default: the recipe's test split.
+        metric: Metric to compute; default: all available. Repeatable.
+        retrieval (--retrieval/--no-retrieval): Also measure image-text retrieval in both directions.
+        marginal: Training images sampled to estimate P(sentence) for retrieval; 0: the images of the split; default:
+            1000.
+        memory: Working memory of retrieval in MiB; default: 128.
+        exact: Compute retrieval in float32 without estimates; takes several times as long.
+        region_baseline: Sentences for the boxes that a dense captioner detects, in place of its own: the most frequent
+            description, that of the nearest training region, or the caption of the whole image.
+        region_captioner (RUN): Captioner of --region-baseline caption.
+        print_all (--all): Print all scores and their signatures, not only the main ones.
     """
     runs = require_models(model)
     from limner.data.collection import Collection
     from limner.distributed.generation import generator_on
     from limner.evaluation.evaluate import evaluate as evaluate_models
     from limner.evaluation.options import EvaluationOptions
+    from limner.evaluation.regions import RegionOptions
+    from limner.evaluation.stored_evaluation import evaluation_path
     from limner.runs.trained_model import load_trained_model
 
-    decoding = given(beam_size=beam_size, length_penalty=length_penalty)
     recipe = _check(runs, device, decoding, changes or [], metric or [])
-    if not (retrieval and _can_retrieve(recipe)):
+    if not (retrieval and recipe.data.source_lang is None and recipe.features.tables):  # a captioner of images
         refuse(
-            {"--marginal": marginal, "--memory": memory, "--exact": exact},
+            {"marginal": marginal, "memory": memory, "exact": exact},
             "have an effect only on retrieval; leave them out",
         )
+    if region_baseline != "caption":
+        refuse({"region_captioner": region_captioner}, "has an effect only with --region-baseline caption")
     opened = Collection.open(collection)
     opened.require_split(name_or_default(split, recipe.data.test, "--split"))
     with activity("loading the model"):
@@ -147,14 +110,14 @@ def evaluate(
                 exact=exact,
                 image_control=image_control,
                 skip_missing=skip_missing,
-                regions=_region_options(region_baseline, region_captioner),
+                regions=RegionOptions(baseline=region_baseline, captioner=region_captioner),
             ),
             command=command_line(),
             generate=generate,
             on_progress=progress,
             on_message=lambda line: err.print(f"{line}; --no-retrieval leaves it out", highlight=False, soft_wrap=True),
         )
-    saved = _save(evaluation, runs[0])
+    saved = save_output(evaluation_path(evaluation, runs[0]), evaluation.save)
     if not evaluation.scores:  # the decoded sentences are kept
         raise SettingsError("none of the metrics can be computed on this machine; the warnings say why, and the remedy")
     shown = evaluation.scores
@@ -162,13 +125,6 @@ def evaluate(
         shown = tuple(main_scores(shown, translates=recipe.data.source_lang is not None))
     _print(evaluation, shown, models[0].recipe.published, saved.path, after_evaluate(runs[0]), as_json)
     saved.require()
-
-
-def _save(evaluation: Evaluation, run: Path) -> SavedOutput:
-    """Write an evaluation to its file in the run directory, or to a fallback."""
-    from limner.evaluation.stored_evaluation import evaluation_path
-
-    return save_output(evaluation_path(evaluation, run), evaluation.save)
 
 
 def _print(
@@ -204,22 +160,6 @@ def _check(runs: list[Path], device: str, decoding: dict[str, Any], changes: lis
     config = check_runs(runs, device, decoding)
     require_writable(runs[0] / "evaluation", str(runs[0]))
     return _change(Recipe.parse(config.recipe), [*changes, *(f"decoding.{k}={v}" for k, v in decoding.items())])
-
-
-def _region_options(
-    baseline: Literal["frequent", "nearest", "caption"] | None, captioner: Path | None
-) -> RegionOptions:
-    """Return the options of regions."""
-    from limner.evaluation.regions import RegionOptions
-
-    if baseline != "caption":
-        refuse({"--region-captioner": captioner}, "has an effect only with --region-baseline caption")
-    return RegionOptions(baseline=baseline, captioner=captioner)
-
-
-def _can_retrieve(recipe: Recipe) -> bool:
-    """Whether a model of images captions them, so that retrieval can be evaluated."""
-    return recipe.data.source_lang is None and bool(recipe.features.tables)
 
 
 def _change(recipe: Recipe, changes: list[str]) -> Recipe:

@@ -3,38 +3,27 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Literal
 
-import typer
-
-from limner.cli.app import USE, app
+from limner.cli.app import USE
 from limner.cli.options import (
-    BackboneOption,
     CaptionerOption,
-    JsonOption,
-    LangOption,
+    command,
     model_or_pretrained,
 )
 from limner.cli.terminal import activity, echo, print_json, tab_separated
 from limner.errors import SettingsError
 
 
-@app.command(rich_help_panel=USE)
+@command(USE)
 def export(
-    out: Annotated[
-        Path,
-        typer.Argument(
-            metavar="OUT", help="Folder to write; an exported model in it is replaced. With --format arpa, a new file."
-        ),
-    ],
+    out: Path,
+    *,
     model: CaptionerOption = None,
-    lang: LangOption = None,
-    format_: Annotated[
-        Literal["onnx", "arpa"],
-        typer.Option("--format", help="onnx: the model as graphs; arpa: the language model of a phrase-based model."),
-    ] = "onnx",
-    backbone: BackboneOption = None,
-    as_json: JsonOption = False,
+    lang: str | None = None,
+    format_: Literal["onnx", "arpa"] = "onnx",
+    backbone: str | None = None,
+    as_json: bool = False,
 ) -> None:
     """Export a captioner or translator as ONNX graphs, which run without torch and start in a fraction of the time.
 
@@ -42,6 +31,10 @@ def export(
     `--format arpa`, write the n-gram language model of a phrase-based model to a file, which KenLM and Moses read.
 
     Example: `limner export captioner --model runs/mrnn`
+
+    Options:
+        out (OUT): Folder to write; an exported model in it is replaced. With --format arpa, a new file.
+        format_: onnx: the model as graphs; arpa: the language model of a phrase-based model.
     """
     run = model_or_pretrained(model, lang, "export")
     if format_ == "arpa":

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
-
-import typer
+from typing import TYPE_CHECKING, Any, Literal
 
 from limner.bounds import (
+    BatchSize,
     Count,
     FilterCount,
     Frames,
@@ -21,15 +20,10 @@ from limner.bounds import (
     Threshold,
     Views,
 )
-from limner.cli.app import DATA, app
+from limner.cli.app import DATA
 from limner.cli.next_steps import after_features, features_command
 from limner.cli.options import (
-    DeviceOption,
-    ExtractionBatchSizeOption,
-    ForceOption,
-    JsonOption,
-    Number,
-    RayOption,
+    command,
     given,
     refuse,
 )
@@ -42,158 +36,52 @@ if TYPE_CHECKING:
     from limner.features.backbone_choice import BackboneChoice
     from limner.features.extract import Extraction
 
-# Arguments and options of features.
-EncodedArgument = Annotated[Path, typer.Argument(help="Collection whose images, videos or audio files are encoded.")]
-EncoderOption = Annotated[
-    str,
-    typer.Option(
-        "--backbone",
-        help="efficientnet-lite2 (built in), hub id, folder in transformers format, vgg16:FILE, vgg19:FILE, "
-        "alexnet:FILE, kmeans:FILE, pixels:64 (the pixels themselves, 64 x 64), or logmel for audio files.",
-    ),
-]
-LayerOption = Annotated[
-    str | None,
-    typer.Option("--layer", help="Layer whose output is stored (res4f, conv5_4, layer.12 …); default: the last."),
-]
-KindOption = Annotated[
-    str,
-    typer.Option(
-        "--kind",
-        help="Kind of features: pooled (one vector), grid (one per location; of a video, one per frame) or both.",
-    ),
-]
-SizeOption = Annotated[
-    int | None,
-    typer.Option(
-        "--size",
-        help="Side of the backbone's input in pixels; default: as pre-trained.",
-        parser=Number(ImageSide),
-    ),
-]
-ResizeOption = Annotated[
-    str | None, typer.Option("--resize", help="Resizing to a square: crop or squash; default: as pre-trained.")
-]
-ViewsOption = Annotated[
-    int,
-    typer.Option(
-        "--views",
-        help="Views averaged per image: 1, 2 (with the mirror image) or 10 (with crops).",
-        parser=Number(Views),
-    ),
-]
-BoxesOption = Annotated[
-    str | None,
-    typer.Option(
-        "--boxes",
-        help="JSON file of boxes: encode regions and the whole image. 'collection': the regions of the items.",
-    ),
-]
-RegionsOption = Annotated[
-    int | None,
-    typer.Option(
-        "--regions",
-        help="With --boxes: maximum number of regions per image; default: 4.",
-        parser=Number(Regions),
-    ),
-]
-FramesOption = Annotated[
-    int | None,
-    typer.Option(
-        "--frames",
-        help="Frames of a video that are encoded, evenly spaced in time; default: 16.",
-        parser=Number(Frames),
-    ),
-]
-EveryOption = Annotated[
-    int | None,
-    typer.Option(
-        "--every",
-        metavar="K",
-        help="Encode every K-th frame of a video, at most --frames of them.",
-        parser=Number(Count),
-    ),
-]
-NameOption = Annotated[
-    str | None, typer.Option("--name", help="Name of the feature table; default: from the backbone.")
-]
-SplitsOption = Annotated[list[str] | None, typer.Option("--split", help="Split to encode; default: all. Repeatable.")]
-PrecisionOption = Annotated[
-    str, typer.Option("--precision", help="Arithmetic: fp32, bf16, or auto for bf16 where the hardware is fast.")
-]
-StrictOption = Annotated[bool, typer.Option("--strict", help="Fail at a file that cannot be read, not skip it.")]
 
-# Arguments and options of kmeans.
-PatchesArgument = Annotated[Path, typer.Argument(help="Collection whose images the filters are learned from.")]
-FiltersOption = Annotated[Path, typer.Option("--out", metavar="FILE", help="New .safetensors file for the filters.")]
-ImageSizeOption = Annotated[
-    int | None,
-    typer.Option("--size", help="Side to which images are resized, in pixels; default: 64.", parser=Number(PatchSide)),
-]
-PatchOption = Annotated[
-    int | None, typer.Option("--patch", help="Side of a patch in pixels; default: 6.", parser=Number(PatchSide))
-]
-NumFiltersOption = Annotated[
-    int | None,
-    typer.Option(
-        "--filters",
-        help="Number of filters, and of feature maps, at least 4; default: 128.",
-        parser=Number(FilterCount),
-    ),
-]
-GridOption = Annotated[
-    int | None,
-    typer.Option("--grid", help="Side of a pooled feature map in locations; default: 9.", parser=Number(GridSide)),
-]
-NumPatchesOption = Annotated[
-    int | None,
-    typer.Option("--patches", help="Number of patches sampled for training; default: 200000.", parser=Number(Several)),
-]
-SplitOption = Annotated[str, typer.Option("--split", help="Split to learn from.")]
-SeedOption = Annotated[int | None, typer.Option("--seed", help="Random seed; default: 1.", parser=Number(Seed))]
-ActivationOption = Annotated[
-    Literal["triangle", "soft-threshold"] | None,
-    typer.Option("--activation", help="Activation of the filters, with which images are encoded; default: triangle."),
-]
-AlphaOption = Annotated[
-    float | None,
-    typer.Option(
-        "--alpha",
-        help="With --activation soft-threshold: threshold of the product of a whitened patch and a filter; default: "
-        "0.25.",
-        parser=Number(Threshold),
-    ),
-]
-SheetOption = Annotated[
-    Path | None, typer.Option("--sheet", metavar="FILE", help="Write an image of the filters as a PNG file.")
-]
-
-
-@app.command(rich_help_panel=DATA)
+@command(DATA)
 def features(
-    collection: EncodedArgument,
-    backbone: EncoderOption,
-    layer: LayerOption = None,
-    kind: KindOption = "pooled",
-    size: SizeOption = None,
-    resize: ResizeOption = None,
-    views: ViewsOption = 1,
-    boxes: BoxesOption = None,
-    regions: RegionsOption = None,
-    frames: FramesOption = None,
-    every: EveryOption = None,
-    name: NameOption = None,
-    split: SplitsOption = None,
-    batch_size: ExtractionBatchSizeOption = 32,
-    precision: PrecisionOption = "auto",
-    device: DeviceOption = "cpu",
-    strict: StrictOption = False,
-    ray: RayOption = None,
-    as_json: JsonOption = False,
+    collection: Path,
+    *,
+    backbone: str,
+    layer: str | None = None,
+    kind: str = "pooled",
+    size: ImageSide | None = None,
+    resize: str | None = None,
+    views: Views = 1,
+    boxes: str | None = None,
+    regions: Regions | None = None,
+    frames: Frames | None = None,
+    every: Count | None = None,
+    name: str | None = None,
+    split: list[str] | None = None,
+    batch_size: BatchSize = 32,
+    precision: str = "auto",
+    device: str = "cpu",
+    strict: bool = False,
+    ray: str | None = None,
+    as_json: bool = False,
 ) -> None:
     """Compute and store the features of every image or video; an interrupted command continues where it stopped.
 
     Example: `limner features collections/flickr8k --backbone efficientnet-lite2 --name lite2`
+
+    Options:
+        collection: Collection whose images, videos or audio files are encoded.
+        backbone: efficientnet-lite2 (built in), hub id, folder in transformers format, vgg16:FILE, vgg19:FILE,
+            alexnet:FILE, kmeans:FILE, pixels:64 (the pixels themselves, 64 x 64), or logmel for audio files.
+        layer: Layer whose output is stored (res4f, conv5_4, layer.12 …); default: the last.
+        kind: Kind of features: pooled (one vector), grid (one per location; of a video, one per frame) or both.
+        size: Side of the backbone's input in pixels; default: as pre-trained.
+        resize: Resizing to a square: crop or squash; default: as pre-trained.
+        views: Views averaged per image: 1, 2 (with the mirror image) or 10 (with crops).
+        boxes: JSON file of boxes: encode regions and the whole image. 'collection': the regions of the items.
+        regions: With --boxes: maximum number of regions per image; default: 4.
+        frames: Frames of a video that are encoded, evenly spaced in time; default: 16.
+        every (K): Encode every K-th frame of a video, at most --frames of them.
+        name: Name of the feature table; default: from the backbone.
+        split: Split to encode; default: all. Repeatable.
+        batch_size: Images encoded together; results do not depend on it.
+        precision: Arithmetic: fp32, bf16, or auto for bf16 where the hardware is fast.
+        strict: Fail at a file that cannot be read, not skip it.
     """
     from limner.data.collection import Collection
     from limner.features.backbone_choice import BackboneChoice
@@ -242,26 +130,42 @@ def _print(done: Extraction, media: str, next_command: str, as_json: bool) -> No
     print_next(next_command)
 
 
-@app.command(rich_help_panel=DATA)
+@command(DATA)
 def kmeans(
-    collection: PatchesArgument,
-    out: FiltersOption,
-    size: ImageSizeOption = None,
-    patch: PatchOption = None,
-    filters: NumFiltersOption = None,
-    grid: GridOption = None,
-    patches: NumPatchesOption = None,
-    split: SplitOption = "train",
-    seed: SeedOption = None,
-    activation: ActivationOption = None,
-    alpha: AlphaOption = None,
-    sheet: SheetOption = None,
-    force: ForceOption = False,
-    as_json: JsonOption = False,
+    collection: Path,
+    *,
+    out: Path,
+    size: PatchSide | None = None,
+    patch: PatchSide | None = None,
+    filters: FilterCount | None = None,
+    grid: GridSide | None = None,
+    patches: Several | None = None,
+    split: str = "train",
+    seed: Seed | None = None,
+    activation: Literal["triangle", "soft-threshold"] | None = None,
+    alpha: Threshold | None = None,
+    sheet: Path | None = None,
+    force: bool = False,
+    as_json: bool = False,
 ) -> None:
     """Learn k-means filters from image patches, for feature maps that need no pre-trained backbone.
 
     Example: `limner kmeans collections/flickr8k --out filters.safetensors`
+
+    Options:
+        collection: Collection whose images the filters are learned from.
+        out (FILE): New .safetensors file for the filters.
+        size: Side to which images are resized, in pixels; default: 64.
+        patch: Side of a patch in pixels; default: 6.
+        filters: Number of filters, and of feature maps, at least 4; default: 128.
+        grid: Side of a pooled feature map in locations; default: 9.
+        patches: Number of patches sampled for training; default: 200000.
+        split: Split to learn from.
+        seed: Random seed; default: 1.
+        activation: Activation of the filters, with which images are encoded; default: triangle.
+        alpha: With --activation soft-threshold: threshold of the product of a whitened patch and a filter; default:
+            0.25.
+        sheet (FILE): Write an image of the filters as a PNG file.
     """
     if activation != "soft-threshold":
         refuse({"--alpha": alpha}, "has an effect only with --activation soft-threshold; leave it out")

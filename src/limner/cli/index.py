@@ -4,25 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
-from limner.cli.app import USE, app
-from limner.cli.index_collection import index_collection
+from limner.bounds import BatchSize
+from limner.cli.app import USE
 from limner.cli.options import (
-    BackboneOption,
-    CaptionBatchSizeOption,
     CaptionerOption,
-    DeviceOption,
-    IndexOption,
-    JsonOption,
-    LangOption,
+    check_runs,
+    command,
     model_or_pretrained,
     refuse,
     require_one_model,
 )
-from limner.cli.preflight import check_runs
 from limner.cli.terminal import activity, echo, err, print_error, print_json, printable, progress_bar
 from limner.errors import DamagedIndexError, FolderError, SettingsError
 from limner.storage.places import is_collection
@@ -37,49 +32,23 @@ CAPTIONED_TOGETHER = 32
 """Default of --batch-size."""
 
 
-RecursiveOption = Annotated[
-    bool, typer.Option("--recursive/--no-recursive", help="Include images in the folders of the folder.")
-]
-VerifyOption = Annotated[
-    bool, typer.Option("--verify", help="Compare the contents of all files, not only their sizes and times.")
-]
-RebuildOption = Annotated[
-    bool, typer.Option("--rebuild", help="Replace the index, such as one of another model or a damaged one.")
-]
-RetrieverOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--retriever",
-        metavar="RUN",
-        help="Of a collection: two-tower model whose nearest images are the candidates of a search.",
-    ),
-]
-WatchOption = Annotated[
-    bool, typer.Option("--watch", help="Go on after the update, and update again whenever images change.")
-]
-
-
-@app.command(rich_help_panel=USE)
+@command(USE)
 def index(
-    folder: Annotated[
-        Path, typer.Argument(metavar="FOLDER", help="Folder of images, with the folders inside, or a collection.")
-    ],
-    model: CaptionerOption = None,
-    lang: LangOption = None,
+    folder: Path,
     *,
-    split: Annotated[
-        str | None, typer.Option("--split", help="Of a collection: split to index; default: all splits.")
-    ] = None,
-    retriever: RetrieverOption = None,
-    index: IndexOption = None,
-    recursive: RecursiveOption = True,
-    verify: VerifyOption = False,
-    rebuild: RebuildOption = False,
-    watch: WatchOption = False,
-    backbone: BackboneOption = None,
-    device: DeviceOption = "cpu",
-    batch_size: CaptionBatchSizeOption = CAPTIONED_TOGETHER,
-    as_json: JsonOption = False,
+    model: CaptionerOption = None,
+    lang: str | None = None,
+    split: str | None = None,
+    retriever: Path | None = None,
+    index: Path | None = None,
+    recursive: bool = True,
+    verify: bool = False,
+    rebuild: bool = False,
+    watch: bool = False,
+    backbone: str | None = None,
+    device: str = "cpu",
+    batch_size: BatchSize = CAPTIONED_TOGETHER,
+    as_json: bool = False,
 ) -> None:
     """Store captions, thumbnails and features of the images in a folder, for `limner search --in FOLDER`.
 
@@ -89,13 +58,23 @@ def index(
     Of a collection, make the index by which `limner search --collection` scores few of the images.
 
     Example: `limner index photos`
+
+    Options:
+        folder (FOLDER): Folder of images, with the folders inside, or a collection.
+        split: Of a collection: split to index; default: all splits.
+        retriever (RUN): Of a collection: two-tower model whose nearest images are the candidates of a search.
+        recursive (--recursive/--no-recursive): Include images in the folders of the folder.
+        verify: Compare the contents of all files, not only their sizes and times.
+        rebuild: Replace the index, such as one of another model or a damaged one.
+        watch: Go on after the update, and update again whenever images change.
+        batch_size: Images captioned together; captions do not depend on it.
     """
     if is_collection(folder):
         folder_only = {"--lang": lang, "--no-recursive": not recursive, "--verify": verify, "--watch": watch}
         folder_only |= {"--backbone": backbone, "--batch-size": batch_size != CAPTIONED_TOGETHER}
         refuse(folder_only, f"{folder} is a collection, whose features are stored; leave it out")
         run = require_one_model(model, "index")
-        index_collection(folder, run, split, index, rebuild, device, as_json, retriever)
+        _index_collection(folder, run, split, index, rebuild, device, as_json, retriever)
         return
     refuse(
         {"--split": split, "--retriever": retriever},
@@ -109,7 +88,11 @@ def index(
     if not rebuild:
         opened.require_run(run)
     if watch:
-        _require_watch(as_json)
+        from limner.folders.watch import require_watchfiles
+
+        if as_json:
+            raise SettingsError("--json and --watch: give one or the other")
+        require_watchfiles()
     elif not (rebuild or verify):
         unchanged = opened.find_unchanged(run, recursive=recursive)
         if unchanged is not None:
@@ -131,15 +114,6 @@ def index(
         _watch(opened, recursive, update)
     if result.unreadable:
         raise typer.Exit(1)
-
-
-def _require_watch(as_json: bool) -> None:
-    """Check that a folder can be watched."""
-    from limner.folders.watch import require_watchfiles
-
-    if as_json:
-        raise SettingsError("--json and --watch: give one or the other")
-    require_watchfiles()
 
 
 def _watch(opened: FolderIndex, recursive: bool, update: Callable[[], FolderUpdate]) -> None:
@@ -182,3 +156,35 @@ def _print(result: FolderUpdate, opened: FolderIndex) -> None:
         err.print(f"not read: {printable(reason)}", soft_wrap=True, highlight=False)
     if (more := len(result.unreadable)) > SHOWN:
         err.print(f"not read: {more - SHOWN:,} more; --json lists all", soft_wrap=True, highlight=False)
+
+
+def _index_collection(
+    collection: Path,
+    run: Path,
+    split: str | None,
+    place: Path | None,
+    rebuild: bool,
+    device: str,
+    as_json: bool,
+    retriever: Path | None = None,
+) -> None:
+    """Build the index of a collection for a model, and print what was done."""
+    from limner.data.collection import Collection
+    from limner.inference.retriever import Retriever
+    from limner.runs.trained_model import load_trained_model
+
+    check_runs([run, *([] if retriever is None else [retriever])], device)
+    opened = Collection.open(collection)
+    opened.require_split(split)
+    with activity("loading the model"):
+        searcher = Retriever.load(run, device=device, encode_images=False)
+        two_tower = None if retriever is None else load_trained_model(retriever, device)
+    with progress_bar("indexing") as bar:
+        built = searcher.build_index(
+            opened, split=split, path=place, retriever=two_tower, rebuild=rebuild, on_progress=bar
+        )
+    if as_json:
+        print_json({**built._asdict(), "path": str(built.path)})
+        return
+    state = "built" if built.is_new else "is up to date"
+    echo(f"{printable(built.path)}: index '{built.kind}' of {built.images:,} images {state}")

@@ -2,44 +2,53 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import functools
+import inspect
+import operator
+import re
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from types import UnionType
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    NamedTuple,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 import typer
+import typer.models
 
 from limner.bounds import (
-    BatchSize,
     BeamSize,
+    Bounds,
     Length,
     LengthOrNone,
     LengthPenalty,
     PositiveShare,
-    Probability,
     Seed,
     Temperature,
     VocabularySize,
     bounds_of,
 )
+from limner.cli.app import app
 from limner.errors import SettingsError
 
-INPUT, DECODING, SAMPLING, TAGS, OUTPUT, EXPLANATIONS = (
-    "Input",
-    "Decoding",
-    "Sampling",
-    "Tags and confidence",
-    "Output",
-    "Explanations",
-)
-"""Headings of groups of options in the help of the commands that have many."""
+if TYPE_CHECKING:
+    from limner.runs.trained_model import ModelConfig
 
 
 class Number:
     """Parser of a numeric option."""
 
     def __init__(self, kind: Any) -> None:  # noqa: ANN401  (a type with metadata has no type)
-        """Create the parser of one of the types of `limner.bounds`."""
-        self.bounds = bounds_of(kind)
+        """Create the parser of one of the types of `limner.bounds`, or of its bounds."""
+        self.bounds = kind if isinstance(kind, Bounds) else bounds_of(kind)
         self.__name__ = "number"
 
     def __call__(self, value: Any) -> int | float:  # noqa: ANN401  (a text, or the default value)
@@ -50,217 +59,19 @@ class Number:
             raise typer.BadParameter(str(error)) from None
 
 
-ModelsOption = Annotated[
-    list[Path] | None,
-    typer.Option(
-        "--model",
-        metavar="RUN",
-        help="Trained model: the run folder written by 'limner train'. Repeat the option for an ensemble.",
-    ),
-]
-ModelOption = Annotated[
-    list[Path] | None,
-    typer.Option("--model", metavar="RUN", help="Trained model: the run folder written by 'limner train'."),
-]
+_RUN = "Trained model: the run folder written by 'limner train'"
+_BUILT_IN, _ENSEMBLE = "; default: the built-in captioner", ". Repeat the option for an ensemble"
+ModelOption = Annotated[list[Path] | None, typer.Option("--model", metavar="RUN", help=f"{_RUN}.")]
+ModelsOption = Annotated[list[Path] | None, typer.Option("--model", metavar="RUN", help=f"{_RUN}{_ENSEMBLE}.")]
+CaptionerOption = Annotated[list[Path] | None, typer.Option("--model", metavar="RUN", help=f"{_RUN}{_BUILT_IN}.")]
 CaptionersOption = Annotated[
-    list[Path] | None,
-    typer.Option(
-        "--model",
-        metavar="RUN",
-        help="Trained model: the run folder written by 'limner train'; default: the built-in captioner. Repeat the "
-        "option for an ensemble.",
-    ),
-]
-CaptionerOption = Annotated[
-    list[Path] | None,
-    typer.Option(
-        "--model",
-        metavar="RUN",
-        help="Trained model: the run folder written by 'limner train'; default: the built-in captioner.",
-    ),
-]
-LangOption = Annotated[
-    str | None,
-    typer.Option("--lang", help="Language of the built-in captioner: en, de or zh; default: en."),
-]
-IndexOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--index",
-        metavar="DIR",
-        help="Folder of the index, as for images on a read-only disk; default: .limner in the folder of images, or "
-        "indexes/RUN in the collection.",
-    ),
-]
-CollectionOption = Annotated[
-    Path, typer.Option("--collection", metavar="DIR", help="Collection with items and features.")
-]
-SearchedCollectionOption = Annotated[
-    Path | None, typer.Option("--collection", metavar="DIR", help="Collection to search, with items and features.")
-]
-BackboneOption = Annotated[
-    str | None,
-    typer.Option(
-        "--backbone",
-        help="Hub id or folder of the backbone that computed the training features; default: the recorded one.",
-    ),
-]
-DeviceOption = Annotated[str, typer.Option("--device", help="Device to compute on: cpu, cuda or cuda:N.")]
-RayOption = Annotated[
-    str | None,
-    typer.Option(
-        "--ray",
-        metavar="ADDRESS",
-        help="Compute on a Ray cluster: local starts one on this machine, auto finds the one that it belongs to, or "
-        "HOST:PORT. The machines share the folders that are named. Needs the extra 'scale'.",
-    ),
+    list[Path] | None, typer.Option("--model", metavar="RUN", help=f"{_RUN}{_BUILT_IN}{_ENSEMBLE}.")
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
-EvaluatedSplitOption = Annotated[
-    str | None, typer.Option("--split", help="Split to evaluate; default: the recipe's test split.")
-]
-SearchedSplitOption = Annotated[str | None, typer.Option("--split", help="Split to search; default: all splits.")]
-MetricsOption = Annotated[
-    list[str] | None, typer.Option("--metric", help="Metric to compute; default: all available. Repeatable.")
-]
-SkipMissingOption = Annotated[
-    bool, typer.Option("--skip-missing", help="Skip items whose image has no features, and count them.")
-]
 ChangesArgument = Annotated[
     list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Recipe settings to change.")
 ]
 
-BeamSizeOption = Annotated[
-    int | None,
-    typer.Option(
-        "--beam-size",
-        help="Hypotheses kept in each step; 1 is greedy search; default: the recipe's.",
-        parser=Number(BeamSize),
-        rich_help_panel=DECODING,
-    ),
-]
-NBestOption = Annotated[
-    int | None,
-    typer.Option(
-        "--n-best",
-        help="Hypotheses to print for each input; default: the recipe's.",
-        parser=Number(BeamSize),
-        rich_help_panel=DECODING,
-    ),
-]
-LengthPenaltyOption = Annotated[
-    float | None,
-    typer.Option(
-        "--length-penalty",
-        help="Exponent of the length by which log-probabilities are divided; 0 ranks by log-probability, larger "
-        "values favour longer sentences; default: the recipe's.",
-        parser=Number(LengthPenalty),
-        rich_help_panel=DECODING,
-    ),
-]
-MinLengthOption = Annotated[
-    int | None,
-    typer.Option(
-        "--min-length",
-        help="Minimum length in tokens; default: the recipe's.",
-        parser=Number(LengthOrNone),
-        rich_help_panel=DECODING,
-    ),
-]
-MaxLengthOption = Annotated[
-    int | None,
-    typer.Option(
-        "--max-length",
-        help="Maximum length in tokens; default: the recipe's.",
-        parser=Number(Length),
-        rich_help_panel=DECODING,
-    ),
-]
-MustIncludeOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--must-include",
-        metavar="WORDS",
-        help="Word or phrase that every sentence includes; 'dog|puppy' is satisfied by either. Repeatable.",
-        rich_help_panel=DECODING,
-    ),
-]
-TagsOption = Annotated[
-    bool,
-    typer.Option(
-        "--tags",
-        help="Print nouns for what the classifier of the built-in backbone sees in each image, with probabilities.",
-        rich_help_panel=TAGS,
-    ),
-]
-NoTagsInCaptionsOption = Annotated[
-    bool,
-    typer.Option(
-        "--no-tags-in-captions",
-        help="Do not make captions name what the classifier is sure of; only the built-in captioner and other "
-        "calibrated models do.",
-        rich_help_panel=TAGS,
-    ),
-]
-MinCaptionConfidenceOption = Annotated[
-    float | None,
-    typer.Option(
-        "--min-confidence",
-        help="Print 'not sure' in place of captions whose confidence is lower, 0-1; default: that of the model's "
-        "calibration, or none.",
-        parser=Number(Probability),
-        rich_help_panel=TAGS,
-    ),
-]
-SampleOption = Annotated[
-    bool,
-    typer.Option(
-        "--sample", help="Sample tokens from the model's distribution instead of beam search.", rich_help_panel=SAMPLING
-    ),
-]
-TemperatureOption = Annotated[
-    float | None,
-    typer.Option(
-        "--temperature",
-        help="With --sample: divide the logits by this value; below 1 favours probable tokens; default: 1.",
-        parser=Number(Temperature),
-        rich_help_panel=SAMPLING,
-    ),
-]
-TopKOption = Annotated[
-    int | None,
-    typer.Option(
-        "--top-k",
-        help="With --sample: sample from the k most probable tokens; default: all.",
-        parser=Number(VocabularySize),
-        rich_help_panel=SAMPLING,
-    ),
-]
-TopPOption = Annotated[
-    float | None,
-    typer.Option(
-        "--top-p",
-        help="With --sample: sample from the smallest set of tokens with this total probability; default: 1.",
-        parser=Number(PositiveShare),
-        rich_help_panel=SAMPLING,
-    ),
-]
-SamplingSeedOption = Annotated[
-    int | None,
-    typer.Option(
-        "--seed", help="With --sample: random seed; default: 0.", parser=Number(Seed), rich_help_panel=SAMPLING
-    ),
-]
-
-ExplainBeamOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--explain-beam",
-        metavar="FILE",
-        help="Write every hypothesis of the beam as a tree: .png, .svg, .json or .txt; - prints it. One input only.",
-        rich_help_panel=EXPLANATIONS,
-    ),
-]
 
 ForceOption = Annotated[
     bool,
@@ -272,53 +83,6 @@ ForceOption = Annotated[
 
 MIN_CONFIDENCE = 0.05
 """Default of `--min-confidence`."""
-MinConfidenceOption = Annotated[
-    float | None,
-    typer.Option(
-        "--min-confidence",
-        help=f"Leave out regions whose confidence is lower, 0-1; default: {MIN_CONFIDENCE}.",
-        parser=Number(Probability),
-    ),
-]
-
-CaptionBatchSizeOption = Annotated[
-    int,
-    typer.Option(
-        "--batch-size", help="Images captioned together; captions do not depend on it.", parser=Number(BatchSize)
-    ),
-]
-TranslationBatchSizeOption = Annotated[
-    int,
-    typer.Option(
-        "--batch-size", help="Sentences decoded together; results do not depend on it.", parser=Number(BatchSize)
-    ),
-]
-ExtractionBatchSizeOption = Annotated[
-    int,
-    typer.Option(
-        "--batch-size", help="Images encoded together; results do not depend on it.", parser=Number(BatchSize)
-    ),
-]
-
-AttentionOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--attention",
-        metavar="DIR",
-        help="Write plots of the attention for each word, and index.html.",
-        rich_help_panel=EXPLANATIONS,
-    ),
-]
-
-ImageControlName = Literal["right", "shuffled", "mean", "zero"]
-ImageControlOption = Annotated[
-    ImageControlName,
-    typer.Option(
-        "--image-control",
-        help="Features given to the model: those of the right image, or as a control those of another image "
-        "(shuffled), the training mean or zeros.",
-    ),
-]
 
 
 def given(**values: Any) -> dict[str, Any]:  # noqa: ANN401
@@ -330,19 +94,16 @@ def refuse(options: Mapping[str, object], reason: str) -> None:
     """Refuse options that would have no effect, so that none is ignored in silence.
 
     Args:
-        options: values by the name of the option.
+        options: values by the name of the option or of its parameter; None, False and empty ones were not given.
         reason: why they have no effect, and what to do.
 
     Raises:
         SettingsError: one of them was given.
     """
-    if names := names_given(options):
+    refused = [name for name, value in options.items() if value or (value == 0 and value is not False)]
+    if refused:
+        names = (f"--{name.replace('_', '-')}" if name.isidentifier() and name.islower() else name for name in refused)
         raise SettingsError(f"{', '.join(names)}: {reason}")
-
-
-def names_given(options: Mapping[str, object]) -> list[str]:
-    """Return the names of the options that were given: those with values other than None, False and empty ones."""
-    return [name for name, value in options.items() if value or (value == 0 and value is not False)]
 
 
 def require_models(runs: list[Path] | None) -> list[Path]:
@@ -394,3 +155,234 @@ def require_one_model(runs: list[Path] | None, command: str) -> Path:
     if others:
         raise SettingsError(f"limner {command}: expected one --model, got {1 + len(others)}; it has no ensembles")
     return run
+
+
+def check_runs(
+    runs: Sequence[Path], device: str, decoding: Mapping[str, Any] | None = None, backbone: str | None = None
+) -> ModelConfig:
+    """Check the run folders, the device and the decoding options of a command; weights are not read.
+
+    Args:
+        runs: run folders, several for an ensemble.
+        device: name of the device.
+        decoding: changes of the decoding settings of the first run.
+        backbone: value of --backbone.
+
+    Returns:
+        Configuration of the first run.
+
+    Raises:
+        RunError: a folder is not a complete run.
+        SettingsError: the device is not available, or a decoding setting is not allowed; an option has no effect.
+    """
+    from limner.decoding.settings import change_decoding
+    from limner.device import find_device
+    from limner.runs.trained_model import read_config
+
+    find_device(device)
+    configs = [read_config(run) for run in runs]
+    changed = change_decoding(configs[0][1].decoding, decoding or {})
+    if changed.beam_size == 1 and "beam_size" not in (decoding or {}):  # series of commands may vary the beam size
+        reason = "has no effect on one hypothesis, which is ranked with no other; add --beam-size"
+        refuse({"length_penalty": (decoding or {}).get("length_penalty")}, reason)
+    if not configs[0][0].features:
+        refuse({"backbone": backbone}, f"{runs[0]} was trained without features of a backbone; leave it out")
+    return configs[0][0]
+
+
+MANIFEST = "generation.json"
+"""File by which an exported model is recognised; see `limner.runtime.manifest`, whose import is not needed for runs."""
+
+
+def is_exported(folder: Path) -> bool:
+    """Whether a folder of --model is an exported model."""
+    return (folder / MANIFEST).is_file()
+
+
+def require_exported_options(models: Sequence[Path], options: Mapping[str, object], device: str) -> None:
+    """Refuse what an exported model does not do; nothing is refused for a run.
+
+    Args:
+        models: folders of --model, of which the first is an exported model.
+        options: values of options that need the run itself, by name.
+        device: device of --device.
+
+    Raises:
+        SettingsError: there are several models, or such an option was given.
+    """
+    if not is_exported(models[0]):
+        return
+    if len(models) > 1:
+        raise SettingsError(f"--model {models[0]}: an exported model is no part of an ensemble; name runs, or it alone")
+    run = f"needs a run, and {models[0]} is an exported model; name the run, or leave the option out"
+    refuse({**options, "--device": device if device != "cpu" else None}, run)
+
+
+_SECTION = re.compile(r"^(\w[\w ]*):\n((?: {4}.*\n?)+)", re.MULTILINE)
+_ENTRY = re.compile(r"^ {4}(\w+)(?: \((.+?)\))?: (.+(?:\n {8}.+)*)", re.MULTILINE)
+_Command = TypeVar("_Command", bound=Callable[..., None])
+
+
+class OptionText(NamedTuple):
+    """What the help shows of an argument or an option."""
+
+    spec: str
+    """Name of the option where the parameter has another, name of its value, or both: `--out FILE`."""
+    text: str
+    panel: str | None
+    """Heading of its group."""
+
+
+def option_texts(docstring: str | None) -> tuple[str, dict[str, OptionText]]:
+    """Return a docstring without its sections, and the texts of the options in them by the name of the parameter."""
+    text = inspect.cleandoc(docstring or "")
+    texts = {
+        name: OptionText(spec, " ".join(words.split()), None if title == "Options" else title)
+        for title, body in _SECTION.findall(text)
+        for name, spec, words in _ENTRY.findall(body)
+    }
+    return _SECTION.sub("", text).strip(), texts
+
+
+SHARED = option_texts(
+    """Arguments and options that several commands have, by the name of the parameter.
+
+    Options:
+        changes ([KEY=VALUE]...): Recipe settings to change.
+        lang: Language of the built-in captioner: en, de or zh; default: en.
+        index (DIR): Folder of the index, as for images on a read-only disk; default: .limner in the folder of images,
+            or indexes/RUN in the collection.
+        collection (DIR): Collection with items and features.
+        backbone: Hub id or folder of the backbone that computed the training features; default: the recorded one.
+        device: Device to compute on: cpu, cuda or cuda:N.
+        ray (ADDRESS): Compute on a Ray cluster: local starts one on this machine, auto finds the one that it belongs
+            to, or HOST:PORT. The machines share the folders that are named. Needs the extra 'scale'.
+        as_json (--json): Print JSON instead of text.
+        skip_missing: Skip items whose image has no features, and count them.
+        image_control: Features given to the model: those of the right image, or as a control those of another image
+            (shuffled), the training mean or zeros.
+        force: Replace files that Limner did not write as this kind of file, and write inside runs and collections.
+
+    Decoding:
+        must_include (WORDS): Word or phrase that every sentence includes; 'dog|puppy' is satisfied by either.
+            Repeatable.
+
+    Explanations:
+        attention (DIR): Write plots of the attention for each word, and index.html.
+        explain_beam (FILE): Write every hypothesis of the beam as a tree: .png, .svg, .json or .txt; - prints it. One
+            input only.
+    """
+)[1]
+
+
+class DecodingOptions:
+    """Options that change settings of `DecodingSettings`.
+
+    Decoding:
+        beam_size: Hypotheses kept in each step; 1 is greedy search; default: the recipe's.
+        n_best: Hypotheses to print for each input; default: the recipe's.
+        length_penalty: Exponent of the length by which log-probabilities are divided; 0 ranks by log-probability,
+            larger values favour longer sentences; default: the recipe's.
+        min_length: Minimum length in tokens; default: the recipe's.
+        max_length: Maximum length in tokens; default: the recipe's.
+    """
+
+    beam_size: BeamSize
+    n_best: BeamSize
+    length_penalty: LengthPenalty
+    min_length: LengthOrNone
+    max_length: Length
+
+
+Decoding = Annotated[dict[str, Any], DecodingOptions]
+"""Options of decoding that were given."""
+
+
+class SamplingOptions:
+    """Options that change settings of `SampleSettings`.
+
+    Sampling:
+        temperature: With --sample: divide the logits by this value; below 1 favours probable tokens; default: 1.
+        top_k: With --sample: sample from the k most probable tokens; default: all.
+        top_p: With --sample: sample from the smallest set of tokens with this total probability; default: 1.
+        seed: With --sample: random seed; default: 0.
+    """
+
+    temperature: Temperature
+    top_k: VocabularySize
+    top_p: PositiveShare
+    seed: Seed
+
+
+Sampling = Annotated[dict[str, Any], SamplingOptions]
+"""Options of sampling that were given."""
+
+
+def command(panel: str, name: str | None = None) -> Callable[[_Command], _Command]:
+    """Make a function a command: its positional parameters are arguments, the others options.
+
+    The texts of the help are in the docstring of the function, in sections in the style of Google with entries such as
+    `out_file (--out FILE): File to write.`; the title of a section other than 'Options' is the heading of its group.
+    Parameters that several commands have are described in `SHARED`. Numbers with a type of `limner.bounds` are parsed
+    by their bounds. A parameter of type `Annotated[dict[str, Any], CLASS, NAME, ...]` stands for options of the class,
+    by default all: the function receives the options that were given as a mapping.
+    """
+
+    def register(function: _Command) -> _Command:
+        summary, texts = option_texts(function.__doc__)
+        groups: dict[str, list[str]] = {}
+        parameters = []
+        hints = get_type_hints(function, include_extras=True)
+        for parameter in inspect.signature(function).parameters.values():
+            hint = hints[parameter.name]
+            first, *rest = getattr(hint, "__metadata__", (None,))
+            if isinstance(first, typer.models.ParameterInfo):
+                parameters.append(parameter.replace(annotation=hint))
+            elif isinstance(first, type):
+                fields, known = get_type_hints(first, include_extras=True), option_texts(first.__doc__)[1]
+                groups[parameter.name] = rest or list(fields)
+                for field in groups[parameter.name]:
+                    option = parameter.replace(name=field, default=None)
+                    parameters.append(_with_text(option, fields[field], known[field]))
+            else:
+                text = texts.get(parameter.name) or SHARED[parameter.name]
+                parameters.append(_with_text(parameter, hint, text))
+
+        @functools.wraps(function)
+        def run(**values: Any) -> None:  # noqa: ANN401
+            for group, names in groups.items():
+                values[group] = given(**{name: values.pop(name) for name in names})
+            function(**values)
+
+        run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        run.__annotations__ = {}
+        app.command(name, rich_help_panel=panel, help=summary)(run)
+        return function
+
+    return register
+
+
+def _with_text(parameter: inspect.Parameter, hint: Any, text: OptionText) -> inspect.Parameter:  # noqa: ANN401
+    """Return a parameter that typer shows with a text, and parses by the bounds of its type."""
+    kind, bounds = _plain(hint)
+    name, _, metavar = text.spec.partition(" ") if text.spec.startswith("--") else ("", "", text.spec)
+    shown: dict[str, Any] = {
+        "help": text.text,
+        "metavar": metavar or None,
+        "rich_help_panel": text.panel,
+        "parser": bounds,
+    }
+    option = name or f"--{parameter.name.strip('_').replace('_', '-')}"
+    is_option = parameter.kind is inspect.Parameter.KEYWORD_ONLY
+    info = typer.Option(option, **shown) if is_option else typer.Argument(**shown)
+    return parameter.replace(annotation=Annotated[kind, info])
+
+
+def _plain(hint: Any) -> tuple[Any, Number | None]:  # noqa: ANN401  (types have no type)
+    """Return a type without its bounds, and their parser."""
+    if bounds := [one for one in getattr(hint, "__metadata__", ()) if isinstance(one, Bounds)]:
+        return hint.__origin__, Number(bounds[0])
+    if get_origin(hint) is UnionType or get_origin(hint) is Union:
+        kinds, parsers = zip(*map(_plain, get_args(hint)), strict=True)
+        return functools.reduce(operator.or_, kinds), next(filter(None, parsers), None)
+    return hint, None

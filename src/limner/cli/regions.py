@@ -6,26 +6,18 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
-from limner.bounds import Count
-from limner.cli.app import USE, app
-from limner.cli.describe import RecursiveOption, report_unreadable
-from limner.cli.input_files import find_input_files
+from limner.bounds import Count, Probability
+from limner.cli.app import USE
+from limner.cli.describe import report_unreadable
+from limner.cli.inputs import find_input_files
 from limner.cli.options import (
     MIN_CONFIDENCE,
-    BackboneOption,
-    BeamSizeOption,
-    DeviceOption,
-    ForceOption,
-    JsonOption,
-    MinConfidenceOption,
+    DecodingOptions,
     ModelOption,
-    Number,
-    given,
+    check_runs,
+    command,
     require_one_model,
 )
-from limner.cli.preflight import check_runs
 from limner.cli.terminal import echo, err, print_json, progress_bar, tab_separated
 from limner.errors import MediaError, SettingsError
 from limner.storage.outputs import SavedOutput, claim_file, require_saved, save_output
@@ -34,30 +26,20 @@ if TYPE_CHECKING:
     from limner.inference.region_captioner import RegionCaption
 
 
-@app.command(rich_help_panel=USE)
+@command(USE)
 def regions(
-    images: Annotated[list[Path], typer.Argument(metavar="IMAGE...", help="Image files, or folders of them.")],
-    model: ModelOption = None,
+    images: list[Path],
     *,
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            "--out",
-            metavar="PATH",
-            help="Folder for PNG files with the boxes and descriptions, named like the images; for a single image "
-            "also a PNG or JPEG file.",
-        ),
-    ] = None,
-    count: Annotated[
-        int, typer.Option("--count", help="Number of regions, the most confident first.", parser=Number(Count))
-    ] = 10,
-    min_confidence: MinConfidenceOption = None,
-    beam_size: BeamSizeOption = None,
-    backbone: BackboneOption = None,
-    device: DeviceOption = "cpu",
-    recursive: RecursiveOption = False,
-    force: ForceOption = False,
-    as_json: JsonOption = False,
+    model: ModelOption = None,
+    out: Path | None = None,
+    count: Count = 10,
+    min_confidence: Probability | None = None,
+    decoding: Annotated[dict[str, Any], DecodingOptions, "beam_size"],
+    backbone: str | None = None,
+    device: str = "cpu",
+    recursive: bool = False,
+    force: bool = False,
+    as_json: bool = False,
 ) -> None:
     """Find the regions of images and describe each of them, with a dense captioner.
 
@@ -65,22 +47,32 @@ def regions(
     the image if there are several.
 
     Example: `limner regions photo.jpg --model runs/dense --out boxes.png`
+
+    Options:
+        images (IMAGE...): Image files, or folders of them.
+        out (PATH): Folder for PNG files with the boxes and descriptions, named like the images; for a single image also
+            a PNG or JPEG file.
+        count: Number of regions, the most confident first.
+        min_confidence: Leave out regions whose confidence is lower, 0-1; default: 0.05.
+
+    Input:
+        recursive: Find files in the folders of a folder as well.
     """
     run = require_one_model(model, "regions")
     from limner.inference.region_captioner import RegionCaptioner
     from limner.media.modality import IMAGE
 
-    check_runs([run], device, given(beam_size=beam_size), backbone)
+    check_runs([run], device, decoding, backbone)
     files = find_input_files(images, IMAGE, (IMAGE,), recursive)
     drawings = _drawings(files, out, force, is_single=len(images) == 1 and not images[0].is_dir())
     captioner = RegionCaptioner.load(run, backbone=backbone, device=device)
-    selection = _selection(count, min_confidence, beam_size)
+    confidence = MIN_CONFIDENCE if min_confidence is None else min_confidence
     records: list[dict[str, Any]] = []
     unreadable: list[MediaError] = []
     drawn: list[SavedOutput] = []
     for file in _with_progress(files):
         try:
-            (found,) = captioner.describe([file], **selection)
+            (found,) = captioner.describe([file], count=count, min_confidence=confidence, **decoding)
         except MediaError as error:
             unreadable.append(error)
             continue
@@ -88,7 +80,9 @@ def regions(
         if not as_json:
             _print(found, (file,) if len(files) > 1 else ())
         if not found:
-            _report_none(file, selection["min_confidence"])
+            reason = f"no region has a confidence of {confidence:g} or more; lower --min-confidence"
+            reason = reason if confidence else "no region lies within the image; train the model longer"
+            err.print(f"{file}: {reason}", soft_wrap=True)
         drawn += _draw(file, found, drawings.get(file))
     if as_json:
         print_json(records)
@@ -103,18 +97,6 @@ def _with_progress(files: Sequence[Path]) -> Iterator[Path]:
             yield file
             if len(files) > 1:
                 bar(done, len(files))
-
-
-def _selection(count: int, min_confidence: float | None, beam_size: int | None) -> dict[str, Any]:
-    confidence = MIN_CONFIDENCE if min_confidence is None else min_confidence
-    return {"count": count, "min_confidence": confidence, **given(beam_size=beam_size)}
-
-
-def _report_none(file: Path, confidence: float) -> None:
-    reason = f"no region has a confidence of {confidence:g} or more; lower --min-confidence"
-    err.print(
-        f"{file}: {reason if confidence else 'no region lies within the image; train the model longer'}", soft_wrap=True
-    )
 
 
 def _draw(file: Path, found: Sequence[RegionCaption], drawing: Path | None) -> list[SavedOutput]:

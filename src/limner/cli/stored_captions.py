@@ -9,13 +9,11 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Literal
 from unicodedata import normalize
 
-import typer
-
 from limner.cli.caption_output import KeptCaption, WriteCaptions, caption_output
-from limner.cli.options import OUTPUT, refuse
+from limner.cli.options import refuse
 from limner.cli.terminal import err
 from limner.errors import LimnerError, SettingsError
 from limner.files import write_text
@@ -26,41 +24,6 @@ if TYPE_CHECKING:
 
 WriteKind = Literal["csv", "jsonl", "txt", "xmp"]
 TABLES: dict[str, Literal["csv", "jsonl"]] = {"csv": "csv", "jsonl": "jsonl"}
-
-WriteOption = Annotated[
-    WriteKind | None,
-    typer.Option(
-        "--write",
-        help="Store the captions beside the images: csv or jsonl, one table in each folder named (captions.csv, "
-        "captions.jsonl); txt or xmp, one file for each image (photo.txt, photo.jpg.xmp).",
-        rich_help_panel=OUTPUT,
-    ),
-]
-EmbedOption = Annotated[
-    bool,
-    typer.Option(
-        "--embed",
-        help="Store the captions in the image files, as XMP: JPEG, PNG and WebP; pixels are kept.",
-        rich_help_panel=OUTPUT,
-    ),
-]
-ReplaceOption = Annotated[
-    bool,
-    typer.Option(
-        "--replace",
-        help="With --write or --embed: replace captions that are there; default: keep them.",
-        rich_help_panel=OUTPUT,
-    ),
-]
-SidecarOption = Annotated[
-    Literal["full", "stem"] | None,
-    typer.Option(
-        "--sidecar",
-        help="With --write xmp: name of the sidecar of photo.jpg, full for photo.jpg.xmp (digiKam, darktable) or stem "
-        "for photo.xmp (Adobe); default: full.",
-        rich_help_panel=OUTPUT,
-    ),
-]
 
 
 class StoredCaptions:
@@ -142,7 +105,7 @@ class StoredCaptions:
                 list_until(file)
                 if self._kind in TABLES:
                     list_in_table(file, result)
-                if isinstance(result, LimnerError | KeptCaption):
+                if isinstance(result, LimnerError | KeptCaption) or not (self._kind or self._embed):
                     return
                 self.unsure += not result[0].is_sure
                 if result[0].is_sure and result[0].text.strip():

@@ -82,19 +82,27 @@ def print_next(command: str) -> None:
     echo(f"next: {command}")
 
 
-def print_summary(summary: CollectionSummary) -> None:
-    """Print the contents of a collection."""
+def print_table(rows: Sequence[Sequence[str]], *, title: str | None = None, left: int = 1) -> None:
+    """Print a table, its header first; the first `left` columns are aligned to the left, the others to the right."""
     from rich.table import Table
 
+    head, *body = rows
+    table = Table(box=None, pad_edge=False, title=title, title_justify="left")
+    for column, name in enumerate(head):
+        table.add_column(name, justify="left" if column < left else "right", no_wrap=True)
+    for row in body:
+        table.add_row(*row)
+    out.print(table)
+
+
+def print_summary(summary: CollectionSummary) -> None:
+    """Print the contents of a collection."""
     langs = sorted({lang for counts in summary.sentences.values() for lang in counts})
-    table = Table(box=None, pad_edge=False)
-    table.add_column("split")
-    for column in ("items", "images", *(f"sentences {lang}" for lang in langs)):
-        table.add_column(column, justify="right")
+    rows = [["split", "items", "images", *(f"sentences {lang}" for lang in langs)]]
     for split, count in summary.splits.items():
         sentences = (f"{summary.sentences[split].get(lang, 0):,}" for lang in langs)
-        table.add_row(split, f"{count:,}", f"{summary.media['image'].get(split, 0):,}", *sentences)
-    out.print(table)
+        rows.append([split, f"{count:,}", f"{summary.media['image'].get(split, 0):,}", *sentences])
+    print_table(rows)
     echo(
         f"{counted(summary.items, 'item')}, {counted(sum(summary.media['video'].values()), 'video')}, "
         f"{counted(sum(summary.media['audio'].values()), 'audio file')}, {counted(summary.regions, 'region')}, "
@@ -120,19 +128,13 @@ def main_scores(scores: Sequence[Score], *, translates: bool) -> list[Score]:
 
 def print_scores(scores: Sequence[Score], published: dict[str, float], row: str, *, signatures: bool = True) -> None:
     """Print scores beside the published values of a row if there are any, and the signatures below them if wanted."""
-    from rich.table import Table
-
     from limner.metrics.base import format_value
 
-    table = Table(box=None, pad_edge=False)
-    table.add_column("metric", no_wrap=True)
-    table.add_column("value", justify="right")
-    if published:
-        table.add_column(row, justify="right")
+    rows = [["metric", "value", *([row] if published else [])]]
     for score in scores:
         beside = [format_value(published[score.name]) if score.name in published else ""] if published else []
-        table.add_row(score.name, format_value(score.value), *beside)
-    out.print(table)
+        rows.append([score.name, format_value(score.value), *beside])
+    print_table(rows)
     if not signatures:
         return
     names = defaultdict[str, list[str]](list)

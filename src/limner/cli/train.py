@@ -1,75 +1,54 @@
-"""The command that trains a model: train."""
+"""The commands that train models: train, crossvalidate."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-import typer
-
-from limner.bounds import Few
-from limner.cli.app import TRAIN, app, command_line
+from limner.bounds import Few, Folds, Half, Seed
+from limner.cli.app import MEASURE, TRAIN, command_line
 from limner.cli.next_steps import after_train
-from limner.cli.options import ChangesArgument, CollectionOption, JsonOption, Number
-from limner.cli.terminal import echo, print_json, print_next, training_bar
+from limner.cli.options import command
+from limner.cli.terminal import echo, err, print_json, print_next, print_table, training_bar
 from limner.errors import counted
 
 if TYPE_CHECKING:
+    from limner.runs.records import Evaluation
     from limner.runs.training_settings import TrainingSettings
+    from limner.training.cross_validation import CrossValidation
 
 Strategy = Literal["auto", "ddp"]
 
 
-@app.command(rich_help_panel=TRAIN)
+@command(TRAIN)
 def train(
-    recipe: Annotated[str, typer.Argument(help="Name of a recipe (mao2015/flickr8k) or a .yaml file.")],
-    changes: ChangesArgument = None,
+    recipe: str,
+    changes: list[str] | None = None,
     *,
-    collection: CollectionOption,
-    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Run folder to write.")],
-    init: Annotated[
-        Path | None,
-        typer.Option("--init", metavar="RUN", help="Start from the weights and vocabularies of this run."),
-    ] = None,
-    resume: Annotated[
-        bool,
-        typer.Option(
-            "--resume",
-            help="Continue an interrupted training; the result is bit-identical. A higher training.epochs extends it.",
-        ),
-    ] = False,
-    device: Annotated[
-        str | None,
-        typer.Option("--device", help="Device to train on: cpu, cuda or cuda:N; default: cuda where there is one."),
-    ] = None,
-    devices: Annotated[
-        int | None,
-        typer.Option(
-            "--devices",
-            metavar="N",
-            parser=Number(Few),
-            help="Number of devices of each machine, with a process for each; of cpu the number of processes. Default: "
-            "1, or the number of torchrun.",
-        ),
-    ] = None,
-    nodes: Annotated[
-        int | None,
-        typer.Option(
-            "--nodes",
-            metavar="M",
-            parser=Number(Few),
-            help="Number of machines, each of which runs this command. Default: 1, or the number of torchrun.",
-        ),
-    ] = None,
-    strategy: Annotated[
-        Strategy,
-        typer.Option("--strategy", help="How the processes work together: ddp averages their gradients."),
-    ] = "auto",
-    as_json: JsonOption = False,
+    collection: Path,
+    out: Path,
+    init: Path | None = None,
+    resume: bool = False,
+    device: str | None = None,
+    devices: Few | None = None,
+    nodes: Few | None = None,
+    strategy: Strategy = "auto",
+    as_json: bool = False,
 ) -> None:
     """Train a model.
 
     Example: `limner train mao2015/flickr8k --collection collections/flickr8k --out runs/mrnn training.seed=2`
+
+    Options:
+        recipe: Name of a recipe (mao2015/flickr8k) or a .yaml file.
+        out (DIR): Run folder to write.
+        init (RUN): Start from the weights and vocabularies of this run.
+        resume: Continue an interrupted training; the result is bit-identical. A higher training.epochs extends it.
+        device: Device to train on: cpu, cuda or cuda:N; default: cuda where there is one.
+        devices (N): Number of devices of each machine, with a process for each; of cpu the number of processes.
+            Default: 1, or the number of torchrun.
+        nodes (M): Number of machines, each of which runs this command. Default: 1, or the number of torchrun.
+        strategy: How the processes work together: ddp averages their gradients.
     """
     from limner.data.collection import Collection
     from limner.runs.recipe import load_recipe
@@ -153,3 +132,80 @@ def _summary(run: Path, provenance: dict[str, Any], settings: TrainingSettings) 
         else ""
     )
     return f"saved the weights of epoch {provenance['epochs']} ({best}){stopped}"
+
+
+SHOWN = 4
+"""Number of metrics that are printed for each fold."""
+
+
+@command(MEASURE)
+def crossvalidate(
+    recipe: str,
+    changes: list[str] | None = None,
+    *,
+    collection: Path,
+    out_folder: Path,
+    folds: Folds = 10,
+    validation: Half = 0.1,
+    split: str | None = None,
+    seed: Seed = 1,
+    models: Few = 1,
+    baseline: bool = False,
+    as_json: bool = False,
+) -> None:
+    """Train and evaluate a model on every fold of a collection, and print means and standard deviations.
+
+    An interrupted command continues where it stopped.
+
+    Example: `limner crossvalidate lecture/sentiment --collection collections/reviews --folds 10 --out runs/folds`
+
+    Options:
+        recipe: Name of a recipe (lecture/sentiment) or a .yaml file.
+        out_folder (--out DIR): Folder of the runs of all folds.
+        folds: Number of folds.
+        validation: Share of each training part that selects the best weights.
+        split: Split to divide; default: all items.
+        seed: Random seed of the folds.
+        models: Number of models per fold, which are evaluated as an ensemble.
+        baseline: Also train bag-of-words classifiers on the folds (extra 'words').
+    """
+    from limner.data.collection import Collection
+    from limner.runs.recipe import load_recipe
+    from limner.storage.outputs import claim_folder
+    from limner.training.cross_validation import RECORD, CrossValidationSettings, cross_validate
+
+    claim_folder(out_folder, "--out", records={RECORD: "fold-1"})
+    chosen = load_recipe(recipe, changes or [])
+    values = {"folds": folds, "validation": validation, "split": split, "seed": seed, "models": models}
+    with training_bar(chosen.training.metric) as bar:
+        result = cross_validate(
+            chosen,
+            Collection.open(collection),
+            out_folder,
+            settings=CrossValidationSettings.parse({**values, "baseline": baseline}, "crossvalidate"),
+            command=command_line(),
+            on_progress=bar,
+            on_fold=_print_fold,
+        )
+    if as_json:
+        print_json(result.model_dump(mode="json"))
+        return
+    _print_folds(result)
+
+
+def _print_fold(number: int, evaluation: Evaluation) -> None:
+    from limner.metrics.base import format_value
+
+    scores = ", ".join(f"{score.name} {format_value(score.value)}" for score in evaluation.scores[:SHOWN])
+    err.print(f"fold {number}: {scores}", soft_wrap=True)
+
+
+def _print_folds(result: CrossValidation) -> None:
+    """Print the mean and the standard deviation of every metric, and the baselines."""
+    from limner.metrics.base import format_value
+
+    rows = [[score.name, format_value(score.mean), format_value(score.std)] for score in result.scores]
+    print_table([["metric", "mean", "std"], *rows])
+    for one in result.baselines:
+        name, accuracy = one.name, one.accuracy
+        echo(f"baseline, {name}: accuracy {accuracy.mean:.2f}, std {accuracy.std:.2f} (p = {one.p:.3g})")

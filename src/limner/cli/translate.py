@@ -2,44 +2,30 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
-import typer
-
-from limner.bounds import Count
-from limner.cli.app import USE, app
-from limner.cli.attention import claim_plots
-from limner.cli.beam import STANDARD_OUTPUT, require_beam_file, write_beam
-from limner.cli.exported import is_exported, require_exported_options
+from limner.bounds import BatchSize, Count
+from limner.cli.app import USE
+from limner.cli.explanations import STANDARD_OUTPUT, claim_plots, require_beam_file, write_beam
+from limner.cli.inputs import STANDARD_INPUT, read_lines
 from limner.cli.options import (
-    AttentionOption,
-    BackboneOption,
-    BeamSizeOption,
-    DeviceOption,
-    ExplainBeamOption,
-    ForceOption,
-    JsonOption,
-    LengthPenaltyOption,
-    MaxLengthOption,
+    DecodingOptions,
     ModelsOption,
-    MustIncludeOption,
-    NBestOption,
-    Number,
-    RayOption,
-    TranslationBatchSizeOption,
+    check_runs,
+    command,
     given,
+    is_exported,
     refuse,
+    require_exported_options,
     require_models,
 )
-from limner.cli.preflight import check_runs
-from limner.cli.terminal import activity, err, printable, progress_bar, tab_separated
-from limner.cli.text_files import STANDARD_INPUT, read_lines
-from limner.cli.translate_collection import SelectionOptions, translate_collection
+from limner.cli.terminal import activity, echo, err, print_json, printable, progress_bar, tab_separated
 from limner.errors import SettingsError, counted
 from limner.files import write_text
 from limner.storage.json_text import to_json
@@ -48,197 +34,116 @@ from limner.storage.outputs import SavedOutput, begins_with, claim_file, require
 if TYPE_CHECKING:
     from limner.inference.sentences import Translation
     from limner.inference.translator import Translator
+    from limner.runs.trained_model import TrainedModel
 
+logger = logging.getLogger(__name__)
 _JSON = re.compile(rb'\[\s*\{\s*"source": .*"translations": ', re.DOTALL)
 """How a file of translations as JSON begins."""
 
 
-class OutputOptions(NamedTuple):
-    """Options of the output; the names of the attributes are those of the options."""
-
-    out: Path | None
-    attention: Path | None
-    scores: bool
-    tokenised: bool
-    n_best: int | None
-    must_include: list[str] | None
-
-
-# Arguments and options of this command.
-SentencesArgument = Annotated[
-    list[str] | None,
-    typer.Argument(
-        metavar="[SENTENCE...]", help="Sentences to translate; default: standard input, one sentence per line."
-    ),
-]
-InputOption = Annotated[
-    Path | None,
-    typer.Option("--input", metavar="FILE", help="Text file with one sentence per line; - is standard input."),
-]
-OutOption = Annotated[
-    Path | None, typer.Option("--out", metavar="FILE", help="File to write; default: standard output.")
-]
-ImageOption = Annotated[
-    list[Path] | None, typer.Option("--image", help="Image of all sentences, or repeated, one per sentence.")
-]
-ImageListOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--image-list", metavar="FILE", help="Text file with one image path per sentence; an empty line: no image."
-    ),
-]
-MissingOption = Annotated[
-    Literal["refuse", "text"],
-    typer.Option("--missing", help="Treatment of sentences without an image: refuse, or translate the text alone."),
-]
-ScoresOption = Annotated[
-    bool, typer.Option("--scores", help="Print the log-probability after a tab; n-best lists always have it.")
-]
-TokenisedOption = Annotated[
-    bool, typer.Option("--tokenised", help="Print tokens separated by spaces instead of running text.")
-]
-UntranslatedOption = Annotated[
-    Path | None,
-    typer.Option("--collection", metavar="DIR", help="Translate the untranslated sentences of this collection."),
-]
-WriteOption = Annotated[
-    bool, typer.Option("--write", help="With --collection: add the translations to the collection.")
-]
-SourceLangOption = Annotated[
-    str | None, typer.Option("--source-lang", help="With --collection: fail unless the model translates from this.")
-]
-TargetLangOption = Annotated[
-    str | None, typer.Option("--target-lang", help="With --collection: fail unless the model translates to this.")
-]
-SplitOption = Annotated[
-    str | None, typer.Option("--split", help="With --collection: split; default: the recipe's training split.")
-]
-LimitOption = Annotated[
-    int | None,
-    typer.Option("--limit", help="With --collection: maximum number of sentences; default: all.", parser=Number(Count)),
-]
-
-
-@app.command(rich_help_panel=USE)
+@command(USE)
 def translate(
-    sentences: SentencesArgument = None,
+    sentences: list[str] | None = None,
+    *,
     model: ModelsOption = None,
-    input_file: InputOption = None,
-    out: OutOption = None,
-    image: ImageOption = None,
-    image_list: ImageListOption = None,
-    missing: MissingOption = "refuse",
-    beam_size: BeamSizeOption = None,
-    n_best: NBestOption = None,
-    length_penalty: LengthPenaltyOption = None,
-    max_length: MaxLengthOption = None,
-    must_include: MustIncludeOption = None,
-    batch_size: TranslationBatchSizeOption = 64,
-    scores: ScoresOption = False,
-    tokenised: TokenisedOption = False,
-    attention: AttentionOption = None,
-    collection: UntranslatedOption = None,
-    write: WriteOption = False,
-    source_lang: SourceLangOption = None,
-    target_lang: TargetLangOption = None,
-    split: SplitOption = None,
-    limit: LimitOption = None,
-    ray: RayOption = None,
-    backbone: BackboneOption = None,
-    device: DeviceOption = "cpu",
-    explain_beam: ExplainBeamOption = None,
-    force: ForceOption = False,
-    as_json: JsonOption = False,
+    input_file: Path | None = None,
+    out: Path | None = None,
+    image: list[Path] | None = None,
+    image_list: Path | None = None,
+    missing: Literal["refuse", "text"] = "refuse",
+    decoding: Annotated[dict[str, Any], DecodingOptions, "beam_size", "n_best", "length_penalty", "max_length"],
+    must_include: list[str] | None = None,
+    batch_size: BatchSize = 64,
+    scores: bool = False,
+    tokenised: bool = False,
+    attention: Path | None = None,
+    collection: Path | None = None,
+    write: bool = False,
+    source_lang: str | None = None,
+    target_lang: str | None = None,
+    split: str | None = None,
+    limit: Count | None = None,
+    ray: str | None = None,
+    backbone: str | None = None,
+    device: str = "cpu",
+    explain_beam: Path | None = None,
+    force: bool = False,
+    as_json: bool = False,
 ) -> None:
     """Translate sentences, with an image if the model was trained with images.
 
     N-best lists have the format of Moses. Options that are not given come from `decoding` of the model's recipe.
 
     Example: `limner translate "A man with a bat ." --image photo.jpg --model runs/src-img`
+
+    Options:
+        sentences ([SENTENCE...]): Sentences to translate; default: standard input, one sentence per line.
+        input_file (--input FILE): Text file with one sentence per line; - is standard input.
+        out (FILE): File to write; default: standard output.
+        image: Image of all sentences, or repeated, one per sentence.
+        image_list (FILE): Text file with one image path per sentence; an empty line: no image.
+        missing: Treatment of sentences without an image: refuse, or translate the text alone.
+        batch_size: Sentences decoded together; results do not depend on it.
+        scores: Print the log-probability after a tab; n-best lists always have it.
+        tokenised: Print tokens separated by spaces instead of running text.
+        collection (DIR): Translate the untranslated sentences of this collection.
+        write: With --collection: add the translations to the collection.
+        source_lang: With --collection: fail unless the model translates from this.
+        target_lang: With --collection: fail unless the model translates to this.
+        split: With --collection: split; default: the recipe's training split.
+        limit: With --collection: maximum number of sentences; default: all.
     """
     runs = require_models(model)
-    decoding = given(beam_size=beam_size, n_best=n_best, length_penalty=length_penalty, max_length=max_length)
-    selection = SelectionOptions(write, source_lang, target_lang, split, limit, ray)
-    output = OutputOptions(out, attention, scores, tokenised, n_best, must_include)
-    inputs = {"SENTENCE": sentences, "--input": input_file, "--image": image, "--image-list": image_list}
+    selection = {"write": write, "source_lang": source_lang, "target_lang": target_lang, "split": split, "limit": limit}
+    selection |= {"ray": ray}
+    needs_run: dict[str, Any] = {"attention": attention, "must_include": must_include, "explain_beam": explain_beam}
+    needs_run |= {"backbone": backbone}
     if collection is not None:
-        others = {"--missing": missing == "text", "--backbone": backbone, "--explain-beam": str(explain_beam or "")}
-        refuse({**inputs, **_options(output), **others}, "not possible with --collection; leave out one or the other")
-        translate_collection(runs, collection, selection, decoding, batch_size, device, as_json)
-        return
-    refuse(_options(selection), "possible only with --collection; add it, or leave them out")
+        inputs = {"SENTENCE": sentences, "input": input_file, "image": image, "image_list": image_list}
+        output = {"out": out, "scores": scores, "tokenised": tokenised, "n_best": decoding.get("n_best")}
+        useless = {**inputs, **output, **needs_run, "missing": missing == "text"}
+        refuse(useless, "not possible with --collection; leave out one or the other")
+        return _translate_collection(runs, collection, selection, decoding, batch_size, device, as_json)
+    refuse(selection, "possible only with --collection; add it, or leave them out")
     source = _read_sentences(sentences or [], input_file)
     images = _read_images(source, image or [], image_list)
-    _refuse_without_effect(output, as_json, None if any(images) else backbone)
-    _claim(output, explain_beam, len(source.texts), force, as_json)
-    _refuse_of_exported(runs, output, explain_beam, backbone, device)
-    translator = _load_translator(runs, images, decoding, backbone, device)
+    if as_json:
+        refuse({"scores": scores, "tokenised": tokenised}, "JSON has both; leave them out")
+    if not any(images):
+        refuse({"backbone": backbone}, "has an effect only with images; add --image, or leave it out")
+    if explain_beam is not None:
+        require_beam_file(explain_beam, source.texts, force)
+    if out is not None:
+        claim_file(out, "--out", force=force, is_own=lambda file: as_json and begins_with(file, _JSON))
+    if attention is not None:
+        claim_plots(attention, force)
+    translator: Any  # of runs, or an exported one, which has less
+    if is_exported(runs[0]):
+        require_exported_options(runs, needs_run, device)
+        from limner.runtime import load_translator
+
+        translator = load_translator(runs[0])
+    else:
+        from limner.inference.translator import Translator
+
+        check_runs(runs, device, decoding, backbone)
+        with activity("loading the model"):
+            translator = Translator.load(*runs, backbone=backbone, device=device, encode_images=any(images))
+    several = decoding.get("n_best", translator.decoding.n_best) > 1
     decoding |= {"missing": missing} | given(must_include=must_include)
-    saved = _explain_beam(translator, source.texts, images, decoding, explain_beam)
-    translations = _translate(translator, source.texts, images=images, batch_size=batch_size, **decoding)
-    lines = _format_lines(translations, scores, tokenised, (n_best or translator.decoding.n_best) > 1)
+    saved = []
+    if explain_beam is not None:
+        explained = translator.explain_beam(source.texts[0], image=images[0], **decoding)
+        saved.append(write_beam(explained, explain_beam))
+    with progress_bar("translating") as bar:
+        translations = translator.translate(
+            source.texts, images=images, batch_size=batch_size, on_progress=bar, **decoding
+        )
+    lines = _format_lines(translations, scores, tokenised, several)
     saved.append(_write(_format_json(source.texts, images, translations) if as_json else "".join(lines), out))
     if attention is not None:
         _plot_attention(translator, source.texts, images, translations, missing, attention)
     require_saved(saved)
-
-
-def _translate(translator: Translator, texts: Sequence[str], **options: Any) -> list[list[Translation]]:  # noqa: ANN401
-    """Translate sentences with a bar of the progress."""
-    with progress_bar("translating") as bar:
-        return translator.translate(texts, on_progress=bar, **options)
-
-
-def _explain_beam(
-    translator: Translator,
-    texts: Sequence[str],
-    images: Sequence[Path | None],
-    decoding: dict[str, Any],
-    out: Path | None,
-) -> list[SavedOutput]:
-    """Write the tree of the beam of the only sentence, if a file is given for it."""
-    if out is None:
-        return []
-    return [write_beam(translator.explain_beam(texts[0], image=images[0], **decoding), out)]
-
-
-def _claim(output: OutputOptions, explain_beam: Path | None, sentences: int, force: bool, as_json: bool) -> None:
-    """Check that the named files and the folder may be written."""
-    require_beam_file(explain_beam, sentences, force)
-    if output.out is not None:
-        claim_file(output.out, "--out", force=force, is_own=lambda file: as_json and begins_with(file, _JSON))
-    if output.attention is not None:
-        claim_plots(output.attention, force)
-
-
-def _refuse_without_effect(output: OutputOptions, as_json: bool, unused_backbone: str | None) -> None:
-    """Refuse options of sentences that have no effect on JSON, and a backbone without images."""
-    if as_json:
-        refuse({"--scores": output.scores, "--tokenised": output.tokenised}, "JSON has both; leave them out")
-    refuse({"--backbone": unused_backbone}, "has an effect only with images; add --image, or leave it out")
-
-
-def _refuse_of_exported(
-    runs: Sequence[Path], output: OutputOptions, explain_beam: Path | None, backbone: str | None, device: str
-) -> None:
-    """Refuse what only runs do, if the model is an exported one."""
-    others = {"--attention": output.attention, "--must-include": output.must_include}
-    require_exported_options(runs, {**others, "--explain-beam": explain_beam, "--backbone": backbone}, device)
-
-
-def _load_translator(
-    runs: Sequence[Path], images: Sequence[Path | None], decoding: dict[str, Any], backbone: str | None, device: str
-) -> Any:  # noqa: ANN401  (a translator of runs, or an exported one, which has less)
-    """Load the models, and their backbone if there are images, after a check of the options."""
-    if is_exported(runs[0]):
-        from limner.runtime import load_translator
-
-        return load_translator(runs[0])
-    from limner.inference.translator import Translator
-
-    check_runs(runs, device, decoding, backbone)
-    with activity("loading the model"):
-        return Translator.load(*runs, backbone=backbone, device=device, encode_images=any(images))
 
 
 def _write(text: str, file: Path | None) -> SavedOutput:
@@ -270,11 +175,6 @@ def _plot_attention(
     with progress_bar("plotting attention") as bar:
         page = save_attention(attended, folder, "translations", on_progress=bar)
     err.print(f"plots: {page}", soft_wrap=True)
-
-
-def _options(values: OutputOptions | SelectionOptions) -> dict[str, object]:
-    """Return option values by the name of the option."""
-    return {f"--{name.replace('_', '-')}": value for name, value in values._asdict().items()}
 
 
 class SourceSentences(NamedTuple):
@@ -353,3 +253,82 @@ def _format_json(
         for text, image, hypotheses in zip(texts, images, translations, strict=True)
     ]
     return to_json(records, indent=1) + "\n"
+
+
+def _translate_collection(
+    runs: Sequence[Path],
+    folder: Path,
+    selection: Mapping[str, Any],
+    decoding: dict[str, Any],
+    batch_size: int,
+    device: str,
+    as_json: bool,
+) -> None:
+    """Print, or add to the collection, a translation of every sentence that has none."""
+    from limner.data.collection import Collection
+    from limner.decoding.settings import change_decoding
+    from limner.distributed.generation import generator_on
+    from limner.inference.back_translation import BackTranslationSettings, back_translate, run_name
+    from limner.inference.back_translation import translate_untranslated as translate_all
+    from limner.runs.trained_model import load_trained_model
+
+    check_runs(runs, device, decoding)
+    collection = Collection.open(folder)
+    collection.require_split(selection["split"])
+    with activity("loading the model"):
+        models = [load_trained_model(run, device) for run in runs]
+    source, target = _require_languages(models[0], runs[0], selection)
+    settings = BackTranslationSettings(
+        split=selection["split"],
+        limit=selection["limit"],
+        batch_size=batch_size,
+        decoding=change_decoding(models[0].recipe.decoding, decoding),
+    )
+    if not selection["write"]:
+        refuse({"ray": selection["ray"]}, "has an effect only with --write; add it, or leave it out")
+        with progress_bar("translating") as bar:
+            translations = translate_all(models, collection, settings=settings, on_progress=bar)
+        pairs = [(one.sentence.text, one.text) for some in translations for one in some]
+        if not pairs:
+            logger.warning(
+                "%s: no sentence in '%s' lacks a translation into '%s': nothing was translated", folder, source, target
+            )
+        if as_json:
+            print_json([{source: text, target: translation} for text, translation in pairs])
+        for text, translation in () if as_json else pairs:
+            echo(tab_separated(text, translation))
+        return
+    generated_by = "+".join(run_name(run) for run in runs)
+    journal = folder / ".translations.units"
+    with (
+        progress_bar("translating") as bar,
+        generator_on(selection["ray"], runs, folder, journal, device) as generate,
+    ):
+        outcome = back_translate(
+            models, collection, generated_by=generated_by, settings=settings, generate=generate, on_progress=bar
+        )
+    if as_json:
+        print_json({"collection": str(folder), "generated_by": generated_by, **outcome._asdict()})
+        return
+    reasons = "empty, too long or unfinished translations, or images without features"
+    skipped = f"; {outcome.left_out:,} skipped ({reasons})" if outcome.left_out else ""
+    added = f"{counted(outcome.translated, 'sentence')} in '{target}' added"
+    echo(f"{folder}: {added}, generated by {generated_by}{skipped}")
+
+
+def _require_languages(model: TrainedModel, run: Path, selection: Mapping[str, Any]) -> tuple[str, str]:
+    """Return the source and the target language of a model.
+
+    Raises:
+        SettingsError: they are not those of the options.
+    """
+    from limner.inference.translator import languages
+
+    source, target = languages(model)
+    for option, actual in (("source_lang", source.lang), ("target_lang", target)):
+        if selection[option] not in (None, actual):
+            raise SettingsError(
+                f"--{option.replace('_', '-')} {selection[option]}: {run} translates from '{source.lang}' to "
+                f"'{target}'; name a model of the other direction"
+            )
+    return source.lang, target

@@ -1,4 +1,4 @@
-"""The files that a command reads: named on the command line, inside folders, or listed on standard input."""
+"""The inputs of commands: files named on the command line, in folders or on standard input, and files of sentences."""
 
 from __future__ import annotations
 
@@ -9,13 +9,40 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from limner.cli.text_files import STANDARD_INPUT
 from limner.errors import MediaError, SettingsError, counted
+from limner.files import decode_utf8, read_bytes
 
 if TYPE_CHECKING:
     from limner.media.modality import Modality
 
 logger = logging.getLogger(__name__)
+STANDARD_INPUT = Path("-")
+DESCRIPTORS = ("/dev/fd/", "/proc/self/fd/", "/dev/stdin")
+"""Where a shell passes the output of a command, as in `<(command)`."""
+
+
+def read_lines(file: Path) -> list[str]:
+    """Read lines of UTF-8 text; only line feeds separate lines, as other separators occur within sentences.
+
+    Args:
+        file: text file, or a pipe in `DESCRIPTORS`; `STANDARD_INPUT` for standard input.
+
+    Raises:
+        SettingsError: the file cannot be read or is not UTF-8.
+    """
+    try:
+        data = sys.stdin.buffer.read() if file == STANDARD_INPUT else _read(file)
+    except OSError as error:
+        raise SettingsError(
+            f"{file}: cannot be read ({error.strerror}); expected a text file, one line per sentence"
+        ) from None
+    lines = decode_utf8(data, SettingsError, lambda line: f"{file}, line {line}").split("\n")
+    return [line.removesuffix("\r") for line in (lines if lines[-1] else lines[:-1])]
+
+
+def _read(file: Path) -> bytes:
+    """Read a regular file or a pipe that a shell passed; other pipes may have no writer, and are refused."""
+    return file.read_bytes() if str(file).startswith(DESCRIPTORS) else read_bytes(file)
 
 
 def find_input_files(

@@ -1,6 +1,7 @@
 """Every number that a user can set has bounds: each option of each command, and each field of all settings."""
 
 import importlib
+import inspect
 import math
 import pkgutil
 import typing
@@ -35,8 +36,8 @@ TYPES = {name: kind for name, kind in vars(bounds).items() if typing.get_origin(
 def options():
     """Every option and argument of every command that has a number: command, parameter, and what typer knows of it."""
     for command in cli.app.registered_commands:
-        for name, hint in typing.get_type_hints(command.callback, include_extras=True).items():
-            kind, *metadata = typing.get_args(hint) or (hint,)
+        for name, parameter in inspect.signature(command.callback, eval_str=True).parameters.items():
+            kind, *metadata = typing.get_args(parameter.annotation) or (parameter.annotation,)
             if {int, float} & {kind, *typing.get_args(kind)}:
                 yield command.name or command.callback.__name__, name, metadata[0]
 

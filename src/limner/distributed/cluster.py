@@ -8,7 +8,6 @@ a later attempt of the same unit finds it.
 from __future__ import annotations
 
 import importlib.util
-import json
 import logging
 import os
 import pickle
@@ -22,6 +21,7 @@ from typing import Any, Protocol
 
 from limner import errors
 from limner.errors import LimnerError, MissingExtraError, ResourceError, SettingsError, system_reason
+from limner.files.structured import parse_json
 from limner.storage.places import is_remote, place
 
 LOCAL = "local"
@@ -109,7 +109,7 @@ class Cluster:
         line = self._driver.stdout.readline()
         if not line.endswith(b"\n"):
             raise self._loss()
-        message: dict[str, Any] = json.loads(line)
+        message: dict[str, Any] = parse_json(line)
         if message.get("error"):
             raise _error(message["kind"], message["error"])
         return message

@@ -5,7 +5,6 @@ Ray Data schedules the units, starts them again when a machine is lost, and retu
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import pickle
@@ -19,6 +18,7 @@ from typing import IO, Any
 
 from limner.distributed.cluster import LOCAL, UnitJob, no_cluster
 from limner.errors import LimnerError, ResourceError, SettingsError, system_reason
+from limner.storage.json_text import to_json
 
 
 def main() -> None:
@@ -52,7 +52,7 @@ def _read(stream: IO[bytes], messages: SimpleQueue[dict[str, Any]]) -> None:
 
 
 def _answer(stream: IO[str], message: dict[str, Any]) -> None:
-    stream.write(json.dumps(message) + "\n")
+    stream.write(to_json(message) + "\n")
     stream.flush()
 
 

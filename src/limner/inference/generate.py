@@ -12,7 +12,7 @@ from limner.data.batching import Shards, bounded_batches, prefetch
 from limner.data.dataset import FeatureSource, GenerationInput
 from limner.data.examples import Batch, Example, StoredFeatures, collate
 from limner.decoding.ranking import Hypothesis
-from limner.decoding.search import Trace
+from limner.decoding.search import Trace, search
 from limner.decoding.settings import DecodingSettings
 from limner.decoding.torch_models import TorchModels, beam_search, select
 from limner.errors import RunError
@@ -95,19 +95,18 @@ def generate_captions(
     count = len(images.inputs)
     beams = max((one.size for one in machines.values()), default=1)  # a beam for each state
     size = max(1, max(GENERATION_BATCH_SIZE, 2 * count) // beams)
+    ensemble = TorchModels([one.model for one in models], settings.precision, images.device)
     found: list[list[Hypothesis]] = []
     for start in range(0, count, size):
         rows = range(start, min(start + size, count))
         part = images if len(rows) == count else images.take(rows)
-        batch = collate([Example(one.item.id) for one in part.inputs]).to(images.device)
-        found += beam_search(
-            [one.model for one in models],
-            batch,
+        found += search(
+            ensemble,
+            part.memories,
+            [one.item.id for one in part.inputs],
             settings,
             None if starts is None else [starts[row] for row in rows],
-            None,
             [machines[one.constraints] for one in part.inputs],
-            part.memories,
         )
     return found
 

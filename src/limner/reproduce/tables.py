@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
+from limner.bounds import FewOrNone, Level, Measured, PositiveWeight
 from limner.errors import SettingsError, did_you_mean
 from limner.features.controls import ImageControl
 from limner.metrics import METRICS
@@ -33,9 +34,9 @@ class TableColumn(Settings):
     """Name of the score in an evaluation."""
     label: str
     """Heading of the column."""
-    digits: int
+    digits: FewOrNone
     """Number of decimal places."""
-    scale: float = 1.0
+    scale: PositiveWeight = 1.0
     """Factor from our scale to that of the paper."""
 
     def format(self, value: float | None) -> str:
@@ -55,7 +56,7 @@ class PublishedRow(Settings):
     """Image control of the evaluation."""
     alternatives: tuple[tuple[str, ...], ...] = ((),)
     """Alternative recipe overrides KEY=VALUE; the one with the lowest validation perplexity is evaluated."""
-    published: Mapping[str, Mapping[str, float]] = {}
+    published: Mapping[str, Mapping[str, Measured]] = {}
     """Published scores on our scale, by data set and score name. In a data file, a text of the scores of a data set as
     printed, in the order of the columns: '-' where there is none, † and ‡ after a score."""
     published_marks: Mapping[str, Mapping[str, str]] = {}
@@ -65,7 +66,7 @@ class PublishedRow(Settings):
     baselines: tuple[str, ...] = ()
     """Rows that this row is compared with: † marks a significant improvement over the first, ‡ over the second. A row
     that is its own baseline is compared with the other one."""
-    level: float = 0.05
+    level: Level = 0.05
     """Significance level."""
     changes: tuple[str, ...] = ()
     """Recipe changes KEY=VALUE of all alternatives; they are part of the name of the run directory."""

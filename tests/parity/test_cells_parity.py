@@ -8,8 +8,7 @@ import pytest
 import torch
 
 from limner.layers.cells import Cell
-from limner.layers.grid_rnn import GridRNN
-from limner.layers.stack import BidirectionalLayers, RecurrentLayer, RecurrentLayers, RecurrentSettings
+from limner.layers.stack import BidirectionalLayers, GridRNN, RecurrentLayer, RecurrentLayers, RecurrentSettings
 
 INPUT, HIDDEN, LENGTH = 4, 5, 7
 GATES = {

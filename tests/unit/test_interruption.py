@@ -3,7 +3,7 @@ import signal
 
 import pytest
 
-from limner.training.interruption import SIGNALS, Interruption
+from limner.training.context import SIGNALS, Interruption
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -26,7 +26,7 @@ from limner.synthetic.reviews import write_review
 from limner.synthetic.sound_sequences import SILENCE, SoundSequenceSettings, make_sequence
 from limner.text.labels import CELLS, PredictedLabel, cell_centres, write_predictions
 from limner.text.tokenizer import Tokenizer
-from limner.training.folds import assign_folds
+from limner.training.cross_validation import assign_folds
 
 TINY = [
     *("model.word_dim=12", "model.hidden_dim=12", "model.dropout=0", "training.epochs=2", "training.batch_size=32"),

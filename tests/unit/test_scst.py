@@ -30,7 +30,7 @@ from limner.text.words import TextSettings
 from limner.training import scst
 from limner.training.context import LossModule, Optimization
 from limner.training.loop import train
-from limner.training.rewards import EOS, Reward
+from limner.training.scst import EOS, Reward
 
 LENGTH = 3
 TEXT = TextSettings(lowercase=True)

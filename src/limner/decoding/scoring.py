@@ -16,7 +16,7 @@ from limner.data.dataset import Examples
 from limner.data.examples import Batch
 from limner.decoding.torch_models import mean_log_probs
 from limner.errors import SettingsError
-from limner.layers.precision import precise, require_numbers
+from limner.layers.functional import precise, require_numbers
 from limner.metrics import Score, perplexity
 from limner.models.capabilities import SearchingModel
 from limner.models.protocols import Model, Output, device_of

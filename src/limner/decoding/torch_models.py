@@ -18,7 +18,7 @@ from limner.decoding.ranking import Hypothesis
 from limner.decoding.search import Trace, search
 from limner.decoding.settings import DecodingSettings, SampleSettings
 from limner.errors import RunError
-from limner.layers.precision import precise, require_numbers
+from limner.layers.functional import precise, require_numbers
 from limner.models.protocols import ConditionalLM, Memory, State
 from limner.process import available_memory
 

@@ -21,8 +21,8 @@ from limner.export.trees import flatten, rebuild
 from limner.features.encoders.base import RecordableBackbone
 from limner.features.spec import FeatureSpec
 from limner.files import read_bytes
+from limner.layers.functional import exporting
 from limner.layers.image_encoder import COLOURS
-from limner.layers.recording import recording
 from limner.models import Model
 from limner.runtime.graphs import LOG_PROBS, NEXT, PIXELS, TOKENS
 from limner.text.vocab import SPECIAL_TOKENS
@@ -96,7 +96,7 @@ def record_model(model: Model, features: Sequence[FeatureSpec], source_vocab_siz
         source_vocab_size: number of source tokens; None for a model that does not translate.
     """
     examples = [example_inputs(features, source_vocab_size, lengths) for lengths in ((3, 1, 5), (2, 4))]
-    with recording(), torch.no_grad():
+    with exporting(), torch.no_grad():
         memories = [model.encode(batch_of(inputs)) for inputs in examples]
         states = [model.start(memory) for memory in memories]
         memory, state = (
@@ -118,7 +118,7 @@ def record_backbone(backbone: RecordableBackbone) -> bytes:
     """Record a backbone, from pixels to features."""
     size, crops = backbone.preprocessing.size, backbone.preprocessing.crops
     pixels = torch.randint(256, (2, crops, size, size, 3), dtype=torch.uint8)
-    with recording(), torch.no_grad():
+    with exporting(), torch.no_grad():
         return _export(_Backbone(backbone), {PIXELS: pixels}, [spec.kind for spec in backbone.specs])
 
 
@@ -177,7 +177,7 @@ def _export(module: nn.Module, inputs: Mapping[str, Tensor], outputs: Sequence[s
     """Record a module; all axes of its inputs and outputs whose sizes may differ are dynamic."""
     axes = {name: {axis: f"{name}.{axis}" for axis in range(values.dim())} for name, values in inputs.items()}
     with warnings.catch_warnings(), tempfile.TemporaryDirectory() as folder:
-        warnings.simplefilter("ignore")  # about sizes that become constants, which `recording` takes care of
+        warnings.simplefilter("ignore")  # about sizes that become constants, which `exporting` takes care of
         file = Path(folder) / "graph.onnx"
         torch.onnx.export(
             module.eval(),

@@ -31,8 +31,7 @@ from limner.inference.sentences import NOT_SURE
 from limner.media.image import ImageInput, describe_input
 from limner.media.modality import IMAGE
 from limner.progress import Progress
-from limner.runs.fingerprint import model_fingerprint
-from limner.runs.trained_model import read_config
+from limner.runs.trained_model import model_fingerprint, read_config
 from limner.storage.lance_tables import remove_unfinished
 
 logger = logging.getLogger(__name__)

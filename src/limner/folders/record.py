@@ -12,8 +12,8 @@ from limner.features.spec import FeatureSpec
 from limner.files import read_bytes, write_text
 from limner.folders.annotations import AnnotationCodec
 from limner.inference.captioner import Captioner
-from limner.runs.fingerprint import model_fingerprint
 from limner.runs.pretrained import is_pretrained, pretrained_run
+from limner.runs.trained_model import model_fingerprint
 from limner.settings import Settings
 from limner.storage.json_text import to_json
 from limner.storage.records import load_record

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from limner.errors import SettingsError
-from limner.layers.precision import require_numbers
+from limner.layers.functional import require_numbers
 from limner.models.capabilities import WordEmbeddingModel
 from limner.runs.trained_model import TrainedModel
 from limner.text.vocab import SPECIAL_TOKENS

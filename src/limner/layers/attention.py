@@ -11,9 +11,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from limner.layers.functional import is_exporting, precise
 from limner.layers.fused import attention as fused
-from limner.layers.precision import precise
-from limner.layers.recording import is_recorded
 
 
 class Annotations(NamedTuple):
@@ -54,7 +53,7 @@ class AdditiveAttention(nn.Module):
             mask: true where an annotation exists, (N, L); None if all of them exist.
         """
         keys = self.key(values)
-        mask = None if mask is None or (not is_recorded() and bool(mask.all())) else mask
+        mask = None if mask is None or (not is_exporting() and bool(mask.all())) else mask
         if self.fused and fused.applies_to(keys):
             return DoubledAnnotations(values.to(keys.dtype), 2 * keys, mask)
         return Annotations(values.to(keys.dtype), keys, mask)

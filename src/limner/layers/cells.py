@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 
 from limner.bounds import TimeConstant
-from limner.layers.precision import at_least_float32
+from limner.layers.functional import at_least_float32
 from limner.settings import Settings
 
 CellName = Literal["tanh", "relu", "leaky", "lstm", "peephole", "coupled", "gru", "gru-before"]

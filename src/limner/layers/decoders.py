@@ -13,8 +13,7 @@ from torch import Tensor, nn
 
 from limner.layers.attention import AdditiveAttention, Annotations
 from limner.layers.cells import CellSettings, CellState, build_cell
-from limner.layers.precision import precise
-from limner.layers.rows import repeat_rows
+from limner.layers.functional import precise, repeat_rows
 
 
 class DropoutMasks(NamedTuple):

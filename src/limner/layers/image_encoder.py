@@ -17,7 +17,7 @@ from limner.bounds import Channels, Rate, Width, WidthOrNone
 from limner.data.examples import ImageFeatures
 from limner.errors import SettingsError
 from limner.layers.dropout import dropout
-from limner.layers.grid_rnn import GridRNN
+from limner.layers.stack import GridRNN
 from limner.settings import Settings
 
 Scaling = Literal["none", "unit", "l2", "layer"]

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from limner.bounds import AnchorSize, PositiveShare, Probability, Several, Width
 from limner.layers.boxes import anchor_grid, anchor_shapes, apply_offsets, iou
-from limner.layers.precision import precise
+from limner.layers.functional import precise
 from limner.settings import Settings
 
 TIE_NOISE = 1e-6

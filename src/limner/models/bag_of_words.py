@@ -16,8 +16,8 @@ from torch.nn.functional import binary_cross_entropy_with_logits, embedding_bag,
 
 from limner.bounds import Deviation
 from limner.data.examples import Batch, ImageFeatures
+from limner.layers.functional import precise
 from limner.layers.image_encoder import ImageEncoder, ImageEncoderSettings
-from limner.layers.precision import precise
 from limner.models.protocols import ConditionalLMSettings, Mean, ModelInputs, Output, repeat_memory
 from limner.progress import Progress
 from limner.text.vocab import SPECIAL_TOKENS

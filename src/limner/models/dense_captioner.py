@@ -17,9 +17,9 @@ from limner.data.examples import Batch, ImageFeatures, RegionBatch
 from limner.layers.boxes import apply_offsets, clip_to_image, nms, offsets_to, regions_in_image
 from limner.layers.cells import CellSettings, CellState, build_cell
 from limner.layers.dropout import dropout
+from limner.layers.functional import precise, require_numbers
 from limner.layers.image_encoder import ImageEncoderSettings, MapEncoder
 from limner.layers.localisation import LocalisationNetwork, LocalisationSettings, Proposals, sample_for_training
-from limner.layers.precision import precise, require_numbers
 from limner.layers.region_sampler import sample_regions
 from limner.models.capabilities import DetectedRegions
 from limner.models.protocols import ConditionalLMSettings, Mean, ModelInputs, Output

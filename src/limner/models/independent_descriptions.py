@@ -15,8 +15,8 @@ from limner.bounds import PositiveWeight, Rate, Width
 from limner.data.examples import Batch
 from limner.layers.cells import CellSettings, CellState
 from limner.layers.dropout import dropout
+from limner.layers.functional import precise
 from limner.layers.image_encoder import ImageEncoder, ImageEncoderSettings
-from limner.layers.precision import precise
 from limner.layers.stack import LayerState, RecurrentLayer, RecurrentSettings
 from limner.models.protocols import ConditionalLMSettings, Mean, ModelInputs, Output
 from limner.text.vocab import SPECIAL_TOKENS

@@ -20,8 +20,8 @@ from limner.layers.attention import AdditiveAttention, Annotations
 from limner.layers.cells import Cell, CellSettings, CellState
 from limner.layers.decoders import AttentionDecoder, ConditionalDecoder, DropoutMasks, decode
 from limner.layers.dropout import dropout
+from limner.layers.functional import precise
 from limner.layers.image_encoder import GridEncoder, ImageEncoder, ImageEncoderSettings
-from limner.layers.precision import precise
 from limner.layers.stack import BidirectionalLayers, RecurrentSettings
 from limner.models.protocols import ConditionalLMSettings, ModelInputs, Output
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from limner.data.examples import Batch
-from limner.layers.rows import repeat_rows
+from limner.layers.functional import repeat_rows
 from limner.settings import Settings
 
 Memory = Any

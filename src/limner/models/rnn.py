@@ -18,10 +18,8 @@ from torch import Tensor, nn
 from limner.bounds import LayersOrNone, Length, Rate, Width
 from limner.data.examples import Batch, ImageFeatures
 from limner.layers.dropout import dropout
+from limner.layers.functional import is_exporting, precise, repeat_rows
 from limner.layers.image_encoder import ImageEncoder, ImageEncoderSettings
-from limner.layers.precision import precise
-from limner.layers.recording import is_recorded
-from limner.layers.rows import repeat_rows
 from limner.layers.stack import LayerState, RecurrentLayers, RecurrentSettings
 from limner.models.protocols import ConditionalLMSettings, ModelInputs, Output
 from limner.text.vocab import SPECIAL_TOKENS
@@ -289,7 +287,7 @@ class RNN(nn.Module):
 
 def _log_sums_from(log_probs: Tensor) -> Tensor:
     """Compute log sum_{u >= t} exp(x_u) of rows (B, T)."""
-    if not is_recorded():
+    if not is_exporting():
         return log_probs.flip(1).logcumsumexp(1).flip(1)
     length = log_probs.shape[1]  # ONNX has no such operator: the sums of all rows of a triangle
     later = torch.ones(length, length, dtype=torch.bool, device=log_probs.device).triu()

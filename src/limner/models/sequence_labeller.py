@@ -19,8 +19,8 @@ from limner.errors import TrainingError
 from limner.layers.cells import CellSettings
 from limner.layers.dropout import dropout
 from limner.layers.frame_encoder import FrameEncoder
+from limner.layers.functional import precise
 from limner.layers.image_encoder import ImageEncoderSettings
-from limner.layers.precision import precise
 from limner.layers.stack import BidirectionalLayers, LayerState, RecurrentLayers, RecurrentSettings
 from limner.models.protocols import ConditionalLMSettings, ModelInputs, Output
 from limner.text.vocab import SPECIAL_TOKENS

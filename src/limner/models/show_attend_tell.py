@@ -19,8 +19,8 @@ from limner.data.examples import Batch
 from limner.layers.attention import AdditiveAttention, Annotations, weighted_sum
 from limner.layers.cells import CellSettings, CellState, build_cell
 from limner.layers.dropout import dropout
+from limner.layers.functional import precise
 from limner.layers.image_encoder import GridEncoder, ImageEncoderSettings
-from limner.layers.precision import precise
 from limner.models.protocols import ConditionalLMSettings, Mean, ModelInputs, Output
 
 DRAWS = 256

@@ -16,7 +16,7 @@ from torch.nn.functional import linear
 from limner.bounds import Layers, Rate, Width
 from limner.data.examples import Batch
 from limner.layers.dropout import dropout
-from limner.layers.precision import at_least_float32, precise
+from limner.layers.functional import at_least_float32, precise
 from limner.models.protocols import ConditionalLMSettings, ModelInputs, Output
 
 

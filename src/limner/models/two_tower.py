@@ -17,8 +17,8 @@ from limner.bounds import Layers, PositiveWeight, Rate, Width, WidthOrNone
 from limner.data.examples import Batch, ImageFeatures
 from limner.layers.cells import CellSettings
 from limner.layers.dropout import dropout
+from limner.layers.functional import precise
 from limner.layers.image_encoder import ImageEncoder, ImageEncoderSettings
-from limner.layers.precision import precise
 from limner.layers.stack import BidirectionalLayers, RecurrentLayers, RecurrentSettings
 from limner.models.protocols import ConditionalLMSettings, ModelInputs
 

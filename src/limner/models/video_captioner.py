@@ -19,8 +19,8 @@ from limner.layers.attention import AdditiveAttention, Annotations
 from limner.layers.cells import Cell, CellSettings, CellState, build_cell
 from limner.layers.dropout import dropout
 from limner.layers.frame_encoder import FrameEncoder, mean_over_frames
+from limner.layers.functional import repeat_rows
 from limner.layers.image_encoder import ImageEncoderSettings
-from limner.layers.rows import repeat_rows
 from limner.layers.stack import RecurrentLayers, RecurrentSettings
 from limner.models.protocols import ConditionalLMSettings, ModelInputs, Output
 

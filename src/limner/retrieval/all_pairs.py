@@ -18,7 +18,7 @@ from limner.data.dataset import FeatureSource
 from limner.data.examples import Batch, Example, ImageFeatures, Item, collate, collate_features
 from limner.decoding.scoring import sentence_log_probs
 from limner.device import native_bf16
-from limner.layers.precision import require_numbers
+from limner.layers.functional import require_numbers
 from limner.layers.softmax_heads import TAIL
 from limner.models.capabilities import JointSpaceModel, PairScorer
 from limner.models.protocols import Model, device_of

@@ -12,8 +12,7 @@ from limner.data.examples import Item
 from limner.errors import CollectionError
 from limner.features.store import FeatureStore
 from limner.retrieval.marginal import MARGINAL_IMAGES, MARGINAL_SEED, sample_items
-from limner.runs.fingerprint import model_fingerprint
-from limner.runs.trained_model import TrainedModel
+from limner.runs.trained_model import TrainedModel, model_fingerprint
 
 DIGITS = 12
 """Number of hexadecimal digits of a digest in a signature."""

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from limner.data.examples import Batch, Example, ImageFeatures, collate
 from limner.decoding.torch_models import select
-from limner.layers.precision import precise
+from limner.layers.functional import precise
 from limner.models.protocols import Memory, Model
 from limner.progress import Progress
 from limner.text.vocab import SPECIAL_TOKENS

@@ -11,11 +11,11 @@ import platform
 from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 import xxhash
-from torch import Tensor
+from torch import Tensor, nn
 
 from limner.bounds import VocabularySize
 from limner.data.languages import SourceLanguage, TargetLanguage
@@ -309,3 +309,14 @@ def sha256(path: Path) -> str:
         return hashlib.sha256(read_bytes(path)).hexdigest()
     except OSError as error:
         raise RunError(f"{path}: cannot be read ({error.strerror}); restore the file of the training") from None
+
+
+def model_fingerprint(models: Sequence[TrainedModel]) -> str:
+    """Compute a digest of the weights, the vocabulary, the settings and the features of a model or an ensemble."""
+    digest = xxhash.xxh3_128()
+    for trained in models:
+        digest.update(to_json(trained.config.digests(), sort_keys=True).encode())
+        for name, values in sorted(cast(nn.Module, trained.model).state_dict().items()):
+            digest.update(name.encode())
+            digest.update(values.detach().cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()

@@ -14,7 +14,7 @@ from limner.data.examples import Item, StoredFeatures, collate
 from limner.decoding.ranking import Hypothesis
 from limner.features.preprocessing import Preprocessing, encoded_box
 from limner.inference.explain import explain, words_of
-from limner.layers.precision import precise
+from limner.layers.functional import precise
 from limner.media.image import image_size, open_image
 from limner.models.protocols import device_of
 from limner.server.errors import NotSupportedError

@@ -13,8 +13,7 @@ from limner.files import locked
 from limner.models.capabilities import GRADIENT_FREE
 from limner.runs.recipe import Recipe
 from limner.runs.trained_model import WEIGHTS, TrainedModel
-from limner.training.context import LossModule, Optimization, TrainingContext, TrainProgress
-from limner.training.interruption import Interruption
+from limner.training.context import Interruption, LossModule, Optimization, TrainingContext, TrainProgress
 from limner.training.launch import Devices, launch
 from limner.training.logging import RunLog
 from limner.training.optimizers import ExponentialMovingAverage, build_optimizer

@@ -12,7 +12,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn.functional import cross_entropy
 
 from limner.data.examples import Batch
-from limner.layers.precision import precise
+from limner.layers.functional import precise
 from limner.models.protocols import Mean, Output
 
 IGNORED = -100

@@ -22,8 +22,7 @@ from limner.inference.collection_features import open_features
 from limner.models.capabilities import JointSpaceModel
 from limner.models.protocols import Mean
 from limner.retrieval.all_pairs import pair_log_probs, uses_bf16
-from limner.runs.fingerprint import model_fingerprint
-from limner.runs.trained_model import TrainedModel, load_trained_model
+from limner.runs.trained_model import TrainedModel, load_trained_model, model_fingerprint
 from limner.storage.tensors import read_tensors, save_tensors
 from limner.training.processes import StepLoss
 

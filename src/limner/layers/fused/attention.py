@@ -5,16 +5,15 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from limner.layers.precision import precise
-from limner.layers.recording import is_recorded
+from limner.layers.functional import is_exporting, precise
 
 CHUNK = 1 << 19
 """Activations computed at a time in decoding, few enough to stay in the cache of a core."""
 
 
 def applies_to(keys: Tensor) -> bool:
-    """Whether `energies` is faster than the plain form for these keys: on a CPU, unless it is recorded."""
-    return keys.device.type == "cpu" and not is_recorded()
+    """Whether `energies` is faster than the plain form for these keys: on a CPU, unless it is exported."""
+    return keys.device.type == "cpu" and not is_exporting()
 
 
 def energies(queries: Tensor, doubled_keys: Tensor, score: Tensor) -> Tensor:

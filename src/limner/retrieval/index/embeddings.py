@@ -33,8 +33,7 @@ from limner.retrieval.index.protocol import (
     ranked_candidates,
 )
 from limner.retrieval.index.record import REBUILD, features_digest
-from limner.runs.fingerprint import model_fingerprint
-from limner.runs.trained_model import WEIGHTS, TrainedModel, load_trained_model
+from limner.runs.trained_model import WEIGHTS, TrainedModel, load_trained_model, model_fingerprint
 from limner.storage.lance_tables import damage_as, open_table
 
 NAME = "embeddings"

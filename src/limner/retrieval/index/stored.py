@@ -29,8 +29,7 @@ from limner.retrieval.index.protocol import (
     media_of,
 )
 from limner.retrieval.index.record import REBUILD, RECORD, CollectionIndexRecord, features_digest
-from limner.runs.fingerprint import model_fingerprint
-from limner.runs.trained_model import TrainedModel
+from limner.runs.trained_model import TrainedModel, model_fingerprint
 from limner.storage.block_checksums import FileBlocks
 from limner.storage.places import is_remote
 

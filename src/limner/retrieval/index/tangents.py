@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from limner.data.examples import Example, collate
-from limner.layers.precision import require_numbers
+from limner.layers.functional import require_numbers
 from limner.models.capabilities import AffineImageModel
 from limner.models.protocols import Model, device_of
 from limner.progress import Progress

@@ -276,12 +276,6 @@ class Examples:
         result.features = features
         return result
 
-    def with_tally(self, tally: Tally) -> Self:
-        """Copy of the examples with the counts of the examples that they were selected from."""
-        result = copy.copy(self)
-        result.tally = tally
-        return result
-
     def batch(self, rows: Sequence[int], tokens: ExampleTokens | None = None) -> Batch:
         """Collate the examples of the given rows.
 

@@ -186,7 +186,8 @@ def _prepare(
             )
         others = len(examples.items) - len(items)
         examples.tally.skip("items without an image", count=others)
-        examples = Examples(items, model.target, features, source=model.source).with_tally(examples.tally)
+        tally, examples = examples.tally, Examples(items, model.target, features, source=model.source)
+        examples.tally = tally
     return ConditionComparison(
         model=model,
         examples=examples,

@@ -58,8 +58,8 @@ class ConditionalLMSettings(Settings):
         return False
 
     @property
-    def latent_choice(self) -> str | None:
-        """Setting by which sentences depend on discrete choices besides their tokens, such as locations; or None."""
+    def hard_attention(self) -> str | None:
+        """Setting by which sentences depend on locations that the model selects, besides their tokens; or None."""
         return None
 
 

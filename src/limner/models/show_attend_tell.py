@@ -60,7 +60,7 @@ class ShowAttendTellSettings(ConditionalLMSettings):
     """Scaling and dropout of the image features, and width of the convnet that computes a grid from pixels."""
 
     @property
-    def latent_choice(self) -> str | None:
+    def hard_attention(self) -> str | None:
         """Setting by which the model chooses locations besides tokens; None for soft attention."""
         if self.attention == "soft":
             return None

@@ -18,7 +18,7 @@ from limner.training.context import TrainingContext, TrainProgress
 from limner.training.losses import loss_terms
 from limner.training.optimizers import add_l2_gradient, set_learning_rates
 from limner.training.processes import StepLoss
-from limner.training.state import Moment, TrainState
+from limner.training.state import Timestamp, TrainState
 from limner.training.subwords import DrawnSubwords, RandomSubwords
 
 
@@ -90,7 +90,7 @@ def train_epoch(run: TrainingContext, objective: Objective) -> None:
     collate = partial(objective.batch, epoch=state.epoch)
     shares = prefetch(collate, map(processes.rows, remaining), settings.prefetch)
     for rows, batch in zip(remaining, shares, strict=True):
-        began = Moment.now()
+        began = Timestamp.now()
         set_learning_rates(optimizer, settings, state.step, state.epoch, total_steps)
         batch = batch.to(fabric.device)
         step = processes.combine(objective.loss(batch, state.epoch), rows, run.interruption.requested)

@@ -21,7 +21,7 @@ from limner.training.processes import Processes
 from limner.training.resume_check import claim, require_run
 from limner.training.setup import prepare
 from limner.training.stages import Stage, schedule_stages
-from limner.training.state import Moment, TrainState, find_state, load_rng_state, load_state
+from limner.training.state import Timestamp, TrainState, find_state, load_rng_state, load_state
 
 logger = logging.getLogger(__name__)
 
@@ -62,7 +62,7 @@ def train(
         TrainingError: there are no training examples, `training.metric` cannot be computed on this machine, or the
             loss is not finite.
     """
-    began = Moment.now()
+    began = Timestamp.now()
     if resume:
         require_run(out)
     devices = device if isinstance(device, Devices) else Devices(device)

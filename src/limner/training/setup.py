@@ -238,7 +238,7 @@ def _require_objective(recipe: Recipe, model: Model) -> None:
             f"training.objective=scst: model '{recipe.model.name}' is not trained on the likelihood of sentences by "
             "gradient descent; choose another model, or set training.objective=cross_entropy"
         )
-    choice = recipe.model.latent_choice
+    choice = recipe.model.hard_attention
     if recipe.training.objective == "scst" and choice is not None:
         raise SettingsError(
             f"training.objective=scst: the reward of a sentence has no gradient for the locations that {choice} "

@@ -26,15 +26,15 @@ from limner.training.optimizers import ExponentialMovingAverage
 STATE_FILE = "train_state.json"
 
 
-class Moment(NamedTuple):
-    """A moment, by the clock of the machine and by that of the process."""
+class Timestamp(NamedTuple):
+    """A point in time, by the clock of the machine and by that of the process."""
 
     seconds: float
     processor_seconds: float
 
     @classmethod
     def now(cls) -> Self:
-        """Return the current moment."""
+        """Return the current time."""
         return cls(time.perf_counter(), time.process_time())
 
 
@@ -76,7 +76,7 @@ class TrainState:
     """Number of target tokens of the current epoch so far."""
 
     def __post_init__(self) -> None:
-        self.counted_until = Moment.now()
+        self.counted_until = Timestamp.now()
 
     @property
     def loss(self) -> float:
@@ -88,15 +88,15 @@ class TrainState:
         """Target tokens per second of the current epoch so far."""
         return self.tokens / max(1e-9, self.step_seconds - self.seconds_before_epoch)
 
-    def add_step(self, loss: float, tokens: int, began: Moment) -> None:
+    def add_step(self, loss: float, tokens: int, began: Timestamp) -> None:
         """Count a step that ends now, with its mean loss, its number of target tokens and its beginning."""
-        self.step_seconds += Moment.now().seconds - began.seconds
+        self.step_seconds += Timestamp.now().seconds - began.seconds
         self.step, self.batch = self.step + 1, self.batch + 1
         self.loss_sum, self.tokens = self.loss_sum + loss * tokens, self.tokens + tokens
 
     def count_time(self) -> None:
         """Add the time since the last call, or since the training began."""
-        now, before = Moment.now(), self.counted_until
+        now, before = Timestamp.now(), self.counted_until
         self.seconds += now.seconds - before.seconds
         self.processor_seconds += now.processor_seconds - before.processor_seconds
         self.counted_until = now

@@ -32,14 +32,14 @@ DETACHMENT = (
 """Endings of inflected words and of their lemmas, WordNet's rules of detachment; the first known lemma is taken."""
 
 
-class Lists(NamedTuple):
+class RaggedArray(NamedTuple):
     """Lists of numbers of different lengths: list n is `values[starts[n]:starts[n + 1]]`."""
 
     starts: NDArray[np.int64]
     values: Ids
 
     @classmethod
-    def of(cls, lists: Iterable[Sequence[int]]) -> Lists:
+    def of(cls, lists: Iterable[Sequence[int]]) -> RaggedArray:
         """Join lists of numbers."""
         lists = list(lists)
         starts = np.zeros(len(lists) + 1, np.int64)
@@ -50,17 +50,17 @@ class Lists(NamedTuple):
 class Corpus(NamedTuple):
     """Distinct sentences of a corpus as numbers, and the properties of its words and phrases."""
 
-    words: Lists
+    words: RaggedArray
     """Words of a sentence."""
-    phrases: Lists
+    phrases: RaggedArray
     """Phrases of a sentence with paraphrases: first word, number of words, number of the phrase; three values each."""
     is_function_word: NDArray[np.bool_]
     """Whether a word is a function word."""
     stems: Ids
     """Stem of a word."""
-    synsets: Lists
+    synsets: RaggedArray
     """Synonym sets of a word, ascending."""
-    paraphrases: Lists
+    paraphrases: RaggedArray
     """Paraphrases that the table lists for a phrase, ascending."""
     entries: Ids
     """Place of each of these paraphrases in the table."""
@@ -93,12 +93,12 @@ def number_corpus(lang: str, sentences: Iterable[str]) -> tuple[dict[str, int], 
     phrases, paraphrases, entries = table
     slots = [used.index(one) if one in used else -1 for one in ("exact", "stem", "synonym", PARAPHRASE)]
     return numbers, Corpus(
-        Lists.of(rows),
-        Lists.of(phrases),
+        RaggedArray.of(rows),
+        RaggedArray.of(phrases),
         np.array([word in functions for word in ids], bool),
         np.fromiter(stems, np.int32),
-        Lists.of(_synsets(place, ids) if "synonym" in used else [[]] * len(ids)),
-        Lists.of(paraphrases),
+        RaggedArray.of(_synsets(place, ids) if "synonym" in used else [[]] * len(ids)),
+        RaggedArray.of(paraphrases),
         np.array(entries, np.int32),
         np.array(slots, np.int32),
     )

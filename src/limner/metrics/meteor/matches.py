@@ -14,19 +14,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from limner.compiled import compiled
-from limner.metrics.meteor.matchers import Ids, Lists
+from limner.metrics.meteor.matchers import Ids, RaggedArray
 
 EXACT, STEM, SYNONYM, PARAPHRASE = range(4)
 
 
 @compiled
-def row_of(lists: Lists, row: int) -> Ids:
+def row_of(lists: RaggedArray, row: int) -> Ids:
     """Return one of the lists."""
     return lists.values[lists.starts[row] : lists.starts[row + 1]]
 
 
 @compiled
-def _intersect(lists: Lists, one: int, other: int) -> bool:
+def _intersect(lists: RaggedArray, one: int, other: int) -> bool:
     """Whether two ascending lists have a common value."""
     a, b = lists.starts[one], lists.starts[other]
     while a < lists.starts[one + 1] and b < lists.starts[other + 1]:

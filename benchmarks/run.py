@@ -13,10 +13,12 @@ import argparse
 import os
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from backbone import built_in_backbone
 from candidates import candidates, expansion_search
@@ -24,7 +26,8 @@ from caption_stages import caption_stages
 from constrained import constrained_captions
 from ddp import ddp
 from folders import folders
-from limner.data.examples import Batch, Example, collate, collate_features
+from limner.data.examples import Batch, Example, ImageFeatures, collate, collate_features
+from limner.decoding.scoring import sentence_log_probs
 from limner.decoding.settings import DecodingSettings
 from limner.decoding.torch_models import beam_search
 from limner.device import native_bf16
@@ -37,9 +40,9 @@ from limner.media.modality import IMAGE
 from limner.models import build_model
 from limner.models.log_bilinear import LBL, LBLSettings
 from limner.models.mrnn import MRNN, MRNNSettings
-from limner.models.protocols import ModelInputs
+from limner.models.protocols import Model, ModelInputs
 from limner.process import keep_freed_memory
-from limner.retrieval.all_pairs import MEMORY_BUDGET, pair_log_probs, tiled_log_probs
+from limner.retrieval.all_pairs import pair_log_probs
 from limner.runs.records import read_log
 from limner.runs.trained_model import TrainedModel, load_trained_model
 from limner.training.context import TrainProgress
@@ -157,7 +160,7 @@ def all_pairs() -> None:
     image = collate([Example("", image=value) for value in stored.take(row_sample)]).image
     sentences = collate([Example("", target) for target in target_sample])
     with torch.inference_mode():
-        slow_seconds = median_time(lambda: tiled_log_probs(model, image, sentences, MEMORY_BUDGET), 3)
+        slow_seconds = median_time(lambda: pairwise_log_probs(model, image, sentences), 3)
     slow = len(target_sample) * len(row_sample) / slow_seconds
     report(
         "all_pairs_ratio",
@@ -166,6 +169,13 @@ def all_pairs() -> None:
         ">= 4",
         pairs_per_second=round(fast),
     )
+
+
+def pairwise_log_probs(model: Model, image: ImageFeatures, sentences: Batch) -> Tensor:
+    """Compute the log-probability of every sentence given every image, (S, I), image by image."""
+    count = len(sentences)
+    batches = [replace(sentences, image=image.select(torch.full((count,), k))) for k in range(len(image.present))]
+    return torch.stack([sentence_log_probs(model(pairs), pairs) for pairs in batches], 1)
 
 
 def additive_all_pairs() -> None:
@@ -181,8 +191,8 @@ def additive_all_pairs() -> None:
     sentences = collate([Example("", target) for target in target_sample])
     image = collate([Example("", image=value) for value in stored.take(row_sample)]).image
     with torch.inference_mode():
-        general = median_time(lambda: tiled_log_probs(model, image, sentences, MEMORY_BUDGET), 3)
-        exact = tiled_log_probs(model, image, sentences, MEMORY_BUDGET)
+        general = median_time(lambda: pairwise_log_probs(model, image, sentences), 3)
+        exact = pairwise_log_probs(model, image, sentences)
         difference = float((pair_log_probs(model, target_sample, row_sample, stored) - exact).abs().max())
     sampled_pairs = len(target_sample) * len(row_sample)
     report(

@@ -27,6 +27,7 @@ from limner.data.examples import Example, ImageFeatures, collate, collate_featur
 from limner.layers.all_pairs import PrefixTree, additive_log_probs
 from limner.models.log_bilinear import LBL, LBLSettings
 from limner.models.protocols import ModelInputs
+from limner.retrieval.fast.log_bilinear import affine_terms
 from limner.retrieval.index.protocol import Found, SearchOptions
 from limner.retrieval.index.tangent_search import search_cells, tangent_bounds
 from limner.retrieval.index.tangents import TangentIndex, write_cells
@@ -206,7 +207,7 @@ def _all_scores(searched: Searched, terms: NDArray[np.float32], sentences: Seque
     batch = collate([Example("", tuple(tokens)) for tokens in sentences])
     tree = PrefixTree.of(batch)
     with torch.inference_mode():
-        prefixes = torch.stack([model.affine_terms(tokens).prefixes for tokens in batch.target_in])
+        prefixes = torch.stack([affine_terms(model, tokens).prefixes for tokens in batch.target_in])
         language = prefixes[tree.row, tree.column]
         parts = [
             additive_log_probs(
@@ -221,7 +222,7 @@ def _terms(model: LBL, parts: Any) -> Iterator[NDArray[np.float32]]:  # noqa: AN
     """Compute the image terms of features, part by part."""
     for values in parts:
         with torch.inference_mode():
-            yield model.image_terms(_pooled(values)).numpy()
+            yield model.image_terms(_pooled(values)).bias.numpy()
 
 
 def _pooled(values: NDArray[np.float16]) -> ImageFeatures:

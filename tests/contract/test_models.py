@@ -12,8 +12,8 @@ from limner.decoding.scoring import sentence_log_probs
 from limner.decoding.settings import DecodingSettings
 from limner.decoding.torch_models import beam_search, select
 from limner.models import Model
-from limner.models.capabilities import CountBasedModel, PairScorer
-from limner.retrieval.all_pairs import tiled_log_probs
+from limner.models.capabilities import CountBasedModel
+from limner.retrieval.fast import pair_scorer
 from limner.retrieval.prefix_tree import tree_log_probs
 from limner.runs.training_settings import AdamSettings, TrainingSettings
 from limner.storage.tensors import load_tensors, save_tensors
@@ -170,19 +170,14 @@ def test_all_pairs_scores_equal_scores_one_by_one(case: Case) -> None:
     data = dataclasses.replace(data, ids=("",) * len(data))  # pairs have no ids, by which random locations are drawn
     images = double(collate([example(case, row + 20, 1) for row in range(3)])).image
     with torch.no_grad():
-        general = tiled_log_probs(model, images, data, budget=5000)
-        for column in range(3):
-            same = images.select(torch.full((4,), column))
-            alone = dataclasses.replace(data, image=same)
-            torch.testing.assert_close(
-                general[:, column].double(), sentence_log_probs(model(alone), alone), rtol=1e-5, atol=1e-5
-            )
+        batches = [dataclasses.replace(data, image=images.select(torch.full((4,), column))) for column in range(3)]
+        general = torch.stack([sentence_log_probs(model(pairs), pairs) for pairs in batches], 1).float()
         for budget in (1, 3000, 1 << 20):
             torch.testing.assert_close(tree_log_probs(model, images, data, budget), general, rtol=1e-5, atol=1e-5)
-        if isinstance(model, PairScorer) and model.separable:
+        if scorer := pair_scorer(model):
             for budget in (1, 3000, 1 << 20):
                 halves = [images.select(torch.tensor(rows)) for rows in ([0, 1], [2])]
-                fast = torch.cat(list(model.pair_log_probs(halves, data, budget, torch.float64)), 1)
+                fast = torch.cat(list(scorer.log_probs(halves, data, budget, torch.float64)), 1)
                 torch.testing.assert_close(fast.float(), general, rtol=1e-5, atol=1e-5)
 
 

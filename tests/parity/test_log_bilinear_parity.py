@@ -17,7 +17,9 @@ from limner.layers import all_pairs
 from limner.layers.image_encoder import MapConvnet
 from limner.models.log_bilinear import LBL, LBLSettings, Variant
 from limner.models.protocols import ModelInputs
-from limner.retrieval.all_pairs import pair_log_probs, tiled_log_probs
+from limner.retrieval.all_pairs import pair_log_probs
+from limner.retrieval.fast import pair_scorer
+from limner.retrieval.prefix_tree import tree_log_probs
 from limner.text.vocab import SPECIAL_TOKENS
 
 VOCAB, WORD, CONTEXT, FACTORS, IMAGE, CONVNET_DIM = 13, 5, 3, 7, 6, 8
@@ -130,8 +132,8 @@ def test_float32_all_pairs_matrix_equals_the_generic_computation(pair) -> None:
     image = batch_of(kind, [[]] * 9, images).image
     image = image._replace(**{kind: getattr(image, kind).float()})
     with torch.inference_mode():
-        (fast,) = model.pair_log_probs([image], batch, 1 << 16, torch.float32)
-        general = tiled_log_probs(model, image, batch, 1 << 20)
+        (fast,) = pair_scorer(model).log_probs([image], batch, 1 << 16, torch.float32)
+        general = tree_log_probs(model, image, batch, 1 << 20)
     torch.testing.assert_close(fast, general, rtol=1e-6, atol=1e-4)
 
 
@@ -154,8 +156,8 @@ def test_pairs_that_underflow_are_recomputed(strength, monkeypatch) -> None:
         lambda z, pairs, *rest: (counts.append(len(pairs)), recompute(z, pairs, *rest)),
     )
     with torch.inference_mode():
-        (fast,) = model.pair_log_probs([image], batch, 1 << 16, torch.float32)
-        general = tiled_log_probs(model.double(), image._replace(pooled=image.pooled.double()), batch, 1 << 20)
+        (fast,) = pair_scorer(model).log_probs([image], batch, 1 << 16, torch.float32)
+        general = tree_log_probs(model.double(), image._replace(pooled=image.pooled.double()), batch, 1 << 20)
     assert (sum(counts) > 0) is (strength > 1)
     torch.testing.assert_close(fast, general, rtol=1e-5, atol=1e-4)
 

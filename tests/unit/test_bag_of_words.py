@@ -12,7 +12,8 @@ from limner.evaluation.options import EvaluationOptions
 from limner.features.store import FeatureStore
 from limner.models.bag_of_words import BagOfWords, BagOfWordsSettings
 from limner.models.protocols import ModelInputs
-from limner.retrieval.all_pairs import tiled_log_probs
+from limner.retrieval.fast import pair_scorer
+from limner.retrieval.prefix_tree import tree_log_probs
 from limner.runs.recipe import EvaluationSettings
 from limner.runs.trained_model import load_trained_model
 from limner.text.vocab import SPECIAL_TOKENS
@@ -81,8 +82,8 @@ def test_all_pairs_scores_equal_the_generic_computation(count):
     model = BagOfWords(BagOfWordsSettings(init_std=1.0), ModelInputs(VOCAB, {"pooled": (2,)})).eval()
     image = ImageFeatures(torch.ones(count, dtype=torch.bool), pooled=torch.randn(count, 2))
     sentences = collate([Example("", target) for target in ([4, 5, 4], [], [6], [3, 3, 6, 5])])
-    (result,) = model.pair_log_probs([image], sentences, 1 << 20, torch.float32)
-    torch.testing.assert_close(result, tiled_log_probs(model, image, sentences, 1 << 20))
+    (result,) = pair_scorer(model).log_probs([image], sentences, 1 << 20, torch.float32)
+    torch.testing.assert_close(result, tree_log_probs(model, image, sentences, 1 << 20))
     assert model.pair_scores(image, sentences)[1].tolist() == [0.0] * count  # no words
 
 
@@ -100,7 +101,7 @@ def test_maps_are_flattened_and_preceded_by_pooled_features():
 
 def test_a_missing_image_leaves_the_biases_only(certain):
     nothing = ImageFeatures(torch.tensor([False]))
-    torch.testing.assert_close(certain._log_probs(nothing), certain._log_probs(zeros()))
+    torch.testing.assert_close(certain.log_probs(nothing), certain.log_probs(zeros()))
 
 
 @pytest.mark.parametrize("features", ["colour", "pixels16"])

@@ -13,7 +13,6 @@ from limner.models.capabilities import (
     ImageVectorModel,
     JointSpaceModel,
     PairRanker,
-    PairScorer,
     PretrainedEmbeddingModel,
     RegionDetector,
     SearchingModel,
@@ -39,12 +38,12 @@ INPUTS = ModelInputs(11, {"pooled": (4,), "grid": (3, 4)}, 9)
 INPUTS_OF = {DenseCaptionerSettings: ModelInputs(11, {"maps": (5, 4, 4)})}
 """Inputs of models that read other features."""
 CAPABILITIES = {
-    BagOfWordsSettings: {ImageVectorModel, PairRanker, PairScorer},
+    BagOfWordsSettings: {ImageVectorModel, PairRanker},
     DenseCaptionerSettings: {RegionDetector},
     HMMSettings: {CountBasedModel},
     IndependentSettings: set(),
-    LBLSettings: {ImageVectorModel, PairScorer, PretrainedEmbeddingModel, WordEmbeddingModel},
-    MRNNSettings: {ImageVectorModel, PairScorer, WordEmbeddingModel},
+    LBLSettings: {ImageVectorModel, PretrainedEmbeddingModel, WordEmbeddingModel},
+    MRNNSettings: {ImageVectorModel, WordEmbeddingModel},
     NGramSettings: {CountBasedModel},
     NMTSettings: set(),
     PhraseBasedSettings: {SearchingModel},
@@ -67,7 +66,6 @@ ALL = (
     ImageVectorModel,
     JointSpaceModel,
     PairRanker,
-    PairScorer,
     PretrainedEmbeddingModel,
     RegionDetector,
     SearchingModel,

@@ -68,9 +68,9 @@ def test_a_matrix_above_the_budget_is_stored_in_a_file():
 
 def test_sentences_are_encoded_once_for_all_images(model, examples, monkeypatch):
     monkeypatch.setattr("limner.retrieval.all_pairs.IMAGES_READ_PER_BATCH", 1)
-    read, language = [], MRNN._language
+    read, states = [], MRNN.read
     monkeypatch.setattr(
-        MRNN, "_language", lambda self, tokens, image: (read.append(len(tokens)), language(self, tokens, image))[1]
+        MRNN, "read", lambda self, tokens, image: (read.append(len(tokens)), states(self, tokens, image))[1]
     )
     arguments = model.model, examples.targets, examples.items, examples.features
     blocks = {tuple(tile.rows) for tile in score_tiles(*arguments, budget=10_000)}

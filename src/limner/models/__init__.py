@@ -11,7 +11,6 @@ from pydantic import Field
 
 from limner.device import AllocationLimit
 from limner.models.bag_of_words import BagOfWords, BagOfWordsSettings
-from limner.models.capabilities import PairScorer
 from limner.models.dense_captioner import DenseCaptioner, DenseCaptionerSettings
 from limner.models.hmm import HMM, HMMSettings
 from limner.models.independent_descriptions import IndependentDescriptions, IndependentSettings
@@ -30,7 +29,7 @@ from limner.models.two_tower import TwoTower, TwoTowerSettings
 from limner.models.video_captioner import VideoCaptioner, VideoCaptionerSettings
 from limner.settings import Settings
 
-__all__ = ["MODELS", "ConditionalLM", "Model", "ModelInputs", "ModelSettings", "Output", "PairScorer", "build_model"]
+__all__ = ["MODELS", "ConditionalLM", "Model", "ModelInputs", "ModelSettings", "Output", "build_model"]
 
 MODELS: dict[type[Settings], type] = {
     model.Settings: model

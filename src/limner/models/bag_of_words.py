@@ -7,7 +7,6 @@ I images.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
 from typing import ClassVar, Literal, NamedTuple
 
 import torch
@@ -19,7 +18,6 @@ from limner.data.examples import Batch, ImageFeatures
 from limner.layers.functional import precise
 from limner.layers.image_encoder import ImageEncoder, ImageEncoderSettings
 from limner.models.protocols import ConditionalLMSettings, Mean, ModelInputs, Output, repeat_memory
-from limner.progress import Progress
 from limner.text.vocab import SPECIAL_TOKENS
 
 EXCLUDED = -1e4
@@ -102,13 +100,13 @@ class BagOfWords(nn.Module):
         vector: Tensor = self.image_encoder(image)
         return vector
 
-    def _log_probs(self, image: ImageFeatures) -> Tensor:
+    def log_probs(self, image: ImageFeatures) -> Tensor:
         """Compute log s_v(x) of every word given each image, (B, V); `EXCLUDED` for <pad> and <s>."""
         return _add_excluded(logsigmoid(precise(self.units(self.image_vector(image)))))
 
     def encode(self, batch: Batch) -> BagOfWordsMemory:
         """Compute the logits of the next token given each image, (B, V)."""
-        return BagOfWordsMemory(self._log_probs(batch.image))
+        return BagOfWordsMemory(self.log_probs(batch.image))
 
     def start(self, memory: BagOfWordsMemory) -> BagOfWordsState:
         """Return the empty state."""
@@ -129,39 +127,7 @@ class BagOfWords(nn.Module):
 
     def pair_scores(self, image: ImageFeatures, sentences: Batch) -> Tensor:
         """Compute the paper's score 1/N sum_n s_{w_n}(x) of every sentence given every image, (S, I), without </s>."""
-        return _pool_tokens(sentences, self._log_probs(image).exp(), "mean", include_eos=False)
-
-    @property
-    def separable(self) -> bool:
-        """Whether `pair_log_probs` is supported: yes."""
-        return True
-
-    @property
-    def exact_pairs(self) -> bool:
-        """Whether all pairs are scored in float32 by whole softmaxes even where bfloat16 is allowed: yes."""
-        return True
-
-    @property
-    def bytes_per_token(self) -> int:
-        """Bytes of memory of each token in `pair_log_probs`."""
-        return 64
-
-    def pair_log_probs(
-        self,
-        images: Iterable[ImageFeatures],
-        sentences: Batch,
-        budget: int,
-        dtype: torch.dtype,
-        tail: float = 0.0,
-        on_progress: Progress | None = None,
-    ) -> Iterator[Tensor]:
-        """Compute the log-probability of every sentence given every image, (S, I), as a language model.
-
-        See `PairScorer`; images and sentences are its only arguments with an effect.
-        """
-        for image in images:
-            log_probs = self._log_probs(image).log_softmax(dim=1)
-            yield _pool_tokens(sentences, log_probs, "sum", include_eos=True)
+        return pool_tokens(sentences, self.log_probs(image).exp(), "mean", include_eos=False)
 
 
 def _add_excluded(values: Tensor) -> Tensor:
@@ -169,7 +135,7 @@ def _add_excluded(values: Tensor) -> Tensor:
     return torch.cat([values.new_full((len(values), SPECIAL_TOKENS.eos), EXCLUDED), values], dim=1)
 
 
-def _pool_tokens(sentences: Batch, values: Tensor, mode: Literal["sum", "mean"], *, include_eos: bool) -> Tensor:
+def pool_tokens(sentences: Batch, values: Tensor, mode: Literal["sum", "mean"], *, include_eos: bool) -> Tensor:
     """Compute the sum or mean of token values over the tokens of each sentence, for each image.
 
     Args:

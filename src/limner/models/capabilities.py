@@ -6,14 +6,13 @@ Shapes: B batch, T target length, S source length, L image locations, V vocabula
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
-import torch
 from torch import Tensor
 
 from limner.data.examples import Batch, ImageFeatures
-from limner.progress import Progress, StageProgress
+from limner.progress import StageProgress
 
 
 class DetectedRegions(NamedTuple):
@@ -195,92 +194,19 @@ class JointSpaceModel(PairRanker, Protocol):
 
 
 @runtime_checkable
-class PairScorer(Protocol):
-    """A model that computes the log-probabilities of all (sentence, image) pairs faster than pair by pair."""
-
-    @property
-    def separable(self) -> bool:
-        """Whether the variant supports `pair_log_probs`: its recurrent states do not depend on the image."""
-        ...
-
-    @property
-    def exact_pairs(self) -> bool:
-        """Whether all pairs are scored in float32 by whole softmaxes even where bfloat16 is allowed."""
-        ...
-
-    @property
-    def bytes_per_token(self) -> int:
-        """Bytes of memory that `pair_log_probs` needs for each token of the sentences."""
-        ...
-
-    def pair_log_probs(
-        self,
-        images: Iterable[ImageFeatures],
-        sentences: Batch,
-        budget: int,
-        dtype: torch.dtype,
-        tail: float = 0.0,
-        on_progress: Progress | None = None,
-    ) -> Iterator[Tensor]:
-        """Compute the log-probability of every sentence given every image; the sentences are encoded once.
-
-        Args:
-            images: batches of images.
-            sentences: S sentences; images in this batch are ignored.
-            budget: bytes of working memory, in addition to `bytes_per_token` a token.
-            dtype: data type of the large matrix products, float32 or bfloat16.
-            tail: largest share of a softmax that may be estimated, see `limner.layers.softmax_heads`; 0 for none.
-            on_progress: called with the part of a batch of images that is done and its total.
-
-        Yields:
-            Natural logarithms (S, I) for each batch of I images.
-        """
-        ...
-
-
-@runtime_checkable
 class AllPositions(Protocol):
     """A model that computes the logits of all positions of a sentence from a memory, faster than step by step."""
 
-    def position_logits(self, memory: Any, tokens: Tensor) -> Tensor:  # noqa: ANN401  (the type of its `encode`)
-        """Compute the logits of every position of one sentence given each of N images.
+    def all_logits(self, memory: Any, tokens: Tensor) -> Tensor:  # noqa: ANN401  (the type of its `encode`)
+        """Compute the logits of all positions of sentences, of which `forward` consists.
 
         Args:
-            memory: what `encode` computes of the images.
-            tokens: input tokens with <s>, (T,).
+            memory: what `encode` computes of N images.
+            tokens: input tokens with <s>, (N, T), or (1, T) for one sentence given each of the images.
 
         Returns:
-            Logits (N, T, V), without dropout.
+            Logits (N, T, V).
         """
-        ...
-
-
-class AffineTerms(NamedTuple):
-    """Logits of the tokens of one sentence as functions of the image term z: `weight` · (prefix_t + z) + bias."""
-
-    prefixes: Tensor  # (T, D): term of each position
-    weight: Tensor  # (V, D)
-    bias: Tensor  # (V,)
-
-
-@runtime_checkable
-class AffineImageModel(Protocol):
-    """A model whose image enters as a term z that is added before the softmax: logits_t = W (prefix_t + z) + b.
-
-    The log-probability of a sentence is then concave in z, and its tangents are upper bounds.
-    """
-
-    @property
-    def affine_in_image(self) -> bool:
-        """Whether the logits of the variant are affine in the image term."""
-        ...
-
-    def image_terms(self, image: ImageFeatures) -> Tensor:
-        """Compute the term z of each of B images, (B, D)."""
-        ...
-
-    def affine_terms(self, tokens_in: Tensor) -> AffineTerms:
-        """Compute the terms of one sentence by its input tokens, (T,)."""
         ...
 
 

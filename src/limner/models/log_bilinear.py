@@ -1,26 +1,21 @@
 """Log-bilinear models: Kiros, Salakhutdinov and Zemel, Multimodal Neural Language Models (2014).
 
 Shapes, partly with the paper's symbols: B batch, T target length, V vocabulary (k), d embedding size, m feature size,
-f factors, n - 1 context tokens, N examples with K hypotheses each, S sentences, I images, P prefixes.
+f factors, n - 1 context tokens, N examples with K hypotheses each.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
 from typing import ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import pad
+from torch.nn.functional import dropout, pad
 
 from limner.bounds import Context, PositiveDeviation, Rate, Width
 from limner.data.examples import Batch, ImageFeatures
-from limner.layers.all_pairs import PrefixTree, additive_log_probs, softmax_log_probs
-from limner.layers.dropout import dropout
 from limner.layers.image_encoder import ImageEncoder, ImageEncoderSettings
-from limner.models.capabilities import AffineTerms
 from limner.models.protocols import ConditionalLMSettings, ModelInputs, Output, repeat_memory
-from limner.progress import Progress
 from limner.text.vocab import SPECIAL_TOKENS
 
 Variant = Literal["LBL", "MLBL-B", "MLBL-F"]
@@ -113,32 +108,9 @@ class LBL(nn.Module):
                 nn.init.normal_(weight, std=settings.init_std)
 
     @property
-    def separable(self) -> bool:
-        """Whether the representations of prefixes do not depend on the image: always."""
-        return True
-
-    @property
     def uses_image(self) -> bool:
         """Whether the variant uses the image: all but LBL."""
         return self.image_encoder is not None
-
-    @property
-    def exact_pairs(self) -> bool:
-        """Whether all pairs are scored in float32 even where bfloat16 is allowed: LBL and MLBL-B."""
-        return self.word_factors is None
-
-    @property
-    def affine_in_image(self) -> bool:
-        """Whether the logits are affine in the image: in MLBL-B. LBL uses no image; those of MLBL-F are quadratic."""
-        return self.settings.variant == "MLBL-B"
-
-    def image_terms(self, image: ImageFeatures) -> Tensor:
-        """Compute C_m x of each image (eqs. 3 and 7), (B, d)."""
-        return self._image_terms(image).bias
-
-    def affine_terms(self, tokens_in: Tensor) -> AffineTerms:
-        """Compute sum_i C_i r_{w_i} (eq. 1) at each position of a sentence, (T, d), with R and b (eq. 4)."""
-        return AffineTerms(self._language(tokens_in.unsqueeze(0))[0], self.words, self.bias)
 
     def image_vector(self, image: ImageFeatures) -> Tensor:
         """Compute the image vector x of each image, (B, m): scaled features, or the output of the convnet."""
@@ -148,9 +120,9 @@ class LBL(nn.Module):
 
     def encode(self, batch: Batch) -> LBLMemory:
         """Compute the image terms C_m x (eqs. 3 and 7) and W_fx x (eq. 8)."""
-        return self._image_terms(batch.image)
+        return self.image_terms(batch.image)
 
-    def _image_terms(self, image: ImageFeatures) -> LBLMemory:
+    def image_terms(self, image: ImageFeatures) -> LBLMemory:
         """Compute the image terms of B images; see `LBLMemory`."""
         if self.image is None:
             return LBLMemory(self.words.new_zeros(image.present.shape[0], self.word_dim), None)
@@ -183,53 +155,28 @@ class LBL(nn.Module):
         """
         memory = repeat_memory(memory, len(tokens))
         context = torch.cat([state.tokens[:, 1:], tokens.unsqueeze(1)], 1)  # (N K, n - 1)
-        predicted = self.context(self._vectors(context).flatten(1)) + memory.bias  # eqs. 1, 3 and 7
+        predicted = self.context(self.vectors(context).flatten(1)) + memory.bias  # eqs. 1, 3 and 7
         return self._logits(predicted, memory.gates), LBLState(context)
 
     def forward(self, batch: Batch) -> Output:
         """Compute the logits (B, T, V) of all positions, without a loop over time."""
-        memory = self._image_terms(batch.image)
-        predicted = self._language(batch.target_in) + memory.bias.unsqueeze(1)  # eqs. 1, 3 and 7
-        predicted = dropout(predicted, self.settings.dropout, self.training)
-        return Output(self._logits(predicted, None if memory.gates is None else memory.gates.unsqueeze(1)))
+        return Output(self.all_logits(self.encode(batch), batch.target_in))
 
-    def position_logits(self, memory: LBLMemory, tokens: Tensor) -> Tensor:
-        """Compute the logits (N, T, V) of one sentence given N images; see `AllPositions`."""
-        predicted = self._language(tokens.unsqueeze(0)) + memory.bias.unsqueeze(1)  # eqs. 1, 3 and 7
+    def all_logits(self, memory: LBLMemory, tokens: Tensor) -> Tensor:
+        """Compute the logits (B, T, V) of all positions of input tokens, (B, T), or (1, T) for the same in all rows."""
+        predicted = self.language(tokens) + memory.bias.unsqueeze(1)  # eqs. 1, 3 and 7
+        predicted = dropout(predicted, self.settings.dropout, self.training)
         return self._logits(predicted, None if memory.gates is None else memory.gates.unsqueeze(1))
 
-    def _language(self, tokens: Tensor) -> Tensor:
+    def language(self, tokens: Tensor) -> Tensor:
         """Compute sum_i C_i r_{w_i} (eq. 1) at every position: input tokens (B, T) to (B, T, d)."""
         length = self.settings.context
-        vectors = self._vectors(pad(tokens, (length - 1, 0), value=SPECIAL_TOKENS.bos))  # (B, T + n - 2, d)
+        vectors = self.vectors(pad(tokens, (length - 1, 0), value=SPECIAL_TOKENS.bos))  # (B, T + n - 2, d)
         windows = vectors.unfold(1, length, 1).transpose(2, 3)  # (B, T, n - 1, d)
         predicted: Tensor = self.context(windows.flatten(2))
         return predicted
 
-    def _prefix_terms(self, tokens: Tensor, tree: PrefixTree, budget: int) -> Tensor:
-        """Compute sum_i C_i r_{w_i} (eq. 1) after each prefix of a tree.
-
-        Args:
-            tokens: input tokens of the sentences, (S, T).
-            tree: prefix tree of the sentences.
-            budget: bytes of working memory, which limits the number of prefixes at a time.
-
-        Returns:
-            Terms (P, d).
-        """
-        length, size = self.settings.context, self.words.element_size()
-        height = max(1, budget // (length * (64 + (self.words.shape[1] + self.word_dim) * size)))
-        offsets = torch.arange(1 - length, 1)
-        language = self.words.new_empty(len(tree.row), self.word_dim)
-        for top in range(0, len(tree.row), height):
-            prefixes = slice(top, top + height)
-            columns = tree.column[prefixes, None] + offsets  # (p, n - 1)
-            context = tokens[tree.row[prefixes, None], columns.clamp(min=0)]
-            context.masked_fill_((columns < 0).to(context.device), SPECIAL_TOKENS.bos)
-            language[prefixes] = self.context(self._vectors(context).flatten(1))
-        return language
-
-    def _vectors(self, tokens: Tensor) -> Tensor:
+    def vectors(self, tokens: Tensor) -> Tensor:
         """Look up the word representations r_w, rows of R or of W_hf W_fr (eq. 7): (…) to (…, d)."""
         rows = nn.functional.embedding(tokens, self.words)
         return rows if self.word_factors is None else rows @ self.word_factors.weight
@@ -248,7 +195,7 @@ class LBL(nn.Module):
 
     def word_vectors(self) -> Tensor:
         """Compute the word representations R, or W_hf W_fr, (V, d)."""
-        return self._vectors(torch.arange(self.vocab_size, device=self.words.device))
+        return self.vectors(torch.arange(self.vocab_size, device=self.words.device))
 
     @torch.no_grad()
     def init_word_embeddings(self, vectors: Tensor) -> None:
@@ -268,49 +215,3 @@ class LBL(nn.Module):
         root = scale[:rank].sqrt()
         self.words[:, :rank] = (left[:, :rank] * root).to(self.words.dtype)
         self.word_factors.weight[:rank] = (root[:, None] * right[:rank]).to(self.words.dtype)
-
-    @property
-    def bytes_per_token(self) -> int:
-        """Bytes of memory of each token in `pair_log_probs`: its node of the prefix tree and its prediction."""
-        return 256 + (self.words.shape[1] + self.word_dim) * self.words.element_size()
-
-    def pair_log_probs(
-        self,
-        images: Iterable[ImageFeatures],
-        sentences: Batch,
-        budget: int,
-        dtype: torch.dtype,
-        tail: float = 0.0,
-        on_progress: Progress | None = None,
-    ) -> Iterator[Tensor]:
-        """Compute the log-probability of every sentence given every image, (S, I); see `PairScorer`.
-
-        In LBL and MLBL-B, the logits are a sum of a term of the sentence and a term of the image, so all normalisers
-        are one matrix product, in float32 for any `dtype`. MLBL-F is tiled over (prefix, image) pairs, as the m-RNN.
-        """
-        tree = PrefixTree.of(sentences)
-        language = self._prefix_terms(sentences.target_in, tree, budget)  # (P, d)
-        if self.word_factors is None:
-            for image in images:
-                yield additive_log_probs(language, self._image_terms(image).bias, self.words, self.bias, tree, budget)
-            return
-        language, weight = self.word_factors(language), self.words.to(dtype)
-        for image in images:
-            memory = self._image_terms(image)
-            assert memory.gates is not None, "MLBL-F has gates"
-            image_terms = torch.cat([self.word_factors(memory.bias), memory.gates], 1)  # (I, 2f)
-            yield softmax_log_probs(language, image_terms, weight, self.bias, tree, budget, gated, tail, on_progress)
-
-
-def gated(language: Tensor, image: Tensor) -> Tensor:
-    """Compute (W_fr q) * (W_fx x) of every pair (eq. 8).
-
-    Args:
-        language: W_fr sum_i C_i r_{w_i} of p prefixes, (p, f).
-        image: W_fr C_m x and W_fx x of i images, side by side, (i, 2f).
-
-    Returns:
-        Factors (p, i, f).
-    """
-    added, gates = image.chunk(2, dim=1)
-    return (language.unsqueeze(1) + added) * gates

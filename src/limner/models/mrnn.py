@@ -1,26 +1,23 @@
 """m-RNN and its variants: Mao et al., Deep Captioning with Multimodal Recurrent Neural Networks (2015).
 
 Shapes: B batch, T target length, D feature size, H hidden, M multimodal, V vocabulary, N examples with K hypotheses
-each, S sentences, I images, P prefixes.
+each.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
 from typing import ClassVar, Literal, NamedTuple, Self
 
 import torch
 from pydantic import model_validator
 from torch import Tensor, nn
+from torch.nn.functional import dropout
 
 from limner.bounds import Rate, Width
 from limner.data.examples import Batch, ImageFeatures
-from limner.layers.all_pairs import PrefixTree, softmax_log_probs
 from limner.layers.cells import CellSettings, CellState, build_cell
-from limner.layers.dropout import dropout
 from limner.layers.image_encoder import ImageEncoder, ImageEncoderSettings
 from limner.models.protocols import ConditionalLMSettings, ModelInputs, Output, repeat_memory
-from limner.progress import Progress
 
 Variant = Literal[
     "m-RNN",
@@ -32,6 +29,31 @@ Variant = Literal[
     "visInRnn-both",
     "visInRnn-both-shared",
 ]
+
+
+class VariantParts(NamedTuple):
+    """Parts of the equations in which the variants differ; the defaults are the full model."""
+
+    two_embeddings: bool = True
+    """Whether there is a word embedding layer II; else w(t) = e(t), of the size of the recurrent layer."""
+    multimodal_word: Literal["w", "e"] | None = "w"
+    """Embedding that V_w multiplies in eq. 3: w(t), e(t), or no such term."""
+    image_in_rnn: bool = False
+    """Whether V_I^(1) I is added to w(t)."""
+    image_in_multimodal: Literal["V_I", "V_I^(1)"] | None = "V_I"
+    """Matrix of the image term of eq. 3: its own, that of word embedding layer II, or no such term."""
+
+
+VARIANTS: dict[Variant, VariantParts] = {
+    "m-RNN": VariantParts(),
+    "RNN-base": VariantParts(image_in_multimodal=None),
+    "NoEmbInput": VariantParts(multimodal_word=None),
+    "OneLayerEmb": VariantParts(two_embeddings=False),
+    "EmbOneInput": VariantParts(multimodal_word="e"),
+    "visInRnn": VariantParts(image_in_rnn=True, image_in_multimodal=None),
+    "visInRnn-both": VariantParts(image_in_rnn=True),
+    "visInRnn-both-shared": VariantParts(image_in_rnn=True, image_in_multimodal="V_I^(1)"),
+}
 
 
 class MRNNSettings(ConditionalLMSettings):
@@ -90,17 +112,8 @@ class MRNN(nn.Module):
         g_2(x) = 1.7159 tanh(2/3 x)                            `scaled_tanh` (eq. 4)
         logits = S m(t) + b_s                                  softmax layer
 
-    Variants:
-
-    - RNN-base: without V_I I;
-    - NoEmbInput: without V_w w(t);
-    - OneLayerEmb: w(t) = e(t), of the size of the recurrent layer;
-    - EmbOneInput: V_w e(t) in place of V_w w(t);
-    - visInRnn: V_I^(1) I is added to w(t), and eq. 3 has no image term;
-    - visInRnn-both: V_I^(1) I is added to w(t), V_I I in eq. 3;
-    - visInRnn-both-shared: as visInRnn-both, with V_I^(1) = V_I.
-
-    With the setting `cell`, which is not in the paper, r(t) is the state of that cell with w(t) as its input.
+    `VARIANTS` lists what the variants change. With the setting `cell`, which is not in the paper, r(t) is the state of
+    that cell with w(t) as its input.
 
     Departures from the paper, where it does not specify the model:
 
@@ -127,24 +140,25 @@ class MRNN(nn.Module):
         """
         super().__init__()
         self.settings, self.vocab_size = settings, inputs.vocab_size
-        variant, hidden, multimodal = settings.variant, settings.hidden_dim, settings.multimodal_dim
-        one_layer = variant == "OneLayerEmb"
-        self.embedding_1 = nn.Embedding(inputs.vocab_size, hidden if one_layer else settings.embedding_dim)  # E_1
-        self.embedding_2 = None if one_layer else nn.Linear(settings.embedding_dim, hidden)  # E_2, b_w
+        self.parts = parts = VARIANTS[settings.variant]
+        embedding, hidden, multimodal = settings.embedding_dim, settings.hidden_dim, settings.multimodal_dim
+        self.embedding_1 = nn.Embedding(inputs.vocab_size, embedding if parts.two_embeddings else hidden)  # E_1
+        self.embedding_2 = nn.Linear(embedding, hidden) if parts.two_embeddings else None  # E_2, b_w
         self.recurrent = nn.Linear(hidden, hidden, bias=False) if settings.cell is None else None  # U_r
         self.cell = None if settings.cell is None else build_cell(settings.cell, hidden, hidden)
-        word_dim = {"NoEmbInput": 0, "EmbOneInput": settings.embedding_dim}.get(variant, hidden)
-        self.multimodal_word = nn.Linear(word_dim, multimodal, bias=False) if word_dim else None  # V_w
+        word_dim = embedding if parts.multimodal_word == "e" else hidden
+        self.multimodal_word = nn.Linear(word_dim, multimodal, bias=False) if parts.multimodal_word else None  # V_w
         self.multimodal_recurrent = nn.Linear(hidden, multimodal, bias=False)  # V_r
         self.multimodal_bias = nn.Parameter(torch.zeros(multimodal))  # b_m
         self.image_encoder = (
-            None if variant == "RNN-base" else ImageEncoder(inputs.feature_shapes, settings.image_encoder)
+            ImageEncoder(inputs.feature_shapes, settings.image_encoder)
+            if parts.image_in_rnn or parts.image_in_multimodal
+            else None
         )
         image_dim = self.image_encoder.dim if self.image_encoder else 0
-        in_rnn = variant.startswith("visInRnn")
-        self.visual_in_rnn = nn.Linear(image_dim, hidden, bias=False) if in_rnn else None  # V_I^(1)
-        in_multimodal = self.image_encoder is not None and variant not in ("visInRnn", "visInRnn-both-shared")
-        self.multimodal_visual = nn.Linear(image_dim, multimodal, bias=False) if in_multimodal else None  # V_I
+        self.visual_in_rnn = nn.Linear(image_dim, hidden, bias=False) if parts.image_in_rnn else None  # V_I^(1)
+        own = parts.image_in_multimodal == "V_I"
+        self.multimodal_visual = nn.Linear(image_dim, multimodal, bias=False) if own else None  # V_I
         self.softmax = nn.Linear(multimodal, inputs.vocab_size)  # S, b_s
         self._initialise()
 
@@ -154,16 +168,6 @@ class MRNN(nn.Module):
         if self.recurrent is not None:
             nn.init.orthogonal_(self.recurrent.weight)
         nn.init.zeros_(self.softmax.bias)
-
-    @property
-    def separable(self) -> bool:
-        """Whether the recurrent states do not depend on the image: all but the visInRnn variants."""
-        return self.visual_in_rnn is None
-
-    @property
-    def exact_pairs(self) -> bool:
-        """Whether all pairs are scored in float32 by whole softmaxes even where bfloat16 is allowed: no."""
-        return False
 
     @property
     def uses_image(self) -> bool:
@@ -178,22 +182,21 @@ class MRNN(nn.Module):
 
     def encode(self, batch: Batch) -> MRNNMemory:
         """Compute the image terms V_I I + b_m (eq. 3) and V_I^(1) I (visInRnn variants)."""
-        return self._image_terms(batch.image)
+        return self.image_terms(batch.image)
 
-    def _image_terms(self, image: ImageFeatures) -> MRNNMemory:
+    def image_terms(self, image: ImageFeatures) -> MRNNMemory:
         """Compute the image terms of B images; see `MRNNMemory`."""
         rows = image.present.shape[0]
         if self.image_encoder is None:
             return MRNNMemory(self.multimodal_bias.expand(rows, -1), None)
         vector = self.image_vector(image)  # I
         word = None if self.visual_in_rnn is None else self.visual_in_rnn(vector)
-        if self.multimodal_visual is not None:
-            multimodal = self.multimodal_visual(vector) + self.multimodal_bias  # V_I I + b_m
-        elif self.settings.variant == "visInRnn-both-shared":
-            assert word is not None
-            multimodal = word + self.multimodal_bias  # V_I = V_I^(1)
-        else:
+        if self.parts.image_in_multimodal is None:
             multimodal = self.multimodal_bias.expand(rows, -1)
+        else:
+            term = word if self.multimodal_visual is None else self.multimodal_visual(vector)  # V_I I
+            assert term is not None, "V_I = V_I^(1)"
+            multimodal = term + self.multimodal_bias
         return MRNNMemory(multimodal, word)
 
     def start(self, memory: MRNNMemory) -> MRNNState:
@@ -214,45 +217,49 @@ class MRNN(nn.Module):
         memory = repeat_memory(memory, len(tokens))
         first, word = self._embed(tokens, memory.word)  # e(t), w(t)
         recurrent = self._recur(self._project(word), state.recurrent)  # r(t)
-        language = self._language_terms(first, word, recurrent.hidden)
-        multimodal = scaled_tanh(language + memory.multimodal)  # m(t), eqs. 3 and 4
+        multimodal = scaled_tanh(self.multimodal_terms(first, word, recurrent.hidden, memory.multimodal))  # eqs. 3, 4
         return self.softmax(multimodal), MRNNState(recurrent)
 
     def forward(self, batch: Batch) -> Output:
         """Compute the logits (B, T, V) of all positions; only eq. 2 runs in a loop over time."""
-        memory = self._image_terms(batch.image)
-        language = self._language(batch.target_in, memory.word)
-        multimodal = scaled_tanh(language + memory.multimodal.unsqueeze(1))  # m(t), eqs. 3 and 4
-        multimodal = dropout(multimodal, self.settings.dropout, self.training)
-        return Output(self.softmax(multimodal))
+        return Output(self.all_logits(self.encode(batch), batch.target_in))
 
-    def position_logits(self, memory: MRNNMemory, tokens: Tensor) -> Tensor:
-        """Compute the logits (N, T, V) of one sentence given N images; see `AllPositions`."""
-        rows = 1 if memory.word is None else len(memory.word)
-        language = self._language(tokens.expand(rows, -1), memory.word)
-        multimodal: Tensor = scaled_tanh(language + memory.multimodal.unsqueeze(1))  # m(t), eqs. 3 and 4
-        logits: Tensor = self.softmax(multimodal)
+    def all_logits(self, memory: MRNNMemory, tokens: Tensor) -> Tensor:
+        """Compute the logits (B, T, V) of all positions of input tokens, (B, T), or (1, T) for the same in all rows."""
+        states = self.read(tokens, memory.word)
+        multimodal = scaled_tanh(self.multimodal_terms(*states, memory.multimodal.unsqueeze(1)))  # m(t), eqs. 3 and 4
+        logits: Tensor = self.softmax(dropout(multimodal, self.settings.dropout, self.training))
         return logits
 
-    def _language(self, tokens: Tensor, image: Tensor | None) -> Tensor:
-        """Compute V_w w(t) + V_r r(t) of eq. 3 at every position.
+    def read(self, tokens: Tensor, image: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+        """Compute e(t), w(t) and r(t) at every position, (B, T, …).
 
         Args:
-            tokens: input tokens, (B, T).
+            tokens: input tokens, (B, T), or (1, T) for the same in all rows of `image`.
             image: V_I^(1) I, (B, H); None except in the visInRnn variants.
-
-        Returns:
-            Terms (B, T, M).
         """
         rate = self.settings.dropout
-        first, word = self._embed(tokens, None if image is None else image.unsqueeze(1))  # e(t), w(t)
+        first, word = self._embed(tokens, None if image is None else image.unsqueeze(1))
         word = dropout(word, rate, self.training)
-        state, states = self._initial(len(tokens)), []
+        state, states = self._initial(len(word)), []
         for projected in self._project(word).unbind(1):
             state = self._recur(projected, state)  # r(t)
             states.append(state.hidden)
-        recurrent = dropout(torch.stack(states, 1), rate, self.training)  # (B, T, H)
-        return self._language_terms(first, word, recurrent)
+        return first, word, dropout(torch.stack(states, 1), rate, self.training)
+
+    def multimodal_terms(self, first: Tensor, word: Tensor, recurrent: Tensor, image: Tensor | None = None) -> Tensor:
+        """Compute V_w w(t) + V_r r(t) + V_I I + b_m of eq. 3, (…, M).
+
+        Args:
+            first: e(t), (…, E).
+            word: w(t), (…, H).
+            recurrent: r(t), (…, H).
+            image: V_I I + b_m, (…, M); None for the terms of the sentence alone.
+        """
+        terms: Tensor = self.multimodal_recurrent(recurrent)  # V_r r(t)
+        if self.multimodal_word is not None:
+            terms = terms + self.multimodal_word(first if self.parts.multimodal_word == "e" else word)  # V_w w(t)
+        return terms if image is None else terms + image
 
     def _initial(self, rows: int) -> CellState:
         """Return r(0) = 0, (B, H), for B = `rows` sentences."""
@@ -290,67 +297,9 @@ class MRNN(nn.Module):
             second = torch.relu(second)
         return first, second
 
-    def _language_terms(self, first: Tensor, word: Tensor, recurrent: Tensor) -> Tensor:
-        """Compute V_w w(t) + V_r r(t) of eq. 3 (…, M) from e(t) (…, E), w(t) (…, H) and r(t) (…, H)."""
-        out: Tensor = self.multimodal_recurrent(recurrent)  # V_r r(t)
-        if self.multimodal_word is None:
-            return out
-        added: Tensor = self.multimodal_word(first if self.settings.variant == "EmbOneInput" else word)  # V_w w(t)
-        return out + added
-
     def word_vectors(self) -> Tensor:
         """Compute the final word representations w(t) of all tokens, without an image: (V, H)."""
         return self._embed(torch.arange(self.vocab_size, device=self.embedding_1.weight.device), None)[1]
-
-    @property
-    def bytes_per_token(self) -> int:
-        """Bytes of memory of each token in `pair_log_probs`: its node of the prefix tree and its terms of eq. 3."""
-        return 256 + self.settings.multimodal_dim * self.softmax.weight.element_size()
-
-    def pair_log_probs(
-        self,
-        images: Iterable[ImageFeatures],
-        sentences: Batch,
-        budget: int,
-        dtype: torch.dtype,
-        tail: float = 0.0,
-        on_progress: Progress | None = None,
-    ) -> Iterator[Tensor]:
-        """Compute the log-probability of every sentence given every image, (S, I); see `PairScorer`.
-
-        The recurrent states do not depend on the image, so they are computed once for each distinct prefix of the
-        sentences. The multimodal layer and the softmax are tiled over (prefix, image) pairs.
-        """
-        tree = PrefixTree.of(sentences)
-        # The constants of eq. 4 are multiplied into the terms of eq. 3 and into the softmax weights.
-        language = self._prefix_terms(sentences.target_in, tree, budget).mul_(SLOPE)
-        weight = (self.softmax.weight * SCALE).to(dtype)
-        for image in images:
-            image_term = self._image_terms(image).multimodal * SLOPE
-            yield softmax_log_probs(
-                language, image_term, weight, self.softmax.bias, tree, budget, tail=tail, on_progress=on_progress
-            )
-
-    def _prefix_terms(self, tokens: Tensor, tree: PrefixTree, budget: int) -> Tensor:
-        """Compute V_w w(t) + V_r r(t) of eq. 3 after each prefix of a tree.
-
-        Args:
-            tokens: input tokens of the sentences, (S, T).
-            tree: prefix tree of the sentences.
-            budget: bytes of working memory, which limits the number of sentences encoded at a time.
-
-        Returns:
-            Terms (P, M).
-        """
-        settings = self.settings
-        units = settings.embedding_dim + 3 * settings.hidden_dim + 3 * settings.multimodal_dim
-        height = max(1, budget // (tokens.shape[1] * units * self.softmax.weight.element_size()))
-        language = self.softmax.weight.new_empty(len(tree.row), settings.multimodal_dim)
-        for top in range(0, len(tokens), height):
-            first, last = torch.searchsorted(tree.row, torch.tensor([top, top + height])).tolist()
-            positions = tree.row[first:last] - top, tree.column[first:last]
-            language[first:last] = self._language(tokens[top : top + height], None)[positions]
-        return language
 
 
 SCALE, SLOPE = 1.7159, 2 / 3  # eq. 4

@@ -6,7 +6,6 @@ import os
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -15,15 +14,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from limner.data.dataset import FeatureSource
-from limner.data.examples import Batch, Example, ImageFeatures, Item, collate, collate_features
-from limner.decoding.scoring import sentence_log_probs
+from limner.data.examples import Example, ImageFeatures, Item, collate, collate_features
 from limner.device import native_bf16
 from limner.layers.functional import require_numbers
 from limner.layers.softmax_heads import TAIL
-from limner.models.capabilities import JointSpaceModel, PairScorer
+from limner.models.capabilities import JointSpaceModel
 from limner.models.protocols import Model, device_of
 from limner.process import require_memory
 from limner.progress import Progress
+from limner.retrieval.fast import pair_scorer
 from limner.retrieval.prefix_tree import tree_log_probs
 from limner.runs.trained_model import TrainedModel
 
@@ -60,14 +59,14 @@ def score_tiles(
     each block. Sentences with common prefixes share a block.
 
     Args:
-        model: any model; a `PairScorer` scores all pairs of a tile together, other models pair by pair. The scores of a
-            `JointSpaceModel` are its cosines.
+        model: any model; its `pair_scorer` scores all pairs of a tile together, other models are read step by step. The
+            scores of a `JointSpaceModel` are its cosines.
         targets: S sentences as token ids without special tokens.
         items: I items of the images.
         features: features of the images; None for models that use none.
         budget: working memory in bytes, without the features of `IMAGES_READ_PER_BATCH` images.
         bf16: whether matrix products may be computed in bfloat16.
-        tail: largest share of a softmax that a `PairScorer` may estimate.
+        tail: largest share of a softmax that a `PairScorer` estimates.
         on_progress: called with the number of pairs done and their total.
 
     Raises:
@@ -75,7 +74,7 @@ def score_tiles(
     """
     require_budget(budget)
     training = model.training
-    scorer = model if isinstance(model, PairScorer) and model.separable else None
+    scorer = pair_scorer(model)
     half, dtype, pairs, total = budget // 2, torch.bfloat16 if bf16 else torch.float32, 0, len(targets) * len(items)
 
     def on_part(done: int, parts: int) -> None:  # of the tile of images from `begin` on
@@ -91,7 +90,7 @@ def score_tiles(
             if isinstance(model, JointSpaceModel):
                 tiles = (model.pair_scores(image, sentences) for image in images)
             elif scorer is not None:
-                tiles = scorer.pair_log_probs(images, sentences, half, dtype, tail, on_part)
+                tiles = scorer.log_probs(images, sentences, half, dtype, tail, on_part)
             else:
                 tiles = (tree_log_probs(model, image, sentences, half, bf16, on_part) for image in images)
             begin = 0
@@ -160,7 +159,8 @@ def pair_log_probs(
 
 def uses_bf16(model: TrainedModel) -> bool:
     """Whether all pairs are scored in bfloat16: if the device has native support and recipe and model permit it."""
-    if isinstance(model.model, JointSpaceModel) or (isinstance(model.model, PairScorer) and model.model.exact_pairs):
+    scorer = pair_scorer(model.model)
+    if isinstance(model.model, JointSpaceModel) or (scorer is not None and scorer.in_float32):
         return False
     return native_bf16(device_of(model.model)) and model.recipe.training.precision != "fp32"
 
@@ -183,8 +183,8 @@ def pair_arithmetic(model: TrainedModel, *, exact: bool = False) -> PairArithmet
     """Return the arithmetic of all pairs: float32 and whole softmaxes if `exact`, or if the recipe demands float32."""
     if exact:
         return PairArithmetic()
-    scorer = model.model if isinstance(model.model, PairScorer) else None
-    large = scorer is not None and scorer.separable and not scorer.exact_pairs
+    scorer = pair_scorer(model.model)
+    large = scorer is not None and not scorer.in_float32
     estimates = large and device_of(model.model).type == "cpu" and model.recipe.training.precision != "fp32"
     return PairArithmetic(uses_bf16(model), TAIL if estimates else 0.0)
 
@@ -198,51 +198,3 @@ def allocate_matrix(shape: tuple[int, int], budget: int) -> NDArray[np.float32]:
         if sys.platform == "linux":
             os.posix_fallocate(file.fileno(), 0, size)  # reports a full disk now, which would crash the process later
         return np.memmap(file, np.float32, "w+", shape=shape)
-
-
-def tiled_log_probs(model: Model, image: ImageFeatures, sentences: Batch, budget: int, bf16: bool = False) -> Tensor:
-    """Compute the log-probability of every sentence given every image by `forward` on batches of pairs.
-
-    This is the plain form of `tree_log_probs` and of `PairScorer.pair_log_probs`, which tests hold equal to it.
-
-    Args:
-        model: any model.
-        image: features of I images.
-        sentences: S sentences; their own images are ignored.
-        budget: bytes of the logits of a batch, their softmax and a copy.
-        bf16: whether matrix products may be computed in bfloat16.
-
-    Returns:
-        Natural logarithms, (S, I).
-    """
-    count = len(image.present)
-    length = sentences.target_in.shape[1]
-    batch_size = max(1, budget // (length * model.vocab_size * 4 * 3))  # logits, their softmax and a copy
-    width = min(count, batch_size)
-    height = max(1, batch_size // width)
-    scores = torch.empty(len(sentences), count, device=image.present.device)
-    for top in range(0, len(sentences), height):
-        rows = torch.arange(top, min(top + height, len(sentences)), device=scores.device)
-        for left in range(0, count, width):
-            columns = torch.arange(left, min(left + width, count), device=scores.device)
-            pairs = _pairs(sentences, image, rows, columns)
-            with torch.autocast(scores.device.type, torch.bfloat16, enabled=bf16):
-                log_probs = sentence_log_probs(model(pairs), pairs)
-            scores[rows[:, None], columns] = log_probs.view(len(rows), len(columns)).float()
-    return scores
-
-
-def _pairs(sentences: Batch, image: ImageFeatures, rows: Tensor, columns: Tensor) -> Batch:
-    """Return the batch of all pairs of the sentences `rows` and the images `columns`."""
-    left = rows.repeat_interleave(len(columns))
-    length = int(sentences.target_mask[rows].sum(1).max())
-    return replace(
-        sentences,
-        ids=tuple(sentences.ids[row] for row in left.tolist()),
-        image=image.select(columns.repeat(len(rows))),
-        target_in=sentences.target_in[left, :length],
-        target_out=sentences.target_out[left, :length],
-        target_mask=sentences.target_mask[left, :length],
-        source=None if sentences.source is None else sentences.source[left],
-        source_mask=None if sentences.source_mask is None else sentences.source_mask[left],
-    )

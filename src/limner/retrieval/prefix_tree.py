@@ -56,7 +56,7 @@ def tree_log_probs(
     bf16: bool = False,
     on_progress: Progress | None = None,
 ) -> Tensor:
-    """Compute what `tiled_log_probs` computes, by `step`: images are encoded once, common prefixes are read once.
+    """Compute the log-probability of every sentence given every image by `step`; common prefixes are read once.
 
     Args:
         model: a model that does not translate.

@@ -88,7 +88,7 @@ class ImageCodes:
     def _all_positions(self, model: AllPositions, tokens: Sequence[int], codes: Tensor) -> Tensor:
         """Compute f at N codes from the logits of all positions."""
         before, after = self._shifted(tokens, codes)
-        logits = precise(model.position_logits(self._restored(codes), before))  # (N, T, V)
+        logits = precise(model.all_logits(self._restored(codes), before.unsqueeze(0)))  # (N, T, V)
         targets = after.expand(len(codes), -1)
         return -cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="none").view(targets.shape).sum(1)
 

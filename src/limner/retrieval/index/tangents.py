@@ -17,9 +17,9 @@ from torch import Tensor
 
 from limner.data.examples import Example, collate
 from limner.layers.functional import require_numbers
-from limner.models.capabilities import AffineImageModel
 from limner.models.protocols import Model, device_of
 from limner.progress import Progress
+from limner.retrieval.fast.log_bilinear import affine_terms, is_affine_in_image
 from limner.retrieval.index.cells import blocks, fit_centroids, nearest_centroids
 from limner.retrieval.index.concave import ConcaveScore, Points
 from limner.retrieval.index.projection import Floats, balanced_coordinates
@@ -42,19 +42,19 @@ _SAMPLE = 20_000
 
 def supports(model: Model) -> bool:
     """Whether the logits of a model are affine in the image."""
-    return isinstance(model, AffineImageModel) and model.affine_in_image
+    return is_affine_in_image(model)
 
 
 def build(folder: Path, model: TrainedModel, images: IndexedImages, on_progress: Progress | None) -> NDArray[np.int64]:
     """Compute the image terms and write the index; return the image of each row."""
     network = model.model
-    assert isinstance(network, AffineImageModel), "the kind supports the model"
+    assert is_affine_in_image(network), "the kind supports the model"
     unordered = folder / "unordered.npy"
     terms: NDArray[np.float32] | None = None
     begin = 0
     for image in images.batches(on_progress):
         with torch.inference_mode():
-            computed = network.image_terms(image.to(device_of(model.model))).float().cpu()
+            computed = network.image_terms(image.to(device_of(model.model))).bias.float().cpu()
         require_numbers(computed, "vectors of images")
         values = computed.numpy()
         if terms is None:
@@ -62,7 +62,7 @@ def build(folder: Path, model: TrainedModel, images: IndexedImages, on_progress:
         terms[begin : begin + len(values)] = values
         begin += len(values)
     assert terms is not None, "an index has images"
-    weight = _double(network.affine_terms(torch.zeros(1, dtype=torch.long, device=device_of(model.model))).weight)
+    weight = _double(network.words)
     order = write_cells(folder, terms, weight)
     unordered.unlink()
     return order
@@ -120,10 +120,9 @@ class TangentIndex:
 
     def __init__(self, folder: Path, model: Model) -> None:
         """Open the files of an index for a model that is affine in the image."""
-        assert isinstance(model, AffineImageModel), "the kind supports the model"
+        assert is_affine_in_image(model), "the kind supports the model"
         self._model = model
-        blank = torch.zeros(1, dtype=torch.long, device=device_of(model))
-        self._weight = _double(model.affine_terms(blank).weight)
+        self._weight = _double(model.words)
         stored = {name: values.numpy() for name, values in read_tensors(folder / CELLS).tensors.items()}
         mapped = (np.load(folder / name, mmap_mode="r", allow_pickle=False) for name in (TERMS, LEAD, REST))
         terms, lead, rest = map(np.asarray, mapped)  # slices of a numpy.memmap take a tenth of a query
@@ -144,7 +143,7 @@ class TangentIndex:
         """Return the log-probability of a sentence as a function of the image term."""
         batch = collate([Example("", tuple(tokens))])
         with torch.inference_mode():
-            terms = self._model.affine_terms(batch.target_in[0].to(device_of(self._model)))
+            terms = affine_terms(self._model, batch.target_in[0].to(self._model.words.device))
         return ConcaveScore(self._weight, _double(terms.prefixes), _double(terms.bias), batch.target_out[0].tolist())
 
     def search(self, query: Query, count: int, options: SearchOptions) -> Found:

@@ -1,0 +1,117 @@
+"""All pairs of the log-bilinear models, and the terms by which the logits of MLBL-B are affine in the image.
+
+Shapes: S sentences, T target length, I images, P prefixes, V vocabulary, d embedding size, f factors, n - 1 context
+tokens; p and i are the prefixes and images of one tile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple, TypeGuard
+
+import torch
+from torch import Tensor
+
+from limner.data.examples import Batch, ImageFeatures
+from limner.layers.all_pairs import PrefixTree, additive_log_probs, softmax_log_probs
+from limner.models.log_bilinear import LBL
+from limner.models.protocols import Model
+from limner.progress import Progress
+from limner.text.vocab import SPECIAL_TOKENS
+
+
+class AffineTerms(NamedTuple):
+    """Logits of the tokens of one sentence as functions of the image term z: `weight` · (prefix_t + z) + bias.
+
+    The log-probability of a sentence is concave in z, and its tangents are upper bounds.
+    """
+
+    prefixes: Tensor  # (T, d): term of each position
+    weight: Tensor  # (V, d)
+    bias: Tensor  # (V,)
+
+
+def is_affine_in_image(model: Model) -> TypeGuard[LBL]:
+    """Whether logits are affine in the image: in MLBL-B. LBL uses no image; the logits of MLBL-F are quadratic."""
+    return isinstance(model, LBL) and model.settings.variant == "MLBL-B"
+
+
+def affine_terms(model: LBL, tokens: Tensor) -> AffineTerms:
+    """Compute sum_i C_i r_{w_i} (eq. 1) at each position of input tokens (T,), (T, d), with R and b (eq. 4)."""
+    return AffineTerms(model.language(tokens.unsqueeze(0))[0], model.words, model.bias)
+
+
+class LBLPairs:
+    """All pairs of a log-bilinear model.
+
+    In LBL and MLBL-B, the logits are a sum of a term of the sentence and a term of the image, so all normalisers are
+    one matrix product, in float32 for any data type. MLBL-F is tiled over (prefix, image) pairs, as the m-RNN.
+    """
+
+    def __init__(self, model: LBL) -> None:
+        self.model = model
+        self.in_float32 = model.word_factors is None
+        # A node of the prefix tree, and its prediction.
+        self.bytes_per_token = 256 + (model.words.shape[1] + model.word_dim) * model.words.element_size()
+
+    def log_probs(
+        self,
+        images: Iterable[ImageFeatures],
+        sentences: Batch,
+        budget: int,
+        dtype: torch.dtype,
+        tail: float = 0.0,
+        on_progress: Progress | None = None,
+    ) -> Iterator[Tensor]:
+        """Compute all pairs; see `PairScorer`."""
+        model, tree = self.model, PrefixTree.of(sentences)
+        language = self._prefix_terms(sentences.target_in, tree, budget)  # (P, d)
+        if model.word_factors is None:
+            for image in images:
+                bias = model.image_terms(image).bias
+                yield additive_log_probs(language, bias, model.words, model.bias, tree, budget)
+            return
+        language, weight = model.word_factors(language), model.words.to(dtype)
+        for image in images:
+            memory = model.image_terms(image)
+            assert memory.gates is not None, "MLBL-F has gates"
+            image_terms = torch.cat([model.word_factors(memory.bias), memory.gates], 1)  # (I, 2f)
+            yield softmax_log_probs(language, image_terms, weight, model.bias, tree, budget, gated, tail, on_progress)
+
+    def _prefix_terms(self, tokens: Tensor, tree: PrefixTree, budget: int) -> Tensor:
+        """Compute sum_i C_i r_{w_i} (eq. 1) after each prefix of a tree.
+
+        Args:
+            tokens: input tokens of the sentences, (S, T).
+            tree: prefix tree of the sentences.
+            budget: bytes of working memory, which limits the number of prefixes at a time.
+
+        Returns:
+            Terms (P, d).
+        """
+        model = self.model
+        length, size = model.settings.context, model.words.element_size()
+        height = max(1, budget // (length * (64 + (model.words.shape[1] + model.word_dim) * size)))
+        offsets = torch.arange(1 - length, 1)
+        language = model.words.new_empty(len(tree.row), model.word_dim)
+        for top in range(0, len(tree.row), height):
+            prefixes = slice(top, top + height)
+            columns = tree.column[prefixes, None] + offsets  # (p, n - 1)
+            context = tokens[tree.row[prefixes, None], columns.clamp(min=0)]
+            context.masked_fill_((columns < 0).to(context.device), SPECIAL_TOKENS.bos)
+            language[prefixes] = model.context(model.vectors(context).flatten(1))
+        return language
+
+
+def gated(language: Tensor, image: Tensor) -> Tensor:
+    """Compute (W_fr q) * (W_fx x) of every pair (eq. 8).
+
+    Args:
+        language: W_fr sum_i C_i r_{w_i} of p prefixes, (p, f).
+        image: W_fr C_m x and W_fx x of i images, side by side, (i, 2f).
+
+    Returns:
+        Factors (p, i, f).
+    """
+    added, gates = image.chunk(2, dim=1)
+    return (language.unsqueeze(1) + added) * gates

@@ -7,7 +7,6 @@ import torch
 
 from limner.layers import attention
 from limner.layers.attention import AdditiveAttention, energies, masked_softmax
-from limner.layers.fused import attention as fused
 
 QUERY, DEPTH, SIZE = 4, 3, 5
 SETS, LOCATIONS = 3, 4
@@ -119,58 +118,17 @@ def test_hypotheses_of_one_example_attend_independently():
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("queries", [1, 3])
-@pytest.mark.parametrize("chunk", [1, 2 * LOCATIONS * SIZE, fused.CHUNK])
-def test_fused_energies_equal_unfused_energies(queries, dtype, chunk, monkeypatch):
-    monkeypatch.setattr(fused, "CHUNK", chunk)  # one set at a time, or all of them
-    shapes = ((SETS, queries, SIZE), (SETS, LOCATIONS, SIZE), (SIZE,))
-    parts = [torch.randn(shape).to(dtype) for shape in shapes]
+@pytest.mark.parametrize("chunk", [1, 2 * LOCATIONS * SIZE, attention.CHUNK])
+def test_energies_by_sigmoids_equal_energies_by_tanh(queries, dtype, chunk, monkeypatch):
+    monkeypatch.setattr(attention, "CHUNK", chunk)  # one set at a time, or all of them
+    q, k, v = (torch.randn(shape).to(dtype) for shape in ((SETS, queries, SIZE), (SETS, LOCATIONS, SIZE), (SIZE,)))
     near = {torch.float64: 1e-12, torch.float32: 1e-5, torch.bfloat16: 0.1}[dtype]
-    with torch.no_grad():
-        ours, theirs = fused.energies(parts[0], 2 * parts[1], parts[2]), energies(*parts)
-    assert ours.dtype == torch.promote_types(dtype, torch.float32)
-    torch.testing.assert_close(ours, theirs.to(ours.dtype), rtol=0, atol=near)
-
-
-@pytest.mark.parametrize("learning", [False, True])
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
-@pytest.mark.parametrize("mask", [None, MASK, ~MASK], ids=["whole", "masked", "partly masked"])
-@pytest.mark.parametrize("queries", [1, 3])
-@pytest.mark.parametrize("with_word", [False, True])
-def test_fused_attention_equals_unfused_attention(queries, mask, dtype, with_word, learning):
-    """Contexts, weights, and in training the gradients of all inputs."""
-    layer, states, values = layer_and(queries, dtype)
-    word = torch.randn(SETS * queries, SIZE, dtype=dtype, requires_grad=True) if with_word else None
-    inputs = [states, values, *layer.parameters(), *([word] if with_word else [])]
-    results = []
-    for layer.fused in (True, False):
+    expected = torch.tanh(q[:, :, None] + k[:, None]) @ v
+    for learning in (True, False):
         with torch.set_grad_enabled(learning):
-            context, weights = layer(states, layer.annotate(values, mask), word)
-        total = context.square().sum() + weights.square().sum()
-        results.append((context, weights, *(torch.autograd.grad(total, inputs) if learning else ())))
-    for ours, theirs in zip(*results, strict=True):
-        torch.testing.assert_close(ours, theirs)
-
-
-@pytest.mark.parametrize("queries", [1, 2])
-def test_gradient_of_the_fused_energies_equals_finite_differences(queries):
-    shapes = ((SETS, queries, SIZE), (SETS, LOCATIONS, SIZE), (SIZE,))
-    inputs = [torch.randn(shape, dtype=torch.float64, requires_grad=True) for shape in shapes]
-    assert torch.autograd.gradcheck(fused.energies, inputs)
-
-
-def test_fused_attention_is_used_on_cpu_unless_disabled(monkeypatch):
-    calls, real = [], fused.energies
-    monkeypatch.setattr(fused, "energies", lambda *given: calls.append(1) or real(*given))
-    layer, states, values = layer_and(1)
-    annotations = layer.annotate(values, MASK)
-    layer(states, annotations)
-    assert calls == [1]
-    layer.fused = False
-    layer(states, layer.annotate(values, MASK))
-    assert calls == [1]
-    layer(states, annotations)  # keys keep their dtype
-    assert calls == [1, 1]
-    assert not fused.applies_to(values.to("meta"))
+            result = energies(q, 2 * k, v)
+        assert result.dtype == torch.promote_types(dtype, torch.float32)
+        torch.testing.assert_close(result, expected.to(result.dtype), rtol=0, atol=near)
 
 
 @pytest.mark.parametrize("queries", [1, 3])

@@ -1,13 +1,12 @@
-"""Recurrent cells and layers: parity with torch, masks, structures, fused kernels."""
+"""Recurrent cells and layers: parity with torch, masks, structures, kernels."""
 
 import pytest
 import torch
 from torch import nn
 
 from limner.errors import SettingsError
-from limner.layers import stack
+from limner.layers import kernels, stack
 from limner.layers.cells import CellSettings, build_cell
-from limner.layers.fused import recurrent as fused
 from limner.layers.stack import BidirectionalLayers, LayerState, RecurrentLayers, RecurrentSettings
 
 NAMES = ("tanh", "relu", "leaky", "lstm", "peephole", "coupled", "gru", "gru-before")
@@ -68,11 +67,11 @@ def test_masked_positions_do_not_change_the_state(cell, structure) -> None:
 @pytest.mark.parametrize("cell", ["tanh", "relu", "gru", "lstm"])
 def test_kernels_of_torch_equal_the_equations(cell) -> None:
     model, x = layers(cell), inputs()
-    assert fused.applies_to(model.layers[0].cell, x)
+    assert kernels.applies_to(model.layers[0].cell, x)
     with_kernel = model(x)[0]
     gradient = torch.autograd.grad(with_kernel.square().sum(), list(model.parameters()))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(stack.fused, "applies_to", lambda cell, inputs: False)
+        patch.setattr(stack.kernels, "applies_to", lambda cell, inputs: False)
         by_equation = model(x)[0]
     torch.testing.assert_close(with_kernel, by_equation)
     torch.testing.assert_close(gradient, torch.autograd.grad(by_equation.square().sum(), list(model.parameters())))

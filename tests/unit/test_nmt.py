@@ -8,7 +8,6 @@ import torch
 
 from limner.data.examples import Example, ImageFeatures, collate
 from limner.decoding.scoring import sentence_log_probs
-from limner.decoding.torch_models import select
 from limner.layers.attention import AdditiveAttention
 from limner.layers.cells import CellSettings, CellState
 from limner.layers.decoders import AttentionDecoder, ConditionalDecoder, DropoutMasks
@@ -376,28 +375,3 @@ def test_the_keys_are_projected_once_a_batch(monkeypatch):
     for words in batch.target_in.unbind(1):
         _, state = model.step(words, memory, state)
     assert len(calls) == 4
-
-
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
-@pytest.mark.parametrize("changes", [{}, {"decoder": "plain"}, *WITH_IMAGE], ids=str)
-def test_fused_decoding_equals_unfused_decoding(changes, dtype):
-    """Two hypotheses for each example, with some images missing."""
-    model, batch = nmt(**changes).to(dtype), batch_of((True, False, True))
-    shown = [None if kind is None or kind.dtype == torch.bool else kind.to(dtype) for kind in batch.image]
-    batch = dataclasses.replace(batch, image=type(batch.image)(batch.image.present, *shown[1:]))
-    tokens = torch.randint(4, VOCAB, (3, 6))
-    logits = []
-    for fused in (True, False):
-        for layer in model.modules():
-            if isinstance(layer, AdditiveAttention):
-                layer.fused = fused
-        with torch.no_grad():
-            memory = model.encode(batch)
-            state = model.start(memory)
-            state = select(state, torch.arange(3).repeat_interleave(2))
-            steps = []
-            for some in tokens:
-                step, state = model.step(some, memory, state)
-                steps.append(step)
-        logits.append(torch.stack(steps))
-    torch.testing.assert_close(*logits)

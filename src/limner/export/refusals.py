@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from limner.errors import SettingsError
-from limner.layers.fused import recurrent as fused
+from limner.layers import kernels
 from limner.layers.stack import BidirectionalLayers, RecurrentLayer
 from limner.models import Model
 from limner.models.capabilities import CountBasedModel, PairRanker, SearchingModel
@@ -57,6 +57,6 @@ def refusal(settings: ConditionalLMSettings, model: Model, *, labels: bool) -> s
     if settings.translates and not encoders and any(isinstance(module, RecurrentLayer) for module in modules):
         return "its source sentences are read word by word, in a loop of any length"
     cells = [layer.cell for encoder in encoders for layer in encoder.forwards if isinstance(layer, RecurrentLayer)]
-    if loops := [type(cell).__name__ for cell in cells if not fused.applies_to(cell, torch.zeros(0))]:
+    if loops := [type(cell).__name__ for cell in cells if not kernels.applies_to(cell, torch.zeros(0))]:
         return f"ONNX has no operator of its encoder's {loops[0]} for sentences of any length"
     return ""

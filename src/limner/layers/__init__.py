@@ -1,1 +1,1 @@
-"""Layers shared by several models, in plain PyTorch; optimised forms are in `fused`."""
+"""Layers shared by several models, in plain PyTorch."""

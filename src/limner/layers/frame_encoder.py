@@ -9,10 +9,10 @@ from collections.abc import Mapping
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import dropout
 
 from limner.data.examples import ImageFeatures
 from limner.errors import SettingsError
-from limner.layers.dropout import dropout
 from limner.layers.image_encoder import (
     COLOURS,
     ImageEncoderSettings,

@@ -12,11 +12,11 @@ from typing import Literal
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import dropout
 
 from limner.bounds import Channels, Rate, Width, WidthOrNone
 from limner.data.examples import ImageFeatures
 from limner.errors import SettingsError
-from limner.layers.dropout import dropout
 from limner.layers.stack import GridRNN
 from limner.settings import Settings
 

@@ -10,12 +10,12 @@ from typing import NamedTuple, Self
 import torch
 from pydantic import model_validator
 from torch import Tensor, nn
+from torch.nn.functional import dropout
 
 from limner.bounds import Layers, LayersOrNone, Rate
+from limner.layers import kernels
 from limner.layers.cells import CellSettings, CellState, build_cell, orthogonal_gates
-from limner.layers.dropout import dropout
 from limner.layers.functional import is_exporting
-from limner.layers.fused import recurrent as fused
 from limner.settings import Settings
 
 
@@ -124,10 +124,10 @@ class RecurrentLayer(nn.Module):
         plain = not self.transition and self.delayed is None and dropout_mask is None
         if (
             plain
-            and fused.applies_to(self.cell, inputs)
+            and kernels.applies_to(self.cell, inputs)
             and (mask is None or (not is_exporting() and bool(mask.all())))
         ):
-            outputs, last = fused.unroll(self.cell, inputs, state.state)
+            outputs, last = kernels.unroll(self.cell, inputs, state.state)
             return outputs, LayerState(last)
         projected, hidden = self.cell.project(inputs), []
         for t, at_t in enumerate(projected.unbind(1)):

@@ -10,13 +10,12 @@ from typing import ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy, smooth_l1_loss
+from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy, dropout, smooth_l1_loss
 
 from limner.bounds import Count, GridSide, PositiveShare, Rate, Weight, Width
 from limner.data.examples import Batch, ImageFeatures, RegionBatch
 from limner.layers.boxes import apply_offsets, clip_to_image, nms, offsets_to, regions_in_image
 from limner.layers.cells import CellSettings, CellState, build_cell
-from limner.layers.dropout import dropout
 from limner.layers.functional import precise, require_numbers
 from limner.layers.image_encoder import ImageEncoderSettings, MapEncoder
 from limner.layers.localisation import LocalisationNetwork, LocalisationSettings, Proposals, sample_for_training

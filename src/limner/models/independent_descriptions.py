@@ -9,12 +9,11 @@ from typing import ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy, pad
+from torch.nn.functional import cross_entropy, dropout, pad
 
 from limner.bounds import PositiveWeight, Rate, Width
 from limner.data.examples import Batch
 from limner.layers.cells import CellSettings, CellState
-from limner.layers.dropout import dropout
 from limner.layers.functional import precise
 from limner.layers.image_encoder import ImageEncoder, ImageEncoderSettings
 from limner.layers.stack import LayerState, RecurrentLayer, RecurrentSettings

@@ -11,7 +11,7 @@ from typing import ClassVar, Literal, NamedTuple, Self
 import torch
 from pydantic import model_validator
 from torch import Tensor, nn
-from torch.nn.functional import linear
+from torch.nn.functional import dropout, linear
 
 from limner.bounds import Layers, PositiveDeviation, Rate, Width
 from limner.data.examples import Batch
@@ -19,7 +19,6 @@ from limner.errors import SettingsError
 from limner.layers.attention import AdditiveAttention, Annotations
 from limner.layers.cells import Cell, CellSettings, CellState
 from limner.layers.decoders import AttentionDecoder, ConditionalDecoder, DropoutMasks, decode
-from limner.layers.dropout import dropout
 from limner.layers.functional import precise
 from limner.layers.image_encoder import GridEncoder, ImageEncoder, ImageEncoderSettings
 from limner.layers.stack import BidirectionalLayers, RecurrentSettings

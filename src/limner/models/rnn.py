@@ -14,10 +14,10 @@ from typing import ClassVar, Literal, NamedTuple, Self
 import torch
 from pydantic import model_validator
 from torch import Tensor, nn
+from torch.nn.functional import dropout
 
 from limner.bounds import LayersOrNone, Length, Rate, Width
 from limner.data.examples import Batch, ImageFeatures
-from limner.layers.dropout import dropout
 from limner.layers.functional import is_exporting, precise, repeat_rows
 from limner.layers.image_encoder import ImageEncoder, ImageEncoderSettings
 from limner.layers.stack import LayerState, RecurrentLayers, RecurrentSettings

@@ -12,12 +12,12 @@ import torch
 from pydantic import model_validator
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.nn.functional import dropout
 
 from limner.bounds import Layers, PositiveDeviation, Rate, Width
 from limner.data.examples import Batch
 from limner.errors import TrainingError
 from limner.layers.cells import CellSettings
-from limner.layers.dropout import dropout
 from limner.layers.frame_encoder import FrameEncoder
 from limner.layers.functional import precise
 from limner.layers.image_encoder import ImageEncoderSettings

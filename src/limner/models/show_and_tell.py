@@ -9,11 +9,11 @@ from typing import ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import dropout
 
 from limner.bounds import Layers, Rate, Width
 from limner.data.examples import Batch, ImageFeatures
 from limner.layers.cells import CellSettings
-from limner.layers.dropout import dropout
 from limner.layers.image_encoder import ImageEncoder, ImageEncoderSettings
 from limner.layers.stack import LayerState, RecurrentLayers, RecurrentSettings, where
 from limner.models.protocols import ConditionalLMSettings, ModelInputs, Output

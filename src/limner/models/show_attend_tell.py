@@ -12,13 +12,12 @@ from typing import ClassVar, Literal, NamedTuple
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import one_hot
+from torch.nn.functional import dropout, one_hot
 
 from limner.bounds import Probability, Rate, Weight, Width
 from limner.data.examples import Batch
 from limner.layers.attention import AdditiveAttention, Annotations, weighted_sum
 from limner.layers.cells import CellSettings, CellState, build_cell
-from limner.layers.dropout import dropout
 from limner.layers.functional import precise
 from limner.layers.image_encoder import GridEncoder, ImageEncoderSettings
 from limner.models.protocols import ConditionalLMSettings, Mean, ModelInputs, Output

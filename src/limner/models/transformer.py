@@ -11,11 +11,10 @@ from typing import ClassVar, Literal, NamedTuple, Self, cast
 import torch
 from pydantic import model_validator
 from torch import Tensor, nn
-from torch.nn.functional import linear
+from torch.nn.functional import dropout, linear
 
 from limner.bounds import Layers, Rate, Width
 from limner.data.examples import Batch
-from limner.layers.dropout import dropout
 from limner.layers.functional import at_least_float32, precise
 from limner.models.protocols import ConditionalLMSettings, ModelInputs, Output
 

@@ -11,12 +11,11 @@ from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import normalize
+from torch.nn.functional import dropout, normalize
 
 from limner.bounds import Layers, PositiveWeight, Rate, Width, WidthOrNone
 from limner.data.examples import Batch, ImageFeatures
 from limner.layers.cells import CellSettings
-from limner.layers.dropout import dropout
 from limner.layers.functional import precise
 from limner.layers.image_encoder import ImageEncoder, ImageEncoderSettings
 from limner.layers.stack import BidirectionalLayers, RecurrentLayers, RecurrentSettings

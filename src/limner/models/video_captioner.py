@@ -12,12 +12,12 @@ from typing import ClassVar, Literal, NamedTuple, Self
 import torch
 from pydantic import model_validator
 from torch import Tensor, nn
+from torch.nn.functional import dropout
 
 from limner.bounds import Layers, Rate, Width, WidthOrNone
 from limner.data.examples import Batch, ImageFeatures
 from limner.layers.attention import AdditiveAttention, Annotations
 from limner.layers.cells import Cell, CellSettings, CellState, build_cell
-from limner.layers.dropout import dropout
 from limner.layers.frame_encoder import FrameEncoder, mean_over_frames
 from limner.layers.functional import repeat_rows
 from limner.layers.image_encoder import ImageEncoderSettings

@@ -1,1 +1,0 @@
-"""Optimised forms of layers with the interface of the plain forms; `docs/notebook/speed.md` lists their speed-ups."""

@@ -9,8 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from limner.models.capabilities import ParallelCorpus
-from limner.models.phrase_based import PhraseBased, PhraseBasedSettings, TuningSettings
+from limner.models.phrase_based import ParallelCorpus, PhraseBased, PhraseBasedSettings, TuningSettings
 from limner.models.protocols import ModelInputs
 from limner.text.tokenizer import Tokenizer
 from limner.text.words import TextSettings

@@ -8,9 +8,8 @@ from models import VOCAB, Case, batch, example
 
 from limner.data.examples import collate
 from limner.models import build_model
-from limner.models.capabilities import JointSpaceModel
 from limner.models.protocols import ModelInputs
-from limner.models.two_tower import TwoTowerSettings
+from limner.models.two_tower import TwoTower, TwoTowerSettings
 from limner.storage.tensors import load_tensors, save_tensors
 from limner.training.matching import contrastive_loss, distillation_loss
 
@@ -30,17 +29,17 @@ pytestmark = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 OWNERS = torch.arange(4)
 
 
-def build(case: Case) -> JointSpaceModel:
+def build(case: Case) -> TwoTower:
     torch.manual_seed(1)
     model = build_model(case.settings, ModelInputs(VOCAB, case.image)).eval()
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(0.1 * torch.randn_like(parameter))
-    assert isinstance(model, JointSpaceModel)
+    assert isinstance(model, TwoTower)
     return model
 
 
-def loss(model: JointSpaceModel, data) -> torch.Tensor:
+def loss(model: TwoTower, data) -> torch.Tensor:
     cosines = model.pair_scores(data.image, data)
     scores = torch.linspace(-9, -1, cosines.numel()).view_as(cosines)
     return contrastive_loss(cosines, OWNERS, 0.2, hardest=True) + distillation_loss(

@@ -10,8 +10,7 @@ from limner.layers.image_encoder import ImageEncoderSettings, MapEncoder
 from limner.layers.localisation import LocalisationNetwork, LocalisationSettings, sample_for_training
 from limner.layers.region_sampler import sample_regions
 from limner.models import ModelInputs, build_model
-from limner.models.capabilities import RegionDetector
-from limner.models.dense_captioner import DenseCaptionerSettings
+from limner.models.dense_captioner import DenseCaptioner, DenseCaptionerSettings
 
 
 def settings(**changes):
@@ -127,7 +126,7 @@ def test_learns_to_find_and_describe_a_square():
         sum(term.value for term in output.loss).backward()
         optimizer.step()
     model.eval()
-    assert isinstance(model, RegionDetector)
+    assert isinstance(model, DenseCaptioner)
     found = model.detect(data.image, count=1)
     overlaps = [float(iou(one.boxes, data.regions.box[row : row + 1])) for row, one in enumerate(found)]
     assert min(overlaps) > 0.5

@@ -6,16 +6,13 @@ import pytest
 import torch
 
 from limner.layers.image_encoder import ImageEncoderSettings
-from limner.models import MODELS, ModelInputs, ModelSettings, build_model
+from limner.models import LANGUAGE_MODELS, MODELS, OTHER_MODELS, ModelInputs, ModelSettings, build_model, has_gradients
 from limner.models.bag_of_words import BagOfWordsSettings
 from limner.models.capabilities import (
     CountBasedModel,
     ImageVectorModel,
-    JointSpaceModel,
     PairRanker,
     PretrainedEmbeddingModel,
-    RegionDetector,
-    SearchingModel,
     WordEmbeddingModel,
 )
 from limner.models.dense_captioner import DenseCaptionerSettings
@@ -39,14 +36,14 @@ INPUTS_OF = {DenseCaptionerSettings: ModelInputs(11, {"maps": (5, 4, 4)})}
 """Inputs of models that read other features."""
 CAPABILITIES = {
     BagOfWordsSettings: {ImageVectorModel, PairRanker},
-    DenseCaptionerSettings: {RegionDetector},
+    DenseCaptionerSettings: set(),
     HMMSettings: {CountBasedModel},
     IndependentSettings: set(),
     LBLSettings: {ImageVectorModel, PretrainedEmbeddingModel, WordEmbeddingModel},
     MRNNSettings: {ImageVectorModel, WordEmbeddingModel},
     NGramSettings: {CountBasedModel},
     NMTSettings: set(),
-    PhraseBasedSettings: {SearchingModel},
+    PhraseBasedSettings: set(),
     RNNSettings: {ImageVectorModel, PretrainedEmbeddingModel, WordEmbeddingModel},
     SequenceLabellerSettings: {PretrainedEmbeddingModel},
     ShowAndTellSettings: {ImageVectorModel, PretrainedEmbeddingModel, WordEmbeddingModel},
@@ -54,7 +51,6 @@ CAPABILITIES = {
     TransformerSettings: set(),
     TwoTowerSettings: {
         ImageVectorModel,
-        JointSpaceModel,
         PairRanker,
         PretrainedEmbeddingModel,
         WordEmbeddingModel,
@@ -64,11 +60,8 @@ CAPABILITIES = {
 ALL = (
     CountBasedModel,
     ImageVectorModel,
-    JointSpaceModel,
     PairRanker,
     PretrainedEmbeddingModel,
-    RegionDetector,
-    SearchingModel,
     WordEmbeddingModel,
 )
 
@@ -77,6 +70,17 @@ def test_the_registry_and_the_union_of_settings_list_the_same_models():
     union, _ = get_args(ModelSettings)
     assert set(MODELS) == set(get_args(union)) == set(CAPABILITIES)
     assert all(model.Settings is settings for settings, model in MODELS.items())
+
+
+def test_language_models_alone_implement_the_protocol_of_the_search():
+    for step in ("encode", "start", "step", "forward"):
+        assert all(step in vars(model) for model in LANGUAGE_MODELS.values())
+        assert not any(step in vars(model) for model in OTHER_MODELS.values())
+
+
+def test_models_of_counts_and_of_phrases_have_no_gradients():
+    without = {HMMSettings, NGramSettings, PhraseBasedSettings}
+    assert {settings for settings in MODELS if not has_gradients(settings())} == without
 
 
 @pytest.mark.parametrize("settings", CAPABILITIES, ids=lambda settings: settings.__name__)

@@ -18,7 +18,7 @@ from limner.decoding.torch_models import mean_log_probs
 from limner.errors import SettingsError
 from limner.layers.functional import precise, require_numbers
 from limner.metrics import Score, perplexity
-from limner.models.capabilities import SearchingModel
+from limner.models.phrase_based import PhraseBased
 from limner.models.protocols import Model, Output, device_of
 from limner.progress import Progress
 from limner.text.labels import LABEL_LANGUAGES
@@ -120,7 +120,7 @@ def score_examples(
 
 def _require_probabilities(models: Sequence[Model]) -> None:
     """Check that all models give probabilities of sentences; SettingsError if not."""
-    if any(isinstance(one, SearchingModel) for one in models):
+    if any(isinstance(one, PhraseBased) for one in models):
         raise SettingsError(
             "expected a model that gives probabilities of sentences, got one that only searches for translations: use "
             "'limner translate' or 'limner evaluate', or train a neural model"

@@ -23,8 +23,9 @@ from limner.data.dataset import Examples
 from limner.data.examples import Batch
 from limner.errors import SettingsError
 from limner.inference.collection_features import open_features
-from limner.models.capabilities import Labeller, SearchingModel
+from limner.models.phrase_based import PhraseBased
 from limner.models.protocols import Model, device_of
+from limner.models.sequence_labeller import SequenceLabeller
 from limner.progress import StageProgress
 from limner.runs.records import Record
 from limner.runs.trained_model import TrainedModel
@@ -313,12 +314,12 @@ def _states(model: Model, batch: Batch) -> list[dict[str, Tensor]]:
     training = model.training
     model.eval()
     parts: dict[str, Tensor] = {}
-    if not isinstance(model, SearchingModel):
+    if not isinstance(model, PhraseBased):
         with torch.no_grad():
             memory = model.encode(batch)
             state = model.start(memory)
         parts = {name: part.clone().requires_grad_() for name, part in _real_tensors(state).items()}
-    if not parts and isinstance(model, Labeller):
+    if not parts and isinstance(model, SequenceLabeller):
         raise SettingsError(
             "labellers read the whole sequence at once and are not supported; use 'lecture/rnn' or another generator"
         )

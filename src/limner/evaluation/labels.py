@@ -9,7 +9,7 @@ from limner.data.dataset import FeatureSource, GenerationInput
 from limner.decoding.ranking import Hypothesis
 from limner.evaluation.hypothesis_statistics import Texts
 from limner.inference.label_probabilities import Probabilities, expected_point, label_probabilities, predicted_labels
-from limner.models.capabilities import Labeller
+from limner.models.sequence_labeller import SequenceLabeller
 from limner.runs.trained_model import TrainedModel
 from limner.text.labels import HIDDEN, LABEL_LANGUAGES, TRACK, PredictedLabel, position_text, write_predictions
 
@@ -35,7 +35,7 @@ def label_texts(
     """
     if models[0].recipe.data.lang not in LABEL_LANGUAGES:
         return None
-    if isinstance(models[0].model, Labeller):
+    if isinstance(models[0].model, SequenceLabeller):
         for one, hypothesis in zip(inputs, best, strict=True):
             if one.references and hypothesis.ended:
                 models[0].model.require_labels(one.item.id, len(one.references[0].split()), len(hypothesis.tokens))

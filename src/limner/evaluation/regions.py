@@ -36,7 +36,7 @@ from limner.metrics.dense_captioning import (
     meteor_similarity,
 )
 from limner.metrics.ranks import median_rank, recall_at
-from limner.models.capabilities import DetectedRegions
+from limner.models.dense_captioner import DetectedRegions
 from limner.models.protocols import device_of
 from limner.progress import Progress
 from limner.retrieval.all_pairs import MEMORY_BUDGET

@@ -30,7 +30,8 @@ from limner.metrics.ranks import (
     retrieval_scores,
     shortlist_ranks,
 )
-from limner.models.capabilities import JointSpaceModel, PairRanker
+from limner.models.capabilities import PairRanker
+from limner.models.two_tower import TwoTower
 from limner.process import all_threads
 from limner.progress import Progress
 from limner.retrieval.all_pairs import MEMORY_BUDGET, pair_arithmetic, pair_log_probs
@@ -110,7 +111,7 @@ def evaluate_retrieval(
         return RetrievalEvaluation((), None)
     assert candidates.features is not None, "retrieval needs features"
     require_shortlist(settings.shortlist, candidates.items)
-    if isinstance(model.model, JointSpaceModel):
+    if isinstance(model.model, TwoTower):
         others, mean = [], None
     pairs = normalised_log_probs(
         model,
@@ -125,7 +126,7 @@ def evaluate_retrieval(
     )
     ranks = rank_all(pairs.normalised.numpy(), candidates.owners)
     precision = f"|{pair_arithmetic(model, exact=settings.exact).signature}"
-    marginal = "|score:cosine" if isinstance(model.model, JointSpaceModel) else f"|marginal:{len(others) or 'own'}"
+    marginal = "|score:cosine" if isinstance(model.model, TwoTower) else f"|marginal:{len(others) or 'own'}"
     scores = tuple(
         score._replace(
             signature=score.signature + precision + (marginal if score.name.startswith("image_to_text") else "")

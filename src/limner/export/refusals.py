@@ -11,7 +11,8 @@ from limner.errors import SettingsError
 from limner.layers import kernels
 from limner.layers.stack import BidirectionalLayers, RecurrentLayer
 from limner.models import Model
-from limner.models.capabilities import CountBasedModel, PairRanker, SearchingModel
+from limner.models.capabilities import CountBasedModel, PairRanker
+from limner.models.phrase_based import PhraseBased
 from limner.models.protocols import ConditionalLMSettings
 from limner.runs.trained_model import TrainedModel
 from limner.text.labels import LABEL_LANGUAGES
@@ -44,7 +45,7 @@ def refusal(settings: ConditionalLMSettings, model: Model, *, labels: bool) -> s
         return "it finds regions, whose number differs between images"
     if isinstance(model, PairRanker):
         return "it ranks images and sentences, and generates none"
-    if isinstance(model, SearchingModel):
+    if isinstance(model, PhraseBased):
         return "it has a search of its own"
     if isinstance(model, CountBasedModel):
         return "its probabilities are looked up in tables of counts"

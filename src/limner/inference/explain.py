@@ -18,7 +18,7 @@ from limner.decoding.settings import change_decoding
 from limner.errors import SettingsError
 from limner.features.spec import FeatureSpec
 from limner.inference.search_translations import search_translations
-from limner.models.capabilities import SearchingModel
+from limner.models.phrase_based import PhraseBased
 from limner.models.protocols import Output, device_of
 from limner.progress import Progress
 from limner.runs.trained_model import TrainedModel
@@ -28,7 +28,7 @@ from limner.text.vocab import SPECIAL_TOKEN_STRINGS, SPECIAL_TOKENS
 
 EXPLANATION_BATCH_SIZE = 32
 EXPLAINED_CANDIDATES = 100
-"""Number of best translations among which a `SearchingModel` looks for the one to explain."""
+"""Number of best translations among which a `PhraseBased` looks for the one to explain."""
 END_OF_SENTENCE = SPECIAL_TOKEN_STRINGS[SPECIAL_TOKENS.eos]
 IMAGE_TOKEN = "«image»"
 """Name of the visual prefix token that represents the whole image."""
@@ -45,7 +45,7 @@ class Explanation(NamedTuple):
     source: tuple[str, ...]
     """S visual prefix tokens and source words, in this order; empty for a caption."""
     target: tuple[str, ...]
-    """T target words, the last of which is the end-of-sentence token, unless the model is a `SearchingModel`."""
+    """T target words, the last of which is the end-of-sentence token, unless the model is a `PhraseBased`."""
     alignment: Weights | None
     """Weights over the source, (T, S): summed over the subwords of a source word, averaged over those of a target
     word. None for models without attention over a source."""
@@ -103,7 +103,7 @@ def explain(
         batch_size: sentences a batch, fewer where they are very long; it changes no result.
         on_progress: called with the number of sentences done and their total.
     """
-    if isinstance(model.model, SearchingModel):
+    if isinstance(model.model, PhraseBased):
         return explain_search(model, inputs, hypotheses, on_progress)
     device = device_of(model.model)
     explanations: list[Explanation] = []
@@ -134,7 +134,7 @@ def explain_search(
     hypotheses: Sequence[Hypothesis],
     on_progress: Progress | None = None,
 ) -> list[Explanation]:
-    """Return the word alignment and the phrases of translations by a `SearchingModel`.
+    """Return the word alignment and the phrases of translations by a `PhraseBased`.
 
     Raises:
         SettingsError: a translation without its derivation is not among those that the model finds.

@@ -18,7 +18,7 @@ from limner.decoding.torch_models import TorchModels, beam_search, select
 from limner.errors import RunError
 from limner.inference.must_include import compile_words
 from limner.inference.search_translations import search_translations
-from limner.models.capabilities import SearchingModel
+from limner.models.phrase_based import PhraseBased
 from limner.models.protocols import Memory, device_of
 from limner.progress import Progress
 from limner.runs.trained_model import TrainedModel
@@ -144,7 +144,7 @@ def generate(
         SettingsError: no sentence of at most `max_length` tokens includes the words that it must.
     """
     require_ensemble(models)
-    if any(isinstance(one.model, SearchingModel) for one in models):
+    if any(isinstance(one.model, PhraseBased) for one in models):
         return search_translations(models, inputs, settings, prefixes, trace, on_progress)
     tokenizer, sources = models[0].tokenizer, _encode_sources(models[0], inputs)
     starts = None if prefixes is None else [tokenizer.encode(text) for text in prefixes]

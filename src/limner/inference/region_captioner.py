@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple, Self, cast
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -23,7 +23,7 @@ from limner.features.region_store import RegionStore, pixel_box
 from limner.inference.base import load_models
 from limner.inference.new_images import BackboneFeatures, new_item
 from limner.media.image import ImageInput, open_image
-from limner.models.capabilities import DetectedRegions, RegionDetector
+from limner.models.dense_captioner import DenseCaptioner, DetectedRegions
 from limner.models.protocols import device_of
 from limner.runs.trained_model import TrainedModel
 
@@ -127,18 +127,18 @@ class RegionCaptioner:
         return results
 
 
-def require_detector(model: TrainedModel) -> RegionDetector:
+def require_detector(model: TrainedModel) -> DenseCaptioner:
     """Return the model as a detector of regions.
 
     Raises:
         RunError: it does not detect regions.
     """
-    if not isinstance(model.model, RegionDetector):
+    if not isinstance(model.model, DenseCaptioner):
         raise RunError(
             f"expected a model that detects regions, got '{model.recipe.model.name}'; train one with a recipe such as "
             "'johnson2016/scenes'"
         )
-    return cast(RegionDetector, model.model)
+    return model.model
 
 
 def detect_regions(

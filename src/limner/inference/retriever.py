@@ -23,7 +23,7 @@ from limner.inference.new_images import BackboneFeatures, new_item
 from limner.inference.retrieval_results import BuiltIndex, ImageSearch, RetrievalResult
 from limner.inference.scorer import require_words
 from limner.media.image import ImageInput
-from limner.models.capabilities import JointSpaceModel
+from limner.models.two_tower import TwoTower
 from limner.progress import Progress
 from limner.retrieval.all_pairs import pair_log_probs
 from limner.retrieval.index.embeddings import embeddings_of, require_retriever
@@ -98,7 +98,7 @@ class Retriever:
             raise SettingsError("the model was not loaded from a run: name the folder of the index")
         source = IndexSource(self.model, collection.path, split, self._open(collection, cache_mib=0))
         kind = None
-        if retriever is None and isinstance(self.model.model, JointSpaceModel):
+        if retriever is None and isinstance(self.model.model, TwoTower):
             retriever = self.model
         if retriever is not None:
             require_retriever(retriever)
@@ -281,7 +281,7 @@ class Retriever:
         targets = list(dict.fromkeys(map(tuple, examples.targets)))
         rows = {target: row for row, target in enumerate(targets)}
         unique = pair_log_probs(self.model.model, targets, [new_item(image)], query)[:, 0]
-        if alpha and not isinstance(self.model.model, JointSpaceModel):
+        if alpha and not isinstance(self.model.model, TwoTower):
             unique = unique - alpha * self._log_marginal(targets, others, features, marginal_file, on_progress)
         scores = unique[torch.tensor([rows[tuple(target)] for target in examples.targets])]
         best: dict[str, RetrievalResult] = {}

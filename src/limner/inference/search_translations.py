@@ -9,7 +9,7 @@ from limner.decoding.ranking import Derivation, Hypothesis
 from limner.decoding.search import Trace
 from limner.decoding.settings import DecodingSettings
 from limner.errors import RunError, SettingsError
-from limner.models.capabilities import ScoredTranslation, SearchingModel
+from limner.models.phrase_based import PhraseBased, ScoredTranslation
 from limner.progress import Progress
 from limner.runs.trained_model import TrainedModel
 from limner.text.vocab import SPECIAL_TOKENS
@@ -26,7 +26,7 @@ def search_translations(
     trace: Trace | None = None,
     on_progress: Progress | None = None,
 ) -> list[list[Hypothesis]]:
-    """Translate by a `SearchingModel`; arguments are those of `limner.inference.generate.generate`.
+    """Translate by a `PhraseBased`; arguments are those of `limner.inference.generate.generate`.
 
     Returns:
         The `n_best` hypotheses of each input; their score stands for the log-probability, which they do not have.
@@ -41,7 +41,7 @@ def search_translations(
             "name one --model"
         )
     model = models[0].model
-    assert isinstance(model, SearchingModel) and models[0].source_tokenizer is not None
+    assert isinstance(model, PhraseBased) and models[0].source_tokenizer is not None
     _require_settings(models[0].recipe.model.name, settings)
     if prefixes is not None or trace is not None or any(any(one.constraints) for one in inputs):
         raise SettingsError(

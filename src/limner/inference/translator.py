@@ -34,7 +34,7 @@ from limner.inference.sentences import (
     warn_of_unknown_words,
 )
 from limner.media.image import ImageInput
-from limner.models.capabilities import SearchingModel
+from limner.models.phrase_based import PhraseBased
 from limner.progress import Progress
 from limner.runs.trained_model import TrainedModel
 
@@ -118,14 +118,14 @@ class Translator(TextGenerator):
     def _empty_translation(self) -> Translation:
         """Translation of an empty sentence; of a model with features, each of them is 0."""
         model = self.models[0].model
-        if not isinstance(model, SearchingModel):
+        if not isinstance(model, PhraseBased):
             return EMPTY_TRANSLATION
         return EMPTY_TRANSLATION._replace(features=tuple((name, 0.0) for name in model.feature_names()))
 
     @property
     def _effect_of_unknown(self) -> str:
         """What becomes of unknown words of a source sentence."""
-        if not isinstance(self.models[0].model, SearchingModel):
+        if not isinstance(self.models[0].model, PhraseBased):
             return UNKNOWN_SOURCE
         return COPIED_SOURCE if self.source.tokenizer.settings.level == "word" else COPIED_CHARACTERS
 

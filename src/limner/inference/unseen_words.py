@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from limner.features.class_probabilities import ClassProbabilities
-from limner.models.capabilities import ExtendableModel
+from limner.models.show_attend_tell import ShowAttendTell
 from limner.runs.trained_model import TrainedModel
 from limner.text.class_nouns import ClassNoun
 from limner.text.tokenizer import Tokenizer
@@ -37,7 +37,7 @@ def with_unseen_nouns(
     """
     model = trained.model
     copied = nearest_known(trained.tokenizer, nouns, classifier)
-    if not copied or not isinstance(model, ExtendableModel):
+    if not copied or not isinstance(model, ShowAttendTell):
         return trained
     extended = copy.deepcopy(model)
     extended.extend_vocabulary([trained.tokenizer.encode(known)[0] for known in copied.values()], LOG_ODDS)

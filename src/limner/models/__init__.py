@@ -1,6 +1,6 @@
 """Models, and their construction from settings.
 
-To add a model, add its module, and an entry in `MODELS` and in `ModelSettings`.
+To add a model, add its module, and an entry in `LANGUAGE_MODELS` (or `OTHER_MODELS`) and in `ModelSettings`.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from pydantic import Field
 
 from limner.device import AllocationLimit
 from limner.models.bag_of_words import BagOfWords, BagOfWordsSettings
+from limner.models.capabilities import CountBasedModel
 from limner.models.dense_captioner import DenseCaptioner, DenseCaptionerSettings
 from limner.models.hmm import HMM, HMMSettings
 from limner.models.independent_descriptions import IndependentDescriptions, IndependentSettings
@@ -29,9 +30,20 @@ from limner.models.two_tower import TwoTower, TwoTowerSettings
 from limner.models.video_captioner import VideoCaptioner, VideoCaptionerSettings
 from limner.settings import Settings
 
-__all__ = ["MODELS", "ConditionalLM", "Model", "ModelInputs", "ModelSettings", "Output", "build_model"]
+__all__ = [
+    "LANGUAGE_MODELS",
+    "MODELS",
+    "OTHER_MODELS",
+    "ConditionalLM",
+    "Model",
+    "ModelInputs",
+    "ModelSettings",
+    "Output",
+    "build_model",
+    "has_gradients",
+]
 
-MODELS: dict[type[Settings], type] = {
+LANGUAGE_MODELS: dict[type[Settings], type] = {
     model.Settings: model
     for model in (
         BagOfWords,
@@ -42,17 +54,21 @@ MODELS: dict[type[Settings], type] = {
         MRNN,
         NGram,
         NMT,
-        PhraseBased,
         RNN,
         SequenceLabeller,
         ShowAndTell,
         ShowAttendTell,
         Transformer,
-        TwoTower,
         VideoCaptioner,
     )
 }
-"""Model class for each settings class; every model has its settings class as the attribute `Settings`."""
+"""Class of each `ConditionalLM` by its settings class, which is the attribute `Settings` of the model."""
+
+OTHER_MODELS: dict[type[Settings], type] = {model.Settings: model for model in (PhraseBased, TwoTower)}
+"""Class of each model without `encode`, `start`, `step` and `forward`: of a search or a joint space of its own."""
+
+MODELS = LANGUAGE_MODELS | OTHER_MODELS
+"""Class of every model by its settings class."""
 
 ModelSettings = Annotated[
     BagOfWordsSettings
@@ -92,6 +108,11 @@ def build_model(settings: ModelSettings, inputs: ModelInputs, copies: int = 1) -
     """
     with AllocationLimit(f"weights of model '{settings.name}'", f"lower {largest_size(settings)}", copies):
         return cast(Model, MODELS[type(settings)](settings, inputs))
+
+
+def has_gradients(settings: ModelSettings) -> bool:
+    """Whether the model of the given settings is trained by gradient descent, rather than estimated from counts."""
+    return not issubclass(MODELS[type(settings)], CountBasedModel | PhraseBased)
 
 
 def largest_size(settings: ModelSettings) -> str:

@@ -20,11 +20,18 @@ from limner.layers.functional import precise, require_numbers
 from limner.layers.image_encoder import ImageEncoderSettings, MapEncoder
 from limner.layers.localisation import LocalisationNetwork, LocalisationSettings, Proposals, sample_for_training
 from limner.layers.region_sampler import sample_regions
-from limner.models.capabilities import DetectedRegions
 from limner.models.protocols import ConditionalLMSettings, Mean, ModelInputs, Output
 from limner.settings import Settings
 
 WHOLE_IMAGE = (0.5, 0.5, 1.0, 1.0)
+
+
+class DetectedRegions(NamedTuple):
+    """Regions that a model found in one image, by descending confidence."""
+
+    boxes: Tensor  # (R, 4): centre, width and height in fractions of the image
+    scores: Tensor  # (R,): confidence, 0 to 1
+    codes: Tensor  # (R, D): encoded regions, which `encode` takes as `pooled` features
 
 
 class LossWeights(Settings):

@@ -17,7 +17,6 @@ from torch import Tensor, nn
 
 from limner.bounds import Few, Order, PhraseLength, Reach
 from limner.errors import MissingExtraError, RunError, SettingsError, TrainingError
-from limner.models.capabilities import ParallelCorpus, ScoredTranslation
 from limner.models.protocols import ConditionalLMSettings, ModelInputs
 from limner.progress import StageProgress
 from limner.settings import Settings
@@ -30,6 +29,40 @@ if TYPE_CHECKING:
     from limner.smt.system import PhrasalTranslation, System
 
 logger = logging.getLogger(__name__)
+
+
+class ParallelCorpus(NamedTuple):
+    """Training and validation data of a `PhraseBased` model, as token ids without special tokens."""
+
+    sources: Sequence[Sequence[int]]
+    targets: Sequence[Sequence[int]]
+    language_model: Sequence[Sequence[int]]
+    """Sentences of the target language; words that are not in the vocabulary have ids from its size on."""
+    tuning_sources: Sequence[Sequence[int]]
+    tuning_copies: Sequence[Sequence[int]]
+    """Target token of each of their tokens if it is copied, with the ids of `tuning_references`."""
+    tuning_references: Sequence[Sequence[Sequence[int]]]
+    """References of each of them; words that are not in the vocabulary have ids from its size on, which are not those
+    of `language_model`."""
+    target_words: Sequence[str]
+    """Entries of the target vocabulary."""
+    seed: int
+    """Seed of the tuning."""
+
+
+class ScoredTranslation(NamedTuple):
+    """A translation that a `PhraseBased` model found."""
+
+    tokens: tuple[int, ...]
+    score: float
+    """Score of the model, which is no probability."""
+    phrases: tuple[tuple[tuple[int, int], tuple[int, int]], ...]
+    """First token of each source phrase and the one after its last, and those of its translation, in the order of the
+    translation."""
+    alignment: tuple[tuple[int, int], ...]
+    """Aligned source and target tokens."""
+    features: tuple[tuple[str, float], ...] = ()
+    """Names and values of the features whose weighted sum is the score."""
 
 
 class TuningSettings(Settings):
@@ -242,7 +275,7 @@ class PhraseBased(nn.Module):
     def search_translations(
         self, sources: Sequence[Sequence[int]], copies: Sequence[Sequence[int]], n_best: int, beam_size: int
     ) -> list[list[ScoredTranslation]]:
-        """Translate sentences of at least one token; see `SearchingModel`."""
+        """Translate sentences of at least one token; see `PhraseBased`."""
         found = self._at(beam_size).translate_all(sources, copies, n_best)
         return [[_found(one) for one in candidates] for candidates in found]
 

@@ -44,12 +44,12 @@ class ConditionalLMSettings(Settings):
 
     @property
     def generates(self) -> bool:
-        """Whether the model gives probabilities of sentences, and generates them; a `JointSpaceModel` does not."""
+        """Whether the model gives probabilities of sentences, and generates them; a `TwoTower` does not."""
         return True
 
     @property
     def scores_sentences(self) -> bool:
-        """Whether the model gives probabilities of given sentences; a `SearchingModel` does not."""
+        """Whether the model gives probabilities of given sentences; a `PhraseBased` does not."""
         return self.generates
 
     @property

@@ -23,7 +23,7 @@ from limner.inference.collection_features import open_features
 from limner.inference.explain import Explanation, Weights, explain
 from limner.media.image import image_size
 from limner.media.modality import VIDEO
-from limner.models.capabilities import SearchingModel
+from limner.models.phrase_based import PhraseBased
 from limner.report import plots
 from limner.report.attention_page import alignment_of, attended_area, attended_panels, target_of
 from limner.report.images import Thumbnails
@@ -127,7 +127,7 @@ def plot_explanation(
 def _is_generated_by(model: TrainedModel, item: EvaluatedItem) -> bool:
     if not all(token < len(model.tokenizer) for token in item.ids):
         return False
-    has_copied = SPECIAL_TOKENS.unk in item.ids and isinstance(model.model, SearchingModel)
+    has_copied = SPECIAL_TOKENS.unk in item.ids and isinstance(model.model, PhraseBased)
     return has_copied or model.tokenizer.decode(item.ids, detokenise=True) == item.hypothesis
 
 

@@ -18,8 +18,8 @@ from limner.data.examples import Example, ImageFeatures, Item, collate, collate_
 from limner.device import native_bf16
 from limner.layers.functional import require_numbers
 from limner.layers.softmax_heads import TAIL
-from limner.models.capabilities import JointSpaceModel
 from limner.models.protocols import Model, device_of
+from limner.models.two_tower import TwoTower
 from limner.process import require_memory
 from limner.progress import Progress
 from limner.retrieval.fast import pair_scorer
@@ -60,7 +60,7 @@ def score_tiles(
 
     Args:
         model: any model; its `pair_scorer` scores all pairs of a tile together, other models are read step by step. The
-            scores of a `JointSpaceModel` are its cosines.
+            scores of a `TwoTower` are its cosines.
         targets: S sentences as token ids without special tokens.
         items: I items of the images.
         features: features of the images; None for models that use none.
@@ -87,7 +87,7 @@ def score_tiles(
             sentences = collate([Example("", targets[row]) for row in rows]).to(device_of(model))
             tiles: Iterator[Tensor]
             images = _read_images(items, features, device_of(model))
-            if isinstance(model, JointSpaceModel):
+            if isinstance(model, TwoTower):
                 tiles = (model.pair_scores(image, sentences) for image in images)
             elif scorer is not None:
                 tiles = scorer.log_probs(images, sentences, half, dtype, tail, on_part)
@@ -160,7 +160,7 @@ def pair_log_probs(
 def uses_bf16(model: TrainedModel) -> bool:
     """Whether all pairs are scored in bfloat16: if the device has native support and recipe and model permit it."""
     scorer = pair_scorer(model.model)
-    if isinstance(model.model, JointSpaceModel) or (scorer is not None and scorer.in_float32):
+    if isinstance(model.model, TwoTower) or (scorer is not None and scorer.in_float32):
         return False
     return native_bf16(device_of(model.model)) and model.recipe.training.precision != "fp32"
 

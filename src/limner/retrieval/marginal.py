@@ -14,8 +14,8 @@ from limner.data.dataset import FeatureSource
 from limner.data.examples import Item, StoredFeatures
 from limner.errors import CollectionError
 from limner.features.store import FeatureStore
-from limner.models.capabilities import JointSpaceModel
 from limner.models.protocols import Model
+from limner.models.two_tower import TwoTower
 from limner.process import all_threads
 from limner.progress import Progress
 from limner.retrieval.all_pairs import MEMORY_BUDGET, allocate_matrix, pair_arithmetic, score_tiles
@@ -115,7 +115,7 @@ def normalised_log_probs(
     """Compute log P(w|I) - log P(w) of every sentence w and every image I.
 
     For an image this ranks sentences by eq. 7 of Mao et al. (2015); for a sentence it ranks images by P(w|I), because
-    P(w) is the same for all images. Cosines of a `JointSpaceModel` are comparable between sentences and are not
+    P(w) is the same for all images. Cosines of a `TwoTower` are comparable between sentences and are not
     normalised.
 
     Args:
@@ -151,7 +151,7 @@ def normalised_log_probs(
             own = log_probs[:, : max(0, len(items) - columns.start)]
             matrix[rows, columns.start : columns.start + own.shape[1]] = own.numpy()
             marginal.add(rows, log_probs[:, own.shape[1] :] if others else own)
-    if isinstance(model.model, JointSpaceModel):
+    if isinstance(model.model, TwoTower):
         return NormalisedScores(torch.from_numpy(matrix), torch.zeros(len(targets)), of_mean)
     matrix -= marginal.log_probs().numpy()[:, None]
     return NormalisedScores(torch.from_numpy(matrix), marginal.log_probs(), of_mean)

@@ -147,14 +147,14 @@ def _load_run(run: Path, settings: ServerSettings) -> ServedModel:
     from limner.inference.captioner import Captioner
     from limner.inference.load import load
     from limner.inference.translator import Translator
-    from limner.models.capabilities import SearchingModel
+    from limner.models.phrase_based import PhraseBased
 
     generator = load(run, backbone=settings.backbone, device=settings.device)
     if not isinstance(generator, Captioner | Translator):
         raise SettingsError(
             f"{run}: a model of labels; the service serves captioners and translators, name one of them"
         )
-    if isinstance(generator.models[0].model, SearchingModel):
+    if isinstance(generator.models[0].model, PhraseBased):
         raise SettingsError(
             f"{run}: model '{generator.models[0].recipe.model.name}' has no probabilities of tokens, which the service "
             "gives; translate with limner translate, or serve another run"

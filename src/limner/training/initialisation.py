@@ -12,7 +12,8 @@ from torch import nn
 from limner.errors import SettingsError
 from limner.layers.image_encoder import trained_convolutions
 from limner.models import Model
-from limner.models.capabilities import PretrainedEmbeddingModel, SearchingModel
+from limner.models.capabilities import PretrainedEmbeddingModel
+from limner.models.phrase_based import PhraseBased
 from limner.runs.trained_model import load_trained_model, sha256, transfer_weights
 from limner.runs.training_settings import TrainingSettings
 from limner.storage.tensors import load_tensors
@@ -29,7 +30,7 @@ def initialise_from_run(init: Path, model: Model) -> dict[str, str]:
     Raises:
         SettingsError: no weight matches, or the model is estimated without initial weights.
     """
-    if isinstance(model, SearchingModel):
+    if isinstance(model, PhraseBased):
         raise SettingsError(
             f"--init {init}: a phrase-based model is estimated from its sentence pairs alone, without initial weights; "
             "leave --init out"

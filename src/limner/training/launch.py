@@ -15,8 +15,7 @@ from torch import distributed
 
 from limner.device import native_bf16, training_device
 from limner.errors import SettingsError, TrainingError
-from limner.models import MODELS
-from limner.models.capabilities import GRADIENT_FREE
+from limner.models import has_gradients
 from limner.runs.recipe import Recipe
 from limner.runs.training_settings import TrainingSettings
 
@@ -127,7 +126,7 @@ def precision(settings: TrainingSettings, device: str) -> Literal["32-true", "bf
 def _require_several(recipe: Recipe, devices: Devices, chosen: torch.device) -> None:
     """Check that the recipe and this machine can train with several processes; SettingsError if not."""
     reason = None
-    if issubclass(MODELS[type(recipe.model)], GRADIENT_FREE):
+    if not has_gradients(recipe.model):
         reason = "is estimated by counting"
     elif not recipe.model.generates:
         reason = "compares all pairs of a batch with each other"

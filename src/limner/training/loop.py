@@ -10,7 +10,7 @@ from pathlib import Path
 from limner.data.collection import Collection
 from limner.errors import RunError
 from limner.files import locked
-from limner.models.capabilities import GRADIENT_FREE
+from limner.models import has_gradients
 from limner.runs.recipe import Recipe
 from limner.runs.trained_model import WEIGHTS, TrainedModel
 from limner.training.context import Interruption, LossModule, Optimization, TrainingContext, TrainProgress
@@ -119,7 +119,7 @@ def run_stages(run: TrainingContext, stages: Sequence[Stage]) -> None:
 
 def _set_up(processes: Processes, trained: TrainedModel, stored: Path | None) -> tuple[Optimization | None, TrainState]:
     """Build the optimizer and the weight average, and load the stored state; one without gradients has none of them."""
-    if isinstance(trained.model, GRADIENT_FREE):
+    if not has_gradients(trained.recipe.model):
         return None, TrainState()
     settings = trained.recipe.training
     optimizer = build_optimizer(trained.model.named_parameters(), settings)

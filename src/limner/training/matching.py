@@ -19,8 +19,8 @@ from limner.data.dataset import Examples
 from limner.data.examples import Batch
 from limner.errors import SettingsError
 from limner.inference.collection_features import open_features
-from limner.models.capabilities import JointSpaceModel
 from limner.models.protocols import Mean
+from limner.models.two_tower import TwoTower
 from limner.retrieval.all_pairs import pair_log_probs, uses_bf16
 from limner.runs.trained_model import TrainedModel, load_trained_model, model_fingerprint
 from limner.storage.tensors import read_tensors, save_tensors
@@ -112,7 +112,7 @@ def partition(examples: Examples, size: int, seed: int, number: int) -> list[Gro
 
 
 class Matching:
-    """Objective of a `JointSpaceModel`: the contrastive loss, and the distillation of a teacher if there is one.
+    """Objective of a `TwoTower`: the contrastive loss, and the distillation of a teacher if there is one.
 
     Every batch is a group of `training.batch_size` images with all their sentences. Without a teacher each epoch has
     another random partition into groups. The teacher scores all pairs of each group of `training.matching.partitions`
@@ -136,7 +136,7 @@ class Matching:
 
     def loss(self, batch: Batch, epoch: int) -> StepLoss:
         """Compute the loss of a group."""
-        assert self.run.optimization is not None and isinstance(self.model, JointSpaceModel)
+        assert self.run.optimization is not None and isinstance(self.model, TwoTower)
         group = self._epoch_groups(epoch)[self.run.state.batch]
         columns = {item: column for column, item in enumerate(group.images)}
         owners = torch.tensor([columns[self.examples.owners[row]] for row in group.rows], device=batch.target_in.device)

@@ -16,8 +16,8 @@ from limner.features.region_store import feature_store
 from limner.features.store import FeatureStore
 from limner.metrics import METRICS, REGION_METRICS, RETRIEVAL_METRICS, score_sentences
 from limner.metrics.classification import LABEL_METRICS
-from limner.models import Model, build_model
-from limner.models.capabilities import GRADIENT_FREE, CountBasedModel, PairRanker
+from limner.models import Model, build_model, has_gradients
+from limner.models.capabilities import CountBasedModel, PairRanker
 from limner.models.protocols import ModelInputs
 from limner.process import use_threads_for
 from limner.runs.recipe import Recipe
@@ -220,7 +220,7 @@ def _require_synthetic(recipe: Recipe, training_set: Examples, collection: Colle
 
 def _require_steps(recipe: Recipe, model: Model, training_set: Examples, devices: Devices) -> None:
     """Check the patterns of parameter names and the memory of the steps of gradient descent, if there are any."""
-    if not isinstance(model, GRADIENT_FREE):
+    if has_gradients(recipe.model):
         build_optimizer(model.named_parameters(), recipe.training)
         require_training_memory(model, recipe, training_set, devices)
 
@@ -233,7 +233,7 @@ def _require_objective(recipe: Recipe, model: Model) -> None:
             the model is count-based, has a loss of its own, or chooses more than tokens.
     """
     _require_metrics(recipe)
-    if recipe.training.objective == "scst" and isinstance(model, (*GRADIENT_FREE, PairRanker)):
+    if recipe.training.objective == "scst" and (not has_gradients(recipe.model) or isinstance(model, PairRanker)):
         raise SettingsError(
             f"training.objective=scst: model '{recipe.model.name}' is not trained on the likelihood of sentences by "
             "gradient descent; choose another model, or set training.objective=cross_entropy"

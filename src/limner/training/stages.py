@@ -17,7 +17,9 @@ from limner.errors import TrainingError
 from limner.evaluation.validate import validate
 from limner.media.modality import IMAGE
 from limner.metrics import higher_is_better
-from limner.models.capabilities import CountBasedModel, JointSpaceModel, SearchingModel
+from limner.models.capabilities import CountBasedModel
+from limner.models.phrase_based import PhraseBased
+from limner.models.two_tower import TwoTower
 from limner.runs.trained_model import load_weights
 from limner.storage.tensors import load_tensors
 from limner.text.labels import LABEL_LANGUAGES
@@ -51,9 +53,9 @@ def schedule_stages(run: TrainingContext) -> list[Stage]:
     count_based = isinstance(run.trained.model, CountBasedModel)
     if count_based:
         first: Stage = CountStage()
-    elif isinstance(run.trained.model, SearchingModel):
+    elif isinstance(run.trained.model, PhraseBased):
         first = TranslationTableStage()
-    elif isinstance(run.trained.model, JointSpaceModel):
+    elif isinstance(run.trained.model, TwoTower):
         first = GradientStage(Matching(run))
     elif run.settings.objective == "scst":
         first = GradientStage(SelfCritical(run), improves_model=True)

@@ -9,7 +9,7 @@ from functools import partial
 from limner.data.tally import Tally
 from limner.errors import TrainingError
 from limner.evaluation.validate import validate
-from limner.models.capabilities import ParallelCorpus, SearchingModel
+from limner.models.phrase_based import ParallelCorpus, PhraseBased
 from limner.text.tokenizer import Tokenizer
 from limner.text.vocab import SPECIAL_TOKENS, WORD_START
 from limner.training.context import TrainingContext, TrainProgress
@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 
 
 class TranslationTableStage:
-    """Estimation of a `SearchingModel` from the training split, and its tuning on the validation split."""
+    """Estimation of a `PhraseBased` from the training split, and its tuning on the validation split."""
 
     def start(self, run: TrainingContext) -> None:
         """Nothing to prepare."""
@@ -30,7 +30,7 @@ class TranslationTableStage:
     def run_epoch(self, run: TrainingContext) -> None:
         """Estimate and tune the model, save it, and validate it."""
         model = run.trained.model
-        assert isinstance(model, SearchingModel)
+        assert isinstance(model, PhraseBased)
         corpus = parallel_corpus(run)
         notes = _note_skipped(run, corpus)
         facts = notes | model.fit_pairs(corpus, run.trained.recipe.decoding.beam_size, partial(_report, run))
@@ -49,7 +49,7 @@ def _report(run: TrainingContext, part: str, done: int, total: int) -> None:
 
 
 def parallel_corpus(run: TrainingContext) -> ParallelCorpus:
-    """Collect the sentences that a `SearchingModel` is estimated and tuned on.
+    """Collect the sentences that a `PhraseBased` is estimated and tuned on.
 
     Raises:
         TrainingError: no training pair has words on both sides, or no validation sentence has; or a validation sentence
@@ -121,7 +121,7 @@ def _language_model_sentences(run: TrainingContext, targets: Sequence[Sequence[i
 
     Words that are not in the vocabulary have numbers of their own, apart from those of validation sentences.
     """
-    assert isinstance(run.trained.model, SearchingModel)
+    assert isinstance(run.trained.model, PhraseBased)
     if not run.trained.model.reads_all_sentences():
         return targets
     data, words = run.trained.recipe.data, _Words(run.trained.tokenizer)

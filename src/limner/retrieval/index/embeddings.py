@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 from limner.data.examples import Example, collate
 from limner.errors import SearchIndexError, SettingsError
 from limner.features.store import FeatureStore
-from limner.models.capabilities import JointSpaceModel
 from limner.models.protocols import Model, device_of
+from limner.models.two_tower import TwoTower
 from limner.progress import Progress
 from limner.retrieval.index.protocol import (
     CANDIDATES,
@@ -78,7 +78,7 @@ def require_retriever(retriever: TrainedModel) -> None:
     Raises:
         SettingsError: it does not, or it was not loaded from a folder.
     """
-    if not isinstance(retriever.model, JointSpaceModel):
+    if not isinstance(retriever.model, TwoTower):
         raise SettingsError(
             f"retriever: expected a model that embeds images and sentences, such as 'two_tower', got "
             f"'{retriever.recipe.model.name}'; train one with the recipe retrieval/flickr8k-two-tower"
@@ -127,7 +127,7 @@ def _vector_batches(
 ) -> Iterator[pa.RecordBatch]:
     """Compute the vectors of the images batch by batch."""
     network, begin = retriever.model, 0
-    assert isinstance(network, JointSpaceModel)
+    assert isinstance(network, TwoTower)
     for image in images.batches(on_progress):
         with torch.inference_mode():
             vectors = network.image_vector(image.to(device_of(retriever.model))).cpu().numpy()
@@ -163,7 +163,7 @@ class EmbeddingIndex:
     def candidates(self, sentence: str, count: int) -> NDArray[np.int64]:
         """Return the rows of the images nearest to a sentence, in ascending order."""
         network = self._retriever.model
-        assert isinstance(network, JointSpaceModel)
+        assert isinstance(network, TwoTower)
         batch = collate([Example("", self._retriever.tokenizer.encode(sentence))]).to(device_of(network))
         with torch.inference_mode():
             vector = network.sentence_vector(batch)[0].cpu().numpy()

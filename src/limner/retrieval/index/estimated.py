@@ -24,8 +24,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from limner.models.capabilities import CountBasedModel, JointSpaceModel
+from limner.models.capabilities import CountBasedModel
 from limner.models.protocols import Model, device_of
+from limner.models.two_tower import TwoTower
 from limner.progress import Progress
 from limner.retrieval.index.cells import Vectors, blocks, fit_centroids, nearest_centroids
 from limner.retrieval.index.expansions import ImageCodes
@@ -67,7 +68,7 @@ LARGEST_CODE = 8192
 
 def supports(model: Model) -> bool:
     """Whether the probabilities of a model depend on an image through a differentiable memory."""
-    return model.uses_image and not isinstance(model, CountBasedModel | JointSpaceModel)
+    return model.uses_image and not isinstance(model, CountBasedModel | TwoTower)
 
 
 def build(folder: Path, model: TrainedModel, images: IndexedImages, on_progress: Progress | None) -> NDArray[np.int64]:

@@ -12,8 +12,8 @@ from limner.data.examples import Item, Sentence
 from limner.diagnosis.gradients import GradientNorms
 from limner.errors import FeatureError, LimnerError, RunError, SettingsError
 from limner.features.extract import extract
+from limner.layers import kernels
 from limner.layers.cells import build_cell
-from limner.layers.fused import recurrent as fused
 from limner.reproduce import (
     PublishedRow,
     PublishedTable,
@@ -365,7 +365,7 @@ def test_no_cell_of_the_comparison_trains_with_a_kernel_of_its_own():
         assert precision(recipe.training, "cpu") == "bf16-mixed"
         cell = build_cell(recipe.model.cell, 3, 4)
         with torch.autocast("cpu", torch.bfloat16):
-            assert not fused.applies_to(cell, torch.zeros(1, 2, 3))
+            assert not kernels.applies_to(cell, torch.zeros(1, 2, 3))
         assert ("before" in row.name) == (recipe.model.cell.name == "gru-before")
 
 

@@ -17,9 +17,9 @@ from limner.files import locked
 from limner.models import ModelInputs, build_model
 from limner.models.ngram import NGramSettings
 from limner.retrieval.index import protocol, stored
-from limner.retrieval.index.kinds import kind_for
 from limner.retrieval.index.protocol import SearchOptions
 from limner.retrieval.index.record import INDEXES, RECORD, index_path
+from limner.retrieval.index.stored import kind_for
 from limner.storage import block_checksums
 from limner.storage.block_checksums import FileBlocks
 from limner.storage.ids import IdSet

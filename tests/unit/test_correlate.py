@@ -14,8 +14,7 @@ from limner.evaluation.correlate import correlate_with_judgements, score_judged_
 from limner.evaluation.judgements import Judgements, read_judgements, read_scores
 from limner.inference.collection_features import open_features
 from limner.metrics.correlation import correlate
-from limner.retrieval.log_ratio import log_ratio_signature
-from limner.retrieval.marginal import log_marginal, sample_items
+from limner.retrieval.marginal import log_marginal, log_ratio_signature, sample_items
 from limner.runs.trained_model import load_trained_model
 
 EXPERT = """\

@@ -21,8 +21,7 @@ from limner.metrics.hierarchical import SAMPLES
 from limner.metrics.significance import SEED
 from limner.progress import StageProgress
 from limner.retrieval.all_pairs import pair_arithmetic
-from limner.retrieval.log_ratio import log_ratio_signature, marginal_items
-from limner.retrieval.marginal import MARGINAL_IMAGES, normalised_log_probs
+from limner.retrieval.marginal import MARGINAL_IMAGES, log_ratio_signature, marginal_items, normalised_log_probs
 from limner.runs.trained_model import TrainedModel
 
 

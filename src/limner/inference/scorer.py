@@ -21,8 +21,7 @@ from limner.inference.sentences import warn_of_unknown_words
 from limner.media.image import ImageInput
 from limner.metrics import perplexity
 from limner.progress import Progress
-from limner.retrieval.log_ratio import log_ratio_signature, marginal_items
-from limner.retrieval.marginal import log_marginal
+from limner.retrieval.marginal import log_marginal, log_ratio_signature, marginal_items
 from limner.runs.trained_model import TrainedModel
 from limner.text.vocab import SPECIAL_TOKENS
 

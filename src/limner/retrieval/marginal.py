@@ -1,4 +1,9 @@
-"""Scores of all pairs normalised by the marginal probability of the sentence, Mao et al. (2015), eq. 7."""
+"""Scores of all pairs normalised by the marginal probability of the sentence, Mao et al. (2015), eq. 7.
+
+log P(w|I) - log P(w) is also a score of a caption without references: the pointwise mutual information of the caption w
+and the image I under a captioning model, with the purpose of CLIPScore (Hessel et al., 2021). A caption that is as
+probable without the image as with it scores 0.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +24,7 @@ from limner.models.two_tower import TwoTower
 from limner.process import all_threads
 from limner.progress import Progress
 from limner.retrieval.all_pairs import MEMORY_BUDGET, allocate_matrix, pair_arithmetic, score_tiles
-from limner.runs.trained_model import TrainedModel
+from limner.runs.trained_model import TrainedModel, model_fingerprint
 
 MARGINAL_IMAGES = 1000
 """Default number of images that the marginal is estimated from."""
@@ -166,3 +171,33 @@ def sample_items(
     items = collection.items(split).select(lambda item: item.media_path is not None and features.covers(item))
     order = np.random.default_rng(MARGINAL_SEED).permutation(len(items))[:count]
     return [items[row] for row in sorted(order)]
+
+
+DIGITS = 12
+"""Number of hexadecimal digits of a digest in a signature."""
+
+
+def marginal_items(
+    model: TrainedModel, collection: Collection, features: FeatureStore, count: int = MARGINAL_IMAGES
+) -> list[Item]:
+    """Draw the training images over which P(w) is the mean of P(w|I').
+
+    Raises:
+        CollectionError: the training split has no image with features.
+    """
+    split = model.recipe.data.train
+    items = sample_items(collection, split, features, count)
+    if not items:
+        raise CollectionError(
+            f"{collection.path}: expected images with features in split '{split}' to estimate log P(w), found none; "
+            "compute them with 'limner features'"
+        )
+    return items
+
+
+def log_ratio_signature(model: TrainedModel, collection: Collection, others: int, precision: str) -> str:
+    """Return all that affects the score: the digest of the model, the images of the marginal and the arithmetic."""
+    return (
+        f"score:log-ratio|model:{model_fingerprint([model])[:DIGITS]}|marginal:{others}:{model.recipe.data.train}|"
+        f"seed:{MARGINAL_SEED}|collection:{collection.fingerprint()[:DIGITS]}|{precision}"
+    )

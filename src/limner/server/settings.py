@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import os
 from pathlib import Path
 from typing import Self
@@ -75,16 +74,6 @@ class ServerSettings(Settings):
         if repeated := next((name for name in names if names.count(name) > 1), None):
             raise ValueError(f"two models are named '{repeated}': models are named by their folder; rename one")
         return self
-
-    @property
-    def is_local(self) -> bool:
-        """Whether only programs of this machine can connect."""
-        if self.host == "localhost":
-            return True
-        try:
-            return ipaddress.ip_address(self.host).is_loopback
-        except ValueError:
-            return False
 
 
 def read_keys(settings: ServerSettings) -> tuple[str, ...]:

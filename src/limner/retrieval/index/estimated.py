@@ -62,8 +62,6 @@ GROUPS = 16
 IMAGES_PER_GROUP = 8
 ITERATIONS = 3
 """Iterations of k-means for the groups of a search."""
-LARGEST_CODE = 8192
-"""Number of values of a code above which an index would be larger than most features."""
 
 
 def supports(model: Model) -> bool:

@@ -17,7 +17,8 @@ from limner.features.store import FeatureStore
 from limner.files import locked, sync
 from limner.progress import Progress
 from limner.retrieval.index.cells import blocks
-from limner.retrieval.index.kinds import KINDS, kind_for
+from limner.retrieval.index.embeddings import embeddings_of
+from limner.retrieval.index.estimated import EXPANSIONS
 from limner.retrieval.index.protocol import (
     IMAGES_READ_PER_BATCH,
     Found,
@@ -29,9 +30,29 @@ from limner.retrieval.index.protocol import (
     media_of,
 )
 from limner.retrieval.index.record import REBUILD, RECORD, CollectionIndexRecord, features_digest
+from limner.retrieval.index.tangents import TANGENTS
 from limner.runs.trained_model import TrainedModel, model_fingerprint
 from limner.storage.block_checksums import FileBlocks
 from limner.storage.places import is_remote
+
+KINDS: tuple[IndexKind, ...] = (TANGENTS, EXPANSIONS, embeddings_of(None, None))
+"""All kinds; a model gets the first that supports it, and the last only with a two-tower model."""
+
+
+def kind_for(model: TrainedModel) -> IndexKind:
+    """Return the kind of index for a model.
+
+    Raises:
+        SettingsError: no kind supports the model.
+    """
+    for kind in KINDS[:-1]:
+        if kind.supports(model.model):
+            return kind
+    raise SettingsError(
+        f"model '{model.recipe.model.name}': no index supports it, as it does not caption images by gradient-based "
+        "probabilities; use a captioning model, or search without an index, which scores all images"
+    )
+
 
 ROWS = "rows.arrow"
 """File of an index with the id of the item of each row, and its position among the items."""

@@ -65,7 +65,8 @@ def test_the_end_of_the_engine_does_not_wait_for_what_is_stuck(models, stuck):
     async def use(engine):
         blocked = asyncio.ensure_future(engine.compute("search", stuck))
         await asyncio.sleep(0)
-        await engine.stop()
+        await asyncio.wait_for(engine.stop(), 30)
+        assert not blocked.done()
         blocked.cancel()
         engine.stop = lambda: asyncio.sleep(0)
 

@@ -51,4 +51,5 @@ def test_an_example(place, language, block):
         cwd=folder, env={**os.environ, "PATH": PATH}, capture_output=True, text=True, timeout=120,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    assert "picture" in done.stdout or "Es gibt" in done.stdout or "there is" in done.stdout, done.stdout
+    phrases = ("picture", "there is", "Es gibt", "Das Bild zeigt")  # of the scenes that the models are trained on
+    assert any(phrase in done.stdout for phrase in phrases), done.stdout

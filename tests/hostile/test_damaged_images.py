@@ -80,7 +80,7 @@ def test_what_is_no_file(case, work):
     case("describe - --model captioner", "gone.jpg", stdin=b"gone.jpg\n"),
     case("describe - --model captioner", "standard input", stdin=b""),
     case("describe - --model captioner", "standard input", stdin=b"\n\n\n"),
-    case("describe - --model captioner", "nul", stdin=b"nul\0name.jpg\n"),
+    case("describe - --model captioner", "standard input", "binary", stdin=b"nul\0name.jpg\n"),
     case("describe - --model captioner", "\\xff\\xfe.jpg", stdin=b"\xff\xfe.jpg\n"),
     case(REGIONS.format(f"{PHOTO} bad.jpg"), "bad.jpg", "not an image", files={"bad.jpg": b"x"}),
 )

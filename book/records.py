@@ -14,7 +14,7 @@ from typing import Any
 
 from limner.errors import RunError
 from limner.evaluation.comparison import Contrast
-from limner.report.rendering import duration
+from limner.progress import duration
 from limner.reproduce import PublishedRow, PublishedTable, RowResult, find_table
 from limner.reproduce.datasets import recognise_ids
 from limner.reproduce.results import by_row, read_results

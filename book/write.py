@@ -16,7 +16,7 @@ import numpy as np
 from limner.evaluation.comparison import DAGGERS
 from limner.files import write_text
 from limner.metrics.base import format_value
-from limner.report.rendering import duration
+from limner.progress import duration
 from limner.reproduce import PublishedRow, PublishedTable, TableColumn, published_tables
 from limner.reproduce.datasets import required_data
 from limner.reproduce.listing import properties_text

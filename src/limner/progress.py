@@ -1,4 +1,4 @@
-"""Progress callbacks."""
+"""Progress callbacks, and durations as text."""
 
 from __future__ import annotations
 
@@ -19,3 +19,12 @@ def offset_progress(on_progress: Progress, offset: int, total: int) -> Progress:
         total: number of units of the whole computation.
     """
     return lambda done, _: on_progress(offset + done, total)
+
+
+def duration(seconds: float) -> str:
+    """Write a duration in hours, minutes and seconds."""
+    minutes, rest = divmod(seconds, 60)
+    if minutes < 1:
+        return f"{seconds:.1f} s"
+    hours, minutes = divmod(int(minutes), 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest:.0f} s"

@@ -14,7 +14,7 @@ from oracle_recurrent import (
 )
 
 from limner.data.examples import Example, collate
-from limner.diagnosis.gradients import squared_norms
+from limner.evaluation.gradients import squared_norms
 from limner.models.protocols import ModelInputs
 from limner.models.rnn import RNN, RNNSettings
 

@@ -8,7 +8,8 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from PIL import Image
 
 from limner.errors import MediaError, RunError
-from limner.report import attention_plots, plots
+from limner.plots import attention as attention_plots
+from limner.plots import figures
 
 # Words with markup or characters of other scripts, and an empty word.
 ODD = ["$x$", r"\frac", "$", "<b>", "&amp;", "_", "人", "שלום", ""]
@@ -119,7 +120,7 @@ def test_cells_have_a_fixed_size_and_labels_do_not_overlap(across, down):
 def test_words_with_markup_are_printed_literally():
     figure = attention_plots.alignment(ODD, ODD, np.eye(len(ODD)))
     rendered(figure)  # a missing character would warn, markup would fail
-    markup = plots.svg(figure, "words")
+    markup = figures.svg(figure, "words")
     for word in ("$x$", r"\frac", "&lt;b&gt;", "&amp;amp;", "人"):
         assert markup.count(f">{word}</text>") == 2
     assert " id=" not in markup  # ids would clash with those of other figures
@@ -334,8 +335,8 @@ def test_a_sentence_without_words_has_no_spans():
 
 
 def test_characters_missing_in_the_default_font_use_another():
-    assert plots.fonts_for("Hut") == ["sans-serif", "DejaVu Sans"]
-    (*_, other) = plots.fonts_for("\u2312")  # an arc: in DejaVu Sans Mono, not in DejaVu Sans
+    assert figures.fonts_for("Hut") == ["sans-serif", "DejaVu Sans"]
+    (*_, other) = figures.fonts_for("\u2312")  # an arc: in DejaVu Sans Mono, not in DejaVu Sans
     assert not other.startswith("Last Resort")
     font = font_manager.get_font(font_manager.findfont(other))
     assert font.get_char_index(0x2312)
@@ -344,18 +345,18 @@ def test_characters_missing_in_the_default_font_use_another():
 
 
 def test_long_labels_are_truncated_to_one_line():
-    assert plots.shortened("Hut") == "Hut"
-    assert len(plots.shortened(LONG)) == plots.MAX_LABEL_LENGTH
-    assert LONG.startswith(plots.shortened(LONG)[:-1])
-    assert plots.shortened("a\n\u2028 b") == "a b"
+    assert figures.shortened("Hut") == "Hut"
+    assert len(figures.shortened(LONG)) == figures.MAX_LABEL_LENGTH
+    assert LONG.startswith(figures.shortened(LONG)[:-1])
+    assert figures.shortened("a\n\u2028 b") == "a b"
 
 
 def test_figures_are_written_atomically(tmp_path, monkeypatch):
     figure = attention_plots.alignment(["a", "b"], ["x"], [[0.2, 0.8]])
     out = tmp_path / "new" / "a.png"
-    assert plots.save_png(figure, out) == out
+    assert figures.save_png(figure, out) == out
     with Image.open(out) as image:
-        size = figure.get_size_inches() * plots.DOTS_PER_INCH
+        size = figure.get_size_inches() * figures.DOTS_PER_INCH
         assert image.size == pytest.approx(tuple(size), abs=1)
         assert image.convert("RGB").getpixel((1, 1)) == (255, 255, 255)
     before = out.read_bytes()
@@ -366,5 +367,5 @@ def test_figures_are_written_atomically(tmp_path, monkeypatch):
 
     monkeypatch.setattr(figure, "savefig", full)
     with pytest.raises(RunError, match=r"a\.png: cannot be written \(No space"):
-        plots.save_png(figure, out)
+        figures.save_png(figure, out)
     assert out.read_bytes() == before and list(out.parent.iterdir()) == [out]

@@ -13,8 +13,10 @@ from limner.errors import SettingsError
 from limner.features.encoders.load import load_backbone
 from limner.features.extract import extract
 from limner.models.video_captioner import VideoCaptionerSettings
-from limner.report import attention_page, attention_plots, plots
-from limner.report.attention_plots import AttentionStrip, attention_strips
+from limner.plots import attention as attention_plots
+from limner.plots import figures
+from limner.plots.attention import AttentionStrip, attention_strips
+from limner.report import attention_page
 from limner.report.page import write_report
 from limner.runs.recipe import Recipe
 from limner.runs.records import read_evaluations
@@ -149,8 +151,8 @@ def run_command(monkeypatch, *arguments):
 
 def test_soft_above_hard_through_the_command(runs, image, tmp_path, monkeypatch, capsys):
     drawn = []
-    save = plots.save_png
-    monkeypatch.setattr(plots, "save_png", lambda figure, out: drawn.append(figure) or save(figure, out))
+    save = figures.save_png
+    monkeypatch.setattr(figures, "save_png", lambda figure, out: drawn.append(figure) or save(figure, out))
     options = ["--attention", tmp_path / "out", "--compare", runs / "hard"]
     assert not run_command(monkeypatch, "describe", image, image, "--model", runs / "soft", *options)
     lines, tokenizer = capsys.readouterr().out.splitlines(), load_trained_model(runs / "soft").tokenizer

@@ -109,8 +109,8 @@ def test_a_prefix_is_the_root():
 
 def test_explanations_as_text_json_and_plots(trained, tiny, tmp_path):
     from limner.inference.captioner import Captioner
+    from limner.plots.figures import save_plot
     from limner.report.beam_plot import beam_text, beam_tree
-    from limner.report.plots import save_plot
 
     captioner = Captioner.load(trained)
     image = tiny.path / "test0.png"

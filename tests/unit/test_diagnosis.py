@@ -17,7 +17,7 @@ from limner.data.collection import Collection, write_items
 from limner.data.dataset import Examples, GenerationInput
 from limner.data.examples import Item, Sentence
 from limner.decoding.scoring import score_examples
-from limner.diagnosis import Diagnosis, DiagnosisSettings, diagnose, save_diagnosis, verdict
+from limner.diagnosis import DiagnosisSettings, diagnose, save_diagnosis, verdict
 from limner.diagnosis.ambiguity import (
     expresses_sense,
     find_ambiguous_inputs,
@@ -27,8 +27,8 @@ from limner.diagnosis.ambiguity import (
 from limner.diagnosis.conditions import sum_by_item
 from limner.diagnosis.contrastive import read_contrastive_set, score_contrastive_set
 from limner.diagnosis.masking import LastWordsMask, MaskedTokenizer, WordListMask, count_recovered, create_mask
-from limner.diagnosis.records import ConditionResult, ConditionScore
 from limner.errors import CollectionError, FeatureError, LimnerError, SettingsError
+from limner.evaluation.diagnosis_records import ConditionResult, ConditionScore, Diagnosis
 from limner.features.extract import extract
 from limner.inference.collection_features import open_features
 from limner.models import Output

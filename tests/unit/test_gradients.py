@@ -10,8 +10,8 @@ import torch
 
 from limner.cli import main
 from limner.data.examples import Example, collate
-from limner.diagnosis.gradients import GradientNorms, fit_decay, squared_norms
 from limner.errors import SettingsError
+from limner.evaluation.gradients import GradientNorms, fit_decay, squared_norms
 from limner.models.hmm import HMM, HMMSettings
 from limner.models.ngram import NGram, NGramSettings
 from limner.models.protocols import ModelInputs

@@ -17,8 +17,8 @@ from limner.diagnosis import GroundingSettings, grounding_verdict, measure_groun
 from limner.diagnosis.annotated_phrases import NOT_ALIGNED, WITHOUT_BOX, align_phrase, find_phrases
 from limner.diagnosis.grounding import OUTSIDE
 from limner.diagnosis.location_coverage import centre_prior, cover, pointing_hits
-from limner.diagnosis.records import Grounding, GroundingGroup, GroundingScore
 from limner.errors import SettingsError
+from limner.evaluation.diagnosis_records import Grounding, GroundingGroup, GroundingScore
 from limner.features.extract import extract
 from limner.features.preprocessing import Preprocessing, location_cells, preprocess
 from limner.models.protocols import Output

@@ -15,8 +15,8 @@ from limner.data.examples import Item, Sentence
 from limner.data.readers import import_collection
 from limner.data.readers.corpus_files import ReaderOptions, assign_split
 from limner.data.readers.media_files import NO_MEDIA, OWN_FILES
-from limner.diagnosis.gradients import gradient_path
 from limner.errors import CollectionError, FeatureError, LimnerError, SettingsError
+from limner.evaluation.gradients import gradient_path
 from limner.evaluation.stored_evaluation import save_evaluation
 from limner.features.encoders.load import load_backbone
 from limner.features.extract import extract

@@ -20,8 +20,8 @@ from limner.cli.translate import _format_json
 from limner.errors import MediaError, SettingsError, WriteError
 from limner.files import write_text
 from limner.inference.sentences import Caption, Translation
+from limner.plots.figures import save_plot
 from limner.report.images import save_sheet
-from limner.report.plots import save_plot
 from limner.storage import outputs
 from limner.storage.outputs import claim_file, claim_folder, is_marked, require_writable, save_output
 

@@ -21,7 +21,7 @@ from limner.evaluation.options import EvaluationOptions
 from limner.evaluation.stored_evaluation import save_evaluation
 from limner.features.spec import FeatureSpec
 from limner.metrics import Score
-from limner.report import plots
+from limner.plots import figures
 from limner.runs.records import Evaluation, LogLine, RunConfig, read_evaluations, read_log
 from limner.runs.trained_model import load_trained_model
 
@@ -199,8 +199,8 @@ def test_model_settings_are_shown_once(tmp_path):
 
 def test_epochs_on_validation_data_are_not_part_of_the_curves(run, monkeypatch):
     plotted = []
-    real = plots.curves
-    monkeypatch.setattr(plots, "curves", lambda title, lines, kept: plotted.append(lines) or real(title, lines, kept))
+    real = figures.curves
+    monkeypatch.setattr(figures, "curves", lambda title, lines, kept: plotted.append(lines) or real(title, lines, kept))
     log = [LogLine(step=s, epoch=s, kind="val", loss=10.0 - s) for s in (1, 2, 3, 4)]
     (run / "log.jsonl").write_text("".join(line.model_dump_json() + "\n" for line in log))
     report.write_report(run, run / "report.html")
@@ -365,14 +365,14 @@ def test_an_unfinished_last_line_of_the_log_is_ignored(tmp_path):
 
 def test_plots_are_reproducible():
     for draw in (
-        lambda: plots.curves("Loss", {"training": [(0, 3.0), (1, 2.0)], "validation": []}, kept=1),
-        lambda: plots.recall_curves("Retrieval", {"this model": [(0, 0), (0.2, 0.9), (1, 1)]}),
+        lambda: figures.curves("Loss", {"training": [(0, 3.0), (1, 2.0)], "validation": []}, kept=1),
+        lambda: figures.recall_curves("Retrieval", {"this model": [(0, 0), (0.2, 0.9), (1, 1)]}),
     ):
         figure = draw()
         FigureCanvasAgg(figure).draw()
         assert np.asarray(figure.canvas.buffer_rgba())[..., :3].std() > 1
-        markup = plots.svg(draw(), 'a "figure" & <more>')
-        assert markup == plots.svg(draw(), 'a "figure" & <more>')
+        markup = figures.svg(draw(), 'a "figure" & <more>')
+        assert markup == figures.svg(draw(), 'a "figure" & <more>')
         assert "var(--ink)" in markup and "font-family" not in markup
         assert 'aria-label="a &quot;figure&quot; &amp; &lt;more&gt;"' in markup
 
@@ -380,7 +380,7 @@ def test_plots_are_reproducible():
 def test_plots_leave_no_global_figure():
     from matplotlib._pylab_helpers import Gcf
 
-    plots.svg(plots.recall_curves("Retrieval", {"x": [(0, 0), (1, 1)]}), "a curve")
+    figures.svg(figures.recall_curves("Retrieval", {"x": [(0, 0), (1, 1)]}), "a curve")
     assert Gcf.get_all_fig_managers() == []
 
 

@@ -14,16 +14,16 @@ from toy_translation import image_collection, learn, text_collection
 
 from limner import report
 from limner.data.dataset import Examples
-from limner.diagnosis import (
+from limner.errors import RunError
+from limner.evaluation.diagnosis_records import (
     AmbiguityResult,
     ConditionResult,
     ConditionScore,
+    ContrastivePairScore,
     ContrastiveResult,
     Diagnosis,
     MaskingResult,
 )
-from limner.diagnosis.records import ContrastivePairScore
-from limner.errors import RunError
 from limner.evaluation.gates import gate_statistics
 from limner.features.spec import FeatureSpec
 from limner.inference.collection_features import open_features

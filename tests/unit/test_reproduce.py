@@ -9,8 +9,8 @@ import torch
 
 from limner.data.collection import Collection, write_items
 from limner.data.examples import Item, Sentence
-from limner.diagnosis.gradients import GradientNorms
 from limner.errors import FeatureError, LimnerError, RunError, SettingsError
+from limner.evaluation.gradients import GradientNorms
 from limner.features.extract import extract
 from limner.layers import kernels
 from limner.layers.cells import build_cell

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from limner.data.collection import Collection
-from limner.diagnosis import Diagnosis, DiagnosisSettings, diagnose, save_diagnosis
+from limner.diagnosis import DiagnosisSettings, diagnose, save_diagnosis
+from limner.evaluation.diagnosis_records import Diagnosis
 from limner.evaluation.evaluate import evaluate
 from limner.evaluation.options import EvaluationOptions
 from limner.evaluation.stored_evaluation import save_evaluation

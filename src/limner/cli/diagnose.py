@@ -25,8 +25,8 @@ from limner.storage.names import name_or_default
 from limner.storage.outputs import SavedOutput, claim_file, require_writable, save_output
 
 if TYPE_CHECKING:
-    from limner.diagnosis import ConditionResult, ContrastiveResult, Diagnosis, Grounding
-    from limner.diagnosis.gradients import GradientNorms, GradientSettings
+    from limner.evaluation.diagnosis_records import ConditionResult, ContrastiveResult, Diagnosis, Grounding
+    from limner.evaluation.gradients import GradientNorms, GradientSettings
 
 RecordOfModel = TypeVar("RecordOfModel", "Diagnosis", "Grounding")
 
@@ -118,7 +118,7 @@ def _claim(run: Path, out_file: Path | None, force: bool) -> None:
     if out_file is None:
         require_writable(run / "diagnosis", str(run))
         return
-    from limner.diagnosis.records import Diagnosis, Grounding
+    from limner.evaluation.diagnosis_records import Diagnosis, Grounding
 
     claim_file(out_file, "--out", force=force, is_own=lambda file: Diagnosis.is_in(file) or Grounding.is_in(file))
 
@@ -265,8 +265,8 @@ def gradients(
         claim_file(plot, "--plot", force=force)
     for run in runs:
         require_writable(run / "gradients", str(run))
-    from limner.diagnosis.gradients import GradientSettings
-    from limner.report.plots import gradient_norms, require_plot_suffix, save_plot
+    from limner.evaluation.gradients import GradientSettings
+    from limner.plots.figures import gradient_norms, require_plot_suffix, save_plot
 
     if plot is not None:
         require_plot_suffix(plot)
@@ -288,7 +288,7 @@ def gradients(
 def _measure(run: Path, collection: Path | None, settings: GradientSettings, device: str) -> GradientNorms:
     """Measure the gradients of one run and store them in its folder."""
     from limner.data.collection import Collection
-    from limner.diagnosis.gradients import gradient_path, measure_gradients
+    from limner.evaluation.gradients import gradient_path, measure_gradients
     from limner.runs.trained_model import load_trained_model
 
     trained = load_trained_model(run, device)

@@ -55,8 +55,8 @@ def write_beam(explanation: BeamExplanation, out: Path) -> SavedOutput:
 
 def _write(explanation: BeamExplanation, file: Path) -> None:
     """Write the tree to a file."""
+    from limner.plots.figures import save_plot
     from limner.report.beam_plot import beam_text, beam_tree
-    from limner.report.plots import save_plot
 
     suffix = file.suffix.lower()
     if suffix == ".json":

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -9,7 +11,7 @@ from limner.bounds import Alpha, Count, Probability, Weight
 from limner.cli.app import USE
 from limner.cli.options import MIN_CONFIDENCE, ModelOption, check_runs, command, given, refuse, require_one_model
 from limner.cli.terminal import activity, echo, err, print_json, progress_bar, tab_separated
-from limner.errors import SettingsError
+from limner.errors import FolderError, SettingsError
 from limner.storage.outputs import SavedOutput, claim_file, save_output
 
 if TYPE_CHECKING:
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
     from limner.inference.retrieval_results import ImageSearch
 
 PAGE_SUFFIX = ".html"
+SHEET_COLUMNS = 5
 FOLDER_BY_SENTENCE, FOLDER_BY_IMAGE = "with --in FOLDER by a sentence", "with --in FOLDER by an image"
 COLLECTION_BY_SENTENCE, COLLECTION_BY_IMAGE = "with --collection by a sentence", "with --collection by an image"
 REGIONS = "with --collection and --regions"
@@ -257,14 +260,30 @@ def _claim_sheet(sheet: Path, force: bool) -> None:
 
 
 def _save_sheet(query: str, matches: list[FolderMatch], file: Path) -> SavedOutput | None:
-    from limner.report.images import draw_matches, write_match_page
+    from PIL import Image
+
+    from limner.files import write_text
+    from limner.report.images import draw_tiles, jpeg_url, save_sheet
+    from limner.report.rendering import render_page
 
     if file.suffix.lower() == PAGE_SUFFIX:
-        write_match_page(query, matches, file)
+        entries = [
+            {
+                "name": os.fsencode(match.path).decode(errors="backslashreplace"),
+                "link": match.path.resolve().as_uri(),
+                "caption": match.display_text,
+                "score": f"{match.score:.2f}",
+                "thumbnail": jpeg_url(match.thumbnail),
+            }
+            for match in matches
+        ]
+        styles = ("shared/look.css",)
+        write_text(file, render_page("matches.html", styles=styles, scripts=(), query=query, entries=entries))
+    elif matches:
+        tiles = [(Image.open(io.BytesIO(match.thumbnail)), match.display_text) for match in matches]
+        save_sheet(draw_tiles(tiles, SHEET_COLUMNS), file)
     else:
-        from limner.report.images import save_sheet
-
-        save_sheet(draw_matches(matches), file)
+        raise FolderError("the search has found no image, so that there is no contact sheet; add images to the index")
     return None
 
 

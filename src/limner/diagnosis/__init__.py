@@ -10,32 +10,10 @@ from limner.diagnosis.grounding import (
     measure_grounding,
     save_grounding,
 )
-from limner.diagnosis.records import (
-    AmbiguityResult,
-    ConditionResult,
-    ConditionScore,
-    ContrastiveResult,
-    Diagnosis,
-    Grounding,
-    GroundingExample,
-    GroundingGroup,
-    GroundingScore,
-    MaskingResult,
-)
 
 __all__ = [
-    "AmbiguityResult",
-    "ConditionResult",
-    "ConditionScore",
-    "ContrastiveResult",
-    "Diagnosis",
     "DiagnosisSettings",
-    "Grounding",
-    "GroundingExample",
-    "GroundingGroup",
-    "GroundingScore",
     "GroundingSettings",
-    "MaskingResult",
     "diagnose",
     "diagnosis_path",
     "grounding_path",

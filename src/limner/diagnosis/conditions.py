@@ -13,7 +13,7 @@ from limner.data.dataset import Examples, FeatureSource, GenerationInput
 from limner.decoding.ranking import Hypothesis
 from limner.decoding.scoring import score_examples
 from limner.decoding.settings import DecodingSettings
-from limner.diagnosis.records import ConditionResult, ConditionScore
+from limner.evaluation.diagnosis_records import ConditionResult, ConditionScore
 from limner.evaluation.hypothesis_statistics import hypothesis_statistics
 from limner.inference.generate import generate
 from limner.metrics import perplexity

@@ -26,8 +26,8 @@ from limner.diagnosis.ambiguity import (
 from limner.diagnosis.conditions import PERPLEXITY, ConditionComparison, ConditionOutput, percentage
 from limner.diagnosis.contrastive import read_contrastive_set, score_contrastive_set
 from limner.diagnosis.masking import MaskedTokenizer, SourceMask, WordForms, count_recovered, create_mask
-from limner.diagnosis.records import AmbiguityResult, ConditionResult, Diagnosis, MaskingResult
 from limner.errors import CollectionError, SettingsError
+from limner.evaluation.diagnosis_records import AmbiguityResult, ConditionResult, Diagnosis, MaskingResult
 from limner.features.controls import ControlFeatures
 from limner.features.store import FeatureStore
 from limner.inference.collection_features import control_features, open_features

@@ -26,8 +26,8 @@ from limner.decoding.ranking import Hypothesis
 from limner.diagnosis.annotated_phrases import PhraseSentence, PhraseWords, find_phrases
 from limner.diagnosis.conditions import sum_by_item
 from limner.diagnosis.location_coverage import LocationCoverage, Weights, centre_prior, cover, pointing_hits
-from limner.diagnosis.records import Grounding, GroundingExample, GroundingGroup, GroundingScore
 from limner.errors import SettingsError
+from limner.evaluation.diagnosis_records import Grounding, GroundingExample, GroundingGroup, GroundingScore
 from limner.features.preprocessing import Preprocessing, encoded_box, location_cells
 from limner.features.spec import FeatureSpec, grid_of
 from limner.inference.collection_features import open_features

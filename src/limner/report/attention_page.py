@@ -20,9 +20,9 @@ from limner.inference.explain import Explanation, count_locations
 from limner.media.modality import VIDEO
 from limner.media.video import read_frames
 from limner.models.video_captioner import VideoCaptionerSettings
+from limner.plots import figures
+from limner.plots.attention import AttentionStrip, Box, alignment, attention_strips, gate_spans, panels
 from limner.progress import Progress
-from limner.report import attention_plots, plots
-from limner.report.attention_plots import AttentionStrip, Box, attention_strips
 from limner.report.images import film_strip, open_stills, strip_grid
 from limner.report.rendering import STYLES, render_page
 from limner.runs.trained_model import TrainedModel
@@ -126,13 +126,13 @@ def attended_panels(
             rows, columns = strip_grid(locations)
             strip = film_strip(_read_frames(path, spec), 2 * side // columns, columns)
             cells = np.pad(values, ((0, 0), (0, rows * columns - locations)))  # the empty places of the strip
-            return attention_plots.panels(strip, cells, (rows, columns), side=2 * side, smooth=False, colour=not film)
+            return panels(strip, cells, (rows, columns), side=2 * side, smooth=False, colour=not film)
     if not any(grid_of(spec, locations) for spec in features):
         return []
     (image,) = open_stills(path, 1)
     area = attended_area(features, locations, image.size)
     assert area is not None, "a table of features has these locations"
-    return attention_plots.panels(image, values, area.grid, box=area.box, side=side, colour=not film)
+    return panels(image, values, area.grid, box=area.box, side=side, colour=not film)
 
 
 def attended_area(features: Sequence[FeatureSpec], locations: int, size: tuple[int, int]) -> AttendedArea | None:
@@ -170,23 +170,21 @@ def alignment_of(explanation: Explanation) -> Figure | None:
     if explanation.alignment is None or not explanation.source:
         return None
     gates, phrases = explanation.gate, explanation.phrases
-    return attention_plots.alignment(
-        explanation.source, explanation.target, explanation.alignment, gates=gates, phrases=phrases
-    )
+    return alignment(explanation.source, explanation.target, explanation.alignment, gates=gates, phrases=phrases)
 
 
 def target_of(explanation: Explanation) -> str:
     """The target sentence, its words coloured by their gate if there is one."""
     if explanation.gate is None:
         return " ".join(explanation.words)
-    return Markup(attention_plots.gate_spans(explanation.words, explanation.gate[:-1]))
+    return Markup(gate_spans(explanation.words, explanation.gate[:-1]))
 
 
 def _save_plots(sentence: AttendedSentence, folder: Path, number: int) -> Iterator[tuple[str, str]]:
     """Write the plots of one sentence; yield the name and the description of each file."""
     first = sentence.attention[0].explanation
     if (figure := alignment_of(first)) is not None:
-        yield plots.save_png(figure, folder / f"{number}-alignment.png").name, "alignment of target and source words"
+        yield figures.save_png(figure, folder / f"{number}-alignment.png").name, "alignment of target and source words"
     strips = []
     for explanation, features, name in sentence.attention:
         weights, gates, count = explanation.image_weights, explanation.gate, len(first.words)
@@ -195,7 +193,7 @@ def _save_plots(sentence: AttendedSentence, folder: Path, number: int) -> Iterat
             shown = attended_panels(sentence.image, weights[:count], features, side=STRIP_SIDE, film=film)
             strips += [AttentionStrip(shown, None if gates is None else gates[:count], name)] if shown else []
     if strips:
-        file = plots.save_png(attention_strips(first.words, strips), folder / f"{number}-image.png").name
+        file = figures.save_png(attention_strips(first.words, strips), folder / f"{number}-image.png").name
         yield file, f"attention over the image for each word of '{' '.join(first.words)}'"
 
 

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from limner.decoding.beam_tree import BeamNode, BeamTree
 from limner.inference.explain_beam import BeamExplanation
-from limner.report.plots import COLOURS, FAINT, INK, fonts_for
+from limner.plots.figures import COLOURS, FAINT, INK, fonts_for
 
 Point = tuple[float, float]
 

@@ -13,7 +13,7 @@ from markupsafe import Markup
 from limner.evaluation.comparison import Comparison
 from limner.evaluation.stored_evaluation import load_evaluation
 from limner.files import write_text
-from limner.report import plots
+from limner.plots import figures
 from limner.report.gallery import mark_words
 from limner.report.images import Thumbnails
 from limner.report.page import IMAGE_BYTES
@@ -122,7 +122,7 @@ def _charts(logs: Mapping[str, Sequence[LogLine]]) -> list[Markup]:
             for title, value in values.items():
                 curves.setdefault(title, {name: [] for name in logs})[run].append((line.step, value))
     return [
-        Markup(plots.svg(plots.curves(title, lines), f"{title} of {', '.join(lines)} against updates"))
+        Markup(figures.svg(figures.curves(title, lines), f"{title} of {', '.join(lines)} against updates"))
         for title, lines in list(curves.items())[:CURVES]
     ]
 

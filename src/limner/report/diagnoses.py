@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from PIL import Image, ImageDraw
 
 from limner.errors import MediaError, counted
+from limner.evaluation.diagnosis_records import Diagnosis, Grounding, GroundingExample
 from limner.media.image import open_image
 from limner.metrics.base import format_value
-from limner.report.attention_plots import panels
+from limner.plots.attention import panels
 from limner.report.images import Thumbnails
 from limner.report.scores import label
-
-if TYPE_CHECKING:
-    from limner.diagnosis.records import Diagnosis, Grounding, GroundingExample
 
 IMAGE_CONTROLS = (
     "Images: those of the items (right), of other items (shuffled), the mean over the training split (mean), features "
@@ -35,12 +33,7 @@ def read_diagnoses(run_folder: Path) -> list[dict[str, Any]]:
     Raises:
         RunError: a file is damaged.
     """
-    paths = sorted((run_folder / "diagnosis").glob("*.json"))
-    if not paths:
-        return []
-    from limner.diagnosis.records import Diagnosis  # imported late: the package imports torch
-
-    return [_diagnosis(Diagnosis.load(path)) for path in paths]
+    return [_diagnosis(Diagnosis.load(path)) for path in sorted((run_folder / "diagnosis").glob("*.json"))]
 
 
 def read_groundings(run_folder: Path, thumbnails: Thumbnails) -> list[dict[str, Any]]:
@@ -50,10 +43,6 @@ def read_groundings(run_folder: Path, thumbnails: Thumbnails) -> list[dict[str, 
         RunError: a file is damaged.
     """
     paths = sorted((run_folder / "diagnosis" / "grounding").glob("*.json"))
-    if not paths:
-        return []
-    from limner.diagnosis.records import Grounding  # imported late: the package imports torch
-
     return [_grounding(Grounding.load(path), thumbnails) for path in paths]
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from limner.errors import LimnerError, RunError
 from limner.media.modality import Modality
 from limner.metrics.classification import METRICS_OF_LABELS
+from limner.progress import duration
 from limner.report.gallery import (
     FIRST,
     GROUPS,
@@ -26,7 +27,7 @@ from limner.report.gallery import (
     key_positions,
 )
 from limner.report.images import Thumbnails, open_regions
-from limner.report.rendering import duration, without_folders
+from limner.report.rendering import without_folders
 from limner.report.scores import headlines, score_tables, title_of
 from limner.runs.records import (
     EvaluatedItem,

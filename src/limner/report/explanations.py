@@ -24,7 +24,7 @@ from limner.inference.explain import Explanation, Weights, explain
 from limner.media.image import image_size
 from limner.media.modality import VIDEO
 from limner.models.phrase_based import PhraseBased
-from limner.report import plots
+from limner.plots import figures
 from limner.report.attention_page import alignment_of, attended_area, attended_panels, target_of
 from limner.report.images import Thumbnails
 from limner.runs.records import EvaluatedItem, Evaluation
@@ -116,7 +116,7 @@ def plot_explanation(
     if (figure := alignment_of(explanation)) is not None:
         width = float(figure.get_size_inches()[0])
         text = f"Alignment of the words of '{' '.join(explanation.words)}' with the source words"
-        chart = Markup(plots.svg(figure, text))
+        chart = Markup(figures.svg(figure, text))
     try:
         image = _attended_image(explanation, item, features, thumbnails)
     except (MediaError, MissingExtraError) as error:

@@ -6,29 +6,24 @@ import base64
 import io
 import logging
 import math
-import os
 import re
 import textwrap
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import matplotlib
 from PIL import Image, ImageDraw, ImageFont, ImageOps, PngImagePlugin
 
 from limner.data.collection import Collection
 from limner.data.examples import Item, Region
-from limner.errors import CollectionError, FolderError, MediaError, MissingExtraError, SettingsError
-from limner.files import atomic_write, write_text
+from limner.errors import CollectionError, MediaError, MissingExtraError, SettingsError
+from limner.files import atomic_write
 from limner.media.image import open_image
 from limner.media.modality import IMAGE, VIDEO
 from limner.media.video import FrameSampling, read_frames
-from limner.report.rendering import render_page
 from limner.storage.outputs import GENERATOR
-
-if TYPE_CHECKING:
-    from limner.folders.index import FolderMatch
 
 KEY_FRAMES = 4
 """Number of key frames of a thumbnail."""
@@ -106,7 +101,7 @@ class Thumbnails:
         self.shapes.append(image.width / image.height)
         jpeg = io.BytesIO()
         image.save(jpeg, format="JPEG", quality=82, optimize=True)
-        return _data_url(jpeg.getvalue())
+        return jpeg_url(jpeg.getvalue())
 
 
 def open_stills(path: Path, count: int = KEY_FRAMES, *, min_side: int | None = None) -> list[Image.Image]:
@@ -181,33 +176,6 @@ def draw_tiles(tiles: Sequence[tuple[Image.Image, str]], columns: int) -> Image.
     return sheet
 
 
-def draw_matches(matches: Sequence[FolderMatch], columns: int = 5) -> Image.Image:
-    """Draw the thumbnails of the images that a search in a folder has found, with their captions.
-
-    Raises:
-        FolderError: there is no match to draw.
-    """
-    if not matches:
-        raise FolderError("the search has found no image, so that there is no contact sheet; add images to the index")
-    return draw_tiles([(Image.open(io.BytesIO(match.thumbnail)), match.display_text) for match in matches], columns)
-
-
-def write_match_page(query: str, matches: Sequence[FolderMatch], file: Path) -> None:
-    """Write an HTML page of the images that a search has found, with their thumbnails in it."""
-    entries = [
-        {
-            "name": os.fsencode(match.path).decode(errors="backslashreplace"),
-            "link": match.path.resolve().as_uri(),
-            "caption": match.display_text,
-            "score": f"{match.score:.2f}",
-            "thumbnail": _data_url(match.thumbnail),
-        }
-        for match in matches
-    ]
-    styles = ("shared/look.css",)
-    write_text(file, render_page("matches.html", styles=styles, scripts=(), query=query, entries=entries))
-
-
 def require_sheet_suffix(path: Path) -> None:
     """Raise SettingsError if a file name does not end in the suffix of an image format that can be written."""
     if path.suffix.lower() not in SHEET_FORMATS:
@@ -263,7 +231,8 @@ def open_regions(path: str | None, regions: Sequence[tuple[Box, str]]) -> Image.
         return None
 
 
-def _data_url(jpeg: bytes) -> str:
+def jpeg_url(jpeg: bytes) -> str:
+    """Return the data URL of a JPEG file."""
     return "data:image/jpeg;base64," + base64.b64encode(jpeg).decode()
 
 

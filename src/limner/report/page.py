@@ -18,7 +18,7 @@ from markupsafe import Markup
 from limner.files import write_text
 from limner.files.structured import read_json_file
 from limner.media.modality import IMAGE, MODALITIES
-from limner.report import plots
+from limner.plots import figures
 from limner.report.diagnoses import read_diagnoses, read_groundings
 from limner.report.evaluation_section import PageContext, beginning, evaluation_section
 from limner.report.images import Thumbnails
@@ -115,7 +115,7 @@ def learning_curves(config: RunConfig, log: Sequence[LogLine]) -> LearningCurves
         charts.append((title, f"{', '.join(values)} on the validation split against updates", values))
     if not any(losses.values()):
         charts = []
-    drawn = [Markup(plots.svg(plots.curves(title, lines, kept), text)) for title, text, lines in charts]
+    drawn = [Markup(figures.svg(figures.curves(title, lines, kept), text)) for title, text, lines in charts]
     return LearningCurves(drawn, sentence, joint)
 
 

@@ -13,6 +13,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from limner.progress import duration
 from limner.runs.records import LogLine, RunConfig
 
 STYLES = ("shared/look.css", "report.css")
@@ -81,15 +82,6 @@ def flatten(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, 
             yield f"{prefix}{key}", ", ".join(str(part) for part in value) or "none"
         else:
             yield f"{prefix}{key}", "none" if value is None else str(value)
-
-
-def duration(seconds: float) -> str:
-    """Write a duration in hours, minutes and seconds."""
-    minutes, rest = divmod(seconds, 60)
-    if minutes < 1:
-        return f"{seconds:.1f} s"
-    hours, minutes = divmod(int(minutes), 60)
-    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest:.0f} s"
 
 
 def long_date(day: date) -> str:

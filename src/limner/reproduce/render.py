@@ -8,8 +8,8 @@ from typing import Any
 
 from limner.evaluation.comparison import DAGGERS
 from limner.files import atomic_write, write_text
+from limner.plots import figures
 from limner.progress import StageProgress
-from limner.report import plots
 from limner.reproduce.results import Reproduction, RowResult, by_row, mean_score
 from limner.reproduce.significance import TableComparison, compare_rows, contrasts, significance_marks
 from limner.reproduce.tables import PublishedRow, PublishedTable, TableColumn
@@ -183,7 +183,7 @@ def _plot_curves(results: Iterable[RowResult], out: Path) -> list[Path]:
         if curves:
             paths.append(out / f"{direction}.png")
             with atomic_write(paths[-1]) as beside:
-                plots.recall_curves(title, curves, chance).savefig(beside, format="png", dpi=160, facecolor="white")
+                figures.recall_curves(title, curves, chance).savefig(beside, format="png", dpi=160, facecolor="white")
     return paths
 
 
@@ -191,4 +191,4 @@ def _plot_gradients(results: Iterable[RowResult], out: Path) -> list[Path]:
     """Plot the norms of gradients of the first seed of every row that has them."""
     measured = {row: seeds[0].gradients for row, seeds in by_row(results).items()}
     curves = {norms.label(norms.curves[0], row): norms.curves[0].norms for row, norms in measured.items() if norms}
-    return [plots.save_plot(plots.gradient_norms(curves), out / "gradients.png")] if curves else []
+    return [figures.save_plot(figures.gradient_norms(curves), out / "gradients.png")] if curves else []

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from limner.diagnosis.gradients import GradientNorms
+from limner.evaluation.gradients import GradientNorms
 from limner.metrics import Score
 from limner.reproduce.tables import PublishedRow, PublishedTable
 from limner.runs.records import Evaluation, Record

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from limner.data.collection import Collection
-from limner.diagnosis.gradients import GradientNorms, gradient_path, measure_gradients
 from limner.evaluation.evaluate import evaluate
+from limner.evaluation.gradients import GradientNorms, gradient_path, measure_gradients
 from limner.evaluation.options import EvaluationOptions
 from limner.evaluation.stored_evaluation import save_evaluation
 from limner.progress import StageProgress

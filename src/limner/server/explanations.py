@@ -120,7 +120,7 @@ def draw_attention(image: bytes, explanation: SentenceExplanation) -> bytes:
     Raises:
         NotSupportedError: the model has no attention over a grid of locations.
     """
-    from limner.report.attention_plots import heat_maps
+    from limner.plots.attention import heat_maps
 
     if explanation.attention is None or explanation.grid_size is None:
         raise NotSupportedError("format 'png': the model has no attention over image locations; request json", "format")

@@ -21,9 +21,9 @@ from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from limner.errors import SettingsError
 from limner.files import atomic_write
-from limner.runs.records import Point
 from limner.storage.outputs import GENERATOR
 
+Point = tuple[float, float]
 # Distinguishable with colour vision deficiency, and on a white and a dark background (after Okabe and Ito, 2008).
 COLOURS = ("#0f7fbf", "#d9662b", "#1a9e77", "#b8589b", "#b98a00", "#6a6fd1")
 # Colours of text and lines, which `svg` replaces by the colour variables of the page.

@@ -1,7 +1,7 @@
 """Plots of attention: alignment with the source words, attention over the image, and the image gate.
 
 As in Calixto, Liu and Campbell (2017), Figure 3, and Xu et al. (2015), Figure 2. The functions take words and arrays of
-any model, and return a matplotlib `Figure` (for `limner.report.plots.svg` or `save_png`), images, or markup.
+any model, and return a matplotlib `Figure` (for `limner.plots.figures.svg` or `save_png`), images, or markup.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from numpy.typing import ArrayLike, NDArray
 from PIL import Image
 
 from limner.media.image import open_image
-from limner.report.plots import COLOURS, DOTS_PER_INCH, INK, fonts_for, shortened
+from limner.plots.figures import COLOURS, DOTS_PER_INCH, INK, fonts_for, shortened
 
 Box = tuple[float, float, float, float]
 """Left, top, right and bottom, in pixels of the upright image."""

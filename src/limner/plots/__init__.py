@@ -1,0 +1,1 @@
+"""Plots as matplotlib figures: curves, alignments, attention over images; their markup and files."""

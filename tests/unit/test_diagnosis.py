@@ -17,7 +17,7 @@ from limner.data.collection import Collection, write_items
 from limner.data.dataset import Examples, GenerationInput
 from limner.data.examples import Item, Sentence
 from limner.decoding.scoring import score_examples
-from limner.diagnosis import DiagnosisSettings, diagnose, save_diagnosis, verdict
+from limner.diagnosis import DiagnosisSettings, diagnose, verdict
 from limner.diagnosis.ambiguity import (
     expresses_sense,
     find_ambiguous_inputs,
@@ -533,7 +533,7 @@ def test_an_unknown_metric_is_rejected(using, toy_data):
 
 
 def test_a_diagnosis_round_trips(diagnosis, tmp_path):
-    path = save_diagnosis(diagnosis, tmp_path)
+    path = diagnosis.save_in(tmp_path)
     assert path == tmp_path / "diagnosis" / "test-colours-last_1.json"
     assert Diagnosis.load(path) == diagnosis
 
@@ -542,7 +542,7 @@ def test_diagnoses_with_different_masks_have_different_files(diagnosis, tmp_path
     masked = diagnosis.masking[0].model_copy(update={"mask": "last:3"})
     listed = masked.model_copy(update={"mask": "lists/my animals.txt"})
     stored = [diagnosis.model_copy(update={"masking": masks}) for masks in ((), (masked,), (masked, listed))]
-    names = [save_diagnosis(one, tmp_path).name for one in stored]
+    names = [record.save_in(tmp_path).name for record in stored]
     assert names == ["test.json", "test-last_3.json", "test-last_3-my_animals.json"]
     assert [Diagnosis.load(tmp_path / "diagnosis" / name) for name in names] == stored
 

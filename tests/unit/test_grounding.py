@@ -13,7 +13,7 @@ from toy_translation import GridBackbone, image_collection, learn
 from limner.data.collection import Collection, write_items
 from limner.data.examples import Item, Phrase, Region, Sentence
 from limner.data.languages import TargetLanguage
-from limner.diagnosis import GroundingSettings, grounding_verdict, measure_grounding, save_grounding
+from limner.diagnosis import GroundingSettings, grounding_verdict, measure_grounding
 from limner.diagnosis.annotated_phrases import NOT_ALIGNED, WITHOUT_BOX, align_phrase, find_phrases
 from limner.diagnosis.grounding import OUTSIDE
 from limner.diagnosis.location_coverage import centre_prior, cover, pointing_hits
@@ -365,7 +365,7 @@ def test_the_command_writes_a_record_and_the_report_shows_it(translator, capsys,
 def test_the_report_shows_hits_and_misses(translator, dogs, tmp_path):
     folder = shutil.copytree(translator[1], tmp_path / "run")
     record = measure_grounding(trained_on(Attending(MAPS)), dogs, settings=FEW)
-    save_grounding(record, folder)
+    record.save_in(folder)
     page = write_report(folder, tmp_path / "report.html").read_text(encoding="utf-8")
     assert 'href="#diagnosis"' in page and "Does the attention look at the right place? Split test" in page
     assert page.count("attention over the image for") == len(record.hits) + len(record.misses) == 4
@@ -424,4 +424,4 @@ def test_the_direction_without_phrases_is_refused(translator):
 
 def test_a_record_round_trips(dogs, tmp_path):
     result = measure_grounding(trained_on(Attending(MAPS)), dogs, settings=FEW)
-    assert Grounding.load(save_grounding(result, tmp_path)) == result
+    assert Grounding.load(result.save_in(tmp_path)) == result

@@ -16,7 +16,7 @@ from limner.data.readers import import_collection
 from limner.data.readers.corpus_files import ReaderOptions, assign_split
 from limner.data.readers.media_files import NO_MEDIA, OWN_FILES
 from limner.errors import CollectionError, FeatureError, LimnerError, SettingsError
-from limner.evaluation.gradients import gradient_path
+from limner.evaluation.gradients import GradientNorms
 from limner.evaluation.stored_evaluation import save_evaluation
 from limner.features.encoders.load import load_backbone
 from limner.features.extract import extract
@@ -70,7 +70,7 @@ def test_nothing_is_written_outside_of_a_run_or_a_collection(split, tmp_path):
     with pytest.raises(LimnerError, match="the split"):
         save_evaluation(evaluation, tmp_path / "run")
     with pytest.raises(LimnerError, match="the split"):
-        gradient_path(tmp_path / "run", split)
+        GradientNorms.model_construct(split=split).path_in(tmp_path / "run")
     with pytest.raises(LimnerError, match="feature table"):
         table_path(tmp_path / "run", split)
     with pytest.raises(CollectionError, match="the split"):

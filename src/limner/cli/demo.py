@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from limner.data.collection import Collection
-from limner.diagnosis import DiagnosisSettings, diagnose, save_diagnosis
+from limner.diagnosis import DiagnosisSettings, diagnose
 from limner.evaluation.diagnosis_records import Diagnosis
 from limner.evaluation.evaluate import evaluate
 from limner.evaluation.options import EvaluationOptions
@@ -146,7 +146,7 @@ class Demo(NamedTuple):
         diagnosis = diagnose(
             load_trained_model(run), scenes, settings=settings, command=self.command, on_progress=self.on_progress
         )
-        save_diagnosis(diagnosis, run)
+        diagnosis.save_in(run)
         return diagnosis
 
 

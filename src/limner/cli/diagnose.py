@@ -85,7 +85,7 @@ def diagnose(
         refuse({"--backbone": backbone}, "has an effect only on the image files of --contrast; leave it out")
     from limner.data.collection import Collection
     from limner.decoding.settings import change_decoding
-    from limner.diagnosis import DiagnosisSettings, diagnosis_path
+    from limner.diagnosis import DiagnosisSettings
     from limner.diagnosis import diagnose as diagnose_model
     from limner.metrics import require_metrics
     from limner.runs.recipe import Recipe
@@ -110,7 +110,7 @@ def diagnose(
             command=command_line(),
             on_progress=progress,
         )
-    _report(diagnosis, save_output(out_file or diagnosis_path(diagnosis, run), diagnosis.save), _print, as_json)
+    _report(diagnosis, save_output(out_file or diagnosis.path_in(run), diagnosis.save), _print, as_json)
 
 
 def _claim(run: Path, out_file: Path | None, force: bool) -> None:
@@ -133,7 +133,7 @@ def _measure_grounding(
 ) -> None:
     """Run `limner diagnose --grounding`."""
     from limner.data.collection import Collection
-    from limner.diagnosis import GroundingSettings, grounding_path, measure_grounding
+    from limner.diagnosis import GroundingSettings, measure_grounding
     from limner.runs.trained_model import load_trained_model
 
     with progress_bars() as progress:
@@ -144,7 +144,7 @@ def _measure_grounding(
             command=command_line(),
             on_progress=progress,
         )
-    _report(result, save_output(out_file or grounding_path(result, run), result.save), _print_grounding, as_json)
+    _report(result, save_output(out_file or result.path_in(run), result.save), _print_grounding, as_json)
 
 
 def _report(
@@ -288,14 +288,14 @@ def gradients(
 def _measure(run: Path, collection: Path | None, settings: GradientSettings, device: str) -> GradientNorms:
     """Measure the gradients of one run and store them in its folder."""
     from limner.data.collection import Collection
-    from limner.evaluation.gradients import gradient_path, measure_gradients
+    from limner.evaluation.gradients import measure_gradients
     from limner.runs.trained_model import load_trained_model
 
     trained = load_trained_model(run, device)
     opened = Collection.open(collection or Path(trained.config.provenance["collection"]))
     with progress_bars() as progress:
         norms = measure_gradients(trained, opened, settings=settings, command=command_line(), on_progress=progress)
-    norms.save(gradient_path(run, norms.split))
+    norms.save_in(run)
     return norms
 
 

@@ -36,7 +36,7 @@ from limner.metrics.significance import LEVEL, TRIALS, check_trials, too_few_seg
 from limner.progress import StageProgress
 from limner.runs.trained_model import TrainedModel
 from limner.settings import Settings
-from limner.storage.names import name_or_default, require_name
+from limner.storage.names import name_or_default
 
 Conditions = dict[str, FeatureSource | None]
 """Image features by the name of the condition; None for no images."""
@@ -153,18 +153,6 @@ def verdict(image_controls: Sequence[ConditionResult], items: int) -> str:
     if (own.value > control.value) == higher_is_better(own.metric):
         return f"The model uses the image: {evidence}"
     return f"The image has an effect, but the right images score worse: {evidence}"
-
-
-def diagnosis_path(diagnosis: Diagnosis, run: Path) -> Path:
-    """Return RUN/diagnosis/NAME.json, which the report reads; a diagnosis with other masks has another name."""
-    return run / "diagnosis" / f"{require_name(diagnosis.name, 'the split')}.json"
-
-
-def save_diagnosis(diagnosis: Diagnosis, run: Path) -> Path:
-    """Write a diagnosis to its file in the run directory, and return the file."""
-    path = diagnosis_path(diagnosis, run)
-    diagnosis.save(path)
-    return path
 
 
 def _prepare(

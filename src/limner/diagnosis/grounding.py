@@ -13,7 +13,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Annotated, NamedTuple
 
 import numpy as np
@@ -39,7 +38,6 @@ from limner.metrics.significance import LEVEL, TRIALS, approximate_randomisation
 from limner.progress import StageProgress
 from limner.runs.trained_model import TrainedModel
 from limner.settings import Settings
-from limner.storage.names import require_name
 
 OUTSIDE = "phrases whose boxes are outside the part of the image that the features cover"
 _CHUNK = 256  # sentences whose attention is held in memory
@@ -151,18 +149,6 @@ def grounding_verdict(group: GroundingGroup) -> str:
     if above(uniform):
         return f"The attention prefers the right parts of images, but does not follow the phrase: {evidence}"
     return f"No significant agreement of the attention with the phrases: {evidence}"
-
-
-def grounding_path(grounding: Grounding, run: Path) -> Path:
-    """Return RUN/diagnosis/grounding/SPLIT.json, which the report reads."""
-    return run / "diagnosis" / "grounding" / f"{require_name(grounding.split, 'the split')}.json"
-
-
-def save_grounding(grounding: Grounding, run: Path) -> Path:
-    """Write a record to its file in the run directory, and return the file."""
-    path = grounding_path(grounding, run)
-    grounding.save(path)
-    return path
 
 
 class _Measured:

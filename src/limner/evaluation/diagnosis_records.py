@@ -9,9 +9,44 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Literal
+from typing import ClassVar, Literal
 
 from limner.runs.records import Record
+from limner.storage.names import require_name
+
+
+class Measurement(Record):
+    """What a command measured with a run on a split of a collection."""
+
+    folder: ClassVar[str]
+    """Folder of its file in the run directory."""
+    split: str
+    collection: str
+    """Absolute path of the collection."""
+    fingerprint: str
+    """Fingerprint of the collection's contents."""
+    command: str
+    seconds: float
+    """Duration in seconds."""
+    sentences: int
+    """Number of measured sentences."""
+    seed: int
+    """Random seed of samples, significance tests and image controls."""
+
+    @property
+    def name(self) -> str:
+        """Name of the file: the split."""
+        return self.split
+
+    def path_in(self, run: Path) -> Path:
+        """Return the file of the measurement in a run directory."""
+        return run / self.folder / f"{require_name(self.name, 'the split')}.json"
+
+    def save_in(self, run: Path) -> Path:
+        """Write the measurement to its file in a run directory, and return the file."""
+        path = self.path_in(run)
+        self.save(path)
+        return path
 
 
 class ConditionScore(Record):
@@ -90,21 +125,12 @@ class ContrastiveResult(Record):
     pairs: tuple[ContrastivePairScore, ...]
 
 
-class Diagnosis(Record):
+class Diagnosis(Measurement):
     """The results of one `limner diagnose` on one split."""
 
-    split: str
+    folder = "diagnosis"
     decoding: str
     """Signature of the decoding settings."""
-    collection: str
-    """Absolute path of the collection."""
-    fingerprint: str
-    """Fingerprint of the collection's contents."""
-    command: str
-    seconds: float
-    """Duration in seconds."""
-    sentences: int
-    """Number of sentences that were generated under each image control."""
     image_controls: tuple[ConditionResult, ...]
     """Scores under each image control, the right images first."""
     masking: tuple[MaskingResult, ...] = ()
@@ -117,8 +143,6 @@ class Diagnosis(Record):
     """Signature of each metric by name; differences are tested by approximate randomisation."""
     trials: int
     """Number of trials of each significance test."""
-    seed: int
-    """Random seed of the significance tests and of the image controls."""
     verdict: str
     """One-sentence summary of the effect of the image."""
     notes: tuple[str, ...] = ()
@@ -184,27 +208,18 @@ class GroundingExample(Record):
     """Attention weight of each location, mean over the words of the phrase, row by row of the grid."""
 
 
-class Grounding(Record):
+class Grounding(Measurement):
     """Agreement of a model's attention over image locations with the boxes of annotated phrases."""
 
-    split: str
+    folder = "diagnosis/grounding"
     lang: str
     """Language of the sentences."""
-    collection: str
-    """Absolute path of the collection."""
-    fingerprint: str
-    """Fingerprint of the collection's contents."""
-    command: str
-    seconds: float
-    """Duration in seconds."""
     features: str
     """Name of the feature table with the locations."""
     grid: tuple[int, int]
     """Rows and columns of the locations."""
     centre_sigma: float
     """Standard deviation of the Gaussian of the baseline 'centre', as a fraction of each side of the grid."""
-    sentences: int
-    """Number of sentences with at least one measured phrase."""
     excluded: dict[str, int]
     """Number of phrases that are not measured, by reason."""
     groups: tuple[GroundingGroup, ...]
@@ -215,7 +230,5 @@ class Grounding(Record):
     """Phrases with the smallest mass compared with uniform attention whose maximum is outside, one of each image."""
     trials: int
     """Number of trials of each approximate randomisation test; images are exchanged."""
-    seed: int
-    """Random seed of the significance tests."""
     verdict: str
     """One-sentence summary."""

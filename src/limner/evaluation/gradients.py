@@ -9,7 +9,6 @@ import math
 import random
 import time
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,6 +21,7 @@ from limner.data.collection import Collection
 from limner.data.dataset import Examples
 from limner.data.examples import Batch
 from limner.errors import SettingsError
+from limner.evaluation.diagnosis_records import Measurement
 from limner.inference.collection_features import open_features
 from limner.models.phrase_based import PhraseBased
 from limner.models.protocols import Model, device_of
@@ -30,7 +30,7 @@ from limner.progress import StageProgress
 from limner.runs.records import Record
 from limner.runs.trained_model import TrainedModel
 from limner.settings import Settings
-from limner.storage.names import name_or_default, require_name
+from limner.storage.names import name_or_default
 
 WHOLE_STATE = "state"
 """Name of the curve of the whole state."""
@@ -103,27 +103,16 @@ def fit_decay(norms: Sequence[float], pairs: Sequence[int]) -> ExponentialDecay 
     return ExponentialDecay(factor=math.exp(float(slope)), first=fitted[0], last=fitted[-1])
 
 
-class GradientNorms(Record):
+class GradientNorms(Measurement):
     """The results of one `limner gradients` on one model and split."""
 
-    split: str
-    collection: str
-    """Absolute path of the collection."""
-    fingerprint: str
-    """Fingerprint of the collection's contents."""
-    command: str
-    seconds: float
-    """Duration in seconds."""
-    sentences: int
-    """Number of sentences."""
+    folder = "gradients"
     pairs: tuple[int, ...]
     """Number of pairs of positions at each distance."""
     curves: tuple[GradientCurve, ...]
     """The whole state first, then each of its tensors if there are several."""
     probes: int
     """Number of random vectors for each tensor of the state."""
-    seed: int
-    """Random seed of the sentences and the vectors."""
 
     @computed_field  # type: ignore[prop-decorator]
     @property
@@ -136,11 +125,6 @@ class GradientNorms(Record):
         """Label a curve in a plot by its name, or another one, and its decay."""
         decay = self.decays.get(curve.name)
         return f"{name or curve.name}{'' if decay is None else f' ({decay})'}"
-
-
-def gradient_path(run: Path, split: str) -> Path:
-    """Return the file of the gradients of a run on a split."""
-    return run / "gradients" / f"{require_name(split, 'the split')}.json"
 
 
 class SquaredNorms(NamedTuple):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from limner.data.collection import Collection
 from limner.evaluation.evaluate import evaluate
-from limner.evaluation.gradients import GradientNorms, gradient_path, measure_gradients
+from limner.evaluation.gradients import GradientNorms, measure_gradients
 from limner.evaluation.options import EvaluationOptions
 from limner.evaluation.stored_evaluation import save_evaluation
 from limner.progress import StageProgress
@@ -147,7 +147,7 @@ def _gradients(model: TrainedModel, run: Path, job: ReproductionJob) -> Gradient
     if not job.table.gradients:
         return None
     norms = measure_gradients(model, job.collection, command=job.command, on_progress=job.on_progress)
-    norms.save(gradient_path(run, norms.split))
+    norms.save_in(run)
     return norms
 
 

@@ -17,8 +17,7 @@ from limner.decoding.settings import DecodingSettings
 from limner.distributed.generation import _hypothesis
 from limner.errors import RunError, SettingsError, TrainingError
 from limner.evaluation.evaluate import evaluate
-from limner.export.folder import export
-from limner.export.language_model import export_language_model
+from limner.export.folder import export, export_language_model
 from limner.inference.explain import Word, _span
 from limner.inference.generate import generate
 from limner.inference.translator import Translator

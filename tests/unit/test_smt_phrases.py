@@ -7,9 +7,9 @@ import pytest
 
 from limner.smt.alignment import symmetrise
 from limner.smt.extraction import extract, extract_all, lexical_probabilities
-from limner.smt.layout import MAX_PHRASE_LENGTH
-from limner.smt.phrases import score
-from limner.smt.reordering import DISCONTINUOUS, MONOTONE, SWAP, orientation, orientation_log_probs
+from limner.smt.features import orientation
+from limner.smt.layout import DISCONTINUOUS, MAX_PHRASE_LENGTH, MONOTONE, SWAP
+from limner.smt.phrases import orientation_log_probs, score
 from limner.smt.tables import UNK
 
 

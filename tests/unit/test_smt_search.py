@@ -7,16 +7,16 @@ import numpy as np
 import pytest
 
 from limner.smt import decoder, mert, mira
-from limner.smt.bleu_statistics import NUM_STATISTICS, Reference, bleu
 from limner.smt.decoder import _remaining
 from limner.smt.extraction import extract_all
 from limner.smt.features import NUM_TUNED
 from limner.smt.language_model import LanguageModel, estimate
 from limner.smt.lattice import best_paths, path_features
 from limner.smt.layout import FEATURES, NUM_FEATURES, NUM_SCORES
+from limner.smt.mert import NUM_STATISTICS, Reference, bleu
 from limner.smt.options import Limits, PhraseOptions, future_scores
 from limner.smt.phrases import PhraseTable, score
-from limner.smt.system import PhrasalTranslation
+from limner.smt.system import ScoredTranslation
 from limner.smt.tables import BOS, EOS, UNK, build_tables, copying
 from limner.smt.tuning import TuningOptions, TuningSet, tune
 
@@ -338,7 +338,8 @@ def test_tuning_keeps_the_best_weights_and_all_translations(monkeypatch):
     reference = [4, 5, 6, 7, 8]
     first = [[4, 5, 6, 7, 9], reference, [4, 5, 6, 7, 10, 11], [4, 5, 6, 7, 12, 13, 14]]
     translations = [
-        [[PhrasalTranslation(tuple(words), 0.0, np.full(NUM_FEATURES, float(k)), ()) for words in (best, [4, k])]] * 2
+        [[ScoredTranslation(tuple(words), 0.0, np.full(NUM_FEATURES, float(k)), (), ()) for words in (best, [4, k])]]
+        * 2
         for k, best in enumerate(first)
     ]
     translations[2] = [[*row, *translations[0][0]] for row in translations[2]]  # two that are known

@@ -61,7 +61,7 @@ def _export_arpa(run: Path, out: Path, *, backbone: str | None, as_json: bool) -
     if backbone is not None:
         raise SettingsError("--backbone: a language model has none; leave it out, or choose --format onnx")
     with activity("writing the language model"):
-        from limner.export.language_model import export_language_model
+        from limner.export.folder import export_language_model
 
         ngrams = export_language_model(run, out)
     if as_json:

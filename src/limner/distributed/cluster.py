@@ -203,12 +203,7 @@ def _error(kind: str, message: str) -> Exception:
 
 
 def _require_answer(address: str) -> None:
-    """Check that HOST:PORT answers, for which Ray waits for minutes.
-
-    Raises:
-        SettingsError: the address has another form.
-        ResourceError: nothing answers.
-    """
+    """Check that HOST:PORT answers, for which Ray waits for minutes."""
     if address in (LOCAL, "auto"):
         return
     host, _, port = address.removeprefix("ray://").rpartition(":")

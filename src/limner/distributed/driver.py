@@ -57,12 +57,7 @@ def _answer(stream: IO[str], message: dict[str, Any]) -> None:
 
 
 def _connect(address: str) -> dict[str, Any]:
-    """Start or join a cluster; return its resources.
-
-    Raises:
-        ResourceError: there is none at the address.
-        SettingsError: the address has another form.
-    """
+    """Start or join a cluster; return its resources."""
     import ray
 
     options = {"include_dashboard": False} if address == LOCAL else {}
@@ -77,18 +72,7 @@ def _connect(address: str) -> dict[str, Any]:
 
 
 def _outcomes(job: bytes, device: str, count: int, actors: int, retries: int) -> Iterator[dict[str, Any]]:
-    """Compute the units of a job.
-
-    Args:
-        job: a `UnitJob`, pickled.
-        device: device of each actor.
-        count: number of units.
-        actors: number of actors.
-        retries: number of times that a unit is computed again.
-
-    Yields:
-        The outcomes of the units, in order, up to the first error.
-    """
+    """Compute the units of a job."""
     import ray
     import ray.data
     from ray.data import ActorPoolStrategy

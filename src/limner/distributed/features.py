@@ -243,17 +243,9 @@ def _relative(message: str, path: Path) -> str:
 
 
 def _commit(collection: Collection, specs: Sequence[FeatureSpec], folder: Path, complete: bool = False) -> None:
-    """Add the fragments of all finished units to the tables, and remove the journal and the files of the others.
+    """Add the fragments of all finished units to the tables, and remove the journal and other files.
 
-    Args:
-        collection: collection of the tables.
-        specs: specifications of the tables.
-        folder: folder of the journal; nothing is done without one.
-        complete: whether all units are finished, so that a missing file is an error.
-
-    Raises:
-        ResourceError: files of finished units are missing.
-        FeatureError: a table cannot be written.
+    A missing file of a finished unit is an error if the extraction is complete. Nothing is done without a journal.
     """
     journal = Journal.find(folder)
     if journal is None:

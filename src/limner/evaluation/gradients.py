@@ -256,12 +256,6 @@ def _row_norms(
 ) -> tuple[Tensor, Tensor]:
     """Estimate the squared norms of the rows of the Jacobian that belong to one tensor of the last state s_t.
 
-    Args:
-        states: s_0 … s_t.
-        name: name of the tensor.
-        probes: number of vectors.
-        generator: random generator of the vectors.
-
     Returns:
         Squared norms of the derivatives by the same tensor and by the whole state, (t, B) each, for k = t - 1 … 0.
     """

@@ -1,4 +1,4 @@
-"""Export of a trained model to a folder that `limner.runtime` reads."""
+"""Export of a trained model to a folder that `limner.runtime` reads, or of its language model to an ARPA file."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from limner.export.verify import verify_backbone, verify_model
 from limner.features.encoders.base import RecordableBackbone
 from limner.features.encoders.load import load_backbone_for
 from limner.files import read_bytes, sync, write_error
+from limner.models.phrase_based import PhraseBased, require_compiler
 from limner.runs.calibration import load_calibration
 from limner.runs.trained_model import SOURCE_TOKENIZER as RUN_SOURCE_TOKENIZER
 from limner.runs.trained_model import TrainedModel, load_trained_model
@@ -35,7 +36,7 @@ from limner.runtime.manifest import (
     is_exported,
     save_manifest,
 )
-from limner.storage.outputs import claim_folder
+from limner.storage.outputs import claim_folder, require_outside, require_writable
 from limner.text.vocab import SPECIAL_TOKENS
 
 CARD = "README.md"
@@ -106,6 +107,39 @@ def export(run: Path | str, out: Path | str, *, backbone: str | None = None) -> 
     _write_folder(out, files | card, _manifest(trained, recorded, files, network, reason))
     sizes = {file.name: file.stat().st_size for file in sorted(out.iterdir())}
     return Export(out, sizes, difference, reason, left_out(run))
+
+
+def export_language_model(run: Path | str, out: Path | str) -> int:
+    """Write the language model of a phrase-based run; return the number of its n-grams.
+
+    Args:
+        run: run directory.
+        out: new file.
+
+    Raises:
+        SettingsError: the model has no n-gram language model, or the file must not be written.
+        RunError: the run is not complete.
+        MissingExtraError: Numba is not installed.
+        WriteError: the file cannot be written.
+    """
+    out = Path(out)
+    what = f"OUT {out}"
+    if os.path.lexists(out):
+        raise SettingsError(f"{what}: exists; name a new file, because nothing in an ARPA file tells who wrote it")
+    require_outside(out, what, can_force=False)
+    require_writable(out.parent, what)
+    trained = load_trained_model(Path(run))
+    if not isinstance(trained.model, PhraseBased):
+        raise SettingsError(
+            f"{run}: model '{trained.recipe.model.name}' has no n-gram language model; name a phrase-based run, or "
+            "choose --format onnx"
+        )
+    require_compiler()
+    from limner.smt.arpa import write_arpa
+
+    model = trained.model.language_model()
+    write_arpa(model, trained.tokenizer.entries, out)
+    return len(model.firsts)
 
 
 def left_out(run: Path) -> tuple[str, ...]:
@@ -181,11 +215,7 @@ def _tensors(shapes: ShapesByName) -> tuple[TensorSpec, ...]:
 
 
 def _write_folder(out: Path, files: dict[str, bytes], manifest: Manifest) -> None:
-    """Write all files beside the folder, and put them in its place.
-
-    Raises:
-        WriteError: the folder cannot be written; what was there is unchanged.
-    """
+    """Write all files beside the folder, and put them in its place."""
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=f".{out.name[:100]}.", dir=out.parent) as parent:

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from limner.data.dataset import GenerationInput
 from limner.decoding.ranking import Derivation, Hypothesis
 from limner.decoding.search import Trace
 from limner.decoding.settings import DecodingSettings
 from limner.errors import RunError, SettingsError
-from limner.models.phrase_based import PhraseBased, ScoredTranslation
+from limner.models.phrase_based import PhraseBased
 from limner.progress import Progress
 from limner.runs.trained_model import TrainedModel
+from limner.smt.layout import FEATURES
 from limner.text.vocab import SPECIAL_TOKENS
+
+if TYPE_CHECKING:
+    from limner.smt.system import ScoredTranslation
 
 CHUNK = 64
 """Sentences between two reports of the progress."""
@@ -68,8 +73,9 @@ def _hypothesis(one: ScoredTranslation, pieces: Sequence[str]) -> Hypothesis:
     sources = {target: source for source, target in one.alignment}
     unknown = [position for position, token in enumerate(one.tokens) if token == SPECIAL_TOKENS.unk]
     copied = tuple(pieces[sources[position]] for position in unknown)
+    features = tuple(zip(FEATURES, one.features.tolist(), strict=True))
     derivation = Derivation(one.phrases, one.alignment)
-    return Hypothesis(one.tokens, one.score, one.score, True, (), copied, one.features, derivation)
+    return Hypothesis(one.tokens, one.score, one.score, True, (), copied, features, derivation)
 
 
 def _require_settings(name: str, settings: DecodingSettings) -> None:

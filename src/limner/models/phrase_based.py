@@ -26,7 +26,7 @@ from limner.text.vocab import SPECIAL_TOKENS
 if TYPE_CHECKING:
     from limner.smt.language_model import LanguageModel
     from limner.smt.phrases import PhraseTable
-    from limner.smt.system import PhrasalTranslation, System
+    from limner.smt.system import ScoredTranslation, System
 
 logger = logging.getLogger(__name__)
 
@@ -48,21 +48,6 @@ class ParallelCorpus(NamedTuple):
     """Entries of the target vocabulary."""
     seed: int
     """Seed of the tuning."""
-
-
-class ScoredTranslation(NamedTuple):
-    """A translation that a `PhraseBased` model found."""
-
-    tokens: tuple[int, ...]
-    score: float
-    """Score of the model, which is no probability."""
-    phrases: tuple[tuple[tuple[int, int], tuple[int, int]], ...]
-    """First token of each source phrase and the one after its last, and those of its translation, in the order of the
-    translation."""
-    alignment: tuple[tuple[int, int], ...]
-    """Aligned source and target tokens."""
-    features: tuple[tuple[str, float], ...] = ()
-    """Names and values of the features whose weighted sum is the score."""
 
 
 class TuningSettings(Settings):
@@ -276,8 +261,7 @@ class PhraseBased(nn.Module):
         self, sources: Sequence[Sequence[int]], copies: Sequence[Sequence[int]], n_best: int, beam_size: int
     ) -> list[list[ScoredTranslation]]:
         """Translate sentences of at least one token; see `PhraseBased`."""
-        found = self._at(beam_size).translate_all(sources, copies, n_best)
-        return [[_found(one) for one in candidates] for candidates in found]
+        return self._at(beam_size).translate_all(sources, copies, n_best)
 
     def _at(self, beam_size: int) -> System:
         """Return the system that searches with stacks of a size."""
@@ -341,16 +325,6 @@ def require_compiler() -> None:
         import numba  # noqa: F401
     except ImportError:
         raise MissingExtraError("phrase-based translation", "smt") from None
-
-
-def _found(candidate: PhrasalTranslation) -> ScoredTranslation:
-    return ScoredTranslation(
-        candidate.tokens,
-        candidate.score,
-        tuple((one.source, one.target) for one in candidate.segments),
-        tuple(point for one in candidate.segments for point in one.points),
-        tuple(zip(FEATURES, candidate.features.tolist(), strict=True)),
-    )
 
 
 def _check(tables: dict[str, Tensor], vocab_size: int, source_vocab_size: int) -> None:

@@ -214,17 +214,7 @@ def require_same_corpus(path: Path, stored: CorpusRecord | None, job: Reproducti
 
 
 def _write(folder: Path, items: Iterable[Item], record: Record, features_of: Path | None = None) -> None:
-    """Write a derived collection; its record is written last, and a folder without one is replaced.
-
-    Args:
-        folder: folder of the derived collection.
-        items: its items.
-        record: what it is made from.
-        features_of: folder of a collection whose features it links to; None for no features.
-
-    Raises:
-        LimnerError: the collection cannot be written, or `items` raises one.
-    """
+    """Write a derived collection; its record is written last, and a folder without one is replaced."""
     try:
         if folder.exists():
             shutil.rmtree(folder)  # an interrupted copy, which has no record

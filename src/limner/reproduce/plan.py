@@ -198,11 +198,7 @@ def recipe_folder_of(recipe: str, job: ReproductionJob) -> str:
 
 
 def _feature_changes(row: PublishedRow, job: ReproductionJob) -> Sequence[str]:
-    """Select the feature table of a row: the first one of the paper that the collection has, else that of the recipe.
-
-    Raises:
-        FeatureError: the collection has neither.
-    """
+    """Select the feature table of a row: the paper's first that the collection has, else the recipe's."""
     if not row.features or any(override.startswith("features.tables=") for override in job.settings.overrides):
         return ()
     existing = job.collection.features()

@@ -72,11 +72,7 @@ def check(rows: Sequence[PublishedRow], job: ReproductionJob) -> None:
 
 
 def _checked_recipe(training: TrainingRun, job: ReproductionJob) -> Recipe:
-    """The recipe of a training, without generated source sentences if these do not exist yet, but can be generated.
-
-    Raises:
-        LimnerError: they cannot, or there are no descriptions for a language model of all sentences.
-    """
+    """The recipe of a training, without generated source sentences if these do not exist yet, but can be generated."""
     data, model = training.recipe.data, training.recipe.model
     if training.corpus is None and isinstance(model, PhraseBasedSettings) and model.language_model == "all":
         require_descriptions(data, job)  # without them, the row would be that of the pairs
@@ -97,12 +93,7 @@ def initial_run(init: Path | None) -> InitialRun | None:
 
 
 def _check_named_runs(rows: Sequence[PublishedRow], job: ReproductionJob) -> None:
-    """Check the runs that are named by options.
-
-    Raises:
-        SettingsError: no row needs the sentences that the back-translator would generate.
-        RunError: one of them is not a trained run.
-    """
+    """Check the runs that are named by options."""
     init, translator = job.settings.init, job.settings.back_translator
     if init is not None:
         require_trained(init)
@@ -118,11 +109,7 @@ def _check_named_runs(rows: Sequence[PublishedRow], job: ReproductionJob) -> Non
 
 
 def _check_result(path: Path, row: PublishedRow, job: ReproductionJob) -> None:
-    """Check that a stored result has the settings of this reproduction.
-
-    Raises:
-        RunError: its settings, corpus, features or initial weights differ.
-    """
+    """Check that a stored result has the settings of this reproduction."""
     result, first = RowResult.load(path), plan_row(row, job)
     plan = plan_row(row, job, max(0, result.seed - first.recipes[0].training.seed))
     same_recipe = path == plan.result_path and parse_stored_recipe(result.recipe) in plan.recipes
@@ -155,11 +142,7 @@ def parse_stored_recipe(settings: dict[str, Any]) -> Recipe | None:
 
 
 def _require_same_languages(plan: RowPlan) -> None:
-    """Check that all stages of a row have the same languages, because each inherits the vocabularies of the previous.
-
-    Raises:
-        SettingsError: the languages of two stages differ.
-    """
+    """Check that all stages have the same languages: each inherits the vocabularies of the previous one."""
     for previous, training in pairwise(plan.alternatives[0]):
         before, after = ((stage.recipe.data.source_lang, stage.recipe.data.lang) for stage in (previous, training))
         if before != after:

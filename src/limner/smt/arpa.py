@@ -94,9 +94,6 @@ def _ngrams(path: Path, stated: Counter[int]) -> Iterator[tuple[int, float, list
     """Read the n-grams of a file: order, log-probability, words, log-backoff; natural logarithms.
 
     The number of n-grams of each order that the file states, which may be 0, is written to `stated`.
-
-    Raises:
-        RunError: the file cannot be read, a line is not that of an n-gram, or n-grams are missing.
     """
     try:
         data = read_bytes(path)

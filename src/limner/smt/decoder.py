@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from limner.compiled import compiled
+from limner.smt.containers import pop, push
 from limner.smt.features import add_end_features, add_order_features, weighted
-from limner.smt.heap import pop, push
 from limner.smt.layout import NUM_FEATURES
 from limner.smt.options import Limits, PhraseOptions, find_options, future_scores
 from limner.smt.tables import BOS, Tables
@@ -221,14 +221,7 @@ def _fill_stack(problem: SearchProblem, stacks: Stacks, ordered: Ints, edges: In
 
 @compiled
 def _group(stacks: Stacks, begin: int, end: int, stack: int, offset: int) -> tuple[Ints, Ints]:
-    """Order the hypotheses of a stack by coverage, then score.
-
-    Args:
-        stacks: hypotheses, those of the stack from `begin` to `end` - 1.
-        begin: see `stacks`.
-        end: see `stacks`.
-        stack: number of words that they translate.
-        offset: number of ordered hypotheses of the lower stacks.
+    """Order the hypotheses `begin` to `end` - 1 of a stack by coverage, then score; `offset` are ordered already.
 
     Returns:
         Hypotheses in order, and the groups of equal coverage: first and end, and `stack`, (G, 3).

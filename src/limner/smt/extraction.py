@@ -12,8 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from limner.compiled import compiled
-from limner.smt.layout import MAX_PHRASE_LENGTH
-from limner.smt.reordering import DISCONTINUOUS, MONOTONE, SWAP
+from limner.smt.layout import DISCONTINUOUS, MAX_PHRASE_LENGTH, MONOTONE, SWAP
 from limner.text.vocab import SPECIAL_TOKENS
 
 Ints = NDArray[np.int64]

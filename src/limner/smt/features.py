@@ -10,8 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from limner.compiled import compiled
-from limner.smt.layout import NUM_FEATURES
-from limner.smt.reordering import NUM_ORIENTATIONS, orientation
+from limner.smt.layout import DISCONTINUOUS, MONOTONE, NUM_FEATURES, NUM_ORIENTATIONS, SWAP
 from limner.smt.tables import EOS, Tables, lm_phrase, lm_word
 
 Ints = NDArray[np.int64]
@@ -25,6 +24,14 @@ NUM_TUNED = _UNKNOWN
 DEFAULT_WEIGHTS: Floats = np.array([0.3, 0.5, 1.0, 0.2, *[0.2] * 4, *[0.3] * 6, -100.0])
 """Weights before tuning, of the size that Koehn et al. (2007) start with. That of `words` is positive, because the
 language model prefers short translations."""
+
+
+@compiled
+def orientation(previous_start: int, previous_end: int, start: int, end: int) -> int:
+    """Return the orientation of a phrase after another, both given by their first and last source words."""
+    if start == previous_end + 1:
+        return MONOTONE
+    return SWAP if end + 1 == previous_start else DISCONTINUOUS
 
 
 @compiled

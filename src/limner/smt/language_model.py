@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from limner.compiled import compiled
-from limner.smt.hashing import NOT_FOUND, build_table, find
+from limner.smt.containers import NOT_FOUND, build_table, find
 from limner.text.vocab import SPECIAL_TOKENS
 
 Ints = NDArray[np.int64]
@@ -204,13 +204,7 @@ def _count(words: Ints, order: int, vocab_size: int) -> list[_Order]:
 
 
 def _adjusted_counts(one: _Order, longer: _Order | None, start: int) -> Ints:
-    """Return the number of distinct words before each n-gram, or its count; see `estimate`.
-
-    Args:
-        one: n-grams of an order.
-        longer: n-grams of the next order; None for the highest.
-        start: node of the first n-gram of the order.
-    """
+    """Return the number of distinct words before each n-gram, or its count; see `estimate`."""
     counts = one.counts
     if longer is not None:
         distinct = np.bincount(longer.suffixes - start, minlength=len(counts))

@@ -6,9 +6,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from limner.compiled import compiled
+from limner.smt.containers import pop, push
 from limner.smt.decoder import NONE, Lattice
 from limner.smt.features import add_end_features, add_order_features, add_phrase_features
-from limner.smt.heap import pop, push
 from limner.smt.layout import NUM_FEATURES
 from limner.smt.options import PhraseOptions
 from limner.smt.tables import BOS, Tables

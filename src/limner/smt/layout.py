@@ -4,6 +4,10 @@ from __future__ import annotations
 
 MAX_PHRASE_LENGTH = 7
 """Largest length of a phrase; the alignment of a phrase pair then fits into the bits of an integer."""
+MONOTONE, SWAP, DISCONTINUOUS = 0, 1, 2
+"""Orientations of a phrase to the previous one in the target: directly after it in the source, directly before it, or
+elsewhere."""
+NUM_ORIENTATIONS = 3
 NUM_SCORES = 10
 """Scores of a phrase pair: log phi(f | e), log lex(f | e), log phi(e | f), log lex(e | f), and the logarithms of the
 probabilities of the orientations monotone, swap and discontinuous, to the previous phrase and to the next."""

@@ -1,4 +1,4 @@
-"""Minimum error rate training on BLEU with exact line search: Och (2003).
+"""Minimum error rate training on BLEU (Papineni et al., 2002) of token ids, with exact line search: Och (2003).
 
 Departures from the program mert of Moses: 5 starts (the last weights, the best ones, and 3 random points with weights
 from 0 to 1) in place of 20 random restarts; the lines of the single weights and of random directions in random order,
@@ -8,6 +8,7 @@ copied words, to absolute values that sum to 1.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import NamedTuple
@@ -16,13 +17,52 @@ import numpy as np
 from numpy.typing import NDArray
 
 from limner.compiled import compiled
-from limner.smt.bleu_statistics import NUM_STATISTICS, bleu
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
+MAX_ORDER = 4
+NUM_STATISTICS = 2 * MAX_ORDER + 2
+"""Matched n-grams of each order, n-grams of each order, words, and words of the reference."""
 MIN_GAIN = 1e-5
 """Smallest gain of BLEU, 0 to 1, for which another round over all directions is made."""
+
+
+def ngram_counts(tokens: Sequence[int]) -> Counter[tuple[int, ...]]:
+    """Count the n-grams of up to four tokens."""
+    return Counter(tuple(tokens[i : i + n]) for n in range(1, MAX_ORDER + 1) for i in range(len(tokens) - n + 1))
+
+
+class Reference:
+    """References of one sentence, whose counts are kept for many hypotheses."""
+
+    def __init__(self, references: Sequence[Sequence[int]]) -> None:
+        self.counts: Counter[tuple[int, ...]] = Counter()
+        for tokens in references:
+            self.counts |= ngram_counts(tokens)
+        self.lengths = sorted(len(tokens) for tokens in references)
+
+    def statistics(self, hypothesis: Sequence[int]) -> Floats:
+        """Compute the statistics of a hypothesis, (NUM_STATISTICS,); the length is that of the closest reference."""
+        result = np.zeros(NUM_STATISTICS)
+        for ngram, count in ngram_counts(hypothesis).items():
+            result[len(ngram) - 1] += min(count, self.counts[ngram])
+            result[MAX_ORDER + len(ngram) - 1] += count
+        result[-2] = len(hypothesis)
+        result[-1] = min(self.lengths, key=lambda length: (abs(length - len(hypothesis)), length))
+        return result
+
+
+@compiled
+def bleu(statistics: Floats) -> float:
+    """Compute BLEU, 0 to 1, of summed statistics; 0 where an order has no match."""
+    log_precision = 0.0
+    for n in range(MAX_ORDER):
+        if statistics[n] <= 0:
+            return 0.0
+        log_precision += np.log(statistics[n] / statistics[MAX_ORDER + n]) / MAX_ORDER
+    brevity = min(0.0, 1 - statistics[2 * MAX_ORDER + 1] / statistics[2 * MAX_ORDER])
+    return float(np.exp(log_precision + brevity))
 
 
 class Candidates(NamedTuple):

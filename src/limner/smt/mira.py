@@ -11,8 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from limner.compiled import compiled
-from limner.smt.bleu_statistics import NUM_STATISTICS, bleu
-from limner.smt.mert import Candidates, corpus_bleu
+from limner.smt.mert import NUM_STATISTICS, Candidates, bleu, corpus_bleu
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]

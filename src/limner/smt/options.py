@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from limner.compiled import compiled
+from limner.smt.containers import NOT_FOUND, find
 from limner.smt.features import LANGUAGE_MODEL, add_phrase_features, weighted
-from limner.smt.hashing import NOT_FOUND, find
 from limner.smt.layout import NUM_FEATURES
 from limner.smt.tables import Tables, copying, lm_phrase
 

@@ -7,12 +7,16 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from limner.smt.containers import build_table
 from limner.smt.extraction import Instances
-from limner.smt.hashing import build_table
-from limner.smt.reordering import orientation_log_probs
+from limner.smt.layout import NUM_ORIENTATIONS
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
+
+
+SMOOTHING = 0.5
+"""Number sigma of added observations of an orientation, distributed as in the whole data; Moses adds 0.5 to each."""
 
 
 class PhraseTable(NamedTuple):
@@ -33,6 +37,25 @@ class PhraseTable(NamedTuple):
     def table(self) -> Ints:
         """Build the table of the edges."""
         return build_table(self.edges, np.arange(1, len(self.edges) + 1))
+
+
+def orientation_log_probs(pairs: Ints, orientations: Ints, num_pairs: int) -> Floats:
+    """Estimate log P(o | f, e) = log((sigma P(o) + c(o, f, e)) / (sigma + c(f, e))), Koehn et al. (2005), section 3.
+
+    Args:
+        pairs: number of the phrase pair of each occurrence, (N,).
+        orientations: its orientation, (N,).
+        num_pairs: number of pairs P.
+
+    Returns:
+        Natural logarithms, (P, NUM_ORIENTATIONS). P(o) has one more observation of each orientation, so that none is 0.
+    """
+    keys = pairs * NUM_ORIENTATIONS + orientations
+    counts = np.bincount(keys, minlength=num_pairs * NUM_ORIENTATIONS).reshape(num_pairs, NUM_ORIENTATIONS)
+    overall = counts.sum(0) + 1
+    smoothed = counts + SMOOTHING * overall / overall.sum()
+    result: Floats = np.log(smoothed / smoothed.sum(1, keepdims=True))
+    return result
 
 
 class _Phrases(NamedTuple):
@@ -100,14 +123,7 @@ def score(instances: Instances, source: Ints, target: Ints, sizes: tuple[int, in
 
 
 def _scores(instances: Instances, pair: Ints, phrases: Ints, counts: Ints) -> Floats:
-    """Compute the scores of all phrase pairs, (P, NUM_SCORES).
-
-    Args:
-        instances: occurrences of the pairs.
-        pair: number of the pair of each occurrence, (N,).
-        phrases: source and target phrase of each pair, (2, P).
-        counts: number of occurrences of each pair, (P,).
-    """
+    """Compute the scores of all phrase pairs, (P, NUM_SCORES)."""
     phi_ef, phi_fe = (np.log(counts / np.bincount(given, counts)[given]) for given in phrases)
     lexical = np.full((len(counts), 2), -np.inf)
     np.maximum.at(lexical, pair, instances.lexical)
@@ -125,13 +141,7 @@ def _largest(f: Ints, e: Ints, phi: Floats, limit: int) -> Ints:
 
 
 def _trie(used: Ints, phrases: _Phrases, vocab_size: int) -> tuple[Ints, Ints]:
-    """Return `edges` and `first` of a phrase table.
-
-    Args:
-        used: source phrase of each pair, sorted, (P,).
-        phrases: all source phrases.
-        vocab_size: number of source words.
-    """
+    """Return `edges` and `first` of a phrase table."""
     parents, lasts = np.concatenate(phrases.parents), np.concatenate(phrases.lasts)
     nodes, pair_node = _used_nodes(used, parents)
     first = np.searchsorted(pair_node, np.arange(len(nodes) + 2))
@@ -141,12 +151,7 @@ def _trie(used: Ints, phrases: _Phrases, vocab_size: int) -> tuple[Ints, Ints]:
 
 
 def _most_frequent(pair: Ints, alignments: Ints) -> Ints:
-    """Return the most frequent alignment of each pair; of equally frequent ones the smallest integer.
-
-    Args:
-        pair: number of the pair of each occurrence, all from 0 on, (N,).
-        alignments: alignment of each occurrence, (N,).
-    """
+    """Return the most frequent alignment of each pair; of equally frequent ones the smallest integer."""
     order = np.lexsort((alignments, pair))
     pairs, values = pair[order], alignments[order]
     is_first = np.concatenate([[True], (np.diff(pairs) != 0) | (np.diff(values) != 0)])

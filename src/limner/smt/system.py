@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
@@ -23,26 +23,17 @@ MAX_PATHS = 20
 """Most paths that are read for each requested translation, as in Moses: several paths give the same words."""
 
 
-class Segment(NamedTuple):
-    """A phrase pair of a translation."""
-
-    source: tuple[int, int]
-    """First source word, and the one after the last."""
-    target: tuple[int, int]
-    """First target word, and the one after the last."""
-    points: tuple[tuple[int, int], ...]
-    """Aligned source and target words, by their positions in the sentences."""
-
-
-class PhrasalTranslation(NamedTuple):
-    """A translation."""
+class ScoredTranslation(NamedTuple):
+    """A translation of a sentence; phrases and points are positions of tokens, in the order of the target."""
 
     tokens: tuple[int, ...]
     score: float
-    """Weighted sum of the features."""
+    """Weighted sum of the features, which is no probability."""
     features: Floats
-    segments: tuple[Segment, ...]
-    """Phrase pairs in the order of the target."""
+    phrases: tuple[tuple[tuple[int, int], tuple[int, int]], ...]
+    """First token of each source phrase and the one after its last, and the same of its translation."""
+    alignment: tuple[tuple[int, int], ...]
+    """Aligned source and target tokens."""
 
 
 class System(NamedTuple):
@@ -54,7 +45,7 @@ class System(NamedTuple):
     weights: Floats
     limits: Limits
 
-    def translate(self, source: Sequence[int], copies: Sequence[int], n_best: int = 1) -> list[PhrasalTranslation]:
+    def translate(self, source: Sequence[int], copies: Sequence[int], n_best: int = 1) -> list[ScoredTranslation]:
         """Translate a sentence of at least one word.
 
         Args:
@@ -71,50 +62,30 @@ class System(NamedTuple):
         found = []
         for path in best_paths(self.tables, options, lattice, n_best, MAX_PATHS * n_best):
             features = path_features(self.tables, options, path, len(words))
-            tokens, score = self._tokens(options, path), float(features @ self.weights)
-            found.append(PhrasalTranslation(tokens, score, features, self._segments(options, path)))
+            found.append(self._translation(options, path, features))
         return found
 
     def translate_all(
-        self,
-        sources: Sequence[Sequence[int]],
-        copies: Sequence[Sequence[int]],
-        n_best: int = 1,
-        on_done: Callable[[int], None] | None = None,
-    ) -> list[list[PhrasalTranslation]]:
-        """Translate sentences on all cores; `on_done` is called with the number of sentences done."""
-        result = []
+        self, sources: Sequence[Sequence[int]], copies: Sequence[Sequence[int]], n_best: int = 1
+    ) -> list[list[ScoredTranslation]]:
+        """Translate sentences on all cores."""
         with ThreadPoolExecutor(usable_cores()) as pool:  # the compiled code runs without the lock
-            translations = pool.map(lambda source, copied: self.translate(source, copied, n_best), sources, copies)
-            for done, candidates in enumerate(translations, 1):
-                result.append(candidates)
-                if on_done is not None:
-                    on_done(done)
-        return result
+            return list(pool.map(lambda source, copied: self.translate(source, copied, n_best), sources, copies))
 
-    def _target(self, pair: int) -> list[int]:
-        """Return the target words of a phrase pair."""
-        if pair < 0:
-            return [copying(pair)]
-        starts = self.tables.word_starts
-        words: list[int] = self.tables.words[starts[pair] : starts[pair + 1]].tolist()
-        return words
-
-    def _tokens(self, options: PhraseOptions, path: Ints) -> tuple[int, ...]:
-        return tuple(token for pair in options.pairs[path].tolist() for token in self._target(pair))
-
-    def _segments(self, options: PhraseOptions, path: Ints) -> tuple[Segment, ...]:
-        segments, position = [], 0
+    def _translation(self, options: PhraseOptions, path: Ints, features: Floats) -> ScoredTranslation:
+        tokens: list[int] = []
+        phrases, points = [], []
         for option in path.tolist():
             pair, start, end = int(options.pairs[option]), int(options.starts[option]), int(options.ends[option]) + 1
-            length = len(self._target(pair))
+            first, starts = len(tokens), self.tables.word_starts
+            tokens += [copying(pair)] if pair < 0 else self.tables.words[starts[pair] : starts[pair + 1]].tolist()
             bits = 1 if pair < 0 else int(self.alignments[pair])
-            points = tuple(
-                (start + i, position + j)
+            phrases.append(((start, end), (first, len(tokens))))
+            points += [
+                (start + i, first + j)
                 for i in range(end - start)
-                for j in range(length)
+                for j in range(len(tokens) - first)
                 if bits & alignment_bit(i, j)
-            )
-            segments.append(Segment((start, end), (position, position + length), points))
-            position += length
-        return tuple(segments)
+            ]
+        score = float(features @ self.weights)
+        return ScoredTranslation(tuple(tokens), score, features, tuple(phrases), tuple(points))

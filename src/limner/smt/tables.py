@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from limner.compiled import compiled
 from limner.smt.language_model import LanguageModel, next_word
+from limner.smt.layout import NUM_ORIENTATIONS
 from limner.smt.phrases import PhraseTable
-from limner.smt.reordering import NUM_ORIENTATIONS
 from limner.text.vocab import SPECIAL_TOKENS
 
 Ints = NDArray[np.int64]

@@ -13,11 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from limner.smt import mert, mira
-from limner.smt.bleu_statistics import NUM_STATISTICS, Reference, bleu
 from limner.smt.features import NUM_TUNED
 from limner.smt.layout import NUM_FEATURES
-from limner.smt.mert import Candidates
-from limner.smt.system import PhrasalTranslation, System
+from limner.smt.mert import NUM_STATISTICS, Candidates, Reference, bleu
+from limner.smt.system import ScoredTranslation, System
 
 Floats = NDArray[np.float64]
 
@@ -116,14 +115,14 @@ class _Lists:
         self._known: list[set[bytes]] = [set() for _ in data.sources]
         self._of_tokens: list[dict[tuple[int, ...], Floats]] = [{} for _ in data.sources]
 
-    def first_bleu(self, found: Sequence[Sequence[PhrasalTranslation]]) -> float:
+    def first_bleu(self, found: Sequence[Sequence[ScoredTranslation]]) -> float:
         """Compute BLEU of the best translations."""
         total = np.zeros(NUM_STATISTICS)
         for reference, candidates in zip(self._references, found, strict=True):
             total += reference.statistics(candidates[0].tokens)
         return float(bleu(total))
 
-    def add(self, found: Sequence[Sequence[PhrasalTranslation]]) -> int:
+    def add(self, found: Sequence[Sequence[ScoredTranslation]]) -> int:
         """Add the translations of an iteration; return the number of those that are new."""
         new = 0
         for row, candidates in enumerate(found):

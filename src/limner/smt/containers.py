@@ -1,4 +1,4 @@
-"""Hash table from pairs of integers to integers, for compiled code: the edges of tries."""
+"""Containers for compiled code: a hash table of integers, the edges of tries, and a binary heap of numbered items."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from limner.compiled import compiled
 
 Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
 
 NOT_FOUND = -1
 _MULTIPLIER = 0x9E3779B97F4A7C15 - (1 << 64)  # Knuth's multiplicative hashing, golden ratio of 64 bits
@@ -49,3 +50,36 @@ def find(table: Ints, key: int) -> int:
         if found == NOT_FOUND:
             return NOT_FOUND
         slot = (slot + 1) & mask
+
+
+@compiled
+def push(heap: Ints, values: Floats, size: int, item: int) -> int:
+    """Add an item to a heap by its value, the largest first; return the new size."""
+    position = size
+    while position > 0:
+        parent = (position - 1) >> 1
+        if values[heap[parent]] >= values[item]:
+            break
+        heap[position] = heap[parent]
+        position = parent
+    heap[position] = item
+    return size + 1
+
+
+@compiled
+def pop(heap: Ints, values: Floats, size: int) -> int:
+    """Remove the first item of a heap of `size` items, which is heap[0] before; return the new size."""
+    size -= 1
+    item, position = heap[size], 0
+    while True:
+        child = 2 * position + 1
+        if child >= size:
+            break
+        if child + 1 < size and values[heap[child + 1]] > values[heap[child]]:
+            child += 1
+        if values[item] >= values[heap[child]]:
+            break
+        heap[position] = heap[child]
+        position = child
+    heap[position] = item
+    return size

@@ -28,7 +28,7 @@ from limner.diagnosis.conditions import sum_by_item
 from limner.diagnosis.contrastive import read_contrastive_set, score_contrastive_set
 from limner.diagnosis.masking import LastWordsMask, MaskedTokenizer, WordListMask, count_recovered, create_mask
 from limner.errors import CollectionError, FeatureError, LimnerError, SettingsError
-from limner.evaluation.diagnosis_records import ConditionResult, ConditionScore, Diagnosis
+from limner.evaluation.measurements import ConditionResult, ConditionScore, Diagnosis
 from limner.features.extract import extract
 from limner.inference.collection_features import open_features
 from limner.models import Output

@@ -14,11 +14,18 @@ from limner.data.collection import Collection, write_items
 from limner.data.examples import Item, Phrase, Region, Sentence
 from limner.data.languages import TargetLanguage
 from limner.diagnosis import GroundingSettings, grounding_verdict, measure_grounding
-from limner.diagnosis.annotated_phrases import NOT_ALIGNED, WITHOUT_BOX, align_phrase, find_phrases
+from limner.diagnosis.annotated_phrases import (
+    NOT_ALIGNED,
+    WITHOUT_BOX,
+    align_phrase,
+    centre_prior,
+    cover,
+    find_phrases,
+    pointing_hits,
+)
 from limner.diagnosis.grounding import OUTSIDE
-from limner.diagnosis.location_coverage import centre_prior, cover, pointing_hits
 from limner.errors import SettingsError
-from limner.evaluation.diagnosis_records import Grounding, GroundingGroup, GroundingScore
+from limner.evaluation.measurements import Grounding, GroundingGroup, GroundingScore
 from limner.features.extract import extract
 from limner.features.preprocessing import Preprocessing, location_cells, preprocess
 from limner.models.protocols import Output

@@ -15,7 +15,8 @@ from toy_translation import image_collection, learn, text_collection
 from limner import report
 from limner.data.dataset import Examples
 from limner.errors import RunError
-from limner.evaluation.diagnosis_records import (
+from limner.evaluation.gates import gate_statistics
+from limner.evaluation.measurements import (
     AmbiguityResult,
     ConditionResult,
     ConditionScore,
@@ -24,7 +25,6 @@ from limner.evaluation.diagnosis_records import (
     Diagnosis,
     MaskingResult,
 )
-from limner.evaluation.gates import gate_statistics
 from limner.features.spec import FeatureSpec
 from limner.inference.collection_features import open_features
 from limner.inference.explain import END_OF_SENTENCE, Explanation, explain

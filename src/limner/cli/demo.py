@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 from limner.data.collection import Collection
 from limner.diagnosis import DiagnosisSettings, diagnose
-from limner.evaluation.diagnosis_records import Diagnosis
 from limner.evaluation.evaluate import evaluate
+from limner.evaluation.measurements import Diagnosis
 from limner.evaluation.options import EvaluationOptions
 from limner.evaluation.stored_evaluation import save_evaluation
 from limner.features.encoders.load import load_backbone

@@ -25,8 +25,8 @@ from limner.storage.names import name_or_default
 from limner.storage.outputs import SavedOutput, claim_file, require_writable, save_output
 
 if TYPE_CHECKING:
-    from limner.evaluation.diagnosis_records import ConditionResult, ContrastiveResult, Diagnosis, Grounding
     from limner.evaluation.gradients import GradientNorms, GradientSettings
+    from limner.evaluation.measurements import ConditionResult, ContrastiveResult, Diagnosis, Grounding
 
 RecordOfModel = TypeVar("RecordOfModel", "Diagnosis", "Grounding")
 
@@ -118,7 +118,7 @@ def _claim(run: Path, out_file: Path | None, force: bool) -> None:
     if out_file is None:
         require_writable(run / "diagnosis", str(run))
         return
-    from limner.evaluation.diagnosis_records import Diagnosis, Grounding
+    from limner.evaluation.measurements import Diagnosis, Grounding
 
     claim_file(out_file, "--out", force=force, is_own=lambda file: Diagnosis.is_in(file) or Grounding.is_in(file))
 

@@ -13,8 +13,8 @@ from limner.data.dataset import Examples, FeatureSource, GenerationInput
 from limner.decoding.ranking import Hypothesis
 from limner.decoding.scoring import score_examples
 from limner.decoding.settings import DecodingSettings
-from limner.evaluation.diagnosis_records import ConditionResult, ConditionScore
 from limner.evaluation.hypothesis_statistics import hypothesis_statistics
+from limner.evaluation.measurements import ConditionResult, ConditionScore
 from limner.inference.generate import generate
 from limner.metrics import perplexity
 from limner.metrics.base import Statistics
@@ -158,7 +158,7 @@ def percentage(name: str, counts: Sequence[tuple[int, int]], inputs: Sequence[Ge
         inputs: the inputs, which name their items.
     """
     statistics = sum_by_item(np.array(counts, dtype=np.float64), [given.item.id for given in inputs])
-    return ItemStatistics(name, statistics, _percentage_of_totals)
+    return ItemStatistics(name, statistics, percentage_of_totals)
 
 
 def sum_by_item(statistics: Statistics, ids: Sequence[str]) -> Statistics:
@@ -177,5 +177,6 @@ def _perplexity_of_totals(totals: Statistics) -> float:
     return perplexity(float(totals[0]), int(totals[1])).value
 
 
-def _percentage_of_totals(totals: Statistics) -> float:
+def percentage_of_totals(totals: Statistics) -> float:
+    """Compute a percentage from its summed numerator and denominator."""
     return float(100 * totals[0] / totals[1])

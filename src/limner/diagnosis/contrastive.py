@@ -18,7 +18,7 @@ from limner.data.readers.corpus_files import read_lines
 from limner.data.readers.item_builder import SourceLocation
 from limner.decoding.scoring import score_examples
 from limner.errors import CollectionError, FeatureError
-from limner.evaluation.diagnosis_records import ContrastivePairScore, ContrastiveResult
+from limner.evaluation.measurements import ContrastivePairScore, ContrastiveResult
 from limner.features.encoders.load import load_backbone_for
 from limner.features.store import FeatureStore
 from limner.inference.collection_features import open_features

@@ -11,7 +11,7 @@ from typing import Annotated, NamedTuple
 
 from pydantic import AfterValidator
 
-from limner.bounds import Seed, Trials
+from limner.bounds import Trials
 from limner.data.collection import Collection
 from limner.data.dataset import Examples, FeatureSource
 from limner.decoding.ranking import Hypothesis
@@ -27,7 +27,13 @@ from limner.diagnosis.conditions import PERPLEXITY, ConditionComparison, Conditi
 from limner.diagnosis.contrastive import read_contrastive_set, score_contrastive_set
 from limner.diagnosis.masking import MaskedTokenizer, SourceMask, WordForms, count_recovered, create_mask
 from limner.errors import CollectionError, SettingsError
-from limner.evaluation.diagnosis_records import AmbiguityResult, ConditionResult, Diagnosis, MaskingResult
+from limner.evaluation.measurements import (
+    AmbiguityResult,
+    ConditionResult,
+    Diagnosis,
+    MaskingResult,
+    MeasurementSettings,
+)
 from limner.features.controls import ControlFeatures
 from limner.features.store import FeatureStore
 from limner.inference.collection_features import control_features, open_features
@@ -35,7 +41,6 @@ from limner.metrics import higher_is_better, require_metrics
 from limner.metrics.significance import LEVEL, TRIALS, check_trials, too_few_segments
 from limner.progress import StageProgress
 from limner.runs.trained_model import TrainedModel
-from limner.settings import Settings
 from limner.storage.names import name_or_default
 
 Conditions = dict[str, FeatureSource | None]
@@ -44,11 +49,9 @@ Conditions = dict[str, FeatureSource | None]
 logger = logging.getLogger(__name__)
 
 
-class DiagnosisSettings(Settings):
+class DiagnosisSettings(MeasurementSettings):
     """Scope of a diagnosis: the split, the metrics and the optional experiments."""
 
-    split: str | None = None
-    """Name of the split; None for the test split of the model's recipe."""
     decoding: DecodingSettings | None = None
     """Decoding settings; None for those of the model's recipe."""
     metrics: tuple[str, ...] = ("bleu4", "chrf3", "ter", PERPLEXITY)
@@ -60,10 +63,6 @@ class DiagnosisSettings(Settings):
     """File of a contrastive set, see `read_contrastive_set`."""
     trials: Annotated[Trials, AfterValidator(check_trials)] = TRIALS
     """Number of trials of each approximate randomisation test."""
-    seed: Seed = 1
-    """Random seed of the significance tests and of the image controls."""
-    leave_out: bool = False
-    """Whether to leave out items whose image has no features instead of raising an error."""
 
 
 def diagnose(

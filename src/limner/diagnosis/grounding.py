@@ -18,15 +18,29 @@ from typing import Annotated, NamedTuple
 import numpy as np
 from pydantic import AfterValidator
 
-from limner.bounds import FewOrNone, PositiveDeviation, Seed, Trials
+from limner.bounds import FewOrNone, PositiveDeviation, Trials
 from limner.data.collection import Collection
 from limner.data.dataset import Examples, FeatureSource, GenerationInput
 from limner.decoding.ranking import Hypothesis
-from limner.diagnosis.annotated_phrases import PhraseSentence, PhraseWords, find_phrases
-from limner.diagnosis.conditions import sum_by_item
-from limner.diagnosis.location_coverage import LocationCoverage, Weights, centre_prior, cover, pointing_hits
+from limner.diagnosis.annotated_phrases import (
+    LocationCoverage,
+    PhraseSentence,
+    PhraseWords,
+    Weights,
+    centre_prior,
+    cover,
+    find_phrases,
+    pointing_hits,
+)
+from limner.diagnosis.conditions import percentage_of_totals, sum_by_item
 from limner.errors import SettingsError
-from limner.evaluation.diagnosis_records import Grounding, GroundingExample, GroundingGroup, GroundingScore
+from limner.evaluation.measurements import (
+    Grounding,
+    GroundingExample,
+    GroundingGroup,
+    GroundingScore,
+    MeasurementSettings,
+)
 from limner.features.preprocessing import Preprocessing, encoded_box, location_cells
 from limner.features.spec import FeatureSpec, grid_of
 from limner.inference.collection_features import open_features
@@ -37,27 +51,20 @@ from limner.metrics.base import Statistics
 from limner.metrics.significance import LEVEL, TRIALS, approximate_randomisation, check_trials
 from limner.progress import StageProgress
 from limner.runs.trained_model import TrainedModel
-from limner.settings import Settings
 
 OUTSIDE = "phrases whose boxes are outside the part of the image that the features cover"
 _CHUNK = 256  # sentences whose attention is held in memory
 
 
-class GroundingSettings(Settings):
+class GroundingSettings(MeasurementSettings):
     """Scope of a measurement of grounding."""
 
-    split: str | None = None
-    """Name of the split; None for the test split of the model's recipe."""
     centre_sigma: PositiveDeviation = 0.25
     """Standard deviation of the Gaussian of the baseline 'centre', as a fraction of each side of the grid."""
     examples: FewOrNone = 6
     """Number of hits and of misses to keep for the report."""
     trials: Annotated[Trials, AfterValidator(check_trials)] = TRIALS
     """Number of trials of each approximate randomisation test."""
-    seed: Seed = 1
-    """Random seed of the significance tests."""
-    leave_out: bool = False
-    """Whether to leave out items whose image has no features instead of raising an error."""
 
 
 class Observation(NamedTuple):
@@ -194,10 +201,10 @@ class _Measured:
         scores: dict[str, float | None] = {}
         for name, by_attention in values.items():
             own, model = (self._statistics(by_attention[key], rows) for key in (attention, "model"))
-            scores[name] = _percentage(own.sum(0))
+            scores[name] = percentage_of_totals(own.sum(0))
             if attention != "model":
                 test = approximate_randomisation(
-                    own, model, _percentage, trials=self._settings.trials, seed=self._settings.seed
+                    own, model, percentage_of_totals, trials=self._settings.trials, seed=self._settings.seed
                 )
                 scores[f"{name}_p"] = test.p
         return GroundingScore.model_validate({"attention": attention, **scores})
@@ -320,7 +327,3 @@ def _no_phrases(model: TrainedModel, collection: Collection, split: str) -> Sett
         f"model writes (languages with phrases: {', '.join(sorted(langs)) or 'none'}); expected phrases on the target "
         "side, as in a collection made by 'limner import flickr30k-entities' for a model that writes 'en'"
     )
-
-
-def _percentage(totals: Statistics) -> float:
-    return float(100 * totals[0] / totals[1])

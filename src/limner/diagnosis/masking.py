@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
 
 from limner.bounds import Length, bounds_of
 from limner.data.readers.corpus_files import read_lines
@@ -45,31 +44,11 @@ WordForms = frozenset[str]
 """Case-folded inflected forms and synonyms of one word."""
 
 
-class SourceMask(Protocol):
-    """A rule that selects source words to be masked."""
-
-    name: str
-
-    def select(self, words: Sequence[str]) -> list[bool]:
-        """Return for each word of a source sentence whether it is masked."""
-        ...
-
-    def expected_words(self, masked: Sequence[str], reference: Sequence[str]) -> list[WordForms]:
-        """Return the translations of the masked words that occur in the reference."""
-        ...
-
-
 class WordListMask:
-    """DropoutMasks the words of a list, whose translations may be known."""
+    """Mask of the words of a list, whose translations may be known."""
 
     def __init__(self, name: str, translations: Mapping[str, WordForms]) -> None:
-        """Create a mask.
-
-        Args:
-            name: name of the mask.
-            translations: translations, possibly empty, by case-folded source word. The parts of a hyphenated word are
-                compared with the list as well.
-        """
+        """Create a mask; translations, possibly none, by case-folded source word or part of a hyphenated word."""
         self.name, self.translations = name, translations
 
     def select(self, words: Sequence[str]) -> list[bool]:
@@ -84,7 +63,7 @@ class WordListMask:
 
 
 class LastWordsMask:
-    """DropoutMasks the last words of a sentence; punctuation is kept."""
+    """Mask of the last words of a sentence; punctuation is kept."""
 
     def __init__(self, count: int) -> None:
         """Create a mask of the last `count` words."""
@@ -98,6 +77,10 @@ class LastWordsMask:
     def expected_words(self, masked: Sequence[str], reference: Sequence[str]) -> list[WordForms]:
         """Return as many of the last words of the reference; a language with another word order may not match."""
         return [frozenset({reference[index].casefold()}) for index in _last(reference, len(masked))]
+
+
+SourceMask = WordListMask | LastWordsMask
+"""A rule that selects source words to be masked."""
 
 
 class MaskedTokenizer(Tokenizer):

@@ -14,7 +14,7 @@ from limner.metrics.significance import LEVEL, SEED, TRIALS, check_trials
 from limner.runs.records import Record
 from limner.settings import Settings
 
-DAGGERS = ("†", "‡")
+DAGGERS = "†‡"
 """Marks of scores that are significantly better than those of the first and of the second system."""
 
 

@@ -16,20 +16,20 @@ import torch
 from pydantic import computed_field
 from torch import Tensor
 
-from limner.bounds import Count, Few, Seed
+from limner.bounds import Count, Few
 from limner.data.collection import Collection
 from limner.data.dataset import Examples
 from limner.data.examples import Batch
 from limner.errors import SettingsError
-from limner.evaluation.diagnosis_records import Measurement
+from limner.evaluation.measurements import Measurement, MeasurementSettings
 from limner.inference.collection_features import open_features
 from limner.models.phrase_based import PhraseBased
 from limner.models.protocols import Model, device_of
 from limner.models.sequence_labeller import SequenceLabeller
+from limner.models.trees import flatten, rebuild
 from limner.progress import StageProgress
 from limner.runs.records import Record
 from limner.runs.trained_model import TrainedModel
-from limner.settings import Settings
 from limner.storage.names import name_or_default
 
 WHOLE_STATE = "state"
@@ -37,19 +37,13 @@ WHOLE_STATE = "state"
 BATCH_SIZE = 32
 
 
-class GradientSettings(Settings):
+class GradientSettings(MeasurementSettings):
     """Scope of a measurement of gradients through time."""
 
-    split: str | None = None
-    """Name of the split; None for the validation split of the model's recipe."""
     sentences: Count = 128
     """Maximum number of sentences, drawn at random."""
     probes: Few = 4
     """Number of random vectors for each tensor of the state; as many as the tensor has units give exact norms."""
-    seed: Seed = 1
-    """Random seed of the sentences and the vectors."""
-    leave_out: bool = False
-    """Whether to leave out items whose image has no features instead of raising an error."""
 
 
 class GradientCurve(Record):
@@ -309,7 +303,7 @@ def _states(model: Model, batch: Batch) -> list[dict[str, Tensor]]:
     states = [parts]
     with torch.enable_grad():
         for tokens in batch.target_in.unbind(1):
-            _, state = model.step(tokens, memory, _replace(state, parts))
+            _, state = model.step(tokens, memory, rebuild(state, "", flatten(state, "") | parts))
             # A copy of each tensor: derivatives by it hold the others of the same state constant.
             parts = {name: part.clone() for name, part in _real_tensors(state).items()}
             states.append(parts)
@@ -317,21 +311,6 @@ def _states(model: Model, batch: Batch) -> list[dict[str, Tensor]]:
     return states
 
 
-def _real_tensors(tree: Any, prefix: str = "") -> dict[str, Tensor]:  # noqa: ANN401
-    """Return the tensors of real numbers in nested tuples, by the names of the fields that lead to them."""
-    if isinstance(tree, Tensor):
-        return {prefix: tree} if tree.is_floating_point() else {}
-    if tree is None:
-        return {}
-    names = getattr(tree, "_fields", range(len(tree)))
-    parts = (_real_tensors(part, f"{prefix}.{name}".strip(".")) for name, part in zip(names, tree, strict=True))
-    return {name: tensor for found in parts for name, tensor in found.items()}
-
-
-def _replace(tree: Any, parts: dict[str, Tensor], prefix: str = "") -> Any:  # noqa: ANN401
-    """Replace the tensors of nested tuples by those of the same name."""
-    if tree is None or isinstance(tree, Tensor):
-        return parts.get(prefix, tree)
-    names = getattr(tree, "_fields", range(len(tree)))
-    replaced = [_replace(part, parts, f"{prefix}.{name}".strip(".")) for name, part in zip(names, tree, strict=True)]
-    return type(tree)(*replaced) if hasattr(tree, "_fields") else type(tree)(replaced)
+def _real_tensors(state: Any) -> dict[str, Tensor]:  # noqa: ANN401
+    """Return the tensors of real numbers of a state, by the names of the fields that lead to them."""
+    return {name: tensor for name, tensor in flatten(state, "").items() if tensor.is_floating_point()}

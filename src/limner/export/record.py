@@ -23,6 +23,7 @@ from limner.files import read_bytes
 from limner.layers.functional import exporting
 from limner.layers.image_encoder import COLOURS
 from limner.models import Model
+from limner.models.trees import flatten, rebuild
 from limner.runtime.graphs import LOG_PROBS, NEXT, PIXELS, TOKENS
 from limner.text.vocab import SPECIAL_TOKENS
 
@@ -196,28 +197,3 @@ def graph_inputs(graph: bytes) -> set[str]:
     import onnx
 
     return {one.name for one in onnx.load_model_from_string(graph).graph.input}
-
-
-def flatten(tree: Any, name: str) -> dict[str, Tensor]:  # noqa: ANN401
-    """Return the tensors of a memory or state by their paths, such as `state.lstm.hidden`; parts of None have none."""
-    if isinstance(tree, Tensor):
-        return {name: tree}
-    return {path: tensor for part, value in _parts(tree) for path, tensor in flatten(value, f"{name}.{part}").items()}
-
-
-def rebuild(tree: Any, name: str, tensors: Mapping[str, Tensor]) -> Any:  # noqa: ANN401
-    """Return a memory or state of the structure of `tree`, whose tensors are those of their paths in `tensors`."""
-    if tree is None:
-        return None
-    if isinstance(tree, Tensor):
-        return tensors[name]
-    parts = [rebuild(value, f"{name}.{part}", tensors) for part, value in _parts(tree)]
-    return type(tree)(*parts) if hasattr(tree, "_fields") else type(tree)(parts)
-
-
-def _parts(tree: Any) -> list[tuple[str, Any]]:  # noqa: ANN401
-    if tree is None:
-        return []
-    assert isinstance(tree, tuple | list), f"a memory or state holds a {type(tree).__name__}"
-    names = getattr(tree, "_fields", map(str, range(len(tree))))
-    return list(zip(names, tree, strict=True))

@@ -345,17 +345,14 @@ def gate_spans(words: Sequence[str], gates: Gates) -> str:
 
 def _span(word: str, gate: float) -> str:
     background = _CLOSED + gate * (_OPEN - _CLOSED)
-    channels = background / 255
-    linear = np.where(channels <= 0.04045, channels / 12.92, ((channels + 0.055) / 1.055) ** 2.4)
-    luminance = float(linear @ (0.2126, 0.7152, 0.0722))
-    ink = "#fff" if 1.05 / (luminance + 0.05) > (luminance + 0.05) / 0.05 else "#000"
+    ink = "#fff" if gate > _WHITE_INK else "#000"
     colour = "#" + "".join(f"{round(channel):02x}" for channel in background)
     style = f"background:{colour};color:{ink};padding:0 .2em;border-radius:.2em;print-color-adjust:exact"
     return f'<span style="{style}" title="image gate {gate:.2f}">{html.escape(word)}</span>'
 
 
-# Background colours of a closed and of an open gate.
-_CLOSED, _OPEN = np.array([240.0, 242, 245]), np.array([8.0, 71, 122])
+# Background colours of a closed and of an open gate, and the gate from which white has the higher contrast.
+_CLOSED, _OPEN, _WHITE_INK = np.array([240.0, 242, 245]), np.array([8.0, 71, 122]), 0.7033
 
 
 def _labels(words: Sequence[str], gates: Gates | None) -> list[str]:

@@ -9,7 +9,7 @@ from typing import Any
 from PIL import Image, ImageDraw
 
 from limner.errors import MediaError, counted
-from limner.evaluation.diagnosis_records import Diagnosis, Grounding, GroundingExample
+from limner.evaluation.measurements import Diagnosis, Grounding, GroundingExample
 from limner.media.image import open_image
 from limner.metrics.base import format_value
 from limner.plots.attention import panels

@@ -36,7 +36,8 @@ def write_table(
 def to_markdown(table: PublishedTable, results: Sequence[RowResult], comparison: TableComparison) -> str:
     """Render the table as Markdown: our scores, then the published scores on each data set."""
     collection, reproduced = Path(results[0].evaluation.collection).name, by_row(results)
-    published = [column for column in table.columns if any(_is_published(row, column.score) for row in table.rows)]
+    scores = {score for row in table.rows for values in row.published.values() for score in values}
+    published = [column for column in table.columns if column.score in scores]
     head = [column.label for column in table.columns]
     head += [f"{column.label}, {dataset}" for dataset in table.datasets for column in published]
     lines = [f"| {collection} | {' | '.join(head)} |", "|---" * (len(head) + 1) + "|"]
@@ -78,10 +79,6 @@ def _differences(row: PublishedRow, seeds: Sequence[RowResult], table: Published
     if len(seeds) > 1:
         differences.append(f"{len(seeds)} seeds")
     return differences
-
-
-def _is_published(row: PublishedRow, score: str) -> bool:
-    return any(score in values for values in row.published.values())
 
 
 def _our_cell(row: PublishedRow, seeds: Sequence[RowResult], column: TableColumn, comparison: TableComparison) -> str:

@@ -11,6 +11,7 @@ from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
 from limner.bounds import FewOrNone, Level, Measured, PositiveWeight
 from limner.errors import SettingsError, did_you_mean
+from limner.evaluation.comparison import DAGGERS
 from limner.features.controls import ImageControl
 from limner.metrics import METRICS
 from limner.metrics.base import format_value
@@ -20,7 +21,6 @@ from limner.settings import Settings, read_yaml
 
 PAPERS = ("kiros2014", "mao2015", "vinyals2015", "xu2015", "calixto2016", "calixto2017", "johnson2016", "lecture")
 """Folders of recipes with published tables."""
-DAGGERS = "†‡"
 
 CorpusUse = Literal["pretraining", "pairs", "sentences"]
 """How a row uses the sentence pairs of another collection: its preceding stages are trained on them, they are added to

@@ -11,8 +11,22 @@ import re
 from pathlib import Path
 from typing import ClassVar, Literal
 
+from limner.bounds import Seed
 from limner.runs.records import Record
+from limner.settings import Settings
 from limner.storage.names import require_name
+
+
+class MeasurementSettings(Settings):
+    """What is measured: the split, the random seed and the items."""
+
+    split: str | None = None
+    """Name of the split; None for the split of the model's recipe: the validation split for gradients, else the test
+    split."""
+    seed: Seed = 1
+    """Random seed of samples, significance tests and image controls."""
+    leave_out: bool = False
+    """Whether to leave out items whose image has no features instead of raising an error."""
 
 
 class Measurement(Record):

@@ -354,7 +354,7 @@ def test_long_labels_are_truncated_to_one_line():
 def test_figures_are_written_atomically(tmp_path, monkeypatch):
     figure = attention_plots.alignment(["a", "b"], ["x"], [[0.2, 0.8]])
     out = tmp_path / "new" / "a.png"
-    assert figures.save_png(figure, out) == out
+    assert figures.save_plot(figure, out) == out
     with Image.open(out) as image:
         size = figure.get_size_inches() * figures.DOTS_PER_INCH
         assert image.size == pytest.approx(tuple(size), abs=1)
@@ -367,5 +367,5 @@ def test_figures_are_written_atomically(tmp_path, monkeypatch):
 
     monkeypatch.setattr(figure, "savefig", full)
     with pytest.raises(RunError, match=r"a\.png: cannot be written \(No space"):
-        figures.save_png(figure, out)
+        figures.save_plot(figure, out)
     assert out.read_bytes() == before and list(out.parent.iterdir()) == [out]

@@ -151,8 +151,8 @@ def run_command(monkeypatch, *arguments):
 
 def test_soft_above_hard_through_the_command(runs, image, tmp_path, monkeypatch, capsys):
     drawn = []
-    save = figures.save_png
-    monkeypatch.setattr(figures, "save_png", lambda figure, out: drawn.append(figure) or save(figure, out))
+    save = figures.save_plot
+    monkeypatch.setattr(figures, "save_plot", lambda figure, out: drawn.append(figure) or save(figure, out))
     options = ["--attention", tmp_path / "out", "--compare", runs / "hard"]
     assert not run_command(monkeypatch, "describe", image, image, "--model", runs / "soft", *options)
     lines, tokenizer = capsys.readouterr().out.splitlines(), load_trained_model(runs / "soft").tokenizer

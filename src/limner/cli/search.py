@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from limner.inference.retrieval_results import ImageSearch
 
 PAGE_SUFFIX = ".html"
-SHEET_COLUMNS = 5
 FOLDER_BY_SENTENCE, FOLDER_BY_IMAGE = "with --in FOLDER by a sentence", "with --in FOLDER by an image"
 COLLECTION_BY_SENTENCE, COLLECTION_BY_IMAGE = "with --collection by a sentence", "with --collection by an image"
 REGIONS = "with --collection and --regions"
@@ -281,7 +280,7 @@ def _save_sheet(query: str, matches: list[FolderMatch], file: Path) -> SavedOutp
         write_text(file, render_page("matches.html", styles=styles, scripts=(), query=query, entries=entries))
     elif matches:
         tiles = [(Image.open(io.BytesIO(match.thumbnail)), match.display_text) for match in matches]
-        save_sheet(draw_tiles(tiles, SHEET_COLUMNS), file)
+        save_sheet(draw_tiles(tiles), file)
     else:
         raise FolderError("the search has found no image, so that there is no contact sheet; add images to the index")
     return None

@@ -1,7 +1,7 @@
 """Plots of attention: alignment with the source words, attention over the image, and the image gate.
 
 As in Calixto, Liu and Campbell (2017), Figure 3, and Xu et al. (2015), Figure 2. The functions take words and arrays of
-any model, and return a matplotlib `Figure` (for `limner.plots.figures.svg` or `save_png`), images, or markup.
+any model, and return a matplotlib `Figure` (for `limner.plots.figures.svg` or `save_plot`), images, or markup.
 """
 
 from __future__ import annotations

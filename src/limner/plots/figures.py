@@ -1,7 +1,7 @@
 """Plots of learning curves, recall curves and gradients.
 
 Every function returns a matplotlib `Figure` outside of pyplot, which needs no display and is freed with its last
-reference. `svg` converts a figure to markup, `save_png` writes it to a file.
+reference. `svg` converts a figure to markup, `save_plot` writes it to a file.
 """
 
 from __future__ import annotations
@@ -156,31 +156,20 @@ def _font_with(character: str) -> str:
 _DEFAULT_FONT, _FALLBACK_FONT = "DejaVu Sans", "Last Resort"
 
 
-def save_png(figure: Figure, out: Path) -> Path:
-    """Write a figure as PNG on a white background, and return `out`; an existing file is replaced.
-
-    Raises:
-        RunError: the file cannot be written; an existing file is unchanged.
-    """
-    return _save(figure, out, "png")
-
-
 def save_plot(figure: Figure, out: Path) -> Path:
     """Write a figure as .png or .svg on a white background, and return `out`; an existing file is replaced.
+
+    The file has the mark by which `limner.storage.outputs` knows files of Limner.
 
     Raises:
         SettingsError: `out` has another suffix.
         RunError: the file cannot be written; an existing file is unchanged.
     """
     require_plot_suffix(out)
-    return _save(figure, out, out.suffix[1:].lower())
-
-
-def _save(figure: Figure, out: Path, format_: str) -> Path:
-    """Write a figure with the mark by which `limner.storage.outputs` knows files of Limner."""
-    metadata = {"Software": GENERATOR} if format_ == "png" else {"Creator": GENERATOR, "Date": None}
+    kind = out.suffix[1:].lower()
+    metadata = {"Software": GENERATOR} if kind == "png" else {"Creator": GENERATOR, "Date": None}
     with atomic_write(out) as beside, _style():
-        figure.savefig(beside, format=format_, dpi=DOTS_PER_INCH, facecolor="white", metadata=metadata)
+        figure.savefig(beside, format=kind, dpi=DOTS_PER_INCH, facecolor="white", metadata=metadata)
     return out
 
 

@@ -184,7 +184,7 @@ def _save_plots(sentence: AttendedSentence, folder: Path, number: int) -> Iterat
     """Write the plots of one sentence; yield the name and the description of each file."""
     first = sentence.attention[0].explanation
     if (figure := alignment_of(first)) is not None:
-        yield figures.save_png(figure, folder / f"{number}-alignment.png").name, "alignment of target and source words"
+        yield figures.save_plot(figure, folder / f"{number}-alignment.png").name, "alignment of target and source words"
     strips = []
     for explanation, features, name in sentence.attention:
         weights, gates, count = explanation.image_weights, explanation.gate, len(first.words)
@@ -193,7 +193,7 @@ def _save_plots(sentence: AttendedSentence, folder: Path, number: int) -> Iterat
             shown = attended_panels(sentence.image, weights[:count], features, side=STRIP_SIDE, film=film)
             strips += [AttentionStrip(shown, None if gates is None else gates[:count], name)] if shown else []
     if strips:
-        file = figures.save_png(attention_strips(first.words, strips), folder / f"{number}-image.png").name
+        file = figures.save_plot(attention_strips(first.words, strips), folder / f"{number}-image.png").name
         yield file, f"attention over the image for each word of '{' '.join(first.words)}'"
 
 

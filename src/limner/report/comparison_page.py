@@ -14,7 +14,7 @@ from limner.evaluation.comparison import Comparison
 from limner.evaluation.stored_evaluation import load_evaluation
 from limner.files import write_text
 from limner.plots import figures
-from limner.report.gallery import mark_words
+from limner.report.gallery import SEED, mark_words
 from limner.report.images import Thumbnails
 from limner.report.page import IMAGE_BYTES
 from limner.report.rendering import flatten, frame_shape, long_date, render_page, run_facts, without_folders
@@ -33,11 +33,11 @@ TRAINING_FACTS = ("parameters", "kept epoch", "epochs trained", "updates", "trai
 """Facts about the training of a run that are compared, by their labels."""
 
 
-def write_comparison(comparison: Comparison, out: Path, *, seed: int = 0, today: date | None = None) -> Path:
+def write_comparison(comparison: Comparison, out: Path) -> Path:
     """Write the page of a comparison as one HTML file, and return `out`; an existing file is replaced.
 
     The runs are read again for their sentences, settings and logs; of a system of several runs the sentences are those
-    of the first. The seed is that of the sample of images.
+    of the first.
 
     Raises:
         RunError: a record of a run is damaged or missing.
@@ -47,10 +47,10 @@ def write_comparison(comparison: Comparison, out: Path, *, seed: int = 0, today:
     logs = {run: read_log(run / "log.jsonl") if (run / "log.jsonl").exists() else [] for run in runs}
     names = _run_names(runs)
     thumbnails = Thumbnails(IMAGE_BYTES)
-    images = _images(comparison, thumbnails, seed)
+    images = _images(comparison, thumbnails)
     html = render_page(
         "comparison.html",
-        day=long_date(today or date.today()),
+        day=long_date(date.today()),
         comparison=comparison,
         legend=comparison.explanation,
         label=label,
@@ -58,7 +58,7 @@ def write_comparison(comparison: Comparison, out: Path, *, seed: int = 0, today:
         charts=_charts({names[run]: log for run, log in logs.items()}),
         images=images,
         items=len(load_evaluation(Path(comparison.systems[0].runs[0]), comparison.split).items),
-        seed=seed,
+        seed=SEED,
         shape=frame_shape(thumbnails.shapes),
         runs=[names[run] for run in runs],
         settings=differing_rows([dict(flatten(config.recipe)) for config in configs.values()]),
@@ -85,11 +85,11 @@ def _run_names(runs: Iterable[Path]) -> dict[Path, str]:
     }
 
 
-def _images(comparison: Comparison, thumbnails: Thumbnails, seed: int) -> list[dict[str, Any]]:
+def _images(comparison: Comparison, thumbnails: Thumbnails) -> list[dict[str, Any]]:
     """The images whose sentences differ most in their score, largest difference first, then a random sample."""
     first = {one.name: load_evaluation(Path(one.runs[0]), comparison.split).items for one in comparison.systems}
     rows = list(zip(*first.values(), strict=True))
-    order = random.Random(seed).sample(range(len(rows)), len(rows))
+    order = random.Random(SEED).sample(range(len(rows)), len(rows))
     differing = sorted(order, key=lambda row: -_difference(rows[row]))[:DIFFERING]
     differing = [row for row in differing if _difference(rows[row]) > 0]
     sample = order[:SAMPLE]

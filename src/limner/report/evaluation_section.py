@@ -16,6 +16,7 @@ from limner.report.gallery import (
     GROUPS,
     PREDICTED,
     RIGHT,
+    SEED,
     Card,
     by_position_error,
     cards,
@@ -72,7 +73,6 @@ class PageContext(NamedTuple):
     published: Mapping[str, Any]
     """Published row of the recipe: its name and its values."""
     thumbnails: Thumbnails
-    seed: int
     lang: str
     """Target language of the model, or its kind of labels; empty if unknown."""
     vocabulary: int | None
@@ -85,7 +85,7 @@ def beginning(evaluation: Evaluation, context: PageContext) -> dict[str, Any]:
     """Build the beginning of the report: six items, and headline numbers with baselines."""
     items = _items(evaluation)
     return {
-        "cards": _cards(dict.fromkeys(choose_first(items, context.seed), ""), items, evaluation, context, LARGE),
+        "cards": _cards(dict.fromkeys(choose_first(items, SEED), ""), items, evaluation, context, LARGE),
         "regions": region_cards(evaluation.regions[:FIRST], context.thumbnails),
         "tracks": _tracks(evaluation, ()),
         "labels": is_of_labels(evaluation),
@@ -106,7 +106,7 @@ def evaluation_section(evaluation: Evaluation, context: PageContext) -> dict[str
     modality, thumbnails, labels = context.modality, context.thumbnails, is_of_labels(evaluation)
     items = _items(evaluation)
     translated = any(item.source is not None for item in items)
-    chosen = choose_gallery(items, context.seed)
+    chosen = choose_gallery(items, SEED)
     sizes = Counter(chosen.values())
     task = "Labels" if labels else "Translations" if translated else "Captions"
     return {

@@ -22,6 +22,8 @@ from limner.runs.records import EvaluatedItem, Evaluation
 from limner.text import scripts
 from limner.text.labels import HIDDEN, TRACK, Point, read_position, read_predictions
 
+SEED = 0
+"""Random seed of the samples that reports show."""
 FIRST = 6
 """Number of items at the beginning of the report."""
 EACH = 12

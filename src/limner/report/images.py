@@ -31,6 +31,8 @@ FRAME_GAP = 2
 """Distance of the frames of a strip in pixels."""
 THUMBNAIL_SIZE = (240, 180)
 """Width and height of a thumbnail of a contact sheet in pixels."""
+ROWS, COLUMNS = 4, 5
+"""Largest numbers of rows and columns of a contact sheet of a collection."""
 MARGIN, GAP = 28, 20
 """Width of the border and of the space between thumbnails, in pixels."""
 CAPTION_LINES = 3
@@ -136,34 +138,30 @@ def strip_grid(count: int) -> tuple[int, int]:
     return math.ceil(count / columns), columns
 
 
-def contact_sheet(
-    collection: Collection, split: str | None = None, rows: int = 4, columns: int = 5, *, boxes: bool = False
-) -> Image.Image:
+def contact_sheet(collection: Collection, split: str | None = None, *, boxes: bool = False) -> Image.Image:
     """Draw thumbnails of images or videos (the middle frame) at regular intervals of a split, each with a caption.
 
-    A missing or damaged image is drawn as a grey tile with the name of its file. There are at most `rows` and
-    `columns`. With `boxes`, the boxes of the regions are drawn; boxes of one entity have one colour.
+    A missing or damaged image is drawn as a grey tile with the name of its file. There are at most `ROWS` and
+    `COLUMNS`. With `boxes`, the boxes of the regions are drawn; boxes of one entity have one colour.
 
     Raises:
-        CollectionError: the split does not exist or has no images, or `rows` or `columns` is not positive.
+        CollectionError: the split does not exist or has no images.
     """
-    if rows < 1 or columns < 1:
-        raise CollectionError(f"contact sheet: expected at least 1 row and 1 column, got {rows} and {columns}")
     items = [item for item in collection.items(split) if item.modality in (IMAGE, VIDEO)]
     if not items:
         where = "the collection" if split is None else f"split '{split}'"
         raise CollectionError(f"{collection.path}: {where} has no images or videos")
-    count = min(len(items), rows * columns)
+    count = min(len(items), ROWS * COLUMNS)
     chosen = [items[number * len(items) // count] for number in range(count)]
     tiles = [
         (_tile(collection.media_file(item), item.regions if boxes else ()), _first_caption(item)) for item in chosen
     ]
-    return draw_tiles(tiles, columns)
+    return draw_tiles(tiles)
 
 
-def draw_tiles(tiles: Sequence[tuple[Image.Image, str]], columns: int) -> Image.Image:
-    """Draw images, cut to the size of thumbnails, in rows of at most `columns`, each with its caption."""
-    columns = min(columns, len(tiles))
+def draw_tiles(tiles: Sequence[tuple[Image.Image, str]]) -> Image.Image:
+    """Draw images, cut to the size of thumbnails, in rows of at most `COLUMNS`, each with its caption."""
+    columns = min(COLUMNS, len(tiles))
     rows = -(-len(tiles) // columns)
     width, height = THUMBNAIL_SIZE[0] + GAP, THUMBNAIL_SIZE[1] + 10 + CAPTION_LINES * LINE_HEIGHT + GAP
     sheet = Image.new("RGB", (2 * MARGIN + columns * width - GAP, 2 * MARGIN + rows * height - GAP), BACKGROUND)

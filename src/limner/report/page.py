@@ -21,6 +21,7 @@ from limner.media.modality import IMAGE, MODALITIES
 from limner.plots import figures
 from limner.report.diagnoses import read_diagnoses, read_groundings
 from limner.report.evaluation_section import PageContext, beginning, evaluation_section
+from limner.report.gallery import SEED
 from limner.report.images import Thumbnails
 from limner.report.rendering import flatten, frame_shape, long_date, render_page, run_facts, without_folders
 from limner.report.scores import LABELS, control_tables
@@ -46,15 +47,13 @@ class LearningCurves(NamedTuple):
     """Number of the last epochs, on the training and validation splits together, which are left out."""
 
 
-def write_report(run: Path, out: Path, *, seed: int = 0, today: date | None = None) -> Path:
+def write_report(run: Path, out: Path) -> Path:
     """Write the report of a run.
 
     Args:
         run: run directory with `config.json` and, optionally, `log.jsonl`, `evaluation/*.json`, `diagnosis/*.json`,
             `diagnosis/grounding/*.json` and the model.
         out: HTML file to write; an existing file is replaced.
-        seed: random seed of the random samples.
-        today: date of the report; default: the present day.
 
     Returns:
         `out`.
@@ -64,8 +63,8 @@ def write_report(run: Path, out: Path, *, seed: int = 0, today: date | None = No
     """
     config = RunConfig.load(run / "config.json")
     evaluations = sorted(read_evaluations(run), key=lambda each: (each.split, each.decoding, each.measured))
-    context = _context(run, config, evaluations, seed)
-    html = render_page("report.html", day=long_date(today or date.today()), **_content(run, config, context))
+    context = _context(run, config, evaluations)
+    html = render_page("report.html", day=long_date(date.today()), **_content(run, config, context))
     write_text(out, html)
     if context.thumbnails.left_out:
         logger.warning("%s: %d image(s) are missing, damaged or over the size limit", out, context.thumbnails.left_out)
@@ -119,7 +118,7 @@ def learning_curves(config: RunConfig, log: Sequence[LogLine]) -> LearningCurves
     return LearningCurves(drawn, sentence, joint)
 
 
-def _context(run: Path, config: RunConfig, evaluations: Sequence[Evaluation], seed: int) -> PageContext:
+def _context(run: Path, config: RunConfig, evaluations: Sequence[Evaluation]) -> PageContext:
     from limner.features.spec import FeatureSpec  # imported late: imports numpy and Lance
 
     stored = read_json_file(run / "config.json")
@@ -130,7 +129,6 @@ def _context(run: Path, config: RunConfig, evaluations: Sequence[Evaluation], se
         frames=specs[0].frames if specs else None,
         published=config.recipe.get("published") or {},
         thumbnails=Thumbnails(IMAGE_BYTES),
-        seed=seed,
         lang=(config.recipe.get("data") or {}).get("lang") or "",
         vocabulary=stored.get("vocab_size"),
         evaluations=evaluations,
@@ -157,7 +155,7 @@ def _content(run: Path, config: RunConfig, context: PageContext) -> dict[str, An
         "controls": control_tables(context.evaluations, context.modality),
         "diagnoses": read_diagnoses(run),
         "groundings": read_groundings(run, context.thumbnails),
-        "seed": context.seed,
+        "seed": SEED,
         "shape": frame_shape(context.thumbnails.shapes),
         "facts": run_facts(config, log),
         "settings": {"Model": list(flatten(config.recipe.get("model") or {})), "Recipe": list(flatten(recipe))},

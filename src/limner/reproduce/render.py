@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from limner.evaluation.comparison import DAGGERS
-from limner.files import atomic_write, write_text
+from limner.files import write_text
 from limner.plots import figures
 from limner.progress import StageProgress
 from limner.reproduce.results import Reproduction, RowResult, by_row, mean_score
@@ -178,9 +178,7 @@ def _plot_curves(results: Iterable[RowResult], out: Path) -> list[Path]:
                 curves[row] = getattr(retrieval.match_curves, direction)
                 chance = getattr(retrieval.chance_curves, direction, chance)
         if curves:
-            paths.append(out / f"{direction}.png")
-            with atomic_write(paths[-1]) as beside:
-                figures.recall_curves(title, curves, chance).savefig(beside, format="png", dpi=160, facecolor="white")
+            paths.append(figures.save_plot(figures.recall_curves(title, curves, chance), out / f"{direction}.png"))
     return paths
 
 

@@ -90,12 +90,14 @@ def lint(tmp_path):
     return tmp_path / "limner", run
 
 
-def test_a_forbidden_import_breaks_the_contract_of_the_layers(lint):
+def test_forbidden_imports_break_the_contracts(lint):
     package, run = lint
     allowed = run()
     assert allowed.returncode == 0, allowed.stdout
-    path = package / "text" / "vocab.py"
-    path.write_text(path.read_text(encoding="utf-8") + "\nfrom limner.data import collection\n", encoding="utf-8")
+    for file, module in (("text/vocab.py", "limner.data"), ("report/page.py", "limner.diagnosis")):
+        path = package / file
+        path.write_text(path.read_text(encoding="utf-8") + f"\nimport {module}\n", encoding="utf-8")
     forbidden = run()
     assert forbidden.returncode == 1
     assert "limner.text is not allowed to import limner.data" in forbidden.stdout
+    assert "limner.report is not allowed to import limner.diagnosis" in forbidden.stdout

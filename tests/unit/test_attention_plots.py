@@ -161,12 +161,6 @@ def test_the_brightness_does_not_depend_on_the_image():
     assert 5 / 6 < across < 1 and 2 / 6 < down < 3 / 6
 
 
-def test_the_first_panel_is_the_image():
-    image = half_and_half((240, 120))
-    (first, _) = attention_plots.panels(image, [one_cell(2, 2, 0, 0)], (2, 2))
-    assert np.array_equal(np.asarray(first), np.asarray(image))
-
-
 @pytest.mark.parametrize("size", [(600, 400), (400, 600), (30, 20), (2000, 1)])
 def test_panels_keep_the_aspect_ratio(size):
     (first, _) = attention_plots.panels(Image.new("RGB", size), [one_cell(7, 7, 3, 3)], (7, 7), side=120)
@@ -250,30 +244,6 @@ def test_panels_and_words_of_a_long_sentence_do_not_overlap(size):
     assert 0.5 < wide / high < 4 and max(wide, high) < 30
 
 
-def test_panels_of_a_long_sentence_are_truncated():
-    limit = attention_plots.MAX_WORDS
-    figure = attention_plots.heat_maps(Image.new("RGB", (20, 10)), ["w"] * 1000, np.zeros((1000, 1)), (1, 1))
-    assert len(figure.axes[0].images) == 1 + limit
-    assert texts(figure)[0] == f"the first {limit} of 1000 words"
-
-
-@pytest.mark.real
-def test_heat_maps_of_a_photograph(real_data):
-    photo = sorted((real_data / "flickr8k" / "images").glob("*.jpg"))[2]
-    corners = [(0, 0), (0, 13), (13, 0), (13, 13)]
-    shown = attention_plots.panels(photo, np.stack([one_cell(14, 14, *corner) for corner in corners]), (14, 14))[1:]
-    for image, (row, column) in zip(shown, corners, strict=True):
-        values = brightness(image)
-        height, width = (length // 14 for length in values.shape)
-        near = np.ix_(
-            *(
-                range(size)[-step:] if far else range(step)
-                for size, step, far in ((values.shape[0], height, row), (values.shape[1], width, column))
-            )
-        )
-        assert values[near].mean() > 1.3 * values.mean()
-
-
 # Words coloured by their gate
 
 
@@ -325,10 +295,6 @@ def test_open_gates_are_darker_and_all_words_have_a_high_contrast():
         min(contrast(background, of_hex(style["color"])) for background, style in zip(backgrounds, styles, strict=True))
         >= 4.5
     )
-
-
-def test_a_sentence_without_words_has_no_spans():
-    assert attention_plots.gate_spans([], []) == ""
 
 
 # Fonts, labels and files

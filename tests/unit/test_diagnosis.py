@@ -5,7 +5,6 @@ import math
 import sys
 from typing import NamedTuple
 
-import numpy as np
 import pytest
 import torch
 from PIL import Image
@@ -24,7 +23,6 @@ from limner.diagnosis.ambiguity import (
     items_of_other_sense,
     other_sense_label,
 )
-from limner.diagnosis.conditions import sum_by_item
 from limner.diagnosis.contrastive import read_contrastive_set, score_contrastive_set
 from limner.diagnosis.masking import LastWordsMask, MaskedTokenizer, WordListMask, count_recovered, create_mask
 from limner.errors import CollectionError, FeatureError, LimnerError, SettingsError
@@ -231,11 +229,6 @@ def test_the_scores_equal_those_of_an_evaluation(diagnosis, using, toy_data):
     assert scores(diagnosis.image_controls)["right"]["perplexity"].value == pytest.approx(expected.value)
     assert diagnosis.signatures["perplexity"] == expected.signature
     assert diagnosis.signatures["bleu2"].endswith("|decoding:beam1,penalty0,max_length8")
-
-
-def test_statistics_are_summed_over_the_sentences_of_an_item():
-    statistics = np.array([[1.0, 2], [10, 20], [100, 200]])
-    np.testing.assert_array_equal(sum_by_item(statistics, ["a", "b", "a"]), [[101, 202], [10, 20]])
 
 
 def condition(name, **values):

@@ -427,8 +427,3 @@ def test_the_direction_without_phrases_is_refused(translator):
     )
     with pytest.raises(SettingsError, match=r"no phrase with a box in 'de'.*languages with phrases: en"):
         measure_grounding(backwards, collection, settings=FEW)
-
-
-def test_a_record_round_trips(dogs, tmp_path):
-    result = measure_grounding(trained_on(Attending(MAPS)), dogs, settings=FEW)
-    assert Grounding.load(result.save_in(tmp_path)) == result

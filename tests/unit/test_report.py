@@ -3,7 +3,6 @@
 import base64
 import hashlib
 import html
-import io
 import json
 import re
 import shutil
@@ -303,15 +302,6 @@ def test_embedded_images_have_a_maximum_size(run, tmp_path, monkeypatch, caplog)
     assert "over the size limit" in caplog.text
 
 
-def test_thumbnails_are_small(page):
-    sizes = {
-        Image.open(io.BytesIO(base64.b64decode(url.partition(",")[2]))).size
-        for url in page.urls
-        if url.startswith("data:")
-    }
-    assert sizes == {(400, 300), (320, 240), (256, 192), (144, 108)}
-
-
 def test_a_run_without_log_or_evaluation_still_has_a_report(tmp_path):
     RunConfig().save(tmp_path / "run" / "config.json")
     text = Page(report.write_report(tmp_path / "run", tmp_path / "r.html").read_text(encoding="utf-8")).text
@@ -375,13 +365,6 @@ def test_plots_are_reproducible():
         assert markup == figures.svg(draw(), 'a "figure" & <more>')
         assert "var(--ink)" in markup and "font-family" not in markup
         assert 'aria-label="a &quot;figure&quot; &amp; &lt;more&gt;"' in markup
-
-
-def test_plots_leave_no_global_figure():
-    from matplotlib._pylab_helpers import Gcf
-
-    figures.svg(figures.recall_curves("Retrieval", {"x": [(0, 0), (1, 1)]}), "a curve")
-    assert Gcf.get_all_fig_managers() == []
 
 
 def test_a_log_probability_of_nearly_zero_has_no_sign(trained, tiny, tmp_path):

@@ -329,12 +329,6 @@ def test_a_budget_keeps_the_second_stage(small, tiny, tmp_path):
     assert result.recipe["training"]["train_on_val_epochs"] == 0
 
 
-@pytest.mark.parametrize("budget", [0, -1, 1.5])
-def test_an_invalid_budget(tiny, tmp_path, budget):
-    with pytest.raises(SettingsError, match="budget: expected a number above 0 to 1"):
-        run_table(TABLE, tiny, tmp_path / "out", budget=budget)
-
-
 def test_cells_are_compared_by_their_scores_and_gradients(tiny, tmp_path):
     small = ["text.min_count=1", "features.tables=[colour]", "model.hidden_dim=6", "training.batch_size=16"]
     rows = ["tanh (Elman)", "leaky", "LSTM, peepholes"]

@@ -209,13 +209,6 @@ def test_rows_with_a_corpus_are_left_out_without_one(counting, tmp_path, trained
     assert trained == [("nmt", "small", None)]
 
 
-def test_an_interrupted_copy_is_made_again(counting, more, tmp_path):
-    unfinished = tmp_path / "out" / "with-corpus" / "pretraining"
-    write_items(unfinished, list(numbers(ONES, "train", (1,))))  # without its record, which is written last
-    run_table(counting, tmp_path / "out", corpus=more.path, rows=["NMT with more"])
-    assert Collection.open(unfinished).splits()["train"] == MORE_PAIRS
-
-
 # Errors before the first training run
 
 

@@ -311,11 +311,6 @@ def test_a_named_run_that_does_not_exist_is_an_error_with_a_remedy(described, tm
     assert done["train"] == []
 
 
-def test_a_missing_run_is_named_where_rows_are_finished(made, counting, tmp_path):
-    with pytest.raises(RunError, match=r"nowhere: no such run directory; check the path"):
-        run_table(TABLE, counting, made.markdown.parent, init=tmp_path / "nowhere")
-
-
 def test_a_back_translator_without_effect_is_refused(described, counting, back, tmp_path, done):
     """None of the rows trains with generated sentences, or the collection has them."""
     for collection, rows in ((described, ["NMT"]), (counting, [])):
@@ -336,11 +331,6 @@ def test_a_seed_with_other_settings_is_rejected(copied, counting, done):
 def changed(name, **values):
     rows = [row.model_copy(update=values if row.name == name else {}) for row in TABLE.rows]
     return TABLE.model_copy(update={"rows": tuple(rows)})
-
-
-def test_an_invalid_number_of_seeds(counting, tmp_path):
-    with pytest.raises(SettingsError, match="seeds: expected a whole number from 1"):
-        run_table(TABLE, counting, tmp_path / "out", seeds=0)
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal, NamedTuple, Self
+from typing import Literal, NamedTuple
 
 from limner.data.collection import Collection
 from limner.data.dataset import Examples
@@ -22,13 +22,10 @@ from limner.evaluation.measurements import ContrastivePairScore, ContrastiveResu
 from limner.features.encoders.load import load_backbone_for
 from limner.features.store import FeatureStore
 from limner.inference.collection_features import open_features
-from limner.inference.new_images import BackboneFeatures
-from limner.media.modality import modality_of
+from limner.inference.new_images import BackboneFeatures, new_item
 from limner.runs.trained_model import TrainedModel
 
 SCORING_BATCH_SIZE = 64
-NEW_SPLIT = "new"
-"""Split of the items that belong to no collection."""
 INCORRECT_COLUMNS = {"other": "target", "other_image": "image"}
 """Column of the incorrect candidate, with the column of the correct one."""
 HEADERS = "'source, target, other, image' or 'source, target, image, other_image'"
@@ -141,8 +138,12 @@ def score_contrastive_set(
     """
     items = _candidate_items(model, contrastive_set)
     features = None
-    if model.model.uses_image:
-        features = _StoredOrComputedFeatures.create(model, contrastive_set, collection, backbone, device)
+    stored = open_features(model, collection) if model.model.uses_image else None
+    if stored is not None:
+        computed = None
+        if not all(stored.covers(item) for item in contrastive_set.items.values()):
+            computed = BackboneFeatures(load_backbone_for(model.config.features, backbone, device=device))
+        features = _StoredOrComputedFeatures(stored, computed)
     log_probs: list[float] = []
     lengths: list[int] = []
     for begin in range(0, len(items), SCORING_BATCH_SIZE):
@@ -191,28 +192,11 @@ def _accuracy(margins: Sequence[float]) -> float:
     return 100 * sum(1.0 if margin > 0 else 0.5 if margin == 0 else 0.0 for margin in margins) / len(margins)
 
 
-class _StoredOrComputedFeatures:
+class _StoredOrComputedFeatures(NamedTuple):
     """Features of items from their tables, and of image files from a backbone."""
 
-    def __init__(self, stored: FeatureStore, computed: BackboneFeatures | None) -> None:
-        self.stored, self.computed = stored, computed
-
-    @classmethod
-    def create(
-        cls,
-        model: TrainedModel,
-        contrastive_set: ContrastiveSet,
-        collection: Collection,
-        backbone: str | None,
-        device: str,
-    ) -> Self | None:
-        """Open the tables, and load the backbone if the set names image files."""
-        stored = open_features(model, collection)
-        if stored is None:
-            return None
-        if all(stored.covers(item) for item in contrastive_set.items.values()):
-            return cls(stored, None)
-        return cls(stored, BackboneFeatures(load_backbone_for(model.config.features, backbone, device=device)))
+    stored: FeatureStore
+    computed: BackboneFeatures | None
 
     def take(self, items: Sequence[Item]) -> list[StoredFeatures | None]:
         """Return the features of each item."""
@@ -229,7 +213,7 @@ def _find_items(
     lines = {candidate.image: pair.line for pair in reversed(pairs) for candidate in (pair.correct, pair.incorrect)}
     stored = open_features(model, collection)
     if stored is None or not model.model.uses_image:
-        return {image: Item(image, NEW_SPLIT) for image in lines}
+        return {image: new_item(None, image) for image in lines}
     known = {item.id: item for item in collection.items() if item.media_path is not None}
     items = {}
     for image, line in lines.items():
@@ -248,4 +232,4 @@ def _item_of_file(name: str, location: SourceLocation, collection: Collection) -
             f"{location}: expected the id of an item with an image in {collection.path} or a file beside "
             f"{location.path.name}, got '{name}'"
         )
-    return Item(str(path), NEW_SPLIT).with_media(modality_of(path), str(path))
+    return new_item(path)

@@ -33,6 +33,7 @@ from limner.evaluation.measurements import (
     Diagnosis,
     MaskingResult,
     MeasurementSettings,
+    provenance,
 )
 from limner.features.controls import ControlFeatures
 from limner.features.store import FeatureStore
@@ -97,12 +98,14 @@ def diagnose(
     features = open_features(model, collection)
     split = name_or_default(settings.split, model.recipe.data.test, "the split")
     comparison = _prepare(model, collection, split, features, settings, on_progress)
-    # All inputs are validated before the first sentence is generated.
-    masked = [_mask_inputs(comparison, name) for name in settings.masks]
-    contrastive_set = None
-    if settings.contrastive is not None:
-        contrastive_set = read_contrastive_set(settings.contrastive, model, collection)
-    measurements = _measure(comparison, _image_conditions(comparison, collection, features), masked)
+    masked = [_mask_inputs(comparison, name) for name in settings.masks]  # all inputs are validated before the work
+    file = settings.contrastive
+    contrastive_set = None if file is None else read_contrastive_set(file, model, collection)
+    conditions = _image_conditions(comparison, collection, features)
+    best = {name: comparison.generate(f"{name} images", source) for name, source in conditions.items()}
+    outputs = _measure_image_conditions(comparison, conditions, best)
+    image_controls = comparison.compare(outputs, "image controls")
+    ambiguity = _measure_ambiguity(comparison, conditions, best)
     contrastive = None
     if contrastive_set is not None:
         on_scored = partial(on_progress, "contrastive set")
@@ -112,17 +115,16 @@ def diagnose(
     return Diagnosis(
         split=split,
         decoding=comparison.decoding.signature,
-        collection=str(collection.path.resolve()),
-        fingerprint=collection.fingerprint(),
-        command=command,
         sentences=len(comparison.inputs),
+        image_controls=image_controls,
+        masking=tuple(_measure_masking(comparison, inputs, conditions, best[outputs[0].name]) for inputs in masked),
+        ambiguity=ambiguity,
         contrastive=contrastive,
-        trials=settings.trials,
-        seed=settings.seed,
-        verdict=verdict(measurements.image_controls, len({one.item.id for one in comparison.inputs})),
+        signatures={metric.metric: metric.signature for metric in outputs[0].metrics},
+        verdict=verdict(image_controls, len({entry.item.id for entry in comparison.inputs})),
         notes=tuple(comparison.examples.tally.lines()),
-        **measurements._asdict(),
-        seconds=time.perf_counter() - began,
+        **settings.model_dump(include={"trials", "seed"}),
+        **provenance(collection, command, began),
     )
 
 
@@ -205,28 +207,6 @@ def _image_conditions(
     else:
         conditions["none"] = None
     return conditions
-
-
-class Measurements(NamedTuple):
-    """The results of the experiments that generate sentences; fields as of `Diagnosis`."""
-
-    image_controls: tuple[ConditionResult, ...]
-    masking: tuple[MaskingResult, ...]
-    ambiguity: AmbiguityResult | None
-    signatures: dict[str, str]
-
-
-def _measure(comparison: ConditionComparison, conditions: Conditions, masked: Sequence[MaskedInputs]) -> Measurements:
-    """Generate and compare sentences under all image controls, with masked words and for ambiguous words."""
-    best = {name: comparison.generate(f"{name} images", features) for name, features in conditions.items()}
-    outputs = _measure_image_conditions(comparison, conditions, best)
-    reference = outputs[0]
-    return Measurements(
-        image_controls=comparison.compare(outputs, "image controls"),
-        masking=tuple(_measure_masking(comparison, one, conditions, best[reference.name]) for one in masked),
-        ambiguity=_measure_ambiguity(comparison, conditions, best),
-        signatures={metric.metric: metric.signature for metric in reference.metrics},
-    )
 
 
 def _measure_image_conditions(

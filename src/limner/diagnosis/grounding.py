@@ -40,6 +40,7 @@ from limner.evaluation.measurements import (
     GroundingGroup,
     GroundingScore,
     MeasurementSettings,
+    provenance,
 )
 from limner.features.preprocessing import Preprocessing, encoded_box, location_cells
 from limner.features.spec import FeatureSpec, grid_of
@@ -114,12 +115,6 @@ def measure_grounding(
     measured = _Measured(visible, grid, settings)
     groups = tuple(measured.groups(partial(on_progress, "testing")))
     hits, misses = measured.examples(collection, Preprocessing.parse(spec.preprocessing, f"features '{spec.name}'"))
-    provenance = {
-        "collection": str(collection.path.resolve()),
-        "fingerprint": collection.fingerprint(),
-        "command": command,
-        **settings.model_dump(include={"centre_sigma", "trials", "seed"}),
-    }
     return Grounding(
         split=split,
         lang=model.target.lang,
@@ -131,8 +126,8 @@ def measure_grounding(
         hits=hits,
         misses=misses,
         verdict=grounding_verdict(groups[0]),
-        seconds=time.perf_counter() - began,
-        **provenance,
+        **settings.model_dump(include={"centre_sigma", "trials", "seed"}),
+        **provenance(collection, command, began),
     )
 
 

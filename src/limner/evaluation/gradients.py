@@ -21,7 +21,7 @@ from limner.data.collection import Collection
 from limner.data.dataset import Examples
 from limner.data.examples import Batch
 from limner.errors import SettingsError
-from limner.evaluation.measurements import Measurement, MeasurementSettings
+from limner.evaluation.measurements import Measurement, MeasurementSettings, provenance
 from limner.inference.collection_features import open_features
 from limner.models.phrase_based import PhraseBased
 from limner.models.protocols import Model, device_of
@@ -175,15 +175,11 @@ def measure_gradients(
     pairs = _add([one.pairs for one in measured])
     return GradientNorms(
         split=split,
-        collection=str(collection.path.resolve()),
-        fingerprint=collection.fingerprint(),
-        command=command,
         sentences=len(rows),
         pairs=tuple(int(count) for count in pairs),
         curves=tuple(_curves(measured, pairs)),
-        probes=settings.probes,
-        seed=settings.seed,
-        seconds=time.perf_counter() - began,
+        **settings.model_dump(include={"probes", "seed"}),
+        **provenance(collection, command, began),
     )
 
 

@@ -8,13 +8,17 @@ RUN/diagnosis/grounding/SPLIT.json  `Grounding`
 from __future__ import annotations
 
 import re
+import time
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from limner.bounds import Seed
 from limner.runs.records import Record
 from limner.settings import Settings
 from limner.storage.names import require_name
+
+if TYPE_CHECKING:
+    from limner.data.collection import Collection
 
 
 class MeasurementSettings(Settings):
@@ -61,6 +65,16 @@ class Measurement(Record):
         path = self.path_in(run)
         self.save(path)
         return path
+
+
+def provenance(collection: Collection, command: str, began: float) -> dict[str, Any]:
+    """Return what every measurement records of its collection, command and duration since `time.perf_counter()`."""
+    return {
+        "collection": str(collection.path.resolve()),
+        "fingerprint": collection.fingerprint(),
+        "command": command,
+        "seconds": time.perf_counter() - began,
+    }
 
 
 class ConditionScore(Record):

@@ -38,12 +38,12 @@ def find_ambiguous_inputs(
         lang: target language. Words whose senses have the same translation (French 'grue') are left out.
     """
     ambiguous = []
-    for position, (given, sentence) in enumerate(zip(inputs, words, strict=True)):
-        other = other_sense_label(given.item)
-        if other is None or given.item.label is None:
+    for position, (entry, sentence) in enumerate(zip(inputs, words, strict=True)):
+        other_label = other_sense_label(entry.item)
+        if other_label is None or entry.item.label is None:
             continue
-        correct, incorrect = (_nouns(label, lang) for label in (given.item.label, other))
-        if correct and not correct & incorrect and word_of_label(other) in {word.casefold() for word in sentence}:
+        correct, incorrect = (_nouns(label, lang) for label in (entry.item.label, other_label))
+        if correct and not correct & incorrect and word_of_label(other_label) in {word.casefold() for word in sentence}:
             ambiguous.append(AmbiguousInput(position, correct, incorrect))
     return ambiguous
 

@@ -83,7 +83,7 @@ def find_phrases(
 def _targets(item: Item, lang: str, source: SourceLanguage | None) -> list[tuple[str | None, Sentence]]:
     """Human-written sentences of an item in a language, each with its human-written source sentence."""
     if source is None:
-        return [(None, one) for one in item.sentences if one.lang == lang and not one.generated_by]
+        return [(None, sentence) for sentence in item.sentences if sentence.lang == lang and not sentence.generated_by]
     return [(before.text, after) for before, after in item.pairs(source.lang, lang) if not before.generated_by]
 
 

@@ -94,13 +94,16 @@ class ConditionComparison:
         tokenizer = self.model.tokenizer
         hypotheses = [tokenizer.decode(hypothesis.tokens) for hypothesis in best]
         sentence_metrics = [metric for metric in self.metrics if metric != PERPLEXITY]
-        ids = [given.item.id for given in inputs]
+        ids = [entry.item.id for entry in inputs]
         decoding = f"|decoding:{self.decoding.signature}"
         metrics = [
             ItemStatistics(
-                one.metric.name, sum_by_item(one.statistics, ids), one.metric.value, one.signature + decoding
+                measured.metric.name,
+                sum_by_item(measured.statistics, ids),
+                measured.metric.value,
+                measured.signature + decoding,
             )
-            for one in hypothesis_statistics(tokenizer, best, inputs, sentence_metrics)
+            for measured in hypothesis_statistics(tokenizer, best, inputs, sentence_metrics)
         ]
         return ConditionOutput(name, hypotheses, metrics)
 
@@ -122,15 +125,17 @@ class ConditionComparison:
             outputs: the outputs under each condition, for the same inputs.
             stage: name of the comparison, reported to `on_progress`.
         """
-        reference, *others = outputs
+        reference, *variants = outputs
         baseline = {metric.metric: metric for metric in reference.metrics}
-        tested = {other.name: [metric for metric in other.metrics if metric.metric in baseline] for other in others}
+        tested = {
+            variant.name: [metric for metric in variant.metrics if metric.metric in baseline] for variant in variants
+        }
         total = self.trials * sum(map(len, tested.values()))
         results = [ConditionResult(name=reference.name, scores=tuple(_score(metric) for metric in reference.metrics))]
         done = 0
-        for other in others:
+        for variant in variants:
             scores = []
-            for metric in tested[other.name]:
+            for metric in tested[variant.name]:
                 test = approximate_randomisation(
                     metric.statistics,
                     baseline[metric.metric].statistics,
@@ -143,9 +148,9 @@ class ConditionComparison:
                     ConditionScore(metric=metric.metric, value=test.a_mean, difference=test.difference, p=test.p)
                 )
                 done += self.trials
-            differs = [ours != theirs for ours, theirs in zip(reference.hypotheses, other.hypotheses, strict=True)]
+            differs = [ours != theirs for ours, theirs in zip(reference.hypotheses, variant.hypotheses, strict=True)]
             changed = 100 * float(np.mean(differs))
-            results.append(ConditionResult(name=other.name, scores=tuple(scores), changed=changed))
+            results.append(ConditionResult(name=variant.name, scores=tuple(scores), changed=changed))
         return tuple(results)
 
 
@@ -157,7 +162,7 @@ def percentage(name: str, counts: Sequence[tuple[int, int]], inputs: Sequence[Ge
         counts: numerator and denominator for each input.
         inputs: the inputs, which name their items.
     """
-    statistics = sum_by_item(np.array(counts, dtype=np.float64), [given.item.id for given in inputs])
+    statistics = sum_by_item(np.array(counts, dtype=np.float64), [entry.item.id for entry in inputs])
     return ItemStatistics(name, statistics, percentage_of_totals)
 
 

@@ -143,15 +143,15 @@ def verdict(image_controls: Sequence[ConditionResult], items: int) -> str:
     if reason := too_few_segments(items):
         return f"No verdict: {reason}."
     control = shuffled.scores[0]
-    own = next(score for score in right.scores if score.metric == control.metric)
+    reference = next(score for score in right.scores if score.metric == control.metric)
     assert control.p is not None, "every condition but the first is tested"
     evidence = (
-        f"{own.metric} is {own.value:.2f} with the right images and {control.value:.2f} with shuffled images "
-        f"(p = {control.p:.4f}, {shuffled.changed:.1f} % of the sentences change)."
+        f"{reference.metric} is {reference.value:.2f} with the right images and {control.value:.2f} with shuffled "
+        f"images (p = {control.p:.4f}, {shuffled.changed:.1f} % of the sentences change)."
     )
     if control.p >= LEVEL:
         return f"No significant effect of the image: {evidence}"
-    if (own.value > control.value) == higher_is_better(own.metric):
+    if (reference.value > control.value) == higher_is_better(reference.metric):
         return f"The model uses the image: {evidence}"
     return f"The image has an effect, but the right images score worse: {evidence}"
 
@@ -173,8 +173,8 @@ def _prepare(
             raise SettingsError(
                 f"{collection.path}: split '{split}' has no images to diagnose the use of; choose another --split"
             )
-        others = len(examples.items) - len(items)
-        examples.tally.skip("items without an image", count=others)
+        without_image = len(examples.items) - len(items)
+        examples.tally.skip("items without an image", count=without_image)
         tally, examples = examples.tally, Examples(items, model.target, features, source=model.source)
         examples.tally = tally
     return ConditionComparison(
@@ -238,8 +238,8 @@ def _mask_inputs(comparison: ConditionComparison, name: str) -> MaskedInputs:
         raise SettingsError(f"mask '{name}': expected a translation model, got a captioning model without source words")
     mask = create_mask(name, source.lang, model.recipe.data.lang)
     masked: dict[int, list[str]] = {}
-    for index, given in enumerate(comparison.inputs):
-        words = source.tokenizer.words(given.source or "")
+    for index, entry in enumerate(comparison.inputs):
+        words = source.tokenizer.words(entry.source or "")
         if selected := [word for word, chosen in zip(words, mask.select(words), strict=True) if chosen]:
             masked[index] = selected
     if not masked:
@@ -288,19 +288,19 @@ def _measure_ambiguity(
     model, source = comparison.model, comparison.model.source
     if source is None or source.lang != SOURCE_LANG:
         return None
-    words = [source.tokenizer.words(given.source or "") for given in comparison.inputs]
+    words = [source.tokenizer.words(entry.source or "") for entry in comparison.inputs]
     ambiguous = find_ambiguous_inputs(comparison.inputs, words, model.recipe.data.lang)
     swapped = items_of_other_sense(comparison.examples.items, comparison.seed)
-    included = [one for one in ambiguous if comparison.inputs[one.position].item.id in swapped]
+    included = [case for case in ambiguous if comparison.inputs[case.position].item.id in swapped]
     if not included:
         return None
     outputs = [
-        _sense_accuracy(comparison, name, [best[name][one.position] for one in included], included)
+        _sense_accuracy(comparison, name, [best[name][case.position] for case in included], included)
         for name in ("right", "none")
         if name in conditions
     ]
     if (features := conditions.get("right")) is not None:
-        inputs = [comparison.inputs[one.position] for one in included]
+        inputs = [comparison.inputs[case.position] for case in included]
         hypotheses = comparison.generate("swapped images", ControlFeatures(features, swapped), inputs)
         outputs.insert(1, _sense_accuracy(comparison, "swapped", hypotheses, included))
     return AmbiguityResult(
@@ -314,10 +314,10 @@ def _sense_accuracy(
     comparison: ConditionComparison, name: str, best: Sequence[Hypothesis], ambiguous: Sequence[AmbiguousInput]
 ) -> ConditionOutput:
     """The percentages of translations that express the correct and the other sense."""
-    inputs = [comparison.inputs[one.position] for one in ambiguous]
+    inputs = [comparison.inputs[case.position] for case in ambiguous]
     hypotheses = [comparison.model.tokenizer.decode(hypothesis.tokens) for hypothesis in best]
     pairs = list(zip(hypotheses, ambiguous, strict=True))
-    correct = [(int(expresses_sense(text, one.correct, one.incorrect)), 1) for text, one in pairs]
-    other = [(int(expresses_sense(text, one.incorrect, one.correct)), 1) for text, one in pairs]
-    metrics = [percentage("correct_sense", correct, inputs), percentage("other_sense", other, inputs)]
+    correct = [(int(expresses_sense(text, case.correct, case.incorrect)), 1) for text, case in pairs]
+    incorrect = [(int(expresses_sense(text, case.incorrect, case.correct)), 1) for text, case in pairs]
+    metrics = [percentage("correct_sense", correct, inputs), percentage("other_sense", incorrect, inputs)]
     return ConditionOutput(name, hypotheses, metrics)

@@ -120,7 +120,7 @@ def measure_grounding(
         lang=model.target.lang,
         features=spec.name,
         grid=grid,
-        sentences=len({id(one.sentence) for one in visible}),
+        sentences=len({id(observation.sentence) for observation in visible}),
         excluded={reason: count for reason, count in excluded.items() if count},
         groups=groups,
         hits=hits,
@@ -158,9 +158,9 @@ class _Measured:
 
     def __init__(self, observations: Sequence[Observation], grid: tuple[int, int], settings: GroundingSettings) -> None:
         self._observations, self._settings = observations, settings
-        attention = np.stack([one.attention for one in observations])  # (P, L)
-        inside = np.stack([one.coverage.inside for one in observations])
-        centre_inside = np.stack([one.coverage.centre_inside for one in observations])
+        attention = np.stack([observation.attention for observation in observations])  # (P, L)
+        inside = np.stack([observation.coverage.inside for observation in observations])
+        centre_inside = np.stack([observation.coverage.centre_inside for observation in observations])
         locations = attention.shape[1]
         maps = {
             "model": attention,
@@ -176,11 +176,13 @@ class _Measured:
 
     def groups(self, on_progress: Callable[[int, int], None]) -> Iterator[GroundingGroup]:
         """Score all phrases and the phrases of each type, most frequent type first."""
-        types = Counter(type_ for one in self._observations for type_ in one.phrase.phrase.types)
+        types = Counter(type_ for observation in self._observations for type_ in observation.phrase.phrase.types)
         names = ["all", *(name for name, _ in sorted(types.items(), key=lambda pair: (-pair[1], pair[0])))]
         for done, name in enumerate(names, start=1):
             rows = [
-                row for row, one in enumerate(self._observations) if name == "all" or name in one.phrase.phrase.types
+                row
+                for row, observation in enumerate(self._observations)
+                if name == "all" or name in observation.phrase.phrase.types
             ]
             yield GroundingGroup(
                 type=name,
@@ -195,11 +197,11 @@ class _Measured:
         values = {"mass": self._mass, "pointing": self._pointing}
         scores: dict[str, float | None] = {}
         for name, by_attention in values.items():
-            own, model = (self._statistics(by_attention[key], rows) for key in (attention, "model"))
-            scores[name] = percentage_of_totals(own.sum(0))
+            attended, model = (self._statistics(by_attention[key], rows) for key in (attention, "model"))
+            scores[name] = percentage_of_totals(attended.sum(0))
             if attention != "model":
                 test = approximate_randomisation(
-                    own, model, percentage_of_totals, trials=self._settings.trials, seed=self._settings.seed
+                    attended, model, percentage_of_totals, trials=self._settings.trials, seed=self._settings.seed
                 )
                 scores[f"{name}_p"] = test.p
         return GroundingScore.model_validate({"attention": attention, **scores})
@@ -229,19 +231,19 @@ class _Measured:
         return list(chosen.values())[: self._settings.examples]
 
     def _example(self, row: int, collection: Collection, preprocessing: Preprocessing) -> GroundingExample:
-        one = self._observations[row]
-        path = collection.image_path(one.sentence.item)
+        observation = self._observations[row]
+        path = collection.image_path(observation.sentence.item)
         return GroundingExample(
-            id=one.sentence.item.id,
+            id=observation.sentence.item.id,
             image=str(path.resolve()),
-            sentence=one.sentence.text,
-            phrase=one.phrase.phrase.text,
-            types=one.phrase.phrase.types,
+            sentence=observation.sentence.text,
+            phrase=observation.phrase.phrase.text,
+            types=observation.phrase.phrase.types,
             mass=100 * float(self._mass["model"][row]),
             uniform_mass=100 * float(self._mass["uniform"][row]),
-            boxes=one.phrase.boxes,
+            boxes=observation.phrase.boxes,
             area=encoded_box(image_size(path), preprocessing),
-            attention=tuple(round(float(weight), 5) for weight in one.attention),
+            attention=tuple(round(float(weight), 5) for weight in observation.attention),
         )
 
 
@@ -257,7 +259,7 @@ def _collect(
     if not sentences:
         raise _no_phrases(model, collection, split)
     observations = list(_observe(model, collection, sentences, features, on_progress))
-    visible = [one for one in observations if one.coverage.inside.any()]
+    visible = [observation for observation in observations if observation.coverage.inside.any()]
     excluded[OUTSIDE] += len(observations) - len(visible)
     if not visible:
         raise SettingsError(f"{collection.path}: split '{split}' has only {OUTSIDE}; use features with resize 'squash'")
@@ -275,8 +277,8 @@ def _observe(
     cells: dict[str, Weights] = {}
     for start in range(0, len(sentences), _CHUNK):
         chunk = sentences[start : start + _CHUNK]
-        inputs = [GenerationInput(one.item, one.source, ()) for one in chunk]
-        hypotheses = [Hypothesis(tuple(model.tokenizer.encode(one.text)), 0.0, 0.0, True) for one in chunk]
+        inputs = [GenerationInput(sentence.item, sentence.source, ()) for sentence in chunk]
+        hypotheses = [Hypothesis(tuple(model.tokenizer.encode(sentence.text)), 0.0, 0.0, True) for sentence in chunk]
         for sentence, explained in zip(chunk, explain(model, inputs, hypotheses, features), strict=True):
             if explained.attention is None:
                 raise SettingsError(_no_attention(model))
@@ -316,7 +318,7 @@ def _no_attention(model: TrainedModel) -> str:
 
 
 def _no_phrases(model: TrainedModel, collection: Collection, split: str) -> SettingsError:
-    langs = {one.lang for item in collection.items(split) for one in item.sentences if one.phrases}
+    langs = {sentence.lang for item in collection.items(split) for sentence in item.sentences if sentence.phrases}
     return SettingsError(
         f"{collection.path}: split '{split}' has no phrase with a box in '{model.target.lang}', the language that the "
         f"model writes (languages with phrases: {', '.join(sorted(langs)) or 'none'}); expected phrases on the target "

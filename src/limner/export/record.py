@@ -147,8 +147,8 @@ def example_inputs(
     for number, length in enumerate(lengths):
         image: StoredFeatures = {spec.kind: _example_features(spec, random) for spec in features}
         source = None if source_vocab_size is None else random.integers(SPECIAL_TOKENS.unk, source_vocab_size, length)
-        given = image if number != 1 or all_present else None
-        examples.append(Example(str(number), (), None if source is None else source.tolist(), given))
+        present = image if number != 1 or all_present else None
+        examples.append(Example(str(number), (), None if source is None else source.tolist(), present))
     batch = collate(examples)
     inputs: dict[str, Tensor | None] = {
         **batch.image._asdict(),
@@ -167,10 +167,10 @@ def _example_features(spec: FeatureSpec, random: np.random.Generator) -> np.ndar
     return values
 
 
-def _spec(one: Tensor, other: Tensor) -> tuple[torch.dtype, tuple[int | None, ...]]:
+def _spec(first: Tensor, second: Tensor) -> tuple[torch.dtype, tuple[int | None, ...]]:
     """Type and shape of a tensor; None for axes whose sizes differ between two batches."""
-    pairs = zip(one.shape, other.shape, strict=True)
-    return one.dtype, tuple(a if a == b else None for a, b in pairs)
+    pairs = zip(first.shape, second.shape, strict=True)
+    return first.dtype, tuple(a if a == b else None for a, b in pairs)
 
 
 def _export(module: nn.Module, inputs: Mapping[str, Tensor], outputs: Sequence[str]) -> bytes:
@@ -196,4 +196,4 @@ def graph_inputs(graph: bytes) -> set[str]:
     """Return the names of the inputs that a graph reads."""
     import onnx
 
-    return {one.name for one in onnx.load_model_from_string(graph).graph.input}
+    return {entry.name for entry in onnx.load_model_from_string(graph).graph.input}

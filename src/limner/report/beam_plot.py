@@ -160,7 +160,7 @@ def beam_text(explanation: BeamExplanation) -> str:
     for number, node in enumerate(tree.nodes):
         if node.parent is not None:
             children[node.parent].append(number)
-    ranks = {one.node: rank for rank, one in enumerate(explanation.ranking, 1)}
+    ranks = {hypothesis.node: rank for rank, hypothesis in enumerate(explanation.ranking, 1)}
     lines: list[str] = []
     pending = [(0, "", "")]  # a stack: a sentence may be longer than Python's recursion allows
     while pending:
@@ -172,9 +172,9 @@ def beam_text(explanation: BeamExplanation) -> str:
         lines.append(f"{lead}{branch}{explanation.words[number]}{numbers}{note}")
         # A single continuation stays at the same depth; only branches are indented.
         below = lead + {"": "", "├ ": "│ ", "└ ": "  "}[branch]
-        own = sorted(children[number], key=lambda child: -tree.nodes[child].total)
-        for place, child in reversed(list(enumerate(own))):
-            pending.append((child, below, "└ " if place == len(own) - 1 else "├ "))
+        ordered = sorted(children[number], key=lambda child: -tree.nodes[child].total)
+        for place, child in reversed(list(enumerate(ordered))):
+            pending.append((child, below, "└ " if place == len(ordered) - 1 else "├ "))
     return "\n".join([*lines, "", *_ranking_lines(explanation)])
 
 

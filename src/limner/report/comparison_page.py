@@ -87,7 +87,9 @@ def _run_names(runs: Iterable[Path]) -> dict[Path, str]:
 
 def _images(comparison: Comparison, thumbnails: Thumbnails) -> list[dict[str, Any]]:
     """The images whose sentences differ most in their score, largest difference first, then a random sample."""
-    first = {one.name: load_evaluation(Path(one.runs[0]), comparison.split).items for one in comparison.systems}
+    first = {
+        system.name: load_evaluation(Path(system.runs[0]), comparison.split).items for system in comparison.systems
+    }
     rows = list(zip(*first.values(), strict=True))
     order = random.Random(SEED).sample(range(len(rows)), len(rows))
     differing = sorted(order, key=lambda row: -_difference(rows[row]))[:DIFFERING]
@@ -131,4 +133,4 @@ def _training_rows(
     configs: Mapping[Path, RunConfig], logs: Mapping[Path, Sequence[LogLine]]
 ) -> list[tuple[str, list[str]]]:
     facts = [dict(run_facts(config, logs[run])) for run, config in configs.items()]
-    return [(key, [one.get(key, "–") for one in facts]) for key in TRAINING_FACTS if any(key in one for one in facts)]
+    return [(key, [row.get(key, "–") for row in facts]) for key in TRAINING_FACTS if any(key in row for row in facts)]

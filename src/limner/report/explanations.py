@@ -142,7 +142,7 @@ def _attended_image(
     panels = attended_panels(path, weights, features, side=HEAT_MAP_SIDE, film=item.source is None)
     if not panels:
         return None
-    first, *others = (thumbnails.of_image(panel) for panel in panels)
+    first, *urls = (thumbnails.of_image(panel) for panel in panels)
     gates = [None if explanation.gate is None else float(explanation.gate[number]) for number in range(len(words))]
     url, grid = None, None
     box: tuple[float, ...] = ()
@@ -151,7 +151,7 @@ def _attended_image(
         if (area := attended_area(features, weights.shape[1], (width, height))) is not None:
             url, grid = thumbnails(item.image, FIGURE_SIDE), area.grid
             box = tuple(place / side for place, side in zip(area.box, (width, height) * 2, strict=True))
-    shown = zip(words, gates, others, weights, strict=True)
+    shown = zip(words, gates, urls, weights, strict=True)
     return AttendedImage(
         first, url, grid, box, tuple(AttendedWord(word, gate, panel, _encode(row)) for word, gate, panel, row in shown)
     )

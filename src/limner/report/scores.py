@@ -193,8 +193,8 @@ def headlines(
     by_name = {score.name: score for score in evaluation.scores}
     names = [name for name in (*PRIORITY, *by_name) if name in by_name and ":" not in name]  # not of single labels
     chosen = [by_name[name] for name in list(dict.fromkeys(names))[:HEADLINES]]
-    found = baselines(evaluation, chosen, evaluations, published, vocabulary=vocabulary, lang=lang)
-    return [_headline(score, found[score.name][:MAX_BASELINES], modality) for score in chosen]
+    by_score = baselines(evaluation, chosen, evaluations, published, vocabulary=vocabulary, lang=lang)
+    return [_headline(score, by_score[score.name][:MAX_BASELINES], modality) for score in chosen]
 
 
 def baselines(
@@ -209,9 +209,9 @@ def baselines(
     """Collect the baselines of scores by their names, those of chance first; arguments as for `headlines`."""
     names = [score.name for score in scores]
     chance = {**_of_labels(evaluation.items, names, lang), **_of_other_items(evaluation.items, names, lang)}
-    found: dict[str, list[Baseline]] = {name: [chance[name]] if name in chance else [] for name in names}
+    by_score: dict[str, list[Baseline]] = {name: [chance[name]] if name in chance else [] for name in names}
     for score in scores:
-        values = found[score.name]
+        values = by_score[score.name]
         if not values and (by_rank := random_ranking(score)) is not None:
             values.append(Baseline("random ranking", by_rank))
         if score.name == "perplexity" and vocabulary and lang not in LABEL_LANGUAGES:
@@ -219,7 +219,7 @@ def baselines(
         values += _recorded(evaluation, score.name, evaluations)
         if score.name in published.get("values", {}):
             values.append(Baseline(published.get("row") or "published", published["values"][score.name]))
-    return found
+    return by_score
 
 
 def random_ranking(score: Score) -> float | None:
@@ -271,12 +271,12 @@ def _of_other_items(items: Sequence[EvaluatedItem], names: Sequence[str], lang: 
     if lang in LABEL_LANGUAGES or len(items) < 2 or not compared or not all(item.reference_tokens for item in items):
         return {}
     half = len(items) // 2
-    others = [*items[half:], *items[:half]]
+    shifted = [*items[half:], *items[:half]]
     scores = score_sentences(
-        [item.tokens for item in others],
+        [item.tokens for item in shifted],
         [item.reference_tokens for item in items],
         compared,
-        texts=([item.hypothesis for item in others], [item.references for item in items]),
+        texts=([item.hypothesis for item in shifted], [item.references for item in items]),
         lang=lang,
     )
     what = "translations of other sentences" if items[0].source is not None else "captions of other images"
@@ -307,17 +307,17 @@ def _of_labels(items: Sequence[EvaluatedItem], names: Sequence[str], lang: str) 
 
 def _recorded(evaluation: Evaluation, name: str, evaluations: Sequence[Evaluation]) -> list[Baseline]:
     """Values of a score in the evaluations of the same split with an image control or a baseline of regions."""
-    found = []
-    for other in evaluations:
-        value = next((score.value for score in other.scores if score.name == name), None)
-        if value is None or (other.split, other.decoding) != (evaluation.split, evaluation.decoding):
+    recorded = []
+    for candidate in evaluations:
+        value = next((score.value for score in candidate.scores if score.name == name), None)
+        if value is None or (candidate.split, candidate.decoding) != (evaluation.split, evaluation.decoding):
             continue
-        region = re.search(r"region_(\w+)", other.measured)
-        if other.image_control != "right" and other.measured == evaluation.measured:
-            found.append(Baseline(f"images: {other.image_control}", value))
+        region = re.search(r"region_(\w+)", candidate.measured)
+        if candidate.image_control != "right" and candidate.measured == evaluation.measured:
+            recorded.append(Baseline(f"images: {candidate.image_control}", value))
         elif region and evaluation.measured == "":
-            found.append(Baseline(REGION_BASELINES.get(region[1], region[1]), value))
-    return found
+            recorded.append(Baseline(REGION_BASELINES.get(region[1], region[1]), value))
+    return recorded
 
 
 def _retrieval_label(name: str, direction: str) -> str:

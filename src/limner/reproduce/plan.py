@@ -187,8 +187,8 @@ def table_of_collection(table: PublishedTable, collection: Collection, key: str 
     recognised = recognise(collection)
     if recognised in table.trained_on:
         return table.on(recognised)
-    found = "items with ids of another form" if recognised is None else f"the items of {recognised.name}"
-    raise SettingsError(f"{collection.path} has {found}; {table.name} needs {required_data(table)}")
+    actual = "items with ids of another form" if recognised is None else f"the items of {recognised.name}"
+    raise SettingsError(f"{collection.path} has {actual}; {table.name} needs {required_data(table)}")
 
 
 def recipe_folder_of(recipe: str, job: ReproductionJob) -> str:

@@ -43,10 +43,14 @@ class RowSignificance(Record):
             return self.contrasts
         systems = {"system": first, "baseline": second}
         return tuple(
-            one.model_copy(
-                update={**systems, "difference": -one.difference, "interval": (-one.interval[1], -one.interval[0])}
+            contrast.model_copy(
+                update={
+                    **systems,
+                    "difference": -contrast.difference,
+                    "interval": (-contrast.interval[1], -contrast.interval[0]),
+                }
             )
-            for one in self.contrasts
+            for contrast in self.contrasts
         )
 
 
@@ -121,7 +125,7 @@ def _compared_pairs(table: PublishedTable) -> list[tuple[str, str]]:
 
 def _adjusted(pairs: Sequence[RowSignificance]) -> tuple[RowSignificance, ...]:
     """Adjust the p-values of all pairs of the table by Holm's method, for each metric by itself."""
-    contrasts = iter(adjust([one for pair in pairs for one in pair.contrasts]))
+    contrasts = iter(adjust([contrast for pair in pairs for contrast in pair.contrasts]))
     return tuple(
         pair.model_copy(update={"contrasts": tuple(next(contrasts) for _ in pair.contrasts)}) for pair in pairs
     )

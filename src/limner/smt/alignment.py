@@ -58,8 +58,8 @@ def one_directional(sources: Sequence[Sequence[int]], targets: Sequence[Sequence
         if name != "Ibm1":
             trained = getattr(thot, f"{name}AlignmentModel")(trained)
         _train(trained, iterations)
-    found = trained.get_best_alignments([source for source, _ in pairs], [target for _, target in pairs])
-    return [np.asarray(matrix.to_numpy()).astype(bool) for _, matrix in found]
+    best = trained.get_best_alignments([source for source, _ in pairs], [target for _, target in pairs])
+    return [np.asarray(matrix.to_numpy()).astype(bool) for _, matrix in best]
 
 
 def _train(model: Any, iterations: int) -> None:  # noqa: ANN401  (thot has no types)

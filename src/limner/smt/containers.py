@@ -44,10 +44,10 @@ def find(table: Ints, key: int) -> int:
     mask = len(table) - 1
     slot = _slot(key, mask)
     while True:
-        found = table[slot, 0]
-        if found == key:
+        stored = table[slot, 0]
+        if stored == key:
             return int(table[slot, 1])
-        if found == NOT_FOUND:
+        if stored == NOT_FOUND:
             return NOT_FOUND
         slot = (slot + 1) & mask
 

@@ -185,8 +185,8 @@ def _instances(alignment: Bools, max_length: int, w_fe: Floats, w_ef: Floats, ro
     `w_fe` and `w_ef` are (S + 1, T + 1), the last row and column those of NULL.
     """
     height, width = alignment.shape
-    found = extract(alignment, max_length)
-    for n, (start, end, first, last, previous, following) in enumerate(found):
+    pairs = extract(alignment, max_length)
+    for n, (start, end, first, last, previous, following) in enumerate(pairs):
         bits = 0
         for i in range(start, end + 1):
             for j in range(first, last + 1):
@@ -198,7 +198,7 @@ def _instances(alignment: Bools, max_length: int, w_fe: Floats, w_ef: Floats, ro
         lexical[n, 1] = _lexical_weight(
             w_ef[start : end + 1, first : last + 1].T, inner.T, w_ef[height, first : last + 1]
         )
-    return len(found)
+    return len(pairs)
 
 
 def extract_all(
@@ -241,7 +241,7 @@ def extract_all(
 
 def _has_unknown(sentences: Sequence[Sequence[int]], starts: Ints, lengths: Ints) -> Bools:
     """Whether each span has an unknown word; spans are given by positions in the words of all sentences."""
-    unknown = np.concatenate([np.array(one, dtype=np.int64) for one in sentences]) == SPECIAL_TOKENS.unk
+    unknown = np.concatenate([np.array(sentence, dtype=np.int64) for sentence in sentences]) == SPECIAL_TOKENS.unk
     before = np.concatenate([[0], np.cumsum(unknown)])
     result: Bools = before[starts + lengths] > before[starts]
     return result

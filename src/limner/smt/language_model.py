@@ -66,11 +66,11 @@ class LanguageModel(NamedTuple):
 
     def words(self, node: int) -> list[int]:
         """Return the words of a node."""
-        found = []
+        result = []
         while node >= 0:
-            found.append(int(self.firsts[node]))
+            result.append(int(self.firsts[node]))
             node = int(self.suffixes[node])
-        return found
+        return result
 
     def score(self, sentence: Sequence[int], table: Ints) -> Floats:
         """Compute the natural log-probabilities of the words of a sentence and of its end."""
@@ -154,23 +154,23 @@ def estimate(sentences: Iterable[Sequence[int]], order: int, vocab_size: int) ->
         [id_ for sentence in sentences for id_ in (SPECIAL_TOKENS.bos, *sentence, SPECIAL_TOKENS.eos)], dtype=np.int64
     )
     orders = _count(words, order, vocab_size)
-    num_nodes = vocab_size + sum(len(one.counts) for one in orders[1:])
+    num_nodes = vocab_size + sum(len(ngrams.counts) for ngrams in orders[1:])
     suffixes, firsts = np.full(num_nodes, -1, dtype=np.int64), np.arange(num_nodes)
     probs, backoffs = np.zeros(num_nodes), np.zeros(num_nodes)
     start = 0
-    for n, one in enumerate(orders, 1):
-        nodes = np.arange(start, start + len(one.counts))
-        counts = _adjusted_counts(one, orders[n] if n < order else None, start)
+    for n, ngrams in enumerate(orders, 1):
+        nodes = np.arange(start, start + len(ngrams.counts))
+        counts = _adjusted_counts(ngrams, orders[n] if n < order else None, start)
         discounted = _discounts(counts)[np.minimum(counts, 3)]
-        contexts = one.contexts if n > 1 else np.zeros(len(nodes), dtype=np.int64)
+        contexts = ngrams.contexts if n > 1 else np.zeros(len(nodes), dtype=np.int64)
         size = start if n > 1 else 1
         totals = np.bincount(contexts, counts, size)
         weights = np.bincount(contexts, discounted, size) / np.maximum(totals, 1)
-        lower = probs[one.suffixes] if n > 1 else np.full(len(nodes), 1 / (vocab_size - 2))
+        lower = probs[ngrams.suffixes] if n > 1 else np.full(len(nodes), 1 / (vocab_size - 2))
         probs[nodes] = (counts - discounted) / totals[contexts] + weights[contexts] * lower
         if n > 1:
             backoffs[np.unique(contexts)] = weights[np.unique(contexts)]
-            suffixes[nodes], firsts[nodes] = one.suffixes, one.firsts
+            suffixes[nodes], firsts[nodes] = ngrams.suffixes, ngrams.firsts
         start += len(nodes)
     probs[[SPECIAL_TOKENS.pad, SPECIAL_TOKENS.bos]] = 0
     impossible = probs <= 0
@@ -203,14 +203,14 @@ def _count(words: Ints, order: int, vocab_size: int) -> list[_Order]:
     return result
 
 
-def _adjusted_counts(one: _Order, longer: _Order | None, start: int) -> Ints:
+def _adjusted_counts(ngrams: _Order, longer: _Order | None, start: int) -> Ints:
     """Return the number of distinct words before each n-gram, or its count; see `estimate`."""
-    counts = one.counts
+    counts = ngrams.counts
     if longer is not None:
         distinct = np.bincount(longer.suffixes - start, minlength=len(counts))
-        counts = np.where(one.after_bos, counts, distinct)
+        counts = np.where(ngrams.after_bos, counts, distinct)
     if start == 0:  # single words, of which <s> is never predicted
-        counts = np.where(one.after_bos, 0, counts)
+        counts = np.where(ngrams.after_bos, 0, counts)
     return counts
 
 
@@ -225,5 +225,5 @@ def _discounts(counts: Ints) -> Floats:
     if min(n1, n2, n3) == 0:
         return np.array([0, 0.5, 1, 1.5])
     y = n1 / (n1 + 2 * n2)
-    found = np.array([0, 1 - 2 * y * n2 / n1, 2 - 3 * y * n3 / n2, 3 - 4 * y * n4 / n3])
-    return found if (found[1:] > 0).all() and (found <= np.arange(4)).all() else np.array([0, 0.5, 1, 1.5])
+    discounts = np.array([0, 1 - 2 * y * n2 / n1, 2 - 3 * y * n3 / n2, 3 - 4 * y * n4 / n3])
+    return discounts if (discounts[1:] > 0).all() and (discounts <= np.arange(4)).all() else np.array([0, 0.5, 1, 1.5])

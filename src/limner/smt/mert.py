@@ -178,9 +178,9 @@ def optimise(
             lines[:tuned, :tuned] = np.eye(tuned)
             lines[tuned:, :tuned] = rng.uniform(-1, 1, (directions, tuned))
             for line in rng.permutation(lines):
-                found = line_search(candidates, weights, line)
-                if found.bleu > value:
-                    weights, value = weights + found.step * line, found.bleu
+                optimum = line_search(candidates, weights, line)
+                if optimum.bleu > value:
+                    weights, value = weights + optimum.step * line, optimum.bleu
         if value > best_bleu:
             best, best_bleu = weights, value
     return best, best_bleu

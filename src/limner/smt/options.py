@@ -65,15 +65,15 @@ def find_options(tables: Tables, source: Ints, copies: Ints, weights: Floats, li
                 node = find(tables.edges, node * tables.source_size + source[end])
                 low, high = (0, 0) if node == NOT_FOUND else (tables.first[node], tables.first[node + 1])
                 count = high - low
-                own, whole = np.empty(count), np.empty(count)
+                inner, whole = np.empty(count), np.empty(count)
                 for k in range(count):
-                    own[k] = _fixed(tables, low + k, weights, features)
-                    whole[k] = own[k] + weights[LANGUAGE_MODEL] * lm_phrase(tables, context, 0, low + k)[0]
+                    inner[k] = _fixed(tables, low + k, weights, features)
+                    whole[k] = inner[k] + weights[LANGUAGE_MODEL] * lm_phrase(tables, context, 0, low + k)[0]
                 for k in np.argsort(-whole, kind="mergesort"):
                     starts.append(start)
                     ends.append(end)
                     pairs.append(low + k)
-                    fixed.append(own[k])
+                    fixed.append(inner[k])
                     estimates.append(whole[k])
                 if length == 1 and count == 0:
                     starts.append(start)

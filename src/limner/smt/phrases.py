@@ -124,10 +124,12 @@ def score(instances: Instances, source: Ints, target: Ints, sizes: tuple[int, in
 
 def _scores(instances: Instances, pair: Ints, phrases: Ints, counts: Ints) -> Floats:
     """Compute the scores of all phrase pairs, (P, NUM_SCORES)."""
-    phi_ef, phi_fe = (np.log(counts / np.bincount(given, counts)[given]) for given in phrases)
+    phi_ef, phi_fe = (np.log(counts / np.bincount(condition, counts)[condition]) for condition in phrases)
     lexical = np.full((len(counts), 2), -np.inf)
     np.maximum.at(lexical, pair, instances.lexical)
-    orientations = [orientation_log_probs(pair, one, len(counts)) for one in (instances.previous, instances.next)]
+    orientations = [
+        orientation_log_probs(pair, orientation, len(counts)) for orientation in (instances.previous, instances.next)
+    ]
     return np.concatenate([np.stack([phi_fe, lexical[:, 0], phi_ef, lexical[:, 1]], 1), *orientations], 1)
 
 

@@ -59,11 +59,11 @@ class System(NamedTuple):
         """
         words = np.array(source, dtype=np.int64)
         options, lattice = search(self.tables, words, np.array(copies, dtype=np.int64), self.weights, self.limits)
-        found = []
+        translations = []
         for path in best_paths(self.tables, options, lattice, n_best, MAX_PATHS * n_best):
             features = path_features(self.tables, options, path, len(words))
-            found.append(self._translation(options, path, features))
-        return found
+            translations.append(self._translation(options, path, features))
+        return translations
 
     def translate_all(
         self, sources: Sequence[Sequence[int]], copies: Sequence[Sequence[int]], n_best: int = 1

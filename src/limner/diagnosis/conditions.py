@@ -119,12 +119,7 @@ class ConditionComparison:
         )
 
     def compare(self, outputs: Sequence[ConditionOutput], stage: str) -> tuple[ConditionResult, ...]:
-        """Test the difference between each condition and the first one by approximate randomisation.
-
-        Args:
-            outputs: the outputs under each condition, for the same inputs.
-            stage: name of the comparison, reported to `on_progress`.
-        """
+        """Test the difference between each condition and the first one by approximate randomisation."""
         reference, *variants = outputs
         baseline = {metric.metric: metric for metric in reference.metrics}
         tested = {
@@ -155,13 +150,7 @@ class ConditionComparison:
 
 
 def percentage(name: str, counts: Sequence[tuple[int, int]], inputs: Sequence[GenerationInput]) -> ItemStatistics:
-    """A percentage as a metric.
-
-    Args:
-        name: name of the metric.
-        counts: numerator and denominator for each input.
-        inputs: the inputs, which name their items.
-    """
+    """A percentage as a metric; `counts` are the numerator and the denominator of each input."""
     statistics = sum_by_item(np.array(counts, dtype=np.float64), [entry.item.id for entry in inputs])
     return ItemStatistics(name, statistics, percentage_of_totals)
 

@@ -124,14 +124,6 @@ def score_contrastive_set(
 ) -> ContrastiveResult:
     """Compute the log-probability of both candidates of every pair, and the accuracies.
 
-    Args:
-        model: the model to be scored; it may be a text-only model.
-        contrastive_set: the candidate pairs.
-        collection: the collection that the set was read with.
-        backbone: location of the backbone for image files; default: the one recorded with the features.
-        device: device of the backbone.
-        on_progress: called with the number of scored candidates and their total.
-
     Raises:
         BackboneError: an image is a file and the backbone cannot be loaded.
         MediaError: a file cannot be read as an image or as audio.

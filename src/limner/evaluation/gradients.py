@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from pydantic import computed_field
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from limner.bounds import Count, Few
 from limner.data.collection import Collection
@@ -199,10 +200,7 @@ def _curves(measured: Sequence[SquaredNorms], pairs: Tensor) -> Iterator[Gradien
 
 def _add(sums: Sequence[Tensor]) -> Tensor:
     """Add vectors of different lengths."""
-    total = sums[0].new_zeros(max(map(len, sums)))
-    for one in sums:
-        total[: len(one)] += one
-    return total
+    return pad_sequence(list(sums)).sum(1)
 
 
 def squared_norms(model: Model, batch: Batch, probes: int, generator: torch.Generator) -> SquaredNorms:
@@ -211,12 +209,6 @@ def squared_norms(model: Model, batch: Batch, probes: int, generator: torch.Gene
     s_t is the state after t tokens, as `start` and `step` return it. Since E |v' J|^2 = |J|_F^2 for a vector v of
     random signs, one backward pass from s_t estimates the norms for all k at once (Hutchinson, 1990). With as many
     probes as a tensor has units, the unit vectors give the exact norms.
-
-    Args:
-        model: any model; parameters get no gradient.
-        batch: sentences.
-        probes: number of vectors for each tensor of the state.
-        generator: random generator of the vectors.
 
     Raises:
         SettingsError: the state has no tensors of real numbers.

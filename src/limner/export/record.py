@@ -88,13 +88,7 @@ class _Backbone(nn.Module):
 
 
 def record_model(model: Model, features: Sequence[FeatureSpec], source_vocab_size: int | None) -> Recorded:
-    """Record the encoder and the step of a model in evaluation mode.
-
-    Args:
-        model: model on the CPU.
-        features: features that the model reads.
-        source_vocab_size: number of source tokens; None for a model that does not translate.
-    """
+    """Record the encoder and the step of a model in evaluation mode."""
     examples = [example_inputs(features, source_vocab_size, lengths) for lengths in ((3, 1, 5), (2, 4))]
     with exporting(), torch.no_grad():
         memories = [model.encode(batch_of(inputs)) for inputs in examples]

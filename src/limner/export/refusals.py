@@ -32,13 +32,7 @@ def require_exportable(trained: TrainedModel) -> None:
 
 
 def refusal(settings: ConditionalLMSettings, model: Model, *, labels: bool) -> str:
-    """Return why a model cannot be exported; empty if it can.
-
-    Args:
-        settings: settings of the model.
-        model: the model.
-        labels: whether it gives labels in place of sentences.
-    """
+    """Return why a model cannot be exported; empty if it can."""
     if labels:
         return "it gives labels, not sentences"
     if settings.describes_regions:

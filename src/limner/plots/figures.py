@@ -126,10 +126,10 @@ def gradient_norms(norms: Mapping[str, Sequence[float]]) -> Figure:
     return figure
 
 
-def shortened(word: str) -> str:
-    """A word on one line, truncated to `MAX_LABEL_LENGTH` characters."""
+def shortened(word: str, length: int = MAX_LABEL_LENGTH) -> str:
+    """A word on one line, truncated to `length` characters."""
     word = " ".join(word.split())
-    return word if len(word) <= MAX_LABEL_LENGTH else word[: MAX_LABEL_LENGTH - 1] + "…"
+    return word if len(word) <= length else word[: length - 1] + "…"
 
 
 def fonts_for(text: str) -> list[str]:

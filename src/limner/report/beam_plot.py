@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from limner.decoding.beam_tree import BeamNode, BeamTree
 from limner.inference.explain_beam import BeamExplanation
-from limner.plots.figures import COLOURS, FAINT, INK, fonts_for
+from limner.plots.figures import COLOURS, FAINT, INK, fonts_for, shortened
 
 Point = tuple[float, float]
 
@@ -102,7 +102,9 @@ def _draw_node(axes: Axes, explanation: BeamExplanation, number: int, place: Poi
     box = {"boxstyle": "round,pad=0.28", "facecolor": "white", "edgecolor": colour, "linewidth": 1.8 if best else 0.9}
     box["linestyle"] = "--" if node.outcome in ("open", "cut off") else "-"
     ink = INK if node.outcome == "dropped" and not best else "black"
-    axes.text(*place, _shown(word), fontsize=9, family=fonts_for(word), color=ink, bbox=box, zorder=3, **_CENTRED)
+    axes.text(
+        *place, shortened(word, WORD), fontsize=9, family=fonts_for(word), color=ink, bbox=box, zorder=3, **_CENTRED
+    )
     total = "" if node.parent is None and not explanation.tree.prefix else _number(node.total)
     number_colour = _DROPPED_NUMBER if colour == FAINT else colour
     axes.text(place[0], place[1] + 0.19, total, ha="center", va="bottom", fontsize=7.5, color=number_colour, zorder=3)
@@ -112,13 +114,9 @@ def _draw_node(axes: Axes, explanation: BeamExplanation, number: int, place: Poi
         axes.text(right, place[1], f"#{rank}", va="center", fontsize=8.5, color=colour, weight="bold")
 
 
-def _shown(word: str) -> str:
-    return word if len(word) <= WORD else word[: WORD - 1] + "…"
-
-
 def _half_width(word: str) -> float:
     """Half of the approximate width of the node of a word in inches."""
-    return 0.08 + 0.037 * len(_shown(word))
+    return 0.08 + 0.037 * len(shortened(word, WORD))
 
 
 def _draw_text(axes: Axes, explanation: BeamExplanation, lines: Sequence[str], height: float) -> None:

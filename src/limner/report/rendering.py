@@ -30,12 +30,6 @@ def render_page(
     """Render a template with its styles, its script and its content security policy inlined.
 
     The policy allows the inline script alone: nothing else runs, nothing is loaded.
-
-    Args:
-        template: file in `limner/templates`.
-        styles: style sheets in `limner/templates`.
-        scripts: parts of the script in `limner/templates`, which become one module.
-        values: variables of the template.
     """
     loader = PackageLoader("limner")
     pages = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)

@@ -117,11 +117,6 @@ def require_descriptions(data: DataSettings, job: ReproductionJob) -> None:
 def back_translated(data: DataSettings, translator: Path, job: ReproductionJob) -> Collection:
     """Return the derived collection, translating the sentences that have no translation yet.
 
-    Args:
-        data: languages and splits of the training.
-        translator: run of the opposite direction.
-        job: the table and its folder.
-
     Raises:
         RunError: the derived collection has another origin, or no translation is complete.
     """

@@ -170,12 +170,9 @@ def back_translator_run(job: ReproductionJob) -> TrainingRun:
 
 
 def table_of_collection(table: PublishedTable, collection: Collection, key: str | None) -> PublishedTable:
-    """Return the part of a table about the data set of a collection; the table itself if its recipes fit any.
+    """Return the part of a table about the data set of a collection, which `key` names or the ids of its items show.
 
-    Args:
-        table: the published table.
-        collection: the collection to train on.
-        key: key of the data set; None to recognise it.
+    It is the table itself if its recipes fit any collection.
 
     Raises:
         SettingsError: the collection is of none of the data sets of the table, or the key is unknown.

@@ -68,12 +68,6 @@ def compare_rows(
 
     A pair that cannot be compared, for example because the rows were evaluated on different sentences, is left out
     with a warning.
-
-    Args:
-        table: the baselines and metrics.
-        results: the existing results.
-        out: folder of significance.json.
-        on_progress: called with the stage, the units done and their total.
     """
     path, rows = out / FILE, by_row(results)
     stored = TableComparison.load(path) if TableComparison.is_in(path) else None

@@ -97,14 +97,7 @@ def best_paths(tables: Tables, options: PhraseOptions, lattice: Lattice, count: 
 
 @compiled
 def path_features(tables: Tables, options: PhraseOptions, path: Ints, size: int) -> Floats:
-    """Compute the features of a path, (NUM_FEATURES,).
-
-    Args:
-        tables: language model and phrase table.
-        options: options of the sentence.
-        path: numbers of options in the order of the target.
-        size: number of source words.
-    """
+    """Compute the features of a path, (NUM_FEATURES,)."""
     features = np.zeros(NUM_FEATURES)
     context = np.zeros(max(1, tables.lm_order - 1), dtype=np.int64)
     context[0] = BOS

@@ -110,36 +110,29 @@ class _Lists:
 
     def __init__(self, data: TuningSet) -> None:
         self._references = [Reference(references) for references in data.references]
-        self._features: list[list[Floats]] = [[] for _ in data.sources]
-        self._statistics: list[list[Floats]] = [[] for _ in data.sources]
-        self._known: list[set[bytes]] = [set() for _ in data.sources]
-        self._of_tokens: list[dict[tuple[int, ...], Floats]] = [{} for _ in data.sources]
+        # Features and statistics of the candidates of each sentence, by their tokens and features.
+        self._lists: list[dict[tuple[tuple[int, ...], bytes], tuple[Floats, Floats]]] = [{} for _ in data.sources]
 
-    def first_bleu(self, found: Sequence[Sequence[ScoredTranslation]]) -> float:
+    def first_bleu(self, n_best: Sequence[Sequence[ScoredTranslation]]) -> float:
         """Compute BLEU of the best translations."""
         total = np.zeros(NUM_STATISTICS)
-        for reference, candidates in zip(self._references, found, strict=True):
-            total += reference.statistics(candidates[0].tokens)
+        for reference, translations in zip(self._references, n_best, strict=True):
+            total += reference.statistics(translations[0].tokens)
         return float(bleu(total))
 
-    def add(self, found: Sequence[Sequence[ScoredTranslation]]) -> int:
+    def add(self, n_best: Sequence[Sequence[ScoredTranslation]]) -> int:
         """Add the translations of an iteration; return the number of those that are new."""
-        new = 0
-        for row, candidates in enumerate(found):
-            for one in candidates:
-                key = np.array(one.tokens).tobytes() + one.features.round(6).tobytes()
-                if key not in self._known[row]:
-                    self._known[row].add(key)
-                    self._features[row].append(one.features)
-                    if one.tokens not in self._of_tokens[row]:
-                        self._of_tokens[row][one.tokens] = self._references[row].statistics(one.tokens)
-                    self._statistics[row].append(self._of_tokens[row][one.tokens])
-                    new += 1
-        return new
+        before = sum(map(len, self._lists))
+        for reference, known, translations in zip(self._references, self._lists, n_best, strict=True):
+            for tokens, _, features, *_ in translations:
+                key = tokens, features.round(6).tobytes()
+                if key not in known:
+                    known[key] = features, reference.statistics(tokens)
+        return sum(map(len, self._lists)) - before
 
     def candidates(self) -> Candidates:
         """Return all translations so far."""
-        sizes = [len(rows) for rows in self._features]
-        features = np.array([one for rows in self._features for one in rows]).reshape(-1, NUM_FEATURES)
-        statistics = np.array([one for rows in self._statistics for one in rows]).reshape(-1, NUM_STATISTICS)
-        return Candidates(features, statistics, np.concatenate([[0], np.cumsum(sizes)]))
+        rows = [row for known in self._lists for row in known.values()]
+        features = np.array([row[0] for row in rows]).reshape(-1, NUM_FEATURES)
+        statistics = np.array([row[1] for row in rows]).reshape(-1, NUM_STATISTICS)
+        return Candidates(features, statistics, np.concatenate([[0], np.cumsum([len(known) for known in self._lists])]))

@@ -116,8 +116,7 @@ def _entry(table: PublishedTable | PropertyTable) -> dict[str, Any]:
         columns: list[str] = list(table.columns)
         rows = [_row(row, [], {"": list(row.published)}) for row in table.rows]
         return {"table": table.name, "title": table.title, "data": "no collection", "columns": columns, "rows": rows}
-    scores = {score for row in table.rows for values in row.published.values() for score in values}
-    shown = [column for column in table.columns if column.score in scores]
+    shown = table.published_columns
     rows = [
         _row(
             row,

@@ -36,8 +36,7 @@ def write_table(
 def to_markdown(table: PublishedTable, results: Sequence[RowResult], comparison: TableComparison) -> str:
     """Render the table as Markdown: our scores, then the published scores on each data set."""
     collection, reproduced = Path(results[0].evaluation.collection).name, by_row(results)
-    scores = {score for row in table.rows for values in row.published.values() for score in values}
-    published = [column for column in table.columns if column.score in scores]
+    published = table.published_columns
     head = [column.label for column in table.columns]
     head += [f"{column.label}, {dataset}" for dataset in table.datasets for column in published]
     lines = [f"| {collection} | {' | '.join(head)} |", "|---" * (len(head) + 1) + "|"]

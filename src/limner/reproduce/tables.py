@@ -136,6 +136,12 @@ class PublishedTable(Settings):
         return tuple(column.score for column in self.columns if column.score in METRICS)
 
     @property
+    def published_columns(self) -> list[TableColumn]:
+        """Columns with a published score."""
+        scores = {score for row in self.rows for values in row.published.values() for score in values}
+        return [column for column in self.columns if column.score in scores]
+
+    @property
     def has_normalised_retrieval(self) -> bool:
         """Whether a column is a score of image-to-text retrieval among all sentences, Mao et al. (2015), eq. 7."""
         return any(re.fullmatch(r"image_to_text_(r\d+|median_rank)", column.score) for column in self.columns)

@@ -132,11 +132,6 @@ def word_log_probs(words: Words, distribution: Distribution, n_minus_1: int, sta
     return logs
 
 
-def sentence_log_prob(words: Words, distribution: Distribution, n_minus_1: int, start: int) -> float:
-    """Natural log of the probability of the sentence, including the end token."""
-    return sum(word_log_probs(words, distribution, n_minus_1, start))
-
-
 def perplexity_of_logs(logs: Sequence[float]) -> float:
     """Eq. 10 from natural logs: 2 to the mean bits, N being the number of logs."""
     return float(2.0 ** (-sum(log / math.log(2.0) for log in logs) / len(logs)))

@@ -20,7 +20,7 @@ Where the paper is silent or contradicts itself, the oracle reads it so:
 """
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -204,38 +204,6 @@ def cost(theta: Parameters, settings: OracleSettings, pairs: Sequence[Pair], wei
         words += length
     squares = sum(float(x) ** 2 for array in theta.values() for x in array.ravel())
     return bits / words + weight_decay * squares
-
-
-def generate(
-    theta: Parameters,
-    settings: OracleSettings,
-    image: Array,
-    *,
-    prefix: Words,
-    start: int,
-    end: int,
-    max_words: int,
-    banned: Collection[int] = (),
-) -> tuple[int, ...]:
-    """The most probable word each time until the end token (section 5); of equals, the lowest id.
-
-    Args:
-        prefix: the K reference words to begin with, without special tokens.
-        max_words: most words in the answer, prefix included; the paper has no limit.
-        banned: ids never chosen, such as the start token; the paper bans none.
-
-    Returns:
-        Prefix and new words, without special tokens.
-    """
-    words = list(prefix)
-    while len(words) < max_words:
-        log_probs = next_word_log_probs(theta, settings, [start, *words], image)[-1]
-        choices = [word for word in range(len(log_probs)) if word not in banned]
-        best = max(choices, key=lambda word: log_probs[word])
-        if best == end:
-            break
-        words.append(best)
-    return tuple(words)
 
 
 def normalised_log_prob(

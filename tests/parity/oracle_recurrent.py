@@ -227,16 +227,6 @@ def output_log_probs(theta: Parameters, h: Array, activation: Activation = "tanh
     return log_softmax(theta["W_hy"] @ h + bias(theta, "b_y"))
 
 
-def loss_per_step(theta: Parameters, hidden: Array, targets: Sequence[int]) -> float:
-    """[L] "Cost function": the sum over t of -log z_{t, y_t}, an output at every row of `hidden`, (T, H)."""
-    return -sum(float(output_log_probs(theta, h)[y]) for h, y in zip(hidden, targets, strict=True))
-
-
-def loss_at_end(theta: Parameters, hidden: Array, target: int) -> float:
-    """[L] "Predict a single output at the end of the sequence"."""
-    return -float(output_log_probs(theta, hidden[-1])[target])
-
-
 def run_output_recurrence(
     theta: Parameters, inputs: Array, first: Array, targets: Array | None = None
 ) -> tuple[Array, Array]:
@@ -300,28 +290,6 @@ def run_four_directions(thetas: Sequence[Parameters], grid: Array) -> Array:
     )
 
 
-# Conditioning on a vector
-
-
-def run_conditioned(
-    step: Step, theta: Parameters, inputs: Array, vector: Array, at: Literal["step", "start", "both"], initial: State
-) -> list[State]:
-    """[L] "P(y | x)": the fixed vector v, (V,), as an extra input at each step, as the initial state h_0, or both.
-
-    At each step the cell reads [x_t ; v], so its input matrices are (H, X + V): the columns from X on are those
-    of the vector. As initial state h_0 = tanh(W_init v + b_init), W_init (H, V); an LSTM's c_0 is likewise
-    tanh(W_init_c v + b_init_c) if theta has W_init_c, and what `initial` says otherwise.
-    """
-    if at in ("start", "both"):
-        named = [np.tanh(theta["W_init"] @ vector + bias(theta, "b_init"))]
-        if "W_init_c" in theta:
-            named.append(np.tanh(theta["W_init_c"] @ vector + bias(theta, "b_init_c")))
-        initial = (*named, *initial[len(named) :])
-    if at in ("step", "both"):
-        inputs = np.array([np.concatenate([x, vector]) for x in inputs])
-    return run(step, theta, inputs, initial)
-
-
 # Gradients through time
 
 
@@ -343,12 +311,6 @@ def state_jacobian(step: Step, theta: Parameters, inputs: Array, state: State, e
             ends.append(last[0])
         jacobian[:, j] = (ends[0] - ends[1]) / (2.0 * epsilon)
     return jacobian
-
-
-def jacobian_norms(step: Step, theta: Parameters, inputs: Array, initial: State) -> Array:
-    """The largest singular value of d h_T / d h_k for k = 0 ... T - 1, [L] "Long-Term Dependencies"; (T,)."""
-    states = [initial, *run(step, theta, inputs, initial)]
-    return np.array([np.linalg.norm(state_jacobian(step, theta, inputs[k:], states[k]), 2) for k in range(len(inputs))])
 
 
 def numerical_gradient(

@@ -15,7 +15,7 @@ Sections: 3.1 of the paper for REINFORCE and its baseline, 3.2 for the self-crit
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 
 import numpy as np
 from numpy.typing import NDArray
@@ -65,40 +65,6 @@ def expected_reward(policy: Policy, theta: Parameters, rewards: Rewards) -> floa
 def loss_gradient(policy: Policy, theta: Parameters, rewards: Rewards) -> dict[str, Array]:
     """The gradient of L = -E[r(w)], by numerical differentiation."""
     return numerical_gradient(lambda moved: -expected_reward(policy, moved, rewards), theta)
-
-
-def sampled_gradient(
-    policy: Policy,
-    theta: Parameters,
-    samples: Sequence[Sentence],
-    rewards: Rewards,
-    baseline: float = 0.0,
-    weights: Sequence[float] | None = None,
-) -> dict[str, Array]:
-    """The estimate -(r(w^s) - b) d log p(w^s), the mean over the samples, or their sum by `weights`."""
-    shares = [1.0 / len(samples)] * len(samples) if weights is None else list(weights)
-
-    def surrogate(moved: Parameters) -> float:
-        total = 0.0
-        for share, sentence in zip(shares, samples, strict=True):
-            total -= share * (rewards[sentence] - baseline) * log_prob(policy, moved, sentence)
-        return total
-
-    return numerical_gradient(surrogate, theta)
-
-
-def expected_gradient(policy: Policy, theta: Parameters, rewards: Rewards, baseline: float = 0.0) -> dict[str, Array]:
-    """The mean of `sampled_gradient`: -sum over all w of p(w) (r(w) - b) d log p(w)."""
-    sentences = list(rewards)
-    shares = [math.exp(log_prob(policy, theta, sentence)) for sentence in sentences]
-    return sampled_gradient(policy, theta, sentences, rewards, baseline, shares)
-
-
-def self_critical_gradient(
-    policy: Policy, theta: Parameters, sample: Sentence, rewards: Rewards, end: int, longest: int
-) -> dict[str, Array]:
-    """The estimate for one sample whose baseline is r(w^), the reward of the greedy sentence."""
-    return sampled_gradient(policy, theta, [sample], rewards, rewards[greedy_sentence(policy, theta, end, longest)])
 
 
 def logit_gradients(policy: Policy, theta: Parameters, sample: Sentence, reward: float, baseline: float) -> Array:

@@ -21,7 +21,6 @@ the printed equation is not what one runs, the oracle reads it so:
 - h(.) in eq. 7 is tanh (the paper says so below eq. 9).
 """
 
-import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -75,26 +74,3 @@ def loss(theta: Parameters, image: Array, sentence: Sequence[int], squash: bool 
     """Eq. 13: minus the sum over t = 1 ... N of log p_t(S_t), the stop word included; -log p(S | I) of eq. 2."""
     log_probs = next_word_log_probs(theta, image, sentence[:-1], squash)
     return -sum(float(row[word]) for row, word in zip(log_probs, sentence[1:], strict=True))
-
-
-def best_sentences(
-    theta: Parameters, image: Array, *, start: int, stop: int, most_words: int, squash: bool = False
-) -> list[tuple[float, tuple[int, ...]]]:
-    """Every sentence of at most `most_words` words before the stop word, with its log p(S | I), best first.
-
-    What a beam search that is wide enough must find first (section 3.1.2). Sentences are given without start and
-    stop words; the start word is never chosen; of equals, the smaller ids come first.
-    """
-    vocab = theta["W_e"].shape[1]
-    found: list[tuple[float, tuple[int, ...]]] = []
-    frontier: list[tuple[int, ...]] = [()]
-    for _ in range(most_words + 1):
-        found += [(-loss(theta, image, (start, *words, stop), squash), words) for words in frontier]
-        frontier = [(*words, word) for words in frontier for word in range(vocab) if word not in (start, stop)]
-    return sorted(found, key=lambda pair: (-pair[0], pair[1]))
-
-
-def perplexity(theta: Parameters, pairs: Sequence[tuple[Array, Sequence[int]]], squash: bool = False) -> float:
-    """exp of the loss per predicted word (the stop word is one) over all (image, sentence) pairs."""
-    total = sum(loss(theta, image, sentence, squash) for image, sentence in pairs)
-    return math.exp(total / sum(len(sentence) - 1 for _, sentence in pairs))

@@ -2,7 +2,6 @@
 
 import math
 from dataclasses import replace
-from itertools import product
 
 import numpy as np
 import oracle_calixto as oracle
@@ -98,28 +97,6 @@ def test_the_gru_equals_torch():
     np.testing.assert_allclose(oracle.run_gru(theta, "g", inputs), expected, rtol=1e-12)
 
 
-def test_each_encoder_direction_depends_on_its_own_side():
-    theta = weights("nmt-2017")
-    whole = oracle.annotate(theta, SOURCE)
-    assert whole.shape == (4, 4)
-    np.testing.assert_array_equal(oracle.annotate(theta, SOURCE[:2])[:, :2], whole[:2, :2])
-    np.testing.assert_array_equal(oracle.annotate(theta, SOURCE[2:])[:, 2:], whole[2:, 2:])
-    # With exchanged weights of the directions, the reversed sentence gives the same annotations.
-    swapped = {
-        name.replace("fwd", "bwd") if "fwd" in name else name.replace("bwd", "fwd"): theta[name] for name in theta
-    }
-    mirrored = oracle.annotate(swapped, SOURCE[::-1])[::-1]
-    np.testing.assert_array_equal(mirrored, whole[:, [2, 3, 0, 1]])
-
-
-def test_visual_prefix_tokens_precede_the_words():
-    theta = weights("nmt-2017")
-    token = theta["E_x"][3]
-    np.testing.assert_array_equal(oracle.annotate(theta, SOURCE, [token]), oracle.annotate(theta, [3, *SOURCE]))
-    for model in ("nmt-2017", "bahdanau-2016"):
-        assert_same(run(model, head=[token, token]), run(model, source=[3, 3, *SOURCE]))
-
-
 def test_the_decoder_is_initialised_from_both_last_encoder_states():
     # N = 2, He = 1: forward h_2 = 3, backward h_1 = 2; tanh(3 - 2 - 1 + ln 2).
     theta = arrays({"W_init": [[1, -1]], "b_init": [LN2 - 1]})
@@ -188,42 +165,6 @@ def test_a_step_of_the_doubly_attentive_decoder_by_hand():
 # Whole sentences
 
 
-@pytest.mark.parametrize("model", DECODERS)
-def test_shapes_and_attention_weights_that_sum_to_one(model):
-    trace = run(model)
-    assert trace.logits.shape == (3, 4)
-    assert trace.states.shape == (3, 4)
-    assert (trace.source_alphas is None) == (model == "independent-2015")
-    assert (trace.image_alphas is None) == (model not in (GATED, PLAIN))
-    assert (trace.betas is None) == (model != GATED)
-    for alphas, width in ((trace.source_alphas, 4), (trace.image_alphas, 3)):
-        if alphas is not None:
-            assert alphas.shape == (3, width)
-            np.testing.assert_allclose(alphas.sum(axis=1), 1.0, rtol=1e-12)
-    if trace.betas is not None:
-        assert trace.betas.shape == (3,)
-
-
-@pytest.mark.parametrize("model", DECODERS)
-def test_a_step_depends_on_preceding_words_only(model):
-    theta, other = weights(model), run(model, target=[0, 3, 2, 1])
-    trace = run(model, theta)
-    np.testing.assert_array_equal(trace.logits[:2], other.logits[:2])
-    assert not np.allclose(trace.logits[2], other.logits[2])
-    # y_0 is the start token's embedding, and the words predicted last are not read.
-    theta["E_y"] = theta["E_y"] + [[1.0], [0.0], [0.0], [0.0]]
-    assert not np.allclose(run(model, theta).logits[0], trace.logits[0])
-    theta["E_y"] = weights(model)["E_y"] + [[0.0], [0.0], [1.0], [0.0]]
-    assert_same(run(model, theta), trace)
-
-
-@pytest.mark.parametrize("model", DECODERS)
-def test_probabilities_of_all_continuations_sum_to_one(model):
-    theta, sentences = weights(model), [[0, *words] for words in product(range(4), repeat=2)]
-    total = sum(math.exp(oracle.sentence_log_prob(run(model, theta, target=s), s)) for s in sentences)
-    assert total == pytest.approx(1.0)
-
-
 def test_the_log_probability_of_a_sentence_by_hand():
     # Odds of 1 : 3 and then of 2 : 3, from logits too large for exp.
     logits = np.array([[0.0, LN3], [2000 + LN2, 2000 + LN3]])
@@ -232,32 +173,7 @@ def test_the_log_probability_of_a_sentence_by_hand():
     assert oracle.softmax(logits[1]) == pytest.approx([2 / 5, 3 / 5])
 
 
-@pytest.mark.parametrize("model", DECODERS)
-def test_every_weight_has_an_effect_and_a_missing_bias_is_zero(model):
-    theta, trace = weights(model), run(model)
-    for name, array in theta.items():
-        assert not np.allclose(run(model, theta | {name: array * 1.5}).logits, trace.logits), name
-        if name.split(".")[-1].startswith("b"):
-            absent = {other: theta[other] for other in theta if other != name}
-            assert_same(run(model, absent), run(model, theta | {name: np.zeros_like(array)}))
-
-
 # Images
-
-
-@pytest.mark.parametrize("model", [GATED, PLAIN])
-def test_permuting_locations_permutes_the_attention_only(model):
-    trace, order = run(model), [2, 0, 1]
-    permuted = run(model, locations=LOCATIONS[order])
-    assert_same(permuted, trace, "image_alphas")
-    np.testing.assert_allclose(permuted.image_alphas, trace.image_alphas[:, order], rtol=1e-12)
-
-
-@pytest.mark.parametrize("model", [GATED, PLAIN])
-def test_attention_over_one_location_has_weight_one(model):
-    np.testing.assert_array_equal(run(model, locations=LOCATIONS[:1]).image_alphas, np.ones((3, 1)))
-    # Four equal locations are equivalent to one.
-    assert_same(run(model, locations=LOCATIONS[[1] * 4]), run(model, locations=LOCATIONS[[1]]), "image_alphas")
 
 
 @pytest.mark.parametrize("locations", [None, np.zeros((3, 2))])
@@ -273,48 +189,6 @@ def test_a_missing_or_zero_image_gives_the_text_only_model(locations):
     assert_same(trace, run("bahdanau-2016", part(theta, "bahdanau-2016")), "image_alphas")
 
 
-def test_a_closed_gate_gives_the_text_only_model():
-    theta = weights(GATED)
-    theta |= {"W_beta": np.zeros((1, 4)), "b_beta": np.array([-1000.0])}
-    trace = run(GATED, theta)
-    np.testing.assert_array_equal(trace.betas, [0.0, 0.0, 0.0])
-    assert_same(trace, run("nmt-2017", part(theta, "nmt-2017")), "image_alphas", "betas")
-
-
-def test_the_gate_depends_on_the_previous_state():
-    theta = weights(GATED)
-    other = theta | {name: 2 * array for name, array in theta.items() if name.startswith("rec1.")}
-    betas, changed = run(GATED, theta).betas, run(GATED, other).betas
-    assert changed[0] == betas[0]
-    assert not np.isclose(changed[1], betas[1])
-    start = oracle.start_from_text(theta, oracle.annotate(theta, SOURCE))
-    assert betas[0] == pytest.approx(1 / (1 + math.exp(-(theta["W_beta"][0] @ start + theta["b_beta"][0]))))
-
-
-@pytest.mark.parametrize(("model", "sees_word", "name"), [(GATED, False, "rec1."), (PLAIN, True, "rec.")])
-def test_the_query_of_the_first_attention_is_the_proposal_or_the_previous_state(model, sees_word, name):
-    # [17] attends after REC1, [16] before its only GRU, from s_{t-1} and y_{t-1}.
-    theta, trace = weights(model), run(model)
-    other = run(model, theta | {key: 2 * array for key, array in theta.items() if key.startswith(name)})
-    for field in ("source_alphas", "image_alphas"):
-        assert np.allclose(getattr(other, field)[0], getattr(trace, field)[0]) == sees_word
-
-
-def test_the_pooled_image_affects_the_initial_state_only():
-    # W_init = 0 removes its effect. With one source word, h_1 is both last states of the encoder.
-    theta = weights("fc7-2016")
-    assert not np.allclose(run("fc7-2016", theta).logits, run("fc7-2016", theta, image=-IMAGE_VECTOR).logits)
-    text_only = theta | {"W_init": np.zeros((4, 4))}
-    assert_same(run("fc7-2016", text_only), run("fc7-2016", text_only, image=-IMAGE_VECTOR))
-    plain = run("bahdanau-2016", part(theta, "bahdanau-2016"), source=[2])
-    assert_same(run("fc7-2016", theta, source=[2], image=None), plain)
-
-
-def test_the_doubly_attentive_decoder_without_locations_equals_image_initialisation():
-    theta = weights(PLAIN)
-    assert_same(run(PLAIN, theta, locations=None), run("fc7-2016", part(theta, "fc7-2016")))
-
-
 def test_independent_descriptions_use_the_image_at_the_first_source_word_only():
     theta, model = weights("independent-2015"), "independent-2015"
     # Equivalent to a first word, here id 5, whose embedding includes the image; it occurs again as word 1.
@@ -324,21 +198,3 @@ def test_independent_descriptions_use_the_image_at_the_first_source_word_only():
     # The target-language model depends on source and image through its initial state only.
     text_only = theta | {"W_init": np.zeros((4, 2))}
     assert_same(run(model, text_only), run(model, text_only, source=[2], image=None))
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"b_attention": np.zeros(3)}, "b_attention"),
-        ({"L_cs": np.zeros((4, 3))}, "L_cs is float64"),
-        ({"W_beta": np.zeros(4)}, "W_beta is float64"),
-        ({"E_x": np.zeros((5, 3), dtype=np.float32)}, "E_x is float32"),
-    ],
-)
-def test_weights_of_another_model_are_refused(change, message):
-    with pytest.raises(ValueError, match=message):
-        run(GATED, weights(GATED) | change)
-    theta = weights(GATED)
-    del theta["L_ci"]
-    with pytest.raises(ValueError, match="missing or superfluous are"):
-        run(GATED, theta)

@@ -1,7 +1,6 @@
 """The oracle of the hidden Markov model: enumeration, recursions and Baum-Welch agree."""
 
 import math
-from itertools import pairwise, product
 
 import numpy as np
 import oracle_hmm as oracle
@@ -57,24 +56,6 @@ def test_recursions_equal_enumeration(words):
     np.testing.assert_allclose(xi.sum(axis=1), gamma[1:], rtol=1e-10)
 
 
-def test_sequences_of_one_length_and_sentences_that_end_are_distributions():
-    hmm = model()
-    assert sum(oracle.likelihood_by_enumeration(hmm, words) for words in product(range(M), repeat=3)) == pytest.approx(
-        1
-    )
-    # Sentences with the end token at their end only, and all that have not ended after three words
-    ended = [(*words, END) for n in range(3) for words in product(range(1, M), repeat=n)]
-    open_ = list(product(range(1, M), repeat=3))
-    assert sum(oracle.likelihood_by_enumeration(hmm, words) for words in ended + open_) == pytest.approx(1)
-
-
-def test_the_best_path_is_a_path_of_the_greatest_joint_probability():
-    hmm = model()
-    path, score = oracle.best_path_by_enumeration(hmm, WORDS)
-    assert score == pytest.approx(max(math.log(oracle.joint(hmm, other, WORDS)) for other in oracle.paths(hmm, WORDS)))
-    assert score == pytest.approx(math.log(oracle.joint(hmm, path, WORDS)))
-
-
 def test_next_word_probabilities_multiply_to_the_likelihood():
     hmm = model()
     rows = oracle.next_word_probs(hmm, WORDS)
@@ -85,40 +66,6 @@ def test_next_word_probabilities_multiply_to_the_likelihood():
     # The last row is the ratio of two likelihoods.
     ratio = [oracle.likelihood_by_enumeration(hmm, [*WORDS, k]) for k in range(M)]
     np.testing.assert_allclose(rows[-1], np.array(ratio) / oracle.likelihood_by_enumeration(hmm, WORDS), rtol=1e-10)
-
-
-def test_beliefs_are_the_normalised_forward_probabilities_one_step_on():
-    hmm = model()
-    alpha = oracle.forward(hmm, WORDS)
-    expected = [hmm.pi, *(row / row.sum() @ hmm.A for row in alpha)]
-    np.testing.assert_allclose(oracle.beliefs(hmm, WORDS), expected, rtol=1e-12)
-
-
-def test_baum_welch_keeps_distributions_and_never_lowers_the_likelihood():
-    hmm, scores = model(), []
-    for _ in range(10):
-        scores.append(total(hmm))
-        hmm = oracle.baum_welch(hmm, SENTENCES)
-        for array in (hmm.pi, hmm.A, hmm.B):
-            np.testing.assert_allclose(array.sum(axis=-1), 1.0, rtol=1e-12)
-    assert all(after > before for before, after in pairwise(scores))
-
-
-def test_baum_welch_of_one_state_counts_words():
-    new = oracle.baum_welch(model(states=1), SENTENCES)
-    counts = np.bincount([word for words in SENTENCES for word in words], minlength=M)
-    np.testing.assert_allclose(new.B[0], counts / counts.sum())
-
-
-def test_baum_welch_counts_each_sentence_as_often_as_it_occurs():
-    hmm = model()
-    one, twice = oracle.baum_welch(hmm, SENTENCES), oracle.baum_welch(hmm, SENTENCES * 2)
-    for name in ("pi", "A", "B"):
-        np.testing.assert_allclose(getattr(one, name), getattr(twice, name), rtol=1e-12)
-    # Sentences of one word leave no transition: A stays, the rest is re-estimated.
-    short = oracle.baum_welch(hmm, [[0], [1]])
-    np.testing.assert_array_equal(short.A, hmm.A)
-    assert not np.allclose(short.B, hmm.B)
 
 
 def test_the_gradient_of_the_likelihood_is_the_expected_counts():

@@ -1,7 +1,6 @@
 """The oracle of the m-RNN against numbers computed by hand."""
 
 import math
-from itertools import product
 
 import numpy as np
 import oracle_mrnn as oracle
@@ -101,20 +100,6 @@ def test_cost_averages_over_words_and_adds_the_squared_norm():
     assert oracle.cost(*tiny(), pairs, 0.1) == pytest.approx(expected)
 
 
-# With m in units of g_2(1) and energies in units of ln 2, START has m, WORD 1.25 and END -m. I = 3, so first
-# x = 1 + 2 - 3 - 2 = -2 and END wins with 1.49. After WORD x = 3 + 1 - 3 - 2 = -1: WORD wins, 1.25 over 1.
-# Then r = ReLU(-1.25 + 3) = 1.75 and x = 3 + 3.5 - 3 - 2 = 1.5: START has 1.31; WORD wins if that is banned.
-GREEDY = [((), (), ()), ((WORD,), (), (WORD, WORD, START)), ((WORD,), (START,), (WORD, WORD, WORD))]
-
-
-@pytest.mark.parametrize(("prefix", "banned", "words"), GREEDY)
-def test_greedy_generation_follows_the_prefix(prefix, banned, words):
-    theta, settings = tiny()
-    theta["softmax.bias"][WORD] = 1.25 * math.log(2)
-    special = {"start": START, "end": END, "banned": banned}
-    assert oracle.generate(theta, settings, np.array([3.0]), prefix=prefix, max_words=3, **special) == words
-
-
 def test_retrieval_normalises_by_the_sum_over_sampled_images():
     theta, settings, images = random_case("m-RNN")
     sentence = [START, WORD, WORD, START, END]
@@ -122,29 +107,3 @@ def test_retrieval_normalises_by_the_sum_over_sampled_images():
     probs = [math.prod(row[n, sentence[n + 1]] for n in range(4)) for row in rows]
     given = oracle.normalised_log_prob(theta, settings, sentence, images[0], images)
     assert given == pytest.approx(math.log(probs[0] / sum(probs)))
-
-
-def test_rnn_base_ignores_the_image_and_long_sentences_do_not_underflow():
-    theta, settings, images = random_case("RNN-base")
-    sentence = [START, *[WORD] * 2000, END]
-    assert math.exp(oracle.sentence_log_prob(theta, settings, sentence, images[0])) == 0.0
-    given = oracle.normalised_log_prob(theta, settings, sentence, images[0], images)
-    assert given == pytest.approx(-math.log(3))
-
-
-@pytest.mark.parametrize("variant", X_BY_HAND)
-def test_probabilities_of_all_continuations_sum_to_one(variant):
-    theta, settings, images = random_case(variant)
-    sentences = [[START, *words] for words in product(range(3), repeat=3)]
-    probs = [math.exp(oracle.sentence_log_prob(theta, settings, s, images[0])) for s in sentences]
-    rows = oracle.next_word_distributions(theta, settings, SENTENCE, images[0])
-    assert [sum(probs), *rows.sum(axis=1)] == pytest.approx([1.0, 1.0, 1.0])
-
-
-def test_superfluous_arrays_and_invalid_sharing_are_refused():
-    theta, settings = tiny("RNN-base")
-    with pytest.raises(ValueError, match="multimodal_visual"):
-        oracle.cost(theta | {"multimodal_visual": np.ones((1, 1))}, settings, [(SENTENCE, IMAGE_VECTOR)], 0.1)
-    shared = oracle.OracleSettings("visInRnn-both-shared", "linear")
-    with pytest.raises(ValueError, match="M == E2"):
-        oracle.parameter_shapes(shared, vocab=3, embedding=1, word=256, multimodal=512, image_dim=1)

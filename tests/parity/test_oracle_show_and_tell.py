@@ -1,7 +1,6 @@
 """The oracle of Show and Tell: hand-computed values and invariances."""
 
 import math
-from itertools import product
 
 import numpy as np
 import oracle_recurrent
@@ -33,21 +32,6 @@ def test_one_unit_of_the_printed_lstm_by_hand():
     assert oracle.lstm(theta, np.array([1.0]), state, squash=True)[0] == pytest.approx([math.tanh(3.45) / 4])
 
 
-def test_the_printed_equations_have_no_biases_and_the_softmax_of_the_memory_itself():
-    theta = {name: array for name, array in weights().items() if not name.startswith("b_")}
-    as_printed = {name: array for name, array in theta.items() if name not in ("W_I", "W_p")}
-    identity = as_printed | {"W_I": np.eye(X), "W_p": np.eye(N)}
-    words = SENTENCE[:-1]
-    np.testing.assert_allclose(
-        oracle.next_word_log_probs(as_printed, IMAGE[:X], words),
-        oracle.next_word_log_probs(identity, IMAGE[:X], words),
-    )
-    zero = theta | {name: np.zeros_like(array) for name, array in weights().items() if name.startswith("b_")}
-    np.testing.assert_array_equal(
-        oracle.next_word_log_probs(theta, IMAGE, words), oracle.next_word_log_probs(zero, IMAGE, words)
-    )
-
-
 def test_with_tanh_it_is_the_usual_lstm():
     theta = weights()
     renamed = {f"W_x{gate}": theta[f"W_{gate}x"] for gate in "ifoc"} | {
@@ -72,40 +56,8 @@ def test_the_image_is_a_word_read_once_before_the_start_word(squash):
     assert not np.allclose(oracle.next_word_log_probs(theta, -IMAGE, [0], squash)[0], expected)
 
 
-def test_every_weight_has_an_effect():
-    theta = weights()
-    expected = oracle.loss(theta, IMAGE, SENTENCE)
-    for name, array in theta.items():
-        assert oracle.loss(theta | {name: array * 1.5}, IMAGE, SENTENCE) != pytest.approx(expected), name
-
-
-def test_a_prediction_depends_on_preceding_words_only():
-    theta = weights()
-    whole = oracle.next_word_log_probs(theta, IMAGE, SENTENCE[:-1])
-    np.testing.assert_array_equal(oracle.next_word_log_probs(theta, IMAGE, SENTENCE[:2]), whole[:2])
-    np.testing.assert_allclose(np.exp(whole).sum(axis=1), 1.0, rtol=1e-12)
-
-
-def test_probabilities_of_all_sentences_sum_to_one():
-    theta = weights()
-    total = sum(math.exp(-oracle.loss(theta, IMAGE, [0, *words])) for words in product(range(V), repeat=3))
-    assert total == pytest.approx(1.0)
-
-
-def test_loss_and_perplexity():
+def test_the_loss_of_a_sentence():
     theta = weights()
     log_probs = oracle.next_word_log_probs(theta, IMAGE, SENTENCE[:-1])
     expected = -sum(log_probs[t, word] for t, word in enumerate(SENTENCE[1:]))
     assert oracle.loss(theta, IMAGE, SENTENCE) == pytest.approx(expected)
-    assert oracle.perplexity(theta, [(IMAGE, SENTENCE)]) == pytest.approx(math.exp(expected / 4))
-    # A softmax layer of zeros: every word has 1 / V.
-    flat = theta | {"W_p": np.zeros((V, N)), "b_p": np.zeros(V)}
-    assert oracle.perplexity(flat, [(IMAGE, SENTENCE), (-IMAGE, [0, 1])]) == pytest.approx(V)
-
-
-def test_all_sentences_in_order():
-    theta = weights()
-    ranked = oracle.best_sentences(theta, IMAGE, start=0, stop=1, most_words=2)
-    assert len(ranked) == len({words for _, words in ranked}) == 1 + 3 + 9
-    assert [score for score, _ in ranked] == sorted((score for score, _ in ranked), reverse=True)
-    assert {words: score for score, words in ranked}[3, 2] == pytest.approx(-oracle.loss(theta, IMAGE, [0, 3, 2, 1]))

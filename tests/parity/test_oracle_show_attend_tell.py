@@ -12,7 +12,6 @@ LN3 = math.log(3)
 K, M, N, D, A = 3, 2, 2, 2, 2
 ANNOTATIONS = np.array([[1.0, -2.0], [0.5, 1.0], [-1.0, 0.25]])
 SENTENCE = [0, 2, 1]
-GATED = ("w_beta", "b_beta")
 
 
 def weights(gate=True, units=N):
@@ -69,52 +68,6 @@ def test_the_first_state_is_of_the_mean_annotation():
     np.testing.assert_allclose(c, np.tanh(theta["W_init_c"] @ ANNOTATIONS.mean(axis=0) + theta["b_init_c"]))
 
 
-def test_every_weight_has_an_effect_and_an_absent_bias_is_zero():
-    theta = weights()
-    expected = oracle.soft_loss(theta, ANNOTATIONS, SENTENCE)
-    for name, array in theta.items():
-        assert oracle.soft_loss(theta | {name: array * 1.5}, ANNOTATIONS, SENTENCE) != pytest.approx(expected), name
-        if name.startswith("b_"):
-            absent = {other: theta[other] for other in theta if other != name}
-            zero = theta | {name: np.zeros_like(array)}
-            assert oracle.soft_loss(absent, ANNOTATIONS, SENTENCE) == oracle.soft_loss(zero, ANNOTATIONS, SENTENCE)
-
-
-@pytest.mark.parametrize("path", [None, (2, 0)])
-def test_probabilities_of_all_sentences_sum_to_one(path):
-    theta, total = weights(), 0.0
-    for words in product(range(K), repeat=2):
-        sentence = [None, *words]
-        steps = soft(theta, sentence, path=path)
-        np.testing.assert_allclose([one.alpha.sum() for one in steps], 1.0, rtol=1e-12)
-        total += math.exp(oracle.log_prob(steps, sentence))
-    assert total == pytest.approx(1.0)
-
-
-def test_no_first_word_is_a_word_whose_embedding_is_zero():
-    theta = weights()
-    zero = theta | {"E": np.column_stack([theta["E"], np.zeros(M)])}
-    np.testing.assert_array_equal(soft(theta, [None, 2])[0].log_probs, soft(zero, [K, 2])[0].log_probs)
-
-
-def test_permuting_annotations_permutes_the_attention_only():
-    theta, order = weights(), [2, 0, 1]
-    for one, other in zip(soft(theta), soft(theta, annotations=ANNOTATIONS[order]), strict=True):
-        np.testing.assert_allclose(other.alpha, one.alpha[order], rtol=1e-12)
-        np.testing.assert_allclose(other.log_probs, one.log_probs, rtol=1e-12)
-
-
-def test_a_closed_gate_hides_the_image_but_for_the_first_state():
-    theta = weights() | {"w_beta": np.zeros(N), "b_beta": np.array([-2000.0])}
-    state = oracle.initial_state(theta, ANNOTATIONS)
-    one, other = (oracle.step(theta, annotations, 0, state) for annotations in (ANNOTATIONS, -ANNOTATIONS))
-    np.testing.assert_array_equal(one.log_probs, other.log_probs)
-    # An open gate is no gate.
-    opened = oracle.step(theta | {"b_beta": np.array([2000.0])}, ANNOTATIONS, 0, state)
-    without = oracle.step({k: a for k, a in theta.items() if k not in GATED}, ANNOTATIONS, 0, state)
-    np.testing.assert_array_equal(opened.log_probs, without.log_probs)
-
-
 def test_the_doubly_stochastic_penalty_by_hand():
     # Sums over time 1.5 and 0.5: (1 - 1.5)^2 + (1 - 0.5)^2
     alphas = np.array([[0.75, 0.25], [0.75, 0.25]])
@@ -128,14 +81,6 @@ def test_the_doubly_stochastic_penalty_by_hand():
 
 
 # Hard attention
-
-
-def test_hard_attention_of_one_location_or_equal_ones_is_soft_attention():
-    theta = weights()
-    for annotations, path in ((ANNOTATIONS[:1], (0, 0)), (ANNOTATIONS[[1, 1]], (1, 0))):
-        one, other = soft(theta, annotations=annotations, path=path), soft(theta, annotations=annotations)
-        np.testing.assert_allclose([s.log_probs for s in one], [s.log_probs for s in other], rtol=1e-12)
-        assert oracle.lower_bound(theta, annotations, SENTENCE) == pytest.approx(oracle.log_prob(other, SENTENCE))
 
 
 def test_paths_are_a_distribution_and_the_bound_is_one():
@@ -176,15 +121,6 @@ def test_the_entropy_term_is_the_gradient_of_the_entropy_for_one_step_only(sente
     both = oracle.expected_gradient(theta, annotations, sentence, entropy=0.5)
     gradient = oracle.numerical_gradient(lambda moved: oracle.attention_entropy(moved, annotations, sentence), theta)
     assert same(both, {name: plain[name] + 0.5 * gradient[name] for name in theta}) == (len(sentence) == 2)
-
-
-def test_a_sampled_gradient_is_the_mean_over_its_samples():
-    theta = weights(gate=False, units=1)
-    one, other, mean = (
-        oracle.sampled_gradient(theta, ANNOTATIONS, [0, 2], paths, baseline=-1.0, entropy=0.1)
-        for paths in ([(0,)], [(2,)], [(0,), (2,)])
-    )
-    assert same(mean, {name: (one[name] + other[name]) / 2 for name in theta})
 
 
 def test_the_moving_baseline():

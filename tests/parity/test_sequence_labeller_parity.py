@@ -6,6 +6,7 @@ import numpy as np
 import oracle_recurrent as oracle
 import pytest
 import torch
+from parity_models import array, cell_weights, randomised
 
 from limner.data.dataset import GenerationInput
 from limner.data.examples import Example, Item, collate
@@ -22,13 +23,8 @@ SOURCES = ((4, 5, 6, 7), (8, 9), (5,))
 
 
 def model_of(**changes):
-    torch.manual_seed(2)
     settings = SequenceLabellerSettings.parse({"word_dim": 4, "hidden_dim": 5, "label_dim": 2, **changes})
-    model = build_model(settings, ModelInputs(SPECIAL + LABELS, {}, SPECIAL + WORDS)).double().eval()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.copy_(0.7 * torch.randn_like(parameter))
-    return model
+    return randomised(build_model(settings, ModelInputs(SPECIAL + LABELS, {}, SPECIAL + WORDS)))
 
 
 def batch_of(model, labels=lambda source: (4, 5, 6, 4)[: len(source)]):
@@ -40,20 +36,19 @@ def batch_of(model, labels=lambda source: (4, 5, 6, 4)[: len(source)]):
 
 
 def tanh_theta(layer):
-    arrays = (layer.cell.input.weight, layer.cell.recurrent, layer.cell.input.bias)
-    return dict(zip(("W_xh", "W_hh", "b_h"), (one.detach().numpy() for one in arrays), strict=True))
+    return cell_weights(layer.cell, "h")
 
 
 def readout(model):
-    return {"W_hy": model.readout.weight.detach().numpy(), "b_y": model.readout.bias.detach().numpy()}
+    return {"W_hy": array(model.readout.weight), "b_y": array(model.readout.bias)}
 
 
 def words(model, source):
-    return model.embedding.weight.detach().numpy()[list(source)]
+    return array(model.embedding.weight)[list(source)]
 
 
 def label_log_probs(model, row, length):
-    return model(batch_of(model)[0]).logits[row, :length, SPECIAL:].detach().numpy()
+    return array(model(batch_of(model)[0]).logits[row, :length, SPECIAL:])
 
 
 @pytest.mark.parametrize("pooling", ["final", "mean", "max"])
@@ -91,19 +86,18 @@ def test_output_recurrence(cell):
     model = model_of(outputs="every", cell=cell, previous_label=True)
     data, targets = batch_of(model)
     logits = model(data).logits
-    embedded = model.label_embedding.weight.detach().numpy()
+    embedded = array(model.label_embedding.weight)
     for row, source in enumerate(SOURCES):
         inputs = words(model, source)
         if cell == "none":
-            weight, bias = (one.detach().numpy() for one in (model.layers.weight, model.layers.bias))
+            weight, bias = map(array, (model.layers.weight, model.layers.bias))
             below = np.tanh(inputs @ weight.T + bias)
-            theta = {"W": model.label_layers.weight.detach().numpy(), "b_h": model.label_layers.bias.detach().numpy()}
+            theta = {"W_xh": array(model.label_layers.weight), "b_h": array(model.label_layers.bias)}
         else:
             states = oracle.run(oracle.rnn_step, tanh_theta(model.layers.layers[0]), inputs, (np.zeros(5),))
             below = oracle.outputs_of(states)
-            own = tanh_theta(model.label_layers.layers[0])
-            theta = {"W": own["W_xh"], "W_hh": own["W_hh"], "b_h": own["b_h"]}
-        weights = {"W_xh": theta.pop("W"), **theta}
+            theta = tanh_theta(model.label_layers.layers[0])
+        weights = dict(theta)
         weights["W_yh"], weights["W_xh"] = weights["W_xh"][:, 5:], weights["W_xh"][:, :5]
         read = embedded[list(targets[row])]
         _, expected = oracle.run_output_recurrence(

@@ -1,4 +1,4 @@
-"""Show, Attend and Tell against the oracle of its equations in NumPy float64; REINFORCE against enumeration."""
+"""Show, Attend and Tell: hard attention and losses against the oracle, REINFORCE against enumeration."""
 
 import math
 from dataclasses import replace
@@ -7,8 +7,9 @@ import numpy as np
 import oracle_show_attend_tell as oracle
 import pytest
 import torch
+from parity_models import array, arrays, attend_weights, batch_of, randomised
 
-from limner.data.examples import Batch, Example, collate
+from limner.data.examples import Batch, Example
 from limner.decoding.scoring import sentence_log_probs
 from limner.models import show_attend_tell
 from limner.models.protocols import ModelInputs
@@ -16,77 +17,31 @@ from limner.models.show_attend_tell import ShowAttendTell, ShowAttendTellSetting
 from limner.text.vocab import SPECIAL_TOKENS
 from limner.training.losses import word_loss
 
-VOCAB, EMBEDDING, HIDDEN, ATTENTION, LOCATIONS, DIM = 7, 3, 4, 5, 2, 3
+LOCATIONS, DIM = 2, 3
 SENTENCES = [[4, 6], [5], []]
+GRIDS = np.random.default_rng(8).normal(size=(len(SENTENCES), LOCATIONS, DIM)).astype(np.float16)
 
 
 def model_and_theta(**changes) -> tuple[ShowAttendTell, dict[str, np.ndarray]]:
     """A model in float64 with random weights, and the same weights for the oracle."""
-    sizes = {"embedding_dim": EMBEDDING, "hidden_dim": HIDDEN, "attention_dim": ATTENTION}
+    sizes = {"embedding_dim": 3, "hidden_dim": 4, "attention_dim": 5}
     settings = ShowAttendTellSettings.parse({**sizes, **changes})
-    model = ShowAttendTell(settings, ModelInputs(VOCAB, {"grid": (LOCATIONS, DIM)})).double()
-    torch.manual_seed(7)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.copy_(0.7 * torch.randn_like(parameter))
-    return model, theta_of(model, dict(model.named_parameters()))
-
-
-def theta_of(model: ShowAttendTell, values: dict[str, torch.Tensor]) -> dict[str, np.ndarray]:
-    """Weights or gradients by our names under the oracle's names."""
-    theta = {
-        "E": values["embedding.weight"].t(),
-        "W_att": values["attention.key.weight"],
-        "b_att": values["attention.key.bias"],
-        "U_att": values["attention.query.weight"],
-        "v_att": values["attention.score"],
-        "L_o": values["output.weight"],
-        "b_out": values["output.bias"],
-        "L_h": values["output_hidden.weight"],
-        "L_z": values["output_context.weight"],
-    }
-    for short, name in (("h", "initial_hidden"), ("c", "initial_cell")):
-        theta |= {f"W_init_{short}": values[f"{name}.weight"], f"b_init_{short}": values[f"{name}.bias"]}
-    if model.gate is not None:
-        theta |= {"w_beta": values["gate.weight"][0], "b_beta": values["gate.bias"]}
-    for k, gate in enumerate("ifgo"):
-        rows = slice(k * HIDDEN, (k + 1) * HIDDEN)
-        theta |= {f"W_{gate}y": values["cell.input.weight"][rows], f"b_{gate}": values["cell.input.bias"][rows]}
-        theta |= {f"W_{gate}h": values["cell.recurrent"][rows], f"W_{gate}z": values["context.weight"][rows]}
-    return {name: value.detach().numpy() for name, value in theta.items()}
-
-
-def grids() -> np.ndarray:
-    return np.random.default_rng(8).normal(size=(len(SENTENCES), LOCATIONS, DIM)).astype(np.float16)
+    model = randomised(ShowAttendTell(settings, ModelInputs(7, {"grid": (LOCATIONS, DIM)})), scale=0.7, seed=7)
+    return model, attend_weights(model, arrays(model))
 
 
 def data(rows=(0, 1, 2)) -> Batch:
-    batch = collate([Example(str(row), SENTENCES[row], None, {"grid": grids()[row]}) for row in rows])
-    batch.image = batch.image._replace(grid=batch.image.grid.double())
-    return batch
+    return batch_of([Example(str(row), SENTENCES[row], None, {"grid": GRIDS[row]}) for row in rows])
 
 
 def words(row: int) -> list[int]:
     return [SPECIAL_TOKENS.bos, *SENTENCES[row], SPECIAL_TOKENS.eos]
 
 
-@pytest.mark.parametrize("activation", ["linear", "tanh"])
-def test_soft_attention(activation) -> None:
-    model, theta = model_and_theta(output_activation=activation)
-    output = model.eval()(data())
-    ours = sentence_log_probs(output, data())
-    for row, grid in enumerate(grids().astype(np.float64)):
-        steps = oracle.run(theta, grid, words(row), squash=activation == "tanh")
-        assert oracle.log_prob(steps, words(row)) == pytest.approx(float(ours[row].detach()), abs=1e-10)
-        for t, step in enumerate(steps):
-            np.testing.assert_allclose(output.attention[row, t].detach(), step.alpha, atol=1e-12)
-            assert float(output.gate[row, t].detach()) == pytest.approx(step.beta)
-
-
 def test_the_loss_of_soft_attention_has_the_doubly_stochastic_penalty() -> None:
     model, theta = model_and_theta(doubly_stochastic=0.3)
     loss = word_loss(model.train()(data()), data())
-    losses = [oracle.soft_loss(theta, grid, words(row), 0.3) for row, grid in enumerate(grids().astype(np.float64))]
+    losses = [oracle.soft_loss(theta, grid, words(row), 0.3) for row, grid in enumerate(GRIDS.astype(np.float64))]
     tokens = sum(len(words(row)) - 1 for row in range(len(SENTENCES)))
     assert float(loss.detach()) == pytest.approx(sum(losses) / tokens, abs=1e-10)
 
@@ -95,7 +50,7 @@ def test_hard_attention_at_test_time_selects_the_most_probable_location() -> Non
     model, theta = model_and_theta(attention="hard")
     output = model.eval()(data())
     ours = sentence_log_probs(output, data())
-    for row, grid in enumerate(grids().astype(np.float64)):
+    for row, grid in enumerate(GRIDS.astype(np.float64)):
         path = output.attention[row].argmax(-1).tolist()[: len(words(row)) - 1]
         steps = oracle.run(theta, grid, words(row), path)
         assert oracle.log_prob(steps, words(row)) == pytest.approx(float(ours[row].detach()), abs=1e-10)
@@ -111,7 +66,7 @@ def sampled_gradient(model: ShowAttendTell, path: tuple[int, ...], monkeypatch) 
     monkeypatch.setattr(show_attend_tell, "draw_location", lambda alpha, draw: torch.tensor([next(locations)]))
     model.zero_grad()
     word_loss(model(data([0])), data([0])).backward()
-    return theta_of(model, {name: -len(path) * p.grad for name, p in model.named_parameters()})
+    return attend_weights(model, {name: -len(path) * array(p.grad) for name, p in model.named_parameters()})
 
 
 @pytest.mark.parametrize(("reinforce", "entropy", "baseline"), [(1.0, 0.0, 0.0), (1.0, 0.0, -2.5), (0.6, 0.2, -1.5)])
@@ -119,7 +74,7 @@ def test_the_expected_gradient_of_hard_attention_equals_enumeration(reinforce, e
     """The mean over all paths s ~ p(s | a); without entropy it is the exact gradient of the lower bound (eq. 11)."""
     changes = {"reinforce": reinforce, "entropy": entropy, "expected_rate": 0.0}
     model, theta = model_and_theta(attention="hard", **changes)
-    grid, model = grids()[0].astype(np.float64), model.train()
+    grid, model = GRIDS[0].astype(np.float64), model.train()
     total = {name: np.zeros_like(value) for name, value in theta.items()}
     for path in oracle.all_paths(grid, words(0)):
         model.baseline.fill_(baseline)
@@ -137,7 +92,7 @@ def test_the_expected_gradient_of_hard_attention_equals_enumeration(reinforce, e
 def test_expected_locations_are_those_of_soft_attention_and_add_no_reinforce_term() -> None:
     model, theta = model_and_theta(attention="hard", expected_rate=1.0, entropy=0.0)
     loss = word_loss(model.train()(data()), data())
-    steps = [oracle.run(theta, grid, words(row)) for row, grid in enumerate(grids().astype(np.float64))]
+    steps = [oracle.run(theta, grid, words(row)) for row, grid in enumerate(GRIDS.astype(np.float64))]
     total = sum(oracle.log_prob(one, words(row)) for row, one in enumerate(steps))
     tokens = sum(len(words(row)) - 1 for row in range(len(SENTENCES)))
     assert float(loss.detach()) == pytest.approx(-total / tokens, abs=1e-10)

@@ -4,13 +4,14 @@ import numpy as np
 import oracle_two_tower as oracle
 import pytest
 import torch
+from parity_models import arrays, batch_of, cell_weights, randomised, renamed
 
-from limner.data.examples import Example, collate
+from limner.data.examples import Example
 from limner.models.protocols import ModelInputs
 from limner.models.two_tower import TwoTower, TwoTowerSettings
 from limner.training.matching import contrastive_loss, distillation_loss
 
-VOCAB, IMAGE_DIM, HIDDEN = 9, 4, 6
+VOCAB, IMAGE_DIM = 9, 4
 SENTENCES = [[4, 5, 6], [8], [4, 5, 5, 6, 7], []]
 OWNERS = [0, 0, 1, 2, 2]
 
@@ -18,37 +19,18 @@ OWNERS = [0, 0, 1, 2, 2]
 @pytest.fixture(params=["final", "mean"])
 def pair(request):
     """A model in float64 with random weights, the same weights for the oracle, and whether states are averaged."""
-    settings = TwoTowerSettings(word_dim=5, hidden_dim=HIDDEN, joint_dim=7, pooling=request.param)
-    model = TwoTower(settings, ModelInputs(VOCAB, {"pooled": (IMAGE_DIM,)})).double().eval()
-    torch.manual_seed(5)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.copy_(0.6 * torch.randn_like(parameter))
-    cell = model.layers.layers[0].cell
-    weights = {
-        "E": model.embedding.weight,
-        "W_g": model.sentence.weight,
-        "b_g": model.sentence.bias,
-        "W_f": model.image.weight,
-        "b_f": model.image.bias,
-    }
-    for k, gate in enumerate("rzn"):
-        rows = slice(k * HIDDEN, (k + 1) * HIDDEN)
-        weights |= {f"W_{gate}": cell.input.weight[rows], f"U_{gate}": cell.recurrent[rows]}
-        weights |= {f"b_{gate}": cell.input.bias[rows]}
-    return model, {name: value.detach().numpy() for name, value in weights.items()}, request.param == "mean"
+    settings = TwoTowerSettings(word_dim=5, hidden_dim=6, joint_dim=7, pooling=request.param)
+    model = randomised(TwoTower(settings, ModelInputs(VOCAB, {"pooled": (IMAGE_DIM,)})))
+    names = {"embedding.weight": "E", "sentence.weight": "W_g", "sentence.bias": "b_g", "image.weight": "W_f"}
+    weights = renamed(arrays(model), names | {"image.bias": "b_f"})
+    weights |= cell_weights(model.layers.layers[0].cell, "rzn", ("W_{}", "U_{}", "b_{}"))
+    return model, weights, request.param == "mean"
 
 
 def data():
-    rows = np.random.default_rng(6).normal(size=(len(SENTENCES), IMAGE_DIM))
-    batch = collate(
-        [
-            Example(str(k), target, None, {"pooled": row})
-            for k, (target, row) in enumerate(zip(SENTENCES, rows, strict=True))
-        ]
-    )
-    batch.image = batch.image._replace(pooled=torch.from_numpy(rows))
-    return batch
+    rows = np.random.default_rng(6).normal(size=(len(SENTENCES), IMAGE_DIM)).astype(np.float16)
+    examples = enumerate(zip(SENTENCES, rows, strict=True))
+    return batch_of([Example(str(row), target, None, {"pooled": vector}) for row, (target, vector) in examples])
 
 
 @torch.no_grad()

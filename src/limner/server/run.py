@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import signal
@@ -14,11 +15,11 @@ from typing import Any, NoReturn
 
 import uvicorn
 from fastapi import FastAPI
+from uvicorn.protocols.http.auto import AutoHTTPProtocol
 from uvicorn.supervisors import Multiprocess
 
 from limner.errors import SettingsError
 from limner.server.app import create_app
-from limner.server.connections import GuardedProtocol
 from limner.server.indexes import open_indexes
 from limner.server.metrics import MULTIPROCESS_VARIABLE
 from limner.server.models import Models, load_served_models
@@ -34,6 +35,10 @@ SETTINGS_VARIABLE = "LIMNER_SERVER_SETTINGS"
 """Environment variable with the settings for the processes of the service."""
 INTERRUPTED = 128 + signal.SIGINT
 """Exit status after Ctrl-C."""
+HEAD_SECONDS = 10.0
+"""Time limit of the head of a request; that of its body is a setting."""
+
+_Base: Any = AutoHTTPProtocol
 
 
 def bind(settings: ServerSettings) -> socket.socket:
@@ -110,6 +115,48 @@ def serve(settings: ServerSettings, models: Models | None, bound: socket.socket)
         processes = _Processes(uvicorn.Config(where, factory=True, workers=settings.workers, **options), [bound])
         processes.run()
     sys.exit(processes.status)
+
+
+class GuardedProtocol(_Base):  # type: ignore[misc]
+    """The protocol of uvicorn with a time limit for the head of each request."""
+
+    _guard: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: Any) -> None:  # noqa: ANN401
+        """Wait for the head of the first request."""
+        super().connection_made(transport)
+        self._start_guard()
+
+    def data_received(self, data: bytes) -> None:
+        """Read data, and wait for the rest of the head of a request that has begun."""
+        super().data_received(data)
+        if self._answers():
+            self._stop_guard()
+        else:
+            self._start_guard()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Stop to wait."""
+        self._stop_guard()
+        super().connection_lost(exc)
+
+    def _answers(self) -> bool:
+        """Whether a request is complete up to its body, and not yet answered."""
+        return self.cycle is not None and not self.cycle.response_complete
+
+    def _start_guard(self) -> None:
+        if self._guard is None:
+            self._guard = asyncio.get_running_loop().call_later(HEAD_SECONDS, self._close_if_idle)
+
+    def _stop_guard(self) -> None:
+        if self._guard is not None:
+            self._guard.cancel()
+            self._guard = None
+
+    def _close_if_idle(self) -> None:
+        self._guard = None
+        if not self._answers():
+            self.transport.close()
 
 
 class _Processes(Multiprocess):

@@ -13,7 +13,7 @@ from fastapi.responses import JSONResponse, Response
 from PIL import Image
 from sse_starlette import EventSourceResponse
 
-from limner.server.page import mount_page
+from limner.server.app import mount_page
 from limner.server.protection import HEADERS
 from limner.server.schemas import (
     DescribeBody,

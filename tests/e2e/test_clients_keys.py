@@ -1,4 +1,4 @@
-"""Keys and ignored prompts, with the clients of each interface."""
+"""Keys, with the clients of each interface."""
 
 from urllib.error import HTTPError
 
@@ -17,11 +17,11 @@ QUESTION = "What colour is the cup?"
 
 @pytest.fixture(scope="module")
 def guarded(runs, tmp_path_factory, run_service):
-    """Address of a service with a key, which ignores prompts."""
+    """Address of a service with a key."""
     keys = tmp_path_factory.mktemp("keys") / "keys.txt"
     keys.write_text(f"{KEY}\n")
     models = (str(runs.captioner), str(runs.translator))
-    yield from run_service(ServerSettings(models=models, port=0, key_file=str(keys), any_prompt=True))
+    yield from run_service(ServerSettings(models=models, port=0, key_file=str(keys)))
 
 
 def test_ollama(guarded, runs):

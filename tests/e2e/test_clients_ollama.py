@@ -49,8 +49,9 @@ def test_chat(client, runs, caption):
 
 
 def test_the_prefix_limits_and_log_probabilities(client, runs, caption):
-    answer = client.generate(CAPTION, "Caption: the picture", images=[runs.image], options={"num_predict": 3})
-    assert answer.response.startswith("the picture") and len(answer.response.split()) <= 5
+    messages = [{"role": "user", "images": [runs.image]}, {"role": "assistant", "content": "the picture"}]
+    answer = client.chat(CAPTION, messages, options={"num_predict": 3})
+    assert answer.message.content.startswith("the picture") and len(answer.message.content.split()) <= 5
     assert answer.done_reason == "length" and answer.prompt_eval_count == 2 and answer.eval_count == 3
     cut = client.generate(CAPTION, images=[runs.image], options={"stop": [caption.text[4:9]]})
     assert cut.response == caption.text[:4] and cut.done_reason == "stop"
@@ -99,12 +100,8 @@ def test_vectors_of_texts(client):
     [
         ({"model": "llava"}, 404, "model 'llava': not served"),
         ({"model": "scenes-en:de"}, 404, "model 'scenes-en:de': not served"),
-        ({"prompt": "What colour is the cup?"}, 400, "expected a request to describe the image"),
-        ({"format": "json"}, 400, "format: the models of this service do not support it"),
-        ({"format": {"type": "object"}}, 400, "format: the models"),
-        ({"think": True}, 400, "think: the models"),
-        ({"suffix": "."}, 400, "suffix: the models"),
-        ({"options": {"repeat_penalty": 1.1}}, 400, "options.repeat_penalty: not supported"),
+        ({"format": "json"}, 400, "format: "),
+        ({"format": {"type": "object"}}, 400, "format: "),
         ({"options": {"temperature": -1}}, 400, "options.temperature: Input should be greater"),
         ({"images": [base64.b64encode(b"no image").decode()]}, 400, "not an image"),
         ({"images": []}, 400, "model 'scenes-en' takes one image, got 0"),
@@ -122,7 +119,7 @@ def test_errors(client, runs, arguments, status, message, stream):
 
 def test_tools_and_other_endpoints_are_refused(client, runs):
     tool = {"type": "function", "function": {"name": "f"}}
-    with pytest.raises(ollama.ResponseError, match="tools: the models of this service"):
+    with pytest.raises(ollama.ResponseError, match="tools: "):
         client.chat(CAPTION, [{"role": "user", "content": "Describe it.", "images": [runs.image]}], tools=[tool])
     with pytest.raises(ollama.ResponseError) as refused:
         client.pull("llava")
@@ -165,7 +162,7 @@ def test_what_photoprism_sends(service, runs, caption):
 
 
 def test_what_the_content_describer_of_nvda_sends(service, runs, caption):
-    """Requests as in description_service.py of the add-on, and a follow-up question, which is refused."""
+    """Requests as in description_service.py of the add-on, and a follow-up question, which is no other request."""
     prompt = (
         "Describe this image succinctly, but in as much detail as possible. If there is text, ensure it is included in "
         "your response exactly as shown."
@@ -176,8 +173,8 @@ def test_what_the_content_describer_of_nvda_sends(service, runs, caption):
     answer = httpx.post(f"{service}/api/chat", json=body).json()
     assert answer["message"]["content"] == caption.text
     body["messages"] += [answer["message"], {**message, "content": "What colour is it?"}]
-    refused = httpx.post(f"{service}/api/chat", json=body)
-    assert refused.status_code == 400 and refused.json()["error"].startswith("expected a request to describe")
+    again = httpx.post(f"{service}/api/chat", json=body)
+    assert again.json()["message"] == answer["message"] and again.headers["Limner-Ignored"] == "prompt"
 
 
 def test_curl_without_a_content_type(service, runs, caption):

@@ -26,9 +26,10 @@ def ask(client, runs):
     """Ask for a caption of the image with other arguments."""
     url = {"url": f"data:image/jpeg;base64,{runs.base64}", "detail": "low"}
 
-    def ask(text="Describe this image.", **arguments):
+    def ask(text="Is the cup blue?", beginning=None, **arguments):
         content = [{"type": "text", "text": text}, {"type": "image_url", "image_url": url}]
         messages = [{"role": "user", "content": content}]
+        messages += [] if beginning is None else [{"role": "assistant", "content": beginning}]
         return client.chat.completions.create(**{"model": CAPTION, "messages": messages, **arguments})
 
     return ask
@@ -67,7 +68,7 @@ def test_several_sentences(ask, captions):
 
 
 def test_the_prefix_and_the_limit(ask, captions):
-    made = ask("Caption: the picture", max_completion_tokens=2)
+    made = ask(beginning="the picture", max_completion_tokens=2)
     assert made.choices[0].message.content.startswith("the picture")
     assert made.choices[0].finish_reason == "length"
     assert (made.usage.prompt_tokens, made.usage.completion_tokens, made.usage.total_tokens) == (2, 2, 4)
@@ -132,19 +133,15 @@ def test_models(client):
     ("arguments", "error", "param", "message"),
     [
         ({"model": "gpt-4o"}, openai.NotFoundError, "model", "model 'gpt-4o': not served"),
-        ({"text": "What colour is the cup?"}, openai.BadRequestError, None, "expected a request to describe"),
-        ({"tools": [{"type": "function", "function": {"name": "f"}}]}, openai.BadRequestError, "tools", "tools: the"),
+        ({"tools": [{"type": "function", "function": {"name": "f"}}]}, openai.BadRequestError, "tools", "tools: "),
         (
             {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": {}}}},
             openai.BadRequestError,
             "response_format",
-            "response_format: the models",
+            "response_format: ",
         ),
-        ({"modalities": ["text", "audio"]}, openai.BadRequestError, "modalities", "modalities: the models"),
-        ({"presence_penalty": 0.5}, openai.BadRequestError, "presence_penalty", "presence_penalty: the models"),
-        ({"temperature": 3}, openai.BadRequestError, "temperature", "temperature: Input should be less"),
+        ({"temperature": -1}, openai.BadRequestError, "temperature", "temperature: Input should be greater"),
         ({"n": 0}, openai.BadRequestError, "n", "n: Input should be greater"),
-        ({"top_logprobs": 2}, openai.BadRequestError, "top_logprobs", "top_logprobs: expected logprobs"),
         ({"messages": []}, openai.BadRequestError, "messages", "messages: List should have at least 1"),
         ({"messages": [{"role": "user", "content": "Describe it."}]}, openai.BadRequestError, "messages", "one image"),
         (
@@ -178,7 +175,7 @@ def test_errors(ask, arguments, error, param, message, stream):
     assert {"message", "type", "param", "code"} == refused.value.body.keys()
 
 
-def test_neutral_values_are_accepted(ask, captions):
-    neutral = {"temperature": 0, "tools": [], "tool_choice": "none", "presence_penalty": 0, "logit_bias": {}}
-    neutral |= {"response_format": {"type": "text"}, "modalities": ["text"], "user": "someone", "store": False}
-    assert ask(**neutral).choices[0].message.content == captions[0].text
+def test_fields_without_effect_are_accepted(ask, captions):
+    fields = {"temperature": 0, "tools": [], "tool_choice": "none", "presence_penalty": 0.5, "logit_bias": {}}
+    fields |= {"response_format": {"type": "text"}, "modalities": ["text"], "user": "someone", "top_logprobs": 2}
+    assert ask(**fields).choices[0].message.content == captions[0].text

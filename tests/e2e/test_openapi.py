@@ -34,7 +34,7 @@ WITH_BODY = [(path, method) for path, method in OPERATIONS if "requestBody" in P
 CAPTION = {"model": "scenes-en"}
 TRANSLATION = {"q": "There is a black cup in the snow.", "source": "en", "target": "de", "format": "text"}
 PAIR = {"source": "en", "target": "de"}
-REFUSED = {"think", "tools", "suffix", "template", "context", "system", "dimensions", "functions", "audio"}
+REFUSED = {"tools", "functions", "format", "response_format", "dimensions"}
 REFUSED |= {"lang", "must_include", "explain", "sample", "min_confidence"}
 """Fields that refuse a request, or make a request that another field refuses."""
 ANSWERED = {

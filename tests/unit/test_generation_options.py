@@ -4,7 +4,7 @@ import pytest
 
 from limner.decoding.settings import DecodingSettings
 from limner.errors import LimnerError
-from limner.server.generation_options import StopText, decoding_changes
+from limner.server.generation_options import SamplingFields, StopText, decoding_changes
 
 
 class Tokenizer:
@@ -17,25 +17,31 @@ class Generator:
     tokenizer = Tokenizer()
 
 
-def changed(**given):
-    changes = decoding_changes(Generator(), **given)
+def changed(prefix="", max_tokens=None, count=1, **fields):
+    sampling = SamplingFields(**fields)
+    changes = decoding_changes(Generator(), sampling, prefix=prefix, max_tokens=max_tokens, count=count)
     return DecodingSettings.parse({**Generator.decoding.model_dump(), **changes}), changes
 
 
 @pytest.mark.parametrize(
-    "given", [{}, {"temperature": 0}, {"temperature": 1e-9}, {"top_p": 1}, {"top_k": 0}, {"seed": 3}]
+    "fields", [{}, {"temperature": 0}, {"temperature": 1e-9}, {"top_p": 1}, {"top_k": 0}, {"seed": 3}]
 )
-def test_the_model_decodes_by_its_own_settings(given):
-    assert changed(**given)[1] == {}
+def test_the_model_decodes_by_its_own_settings(fields):
+    assert changed(**fields)[1] == {}
 
 
-@pytest.mark.parametrize("given", [{"temperature": 0.7}, {"top_k": 5}, {"top_p": 0.9}, {"temperature": 1, "top_p": 1}])
-def test_sampling(given):
-    settings, _ = changed(**given, seed=7, count=3)
+@pytest.mark.parametrize("fields", [{"temperature": 0.7}, {"top_k": 5}, {"top_p": 0.9}, {"temperature": 1, "top_p": 1}])
+def test_sampling(fields):
+    settings, _ = changed(**fields, seed=7, count=3)
     assert settings.sample.seed == 7 and settings.beam_size == settings.n_best == 3
-    assert settings.sample.temperature == given.get("temperature", 1)
-    assert settings.sample.top_k == given.get("top_k")
-    assert settings.sample.top_p == (given.get("top_p") if given.get("top_p") != 1 else None)
+    assert settings.sample.temperature == fields.get("temperature", 1)
+    assert settings.sample.top_k == fields.get("top_k")
+    assert settings.sample.top_p == (fields.get("top_p") if fields.get("top_p") != 1 else None)
+
+
+def test_no_probability_mass_is_the_most_probable_token():
+    settings, _ = changed(top_p=0)
+    assert (settings.sample.top_k, settings.sample.top_p) == (1, None)
 
 
 def test_seeds():

@@ -183,6 +183,67 @@ def test_the_error_of_a_request_says_what_to_do(post, path, body, message):
     assert error_of(post(path, body))["message"] == message
 
 
+UNKNOWN = {"raw": True, "suffix": ".", "context": [1], "keep_alive": "5m", "think": True, "truncate": False}
+OPTIONS = {"repeat_penalty": 1.2, "mirostat": 2, "num_ctx": 4096, "typical_p": 0.7, "min_p": 0, "top_k": None}
+USER = {
+    "role": "user",
+    "content": [
+        {"type": "text", "text": "How many walls?"},
+        {"type": "image_url", "image_url": {"url": BASE64, "detail": "low"}},
+    ],
+}
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "ignored"),
+    [
+        (
+            "/api/generate",
+            {"images": [BASE64], "prompt": "Is it blue?", "options": OPTIONS, **UNKNOWN},
+            "options.repeat_penalty, options.mirostat, options.num_ctx, options.typical_p, raw, suffix, context, "
+            "keep_alive, think, prompt",
+        ),
+        (
+            "/api/chat",
+            {"messages": [{"role": "system", "content": "Be brief."}, {"role": "user", "images": [BASE64]}], "x\n": 1},
+            "system",
+        ),
+        (
+            "/v1/chat/completions",
+            {"messages": [USER], "presence_penalty": 0.4, "logit_bias": {"3": 1}, "store": False},
+            "presence_penalty, logit_bias, prompt",
+        ),
+        ("/detect", {"q": "a red wall", "client": "app"}, "client"),
+    ],
+)
+def test_fields_of_other_programs_without_effect_are_named_and_logged_once(ask, caplog, path, body, ignored):
+    async def both(client):
+        own = (await client.post("/v1/describe", json={"image": BASE64})).json()["captions"][0]["text"]
+        sent = {"model": "tiny:latest", "stream": False, **body} if path != "/detect" else body
+        return own, [await client.post(path, json=sent) for _ in range(2)]
+
+    caption, answers = ask(both)
+    for answer in answers:
+        assert answer.status_code == 200, answer.text
+        assert answer.headers["Limner-Ignored"] == ignored
+        assert caption in answer.text or path == "/detect"
+    (record,) = [record for record in caplog.records if "without effect" in record.getMessage()]
+    assert ignored in record.getMessage()
+
+
+def test_a_message_of_the_assistant_is_continued(post):
+    user = {"role": "user", "content": "", "images": [BASE64]}
+    messages = [user, {"role": "assistant", "content": "a red"}]
+    answer = post("/api/chat", {"model": "tiny", "messages": messages, "stream": False})
+    assert answer.json()["message"]["content"].startswith("a red") and "Limner-Ignored" not in answer.headers
+
+
+@pytest.mark.parametrize("field", [{"format": "json"}, {"tools": [{}]}, {"format": {"type": "object"}}])
+def test_answers_that_are_no_plain_text_are_refused(post, field):
+    answer = post("/api/generate", {"model": "tiny", "images": [BASE64], **field})
+    assert answer.status_code == 400 and answer.json()["error"].startswith(f"{next(iter(field))}: ")
+
+
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b"\xff", b"null", b'{"image": NaN}', b"[" * 5000])
 def test_a_body_that_is_no_json_object_is_refused(post, content):
     response = post("/v1/describe", content=content, headers={"Content-Type": "application/json"})

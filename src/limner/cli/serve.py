@@ -57,7 +57,6 @@ class ServerOptions:
 def serve(
     *,
     settings: Annotated[dict[str, Any], ServerOptions],
-    any_prompt: bool = False,
     backbone: str | None = None,
     device: str = "cpu",
     as_json: bool = False,
@@ -67,9 +66,6 @@ def serve(
     Prints its address when it is ready, such as `listening on http://127.0.0.1:8000`, and runs until Ctrl-C or SIGTERM.
 
     Example: `limner serve --model runs/mrnn --port 8000`
-
-    Options:
-        any_prompt: Ignore the text of prompts that a captioning model cannot follow; default: such prompts are refused.
     """
     from limner.server.settings import ServerSettings
     from limner.storage.json_text import to_json
@@ -77,7 +73,7 @@ def serve(
     texts: dict[str, Any] = {name: [*map(str, value)] for name, value in settings.items() if isinstance(value, list)}
     texts |= {name: str(value) for name, value in settings.items() if isinstance(value, Path)}
     settings |= texts | given(backbone=backbone)
-    chosen = ServerSettings.parse({**settings, "device": device, "any_prompt": any_prompt})
+    chosen = ServerSettings.parse({**settings, "device": device})
     try:
         from limner.server.run import address_of, bind, load
         from limner.server.run import serve as answer

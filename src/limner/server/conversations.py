@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
+
+from fastapi import Request
 
 from limner.server.engine import Engine, EventStream
 from limner.server.errors import InvalidRequestError
-from limner.server.generation_options import decoding_changes
+from limner.server.generation_options import ChatFields, SamplingFields, decoding_changes
 from limner.server.images import read_image_reference
 from limner.server.jobs import GenerationRequest
 from limner.server.models import Models, ServedModel
-from limner.server.prompts import read_prompt, require_source_prompts
 
 if TYPE_CHECKING:
     from limner.inference.captioner import Captioner
@@ -30,18 +30,6 @@ class Message(NamedTuple):
     text: str
     images: Sequence[str] = ()
     """Images in base64, or as URLs."""
-
-
-@dataclass(frozen=True)
-class Sampling:
-    """Parameters of `decoding_changes`."""
-
-    max_tokens: int | None = None
-    temperature: float | None = None
-    top_k: int | None = None
-    top_p: float | None = None
-    seed: int | None = None
-    count: int = 1
 
 
 class Conversation(NamedTuple):
@@ -65,10 +53,18 @@ class Conversation(NamedTuple):
         """Number of tokens of the generated sentence that were given."""
         return self.input_tokens if self.served.task == "describe" else 0
 
-    async def generate(self, engine: Engine, sampling: Sampling, probable_tokens: int = 0) -> EventStream:
-        """Hand the request to the engine; errors are those of `Engine.describe`."""
+    async def generate(
+        self,
+        engine: Engine,
+        sampling: SamplingFields,
+        *,
+        max_tokens: int | None = None,
+        count: int = 1,
+        probable_tokens: int = 0,
+    ) -> EventStream:
+        """Hand the request to the engine; see `Engine.describe` for errors, `decoding_changes` for arguments."""
         prefix, source = (self.text, None) if self.served.task == "describe" else ("", self.text)
-        decoding = decoding_changes(self.generator, prefix=prefix, **vars(sampling))
+        decoding = decoding_changes(self.generator, sampling, prefix=prefix, max_tokens=max_tokens, count=count)
         return await engine.generate(
             GenerationRequest(
                 self.served,
@@ -99,34 +95,39 @@ def find_model(models: Models, name: str) -> tuple[ServedModel, str | None]:
     return models.get(name), None
 
 
-async def read_conversation(engine: Engine, model: str, messages: Sequence[Message], param: str) -> Conversation:
-    """Return what a chat requests.
+async def read_conversation(
+    request: Request, body: ChatFields, messages: Sequence[Message], param: str
+) -> Conversation:
+    """Return what a chat requests, and note in `request.state.ignored` which texts have no effect.
 
-    The last message of the user counts, with its image, or else the latest image before. Earlier messages have no
-    effect: the models have no memory.
+    A captioning model describes the image of the last message of the user, or else the latest image before; the words
+    of the prompt have no effect on it. It continues the last message, if that is of the assistant. To a translation
+    model the last message of the user is the source sentence. The models have no memory of earlier messages.
 
     Args:
-        engine: engine with the served models.
-        model: name of a model, with a tag or without.
+        request: request of HTTP.
+        body: its body.
         messages: messages in their order.
         param: field with the images, for errors.
 
     Raises:
-        ServerError: there is no such model, no message of the user, or not one image.
-        PromptError: the text asks for something that the model cannot do.
+        ServerError: the request requires JSON or tools, or there is no such model, no message of the user, or not one
+            image.
     """
-    served, lang = find_model(engine.models, model)
-    users = [one for one in messages if one.role == "user"]
+    engine: Engine = request.app.state.engine
+    body.require_text()
+    served, lang = find_model(engine.models, body.model)
+    users = [message for message in messages if message.role == "user"]
     if not users:
         raise InvalidRequestError("messages: expected a message with the role 'user'; add one", "messages")
-    texts = [one.text for one in messages if one.role in _SYSTEM_ROLES and one.text]
-    text, any_prompt = users[-1].text, engine.settings.any_prompt
+    if any(message.text for message in messages if message.role in _SYSTEM_ROLES):
+        request.state.ignored.append("system")
+    text, last = users[-1].text, messages[-1]
     if served.task == "describe":
-        instruction = read_prompt([*texts, text], served.languages, any_prompt=any_prompt)
-        text, lang = instruction.prefix, lang or instruction.lang
-    else:
-        require_source_prompts(texts, any_prompt=any_prompt)
-    references = next((one.images for one in reversed(users) if one.images), ())
+        if text:
+            request.state.ignored.append("prompt")
+        text = last.text if last.role == "assistant" else ""
+    references = next((message.images for message in reversed(users) if message.images), ())
     if len(references) > 1 or (not references and served.task == "describe"):
         raise InvalidRequestError(
             f"{param}: model '{served.name}' takes one image, got {len(references)}; send one image a request", param

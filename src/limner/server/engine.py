@@ -259,10 +259,8 @@ class Engine:
         Raises:
             NotSupportedError: the model has no word vectors, or no pooled features.
         """
-        from limner.server.embeddings import embed
-
         served = self.models.get(model)
-        return await self.compute("embed", lambda: embed(served, inputs))
+        return await self.compute("embed", lambda: [served.embed(text) for text in inputs])
 
     async def explain(self, job: Job, tokens: Sequence[int]) -> SentenceExplanation:
         """Explain a sentence of a finished request: attention, alignment and gate of each word.

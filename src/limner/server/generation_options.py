@@ -1,13 +1,17 @@
-"""Sampling parameters of the Ollama and OpenAI interfaces as settings of decoding, and stop sequences."""
+"""Fields that the Ollama and OpenAI interfaces share: sampling, log-probabilities and stop sequences."""
 
 from __future__ import annotations
 
 import secrets
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+from pydantic import BaseModel, Field
 
 from limner.bounds import Seed, Temperature, bounds_of
-from limner.server.errors import InvalidRequestError
+from limner.server.errors import InvalidRequestError, NotSupportedError
+from limner.server.events import GeneratedToken, ProbableToken, TokenEvent
+from limner.server.request_bodies import LenientBody
 
 if TYPE_CHECKING:
     from limner.inference.base import TextGenerator
@@ -16,17 +20,99 @@ MAX_STOPS = 16
 """Largest number of stop sequences of a request."""
 MAX_STOP = 100
 """Largest number of characters of a stop sequence."""
+MAX_TOP_LOGPROBS = 20
+
+
+class SamplingFields(LenientBody):
+    """How tokens are chosen."""
+
+    temperature: Annotated[float, Field(ge=0, le=1000)] | None = None
+    """0, or none: the model's own decoding, usually beam search; above: sampling."""
+    top_k: Annotated[int, Field(ge=0, le=10_000_000)] | None = None
+    """Sample from the most probable tokens; 0 for all."""
+    top_p: Annotated[float, Field(ge=0, le=1)] | None = None
+    """Sample from the most probable tokens with this mass; 0 for the most probable token."""
+    seed: int | None = None
+    """Seed of sampling; negative for a random one."""
+    stop: str | list[str] | None = None
+    """Texts that end the sentence, and are left out."""
+
+    def stop_text(self) -> StopText:
+        """Return the reader of the stop sequences; see `StopText` for errors."""
+        return StopText([self.stop] if isinstance(self.stop, str) else self.stop or [])
+
+
+class ChatFields(LenientBody):
+    """Fields of every request that generates. JSON and tools are refused, other unknown fields have no effect."""
+
+    model: Annotated[str, Field(min_length=1, max_length=300)]
+    """Name of a served model; a tag selects one of its languages, such as 'en:de'."""
+    stream: bool | None = None
+    """Answer with the parts of the sentence as they are decided."""
+    logprobs: bool | None = None
+    """Return the log-probability of each token."""
+    top_logprobs: Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
+    """With `logprobs`: number of probable tokens to return at each position."""
+    format: str | dict[str, Any] | None = None
+    """Of Ollama; JSON and JSON schemas are refused."""
+    response_format: dict[str, Any] | None = None
+    """Of OpenAI; refused except `{"type": "text"}`."""
+    tools: list[Any] | None = None
+    """Refused unless empty."""
+    functions: list[Any] | None = None
+    """Earlier name of `tools`."""
+
+    def require_text(self) -> None:
+        """Check that the request is answered by plain text.
+
+        Raises:
+            NotSupportedError: it requires JSON, or calls of tools.
+        """
+        for name in ("format", "response_format", "tools", "functions"):
+            if (value := getattr(self, name)) and value != {"type": "text"}:
+                raise NotSupportedError(
+                    f"{name}: the models of this service answer with plain text; leave it out", name
+                )
+
+    @property
+    def probable_tokens(self) -> int:
+        """Number of probable tokens to return at each position."""
+        return self.top_logprobs or 0 if self.logprobs else 0
+
+    def logprobs_of(self, tokens: Sequence[TokenEvent | GeneratedToken]) -> list[GeneratedLogprob] | None:
+        """Return the log-probabilities of tokens; None unless they are requested."""
+        if not self.logprobs:
+            return None
+        return [
+            GeneratedLogprob(**_logprob(token), top_logprobs=[TokenLogprob(**_logprob(top)) for top in token.probable])
+            for token in tokens
+        ]
+
+
+class TokenLogprob(BaseModel):
+    """A token with its log-probability."""
+
+    token: str
+    logprob: float
+    bytes: list[int]
+
+
+class GeneratedLogprob(TokenLogprob):
+    """A generated token, with the most probable ones at its position."""
+
+    top_logprobs: list[TokenLogprob] = []
+
+
+def _logprob(token: TokenEvent | GeneratedToken | ProbableToken) -> dict[str, Any]:
+    return {"token": token.text, "logprob": token.log_prob, "bytes": list(token.text.encode())}
 
 
 def decoding_changes(
     generator: TextGenerator,
+    sampling: SamplingFields,
     *,
     prefix: str = "",
     max_tokens: int | None = None,
-    temperature: float | None = None,
-    top_k: int | None = None,
-    top_p: float | None = None,
-    seed: int | None = None,
     count: int = 1,
 ) -> dict[str, Any]:
     """Return changes of `DecodingSettings`.
@@ -37,22 +123,22 @@ def decoding_changes(
 
     Args:
         generator: the model.
+        sampling: how tokens are chosen.
         prefix: words that the sentence starts with, which do not count.
         max_tokens: maximum number of generated tokens; None for the maximum of the model.
-        temperature: divisor of the log-probabilities.
-        top_k: number of most probable tokens to draw from; 0 for all.
-        top_p: probability mass to draw from; 1 for all.
-        seed: random seed; negative for a random one, as in Ollama.
         count: number of sentences.
     """
     changes: dict[str, Any] = {}
     if max_tokens is not None:
-        own = generator.decoding
-        longest = min(own.max_length, len(generator.tokenizer.encode(prefix)) + max_tokens)
+        decoding = generator.decoding
+        longest = min(decoding.max_length, len(generator.tokenizer.encode(prefix)) + max_tokens)
         changes["max_length"] = max(1, longest)
-        changes["min_length"] = min(own.min_length, changes["max_length"])
+        changes["min_length"] = min(decoding.min_length, changes["max_length"])
     if count > 1:
         changes["n_best"] = count
+    temperature, top_k, top_p, seed = sampling.temperature, sampling.top_k, sampling.top_p, sampling.seed
+    if top_p == 0:
+        top_k, top_p = 1, None
     restricts = bool(top_k) or (top_p is not None and top_p < 1)
     if not restricts if temperature is None else temperature < bounds_of(Temperature).low:
         return changes

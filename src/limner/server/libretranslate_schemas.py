@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
+
+from limner.server.request_bodies import LenientBody
 
 MAX_TEXTS = 1_000
 """Largest number of texts of one request."""
@@ -15,10 +17,8 @@ MAX_ALTERNATIVES = 19
 Text = Annotated[str, Field(max_length=MAX_CHARACTERS)]
 
 
-class TranslateBody(BaseModel):
+class TranslateBody(LenientBody):
     """Request of POST /translate."""
-
-    model_config = ConfigDict(extra="ignore", use_attribute_docstrings=True)
 
     q: Text | Annotated[list[Text], Field(max_length=MAX_TEXTS)]
     """Text, or list of texts."""
@@ -51,10 +51,8 @@ class TranslateResponse(BaseModel):
     alternatives: list[str] | list[list[str]] | None = None
 
 
-class DetectBody(BaseModel):
+class DetectBody(LenientBody):
     """Request of POST /detect."""
-
-    model_config = ConfigDict(extra="ignore", use_attribute_docstrings=True)
 
     q: Text
     """Text to detect the language of."""

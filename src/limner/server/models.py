@@ -1,30 +1,52 @@
-"""The served models: their names, tasks and languages."""
+"""The served models: their names, tasks, languages, and what other programs list about them."""
 
 from __future__ import annotations
 
-import logging
+import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal, NamedTuple
+
+import torch
 
 from limner.errors import SettingsError, did_you_mean
+from limner.features.encoders.base import Backbone
+from limner.inference.captioner import Captioner
+from limner.inference.load import load
+from limner.inference.new_images import load_backbone_of, new_item
+from limner.inference.translator import Translator
+from limner.models.capabilities import WordEmbeddingModel
+from limner.models.phrase_based import PhraseBased
 from limner.runs.pretrained import DEFAULT_LANG, pretrained_languages, pretrained_run
+from limner.runs.trained_model import TrainedModel, load_trained_model
 from limner.server.errors import InvalidRequestError, NotFoundError, NotSupportedError
 from limner.server.settings import ServerSettings
-
-if TYPE_CHECKING:
-    from limner.features.encoders.base import Backbone
-    from limner.inference.captioner import Captioner
-    from limner.inference.translator import Translator
-    from limner.runs.trained_model import TrainedModel
+from limner.storage.json_text import to_json
 
 Task = Literal["describe", "translate"]
 
 BUILT_IN = "limner"
 """Name of the built-in captioner."""
 
-logger = logging.getLogger(__name__)
+
+class ModelFacts(NamedTuple):
+    """Facts about a served model; numbers are of all languages and all models of an ensemble, without the backbone."""
+
+    architecture: str
+    """Name of the model in its recipe."""
+    parameters: int
+    """Number of parameters."""
+    size: int
+    """Size of the parameters in bytes."""
+    vocabulary: int
+    """Number of tokens of the default language."""
+    max_length: int
+    """Maximum number of tokens of a generated sentence."""
+    digest: str
+    """SHA-256 of the settings and vocabularies."""
+    has_word_vectors: bool
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,7 +70,7 @@ class ServedModel:
     @property
     def uses_image(self) -> bool:
         """Whether the generated sentences depend on an image."""
-        return any(one.uses_image for one in self.by_lang.values())
+        return any(generator.uses_image for generator in self.by_lang.values())
 
     @property
     def backbone(self) -> Backbone | None:
@@ -69,11 +91,55 @@ class ServedModel:
         return self.by_lang[chosen]
 
     def trained(self, lang: str | None = None) -> TrainedModel:
-        """Return the model of a language as it was trained; the error is that of `generator`."""
-        from limner.inference.captioner import Captioner
-
+        """Return the model of a language as it was trained; see `generator` for the error."""
         generator = self.generator(lang)
         return generator.rules.trained if isinstance(generator, Captioner) else generator.models[0]
+
+    @cached_property
+    def facts(self) -> ModelFacts:
+        """Facts that other programs list."""
+        ensemble = [model for generator in self.by_lang.values() for model in generator.models]
+        parameters = [weight for trained in ensemble for weight in trained.model.parameters()]
+        digests = [[self.created, trained.config.digests()] for trained in ensemble]
+        first = ensemble[0]
+        return ModelFacts(
+            first.recipe.model.name,
+            sum(weight.numel() for weight in parameters),
+            sum(weight.numel() * weight.element_size() for weight in parameters),
+            len(first.tokenizer),
+            first.recipe.decoding.max_length,
+            hashlib.sha256(to_json(digests, sort_keys=True).encode()).hexdigest(),
+            isinstance(first.model, WordEmbeddingModel),
+        )
+
+    @torch.no_grad()
+    def embed(self, query: str | bytes) -> list[float]:
+        """Compute the mean word vector of a text, or the pooled features of an image.
+
+        Raises:
+            NotSupportedError: the model has no word vectors, or no features of images.
+            InvalidRequestError: the text has no words.
+        """
+        if isinstance(query, bytes):
+            features = self.generator().features_of([query])
+            stored = None if features is None else features.take([new_item(query)])[0]
+            for kind in ("pooled", "grid"):
+                if stored is not None and (values := stored.get(kind)) is not None:
+                    return [float(value) for value in values.reshape(-1, values.shape[-1]).mean(0, dtype="float32")]
+            raise NotSupportedError(
+                f"model '{self.name}' has no image vectors; serve another run for embeddings", "model"
+            )
+        trained = self.trained()
+        if not isinstance(trained.model, WordEmbeddingModel):
+            raise NotSupportedError(
+                f"model '{self.name}' has no word vectors; serve another run for embeddings", "model"
+            )
+        ids = trained.tokenizer.encode(query)
+        if not ids:
+            raise InvalidRequestError(f"input: expected a text of at least one word, got '{query}'", "input")
+        vectors = trained.model.word_vectors()
+        mean: list[float] = vectors[torch.tensor(ids, device=vectors.device)].float().mean(0).tolist()
+        return mean
 
 
 class Models:
@@ -127,10 +193,6 @@ def load_served_models(settings: ServerSettings) -> Models:
 
 def _load_built_in(settings: ServerSettings) -> ServedModel:
     """Load the built-in captioner: one run a language, which share the backbone where their features are equal."""
-    from limner.inference.captioner import Captioner
-    from limner.inference.new_images import load_backbone_of
-    from limner.runs.trained_model import load_trained_model
-
     by_lang: dict[str, Captioner | Translator] = {}
     backbones: dict[object, Backbone | None] = {}
     for lang in pretrained_languages() or (DEFAULT_LANG,):
@@ -144,11 +206,6 @@ def _load_built_in(settings: ServerSettings) -> ServedModel:
 
 
 def _load_run(run: Path, settings: ServerSettings) -> ServedModel:
-    from limner.inference.captioner import Captioner
-    from limner.inference.load import load
-    from limner.inference.translator import Translator
-    from limner.models.phrase_based import PhraseBased
-
     generator = load(run, backbone=settings.backbone, device=settings.device)
     if not isinstance(generator, Captioner | Translator):
         raise SettingsError(

@@ -1,7 +1,7 @@
 """The Ollama interface: /api/generate, /api/chat, /api/tags, /api/ps, /api/show, /api/version, /api/embed.
 
-PhotoPrism, the AI content describer of NVDA and the clients of Ollama speak it. A model does what it was trained for:
-see `limner.server.prompts` for what the text of a request means.
+PhotoPrism, the AI content describer of NVDA and the clients of Ollama speak it. See `read_conversation` for what the
+texts of a request mean.
 """
 
 from __future__ import annotations
@@ -9,18 +9,18 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Request
 from fastapi.responses import StreamingResponse
 
 import limner
-from limner.server.conversations import DEFAULT_TAG, Conversation, Message, Sampling, find_model, read_conversation
+from limner.server.conversations import DEFAULT_TAG, Conversation, Message, find_model, read_conversation
 from limner.server.engine import EventStream
 from limner.server.errors import InvalidRequestError, error_body, problem_of
-from limner.server.events import FinalEvent, GeneratedToken, ProbableToken, TokenEvent
+from limner.server.events import FinalEvent
 from limner.server.generation_options import StopText
-from limner.server.model_facts import facts_of, rfc3339
 from limner.server.models import ServedModel
 from limner.server.ollama_schemas import (
     ChatBody,
@@ -31,14 +31,11 @@ from limner.server.ollama_schemas import (
     EmbedResponse,
     GenerateBody,
     GenerateResponse,
-    GenerationBody,
     GenerationResponse,
     ListedModel,
     ModelDetails,
     OllamaAnswer,
     OllamaError,
-    OllamaLogprob,
-    OllamaToken,
     Options,
     RunningModel,
     RunningResponse,
@@ -53,9 +50,12 @@ from limner.server.request_bodies import AnyTypeRoute
 NDJSON = "application/x-ndjson"
 FOREVER = "9999-12-31T23:59:59Z"
 """When the models leave the memory."""
+_UNITS = ((9, "B"), (6, "M"), (3, "K"))
+"""Units of a number of parameters, with their powers of ten."""
 ERRORS: dict[int | str, dict[str, Any]] = {
     status: {"model": OllamaError} for status in (400, 401, 404, 408, 413, 415, 421, 422, 429, 500, 501, 503, 504)
 }
+GenerationBody = GenerateBody | ChatBody
 Line = Callable[..., GenerationResponse]
 """Makes one line of a response from its text and its fields."""
 
@@ -65,10 +65,9 @@ _STREAMED: dict[int | str, dict[str, Any]] = {200: {"content": {NDJSON: {}}, "de
 
 
 @router.post("/generate", response_model=GenerateResponse, response_model_exclude_none=True, responses=_STREAMED)
-async def generate(body: GenerateBody, engine: EngineOf) -> Any:  # noqa: ANN401
+async def generate(body: GenerateBody, engine: EngineOf, request: Request) -> Any:  # noqa: ANN401
     """Caption an image, or translate a sentence."""
     started = time.perf_counter_ns()
-    body.require_supported()
     line = _line(body, GenerateResponse, lambda text: {"response": text})
     if not body.prompt and not body.images:
         find_model(engine.models, body.model)
@@ -76,20 +75,19 @@ async def generate(body: GenerateBody, engine: EngineOf) -> Any:  # noqa: ANN401
     messages = [Message("user", body.prompt or "", body.images or ())]
     if body.system:
         messages.insert(0, Message("system", body.system))
-    return await _answer(body, messages, engine, line, started)
+    return await _answer(body, messages, request, line, started)
 
 
 @router.post("/chat", response_model=ChatResponse, response_model_exclude_none=True, responses=_STREAMED)
-async def chat(body: ChatBody, engine: EngineOf) -> Any:  # noqa: ANN401
+async def chat(body: ChatBody, engine: EngineOf, request: Request) -> Any:  # noqa: ANN401
     """Caption the image of the last message of the user, or translate its text."""
     started = time.perf_counter_ns()
-    body.require_supported()
     line = _line(body, ChatResponse, lambda text: {"message": OllamaAnswer(content=text)})
     if not body.messages:
         find_model(engine.models, body.model)
         return line("", done=True, done_reason="load")
-    messages = [Message(one.role, one.content or "", one.images or ()) for one in body.messages]
-    return await _answer(body, messages, engine, line, started)
+    messages = [Message(message.role, message.content or "", message.images or ()) for message in body.messages]
+    return await _answer(body, messages, request, line, started)
 
 
 def _line(
@@ -102,14 +100,15 @@ def _line(
 
 
 async def _answer(
-    body: GenerationBody, messages: Sequence[Message], engine: EngineOf, line: Line, started: int
+    body: GenerationBody, messages: Sequence[Message], request: Request, line: Line, started: int
 ) -> GenerationResponse | StreamingResponse:
     """Generate a sentence; a stream of lines unless `stream` is false."""
     options = body.options or Options()
-    stop = StopText(options.stops)
-    sampling = Sampling(options.max_tokens, options.temperature, options.top_k, options.top_p, options.seed)
-    conversation = await read_conversation(engine, body.model, messages, "images")
-    stream = await conversation.generate(engine, sampling, body.top_logprobs or 0 if body.logprobs else 0)
+    stop = options.stop_text()
+    conversation = await read_conversation(request, body, messages, "images")
+    stream = await conversation.generate(
+        request.app.state.engine, options, max_tokens=options.max_tokens, probable_tokens=body.probable_tokens
+    )
     lines = _lines(stream, conversation, body, line, stop, started)
     if body.stream is None or body.stream:
         return StreamingResponse(_encoded(lines), media_type=NDJSON)
@@ -137,7 +136,7 @@ async def _lines(
             elif not stop.stopped:
                 count += 1
                 if (text := stop.feed(event.text)) or body.logprobs:
-                    yield line(text, done=False, logprobs=_logprobs([event], body)), text
+                    yield line(text, done=False, logprobs=body.logprobs_of([event])), text
             if stop.stopped:
                 break
     finally:
@@ -165,17 +164,10 @@ async def _encoded(lines: AsyncIterator[tuple[GenerationResponse, str]]) -> Asyn
         yield OllamaError.model_validate(error_body("/api/", problem_of(error))).model_dump_json() + "\n"
 
 
-def _logprobs(tokens: Sequence[TokenEvent | GeneratedToken], body: GenerationBody) -> list[OllamaLogprob] | None:
-    if not body.logprobs:
-        return None
-    return [
-        OllamaLogprob(**_logprob(one), top_logprobs=[OllamaToken(**_logprob(other)) for other in one.probable] or None)
-        for one in tokens
-    ]
-
-
-def _logprob(one: TokenEvent | GeneratedToken | ProbableToken) -> dict[str, Any]:
-    return {"token": one.text, "logprob": one.log_prob, "bytes": list(one.text.encode())}
+def rfc3339(seconds: float | None = None) -> str:
+    """Return a time in seconds since 1970, by default now, as Ollama writes it."""
+    moment = datetime.now(UTC) if seconds is None else datetime.fromtimestamp(seconds, UTC)
+    return moment.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
 @router.head("/version", include_in_schema=False)
@@ -200,7 +192,7 @@ async def running(engine: EngineOf) -> RunningResponse:
             **_listed(one, f"{one.name}:{DEFAULT_TAG}"),
             expires_at=FOREVER,
             size_vram=0,
-            context_length=facts_of(one).max_length,
+            context_length=one.facts.max_length,
         )
         for one in engine.models
     ]
@@ -214,7 +206,7 @@ async def show(body: ShowBody, engine: EngineOf) -> ShowResponse:
     if not name:
         raise InvalidRequestError("model: expected the name of a served model", "model")
     served, _ = find_model(engine.models, name)
-    facts, kind = facts_of(served), facts_of(served).architecture
+    facts, kind = served.facts, served.facts.architecture
     info: dict[str, Any] = {
         "general.architecture": kind,
         "general.parameter_count": facts.parameters,
@@ -271,20 +263,20 @@ def _names(served: ServedModel) -> list[str]:
 
 
 def _listed(served: ServedModel, name: str) -> dict[str, Any]:
-    facts = facts_of(served)
     return {
         "name": name,
         "model": name,
         "modified_at": rfc3339(served.created),
-        "size": facts.size,
-        "digest": facts.digest,
+        "size": served.facts.size,
+        "digest": served.facts.digest,
         "details": _details(served),
     }
 
 
 def _details(served: ServedModel) -> ModelDetails:
-    facts = facts_of(served)
-    return ModelDetails(family=facts.architecture, families=[facts.architecture], parameter_size=facts.parameter_size)
+    kind, count = served.facts.architecture, served.facts.parameters
+    size = next((f"{count / 10**power:.1f}{unit}" for power, unit in _UNITS if count >= 10**power), str(count))
+    return ModelDetails(family=kind, families=[kind], parameter_size=size)
 
 
 def _unit(vector: Sequence[float]) -> list[float]:

@@ -1,7 +1,6 @@
 """The OpenAI interface: /v1/chat/completions and /v1/models/{id}; /v1/models is in `limner.server.own_api`.
 
-A captioning model describes the image of the last message of the user; to a translation model its text is the source
-sentence. See `limner.server.prompts` for what other text means.
+See `read_conversation` for what the texts of a request mean.
 """
 
 from __future__ import annotations
@@ -11,12 +10,12 @@ import time
 from collections.abc import AsyncIterator, Sequence
 from typing import Any, NamedTuple
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Request
 
-from limner.server.conversations import Conversation, Sampling, find_model, read_conversation
+from limner.server.conversations import Conversation, find_model, read_conversation
 from limner.server.engine import EventStream
 from limner.server.errors import error_body, problem_of
-from limner.server.events import FinalEvent, GeneratedSentence, GeneratedToken, ProbableToken, TokenEvent
+from limner.server.events import FinalEvent, GeneratedSentence, GeneratedToken, TokenEvent
 from limner.server.generation_options import StopText
 from limner.server.openai_schemas import (
     ChunkChoice,
@@ -28,8 +27,6 @@ from limner.server.openai_schemas import (
     Delta,
     FinishReason,
     Logprobs,
-    TokenLogprob,
-    TopLogprob,
     Usage,
 )
 from limner.server.own_api import ERRORS, EngineOf, model_body, sse_response
@@ -63,15 +60,18 @@ async def model(name: str, engine: EngineOf) -> ModelBody:
 
 
 @router.post(PATH, response_model=Completion, responses=_STREAMED)
-async def complete(body: CompletionBody, engine: EngineOf) -> Any:  # noqa: ANN401
+async def complete(body: CompletionBody, engine: EngineOf, request: Request) -> Any:  # noqa: ANN401
     """Caption the image of the last message of the user, or translate its text."""
-    body.require_supported()
-    stop = StopText(body.stops)
-    limits = [one for one in (body.max_completion_tokens, body.max_tokens) if one is not None]
-    sampling = Sampling(min(limits, default=None), body.temperature, body.top_k, body.top_p, body.seed, body.n or 1)
-    messages = [one.read() for one in body.messages]
-    conversation = await read_conversation(engine, body.model, messages, "messages")
-    stream = await conversation.generate(engine, sampling, body.top_logprobs or 0)
+    stop = body.stop_text()
+    limits = [limit for limit in (body.max_completion_tokens, body.max_tokens) if limit is not None]
+    conversation = await read_conversation(request, body, [message.read() for message in body.messages], "messages")
+    stream = await conversation.generate(
+        engine,
+        body,
+        max_tokens=min(limits, default=None),
+        count=body.n or 1,
+        probable_tokens=body.probable_tokens,
+    )
     header = Header(f"chatcmpl-{secrets.token_hex(12)}", int(time.time()), body.model)
     if body.stream:
         return sse_response(_encoded(_chunks(stream, conversation, body, stop, header)), engine.settings)
@@ -145,15 +145,5 @@ def _usage(final: FinalEvent, conversation: Conversation) -> Usage:
 
 
 def _logprobs(tokens: Sequence[TokenEvent | GeneratedToken], body: CompletionBody) -> Logprobs | None:
-    if not body.logprobs:
-        return None
-    return Logprobs(
-        content=[
-            TokenLogprob(**_logprob(one), top_logprobs=[TopLogprob(**_logprob(other)) for other in one.probable])
-            for one in tokens
-        ]
-    )
-
-
-def _logprob(one: TokenEvent | GeneratedToken | ProbableToken) -> dict[str, Any]:
-    return {"token": one.text, "logprob": one.log_prob, "bytes": list(one.text.encode())}
+    content = body.logprobs_of(tokens)
+    return None if content is None else Logprobs(content=content)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import base64
+import logging
+import re
 from collections.abc import Callable, Coroutine
-from typing import Any
+from typing import Any, get_args
 
 from fastapi import Request, Response
 from fastapi.routing import APIRoute
-from pydantic import BaseModel
+from pydantic import BaseModel, ConfigDict
 from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
 from starlette.formparsers import MultiPartException
@@ -19,11 +21,29 @@ from limner.server.errors import InvalidRequestError, MediaTypeError
 FORM = "application/x-www-form-urlencoded"
 MULTIPART = "multipart/form-data"
 JSON = "application/json"
+MAX_IGNORED = 40
+"""Number of fields without effect that a response names."""
+MAX_LOGGED = 1_000
+"""Number of fields without effect that are logged by one process."""
+_FIELD = re.compile(r"[A-Za-z0-9_.-]{1,60}")
+IGNORED = "Limner-Ignored"
+"""Header with the fields of a request that had no effect."""
 Handler = Callable[[Request], Coroutine[Any, Any, Response]]
+logger = logging.getLogger(__name__)
+
+
+class LenientBody(BaseModel):
+    """Base class of the requests of other programs: fields that are not declared have no effect."""
+
+    model_config = ConfigDict(extra="ignore", use_attribute_docstrings=True, protected_namespaces=())
 
 
 class JSONRoute(APIRoute):
-    """A route whose body is JSON; every body is read here, so that one place refuses what no route could work with."""
+    """A route whose body is JSON.
+
+    Every body is read here, so that one place refuses what no route could work with, and names what has no effect: a
+    route adds to `request.state.ignored`.
+    """
 
     def get_route_handler(self) -> Handler:
         """Return the handler of requests."""
@@ -32,9 +52,21 @@ class JSONRoute(APIRoute):
             return handler
 
         async def handle(request: Request) -> Response:
-            return await handler(_ReadRequest(request, await self.read(request)))
+            value = await self.read(request)
+            ignored = request.state.ignored = ignored_fields(value, self._model)
+            response = await handler(_ReadRequest(request, value))
+            if ignored:
+                response.headers[IGNORED] = ", ".join(ignored)
+                _log_once(request, ignored)
+            return response
 
         return handle
+
+    @property
+    def _model(self) -> type[BaseModel] | None:
+        """Class of the body."""
+        model = None if self.body_field is None else self.body_field.field_info.annotation
+        return model if isinstance(model, type) and issubclass(model, BaseModel) else None
 
     async def read(self, request: Request) -> Any:  # noqa: ANN401  (any JSON value)
         """Return the value of the body; None for an empty one.
@@ -76,7 +108,8 @@ class UploadRoute(JSONRoute):
         if _type_of(request) != MULTIPART:
             return await super().read(request)
         fields = await form_fields(request, max_files=1, max_fields=100)
-        lists = _list_fields(self)
+        known = {} if self._model is None else self._model.model_fields
+        lists = {name for name, field in known.items() if "list" in str(field.annotation)}
         return {name: values if name in lists else values[-1] for name, values in fields.items()}
 
 
@@ -133,11 +166,29 @@ async def _text(value: str | UploadFile) -> str:
     return value if isinstance(value, str) else base64.b64encode(await value.read()).decode()
 
 
-def _list_fields(route: APIRoute) -> set[str]:
-    """Return the fields of the body of a route that are lists."""
-    model = route.body_field.field_info.annotation if route.body_field is not None else None
-    fields = model.model_fields if isinstance(model, type) and issubclass(model, BaseModel) else {}
-    return {name for name, field in fields.items() if "list" in str(field.annotation)}
+def ignored_fields(value: object, model: type[BaseModel] | None, place: str = "") -> list[str]:
+    """Return the fields of a lenient request that are not declared, and whose value requests something."""
+    if not isinstance(value, dict) or model is None or not issubclass(model, LenientBody):
+        return []
+    names: list[str] = []
+    for name, content in value.items():
+        field = model.model_fields.get(name)
+        if field is None:
+            names += [f"{place}{name}"] if content and _FIELD.fullmatch(name) else []
+            continue
+        for kind in (field.annotation, *get_args(field.annotation)):
+            if isinstance(kind, type) and issubclass(kind, LenientBody):
+                names += ignored_fields(content, kind, f"{place}{name}.")
+    return names[:MAX_IGNORED]
+
+
+def _log_once(request: Request, names: list[str]) -> None:
+    """Log the names of fields that this process has not logged before."""
+    logged: set[str] = request.app.state.logged_fields
+    new = [name for name in names if name not in logged]
+    if new and len(logged) < MAX_LOGGED:
+        logged.update(new)
+        logger.warning("%s: without effect on the models of this service: %s", request.url.path, ", ".join(new))
 
 
 def reads_uploads(model: type[BaseModel]) -> dict[str, Any]:

@@ -63,8 +63,6 @@ class ServerSettings(Settings):
     """Time in seconds for accepted requests to be finished when the service stops; then they are cancelled."""
     feature_cache: BytesOrNone = 64 << 20
     """Memory in bytes for the features of the latest images, which a repeated image is not encoded for again."""
-    any_prompt: bool = False
-    """Whether text of prompts that a model cannot follow is ignored instead of refused (`limner.server.prompts`)."""
     access_log: bool = True
     """Whether a line of JSON about each request is written to standard error, without contents."""
 

@@ -29,12 +29,13 @@ from limner.server.events import Event, FinalEvent, GeneratedSentence
 from limner.server.explanations import SentenceExplanation, explain_sentence
 from limner.server.features import FeatureCache
 from limner.server.images import require_size
-from limner.server.indexes import FoundImages, open_indexes
+from limner.server.indexes import open_indexes
 from limner.server.jobs import GenerationRequest, Job, RequestRules, make_job
 from limner.server.metrics import Metrics
 from limner.server.models import Models, ServedModel
 from limner.server.pools import Kind, Pools
 from limner.server.remote_images import ImageFetcher
+from limner.server.schemas import SearchResponse
 from limner.server.settings import ServerSettings
 from limner.server.worker import Worker
 
@@ -286,7 +287,7 @@ class Engine:
 
         return await self.compute("explain", read)
 
-    async def search(self, name: str | None, query: str | bytes, count: int) -> FoundImages:
+    async def search(self, name: str | None, query: str | bytes, count: int) -> SearchResponse:
         """Search an indexed folder or a collection; see `ServedIndexes.search`.
 
         Raises:
@@ -295,7 +296,7 @@ class Engine:
         """
         name, _ = self.indexes.get(name)
 
-        def search() -> FoundImages:
+        def search() -> SearchResponse:
             if isinstance(query, bytes):
                 require_size(query, self.settings)
             return self.indexes.search(name, query, count)

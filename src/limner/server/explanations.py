@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import io
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from pydantic import BaseModel
 
 from limner.data.examples import Item, StoredFeatures, collate
 from limner.decoding.ranking import Hypothesis
@@ -23,38 +23,33 @@ from limner.server.jobs import Job
 Rows = list[list[float]]
 
 
-class ExplainedWord(NamedTuple):
-    """A word of a generated sentence."""
+class ExplainedWord(BaseModel):
+    """A word of an explained sentence."""
 
     text: str
     log_prob: float
     """Natural logarithm of the probability of its tokens."""
 
 
-class SentenceExplanation(NamedTuple):
-    """Attention of a model for each word of a sentence."""
+class SentenceExplanation(BaseModel):
+    """Attention of a model for each word of a sentence; weights have one row for each word of `target`."""
 
     source: tuple[str, ...]
     """Words of the source sentence; empty for a caption."""
-    target: tuple[ExplainedWord, ...]
+    target: list[ExplainedWord]
     alignment: Rows | None
-    """Weights over the source words, one row for each target word."""
+    """Weights over the source words."""
     attention: Rows | None
-    """Weights over the image locations, one row for each target word."""
+    """Weights over the image locations."""
     gate: list[float] | None
-    """Gate of the image context for each target word, 0 to 1."""
+    """Gate of the image context, 0 to 1."""
     grid_size: tuple[int, int] | None
     """Rows and columns of the image locations."""
     box: tuple[float, float, float, float] | None
     """Left, top, right and bottom of the part of the image under the grid, as fractions of its sides."""
 
-    @property
-    def has_weights(self) -> bool:
-        """Whether there is an alignment, an attention or a gate."""
-        return any(one is not None for one in (self.alignment, self.attention, self.gate))
 
-
-class _Given:
+class _SingleImage:
     """A `FeatureSource` of one image."""
 
     def __init__(self, features: StoredFeatures | None) -> None:
@@ -68,22 +63,22 @@ def explain_sentence(job: Job, tokens: Sequence[int]) -> SentenceExplanation:
     """Explain a sentence of a request whose image is encoded."""
     trained = job.request.generator.models[0]
     hypothesis = Hypothesis(tuple(tokens), 0.0, 0.0, ended=True)
-    one = explain(trained, [job.one], [hypothesis], _Given(job.features))[0]
+    explanation = explain(trained, [job.one], [hypothesis], _SingleImage(job.features))[0]
     log_probs = _token_log_probs(job, tokens)
-    target = tuple(
-        ExplainedWord(word.text, sum(log_probs[position] for position in word.positions))
+    target = [
+        ExplainedWord(text=word.text, log_prob=sum(log_probs[position] for position in word.positions))
         for word in words_of(trained.tokenizer, tokens)
-    )
+    ]
     count = len(target)  # without the end of the sentence
     grid, box = grid_of(job)
     return SentenceExplanation(
-        one.source,
-        target,
-        _rows(one.alignment, count),
-        _rows(one.image_weights, count),
-        None if one.gate is None else one.gate[:count].tolist(),
-        grid,
-        box,
+        source=explanation.source,
+        target=target,
+        alignment=_rows(explanation.alignment, count),
+        attention=_rows(explanation.image_weights, count),
+        gate=None if explanation.gate is None else explanation.gate[:count].tolist(),
+        grid_size=grid,
+        box=box,
     )
 
 

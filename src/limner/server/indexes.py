@@ -6,7 +6,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any
+from urllib.parse import quote
 
 from limner.data.collection import ITEMS, Collection
 from limner.errors import FeatureError, FolderError
@@ -18,33 +19,11 @@ from limner.inference.retriever import Retriever
 from limner.media.image import open_image
 from limner.server.errors import NotFoundError, NotSupportedError
 from limner.server.models import Models
+from limner.server.schemas import SearchFacts, SearchHit, SearchResponse
 from limner.server.settings import ServerSettings
 from limner.storage.ids import RowsById
 from limner.storage.lance_tables import state_of
 from limner.storage.places import is_collection, place
-
-
-class FoundImage(NamedTuple):
-    """An image that a search has found."""
-
-    name: str
-    """Path relative to the indexed folder, or the id of an item of a collection."""
-    score: float
-    caption: str
-    confidence: float | None = None
-    tags: tuple[str, ...] = ()
-    abstained: bool = False
-
-
-class FoundImages(NamedTuple):
-    """Result of a search."""
-
-    name: str
-    """Name of the index."""
-    images: Sequence[FoundImage]
-    """The images, best first."""
-    how: ImageSearch | None = None
-    """How the images of a collection were found."""
 
 
 class ServedCollection:
@@ -150,7 +129,7 @@ class ServedIndexes:
             raise NotFoundError(f"index '{name}': not served; served are {', '.join(self.by_name)}", "index")
         return name, self.by_name[name]
 
-    def search(self, name: str, query: str | bytes, count: int) -> FoundImages:
+    def search(self, name: str, query: str | bytes, count: int) -> SearchResponse:
         """Search an index by a sentence, or a folder by the encoded bytes of an image.
 
         Raises:
@@ -159,24 +138,30 @@ class ServedIndexes:
             MediaError: the image cannot be decoded.
         """
         index = self.by_name[name]
+
+        def hit(item: str, score: float, caption: str, **fields: Any) -> SearchHit:  # noqa: ANN401
+            thumbnail = f"v1/thumbnail?index={quote(name, safe='')}&name={quote(item, safe='')}"
+            return SearchHit(name=item, score=score, caption=caption, thumbnail=thumbnail, **fields)
+
         if isinstance(index, FolderIndex):
             matches = index.similar(query, count) if isinstance(query, bytes) else index.search(query, count)
-            images = [
-                FoundImage(
-                    one.path.relative_to(index.folder).as_posix(),
-                    one.score,
-                    one.caption,
-                    one.confidence,
-                    tuple(one.tags),
-                    not one.is_sure,
+            hits = [
+                hit(
+                    match.path.relative_to(index.folder).as_posix(),
+                    match.score,
+                    match.caption,
+                    confidence=match.confidence,
+                    tags=[*match.tags],
+                    abstained=not match.is_sure,
                 )
-                for one in matches
+                for match in matches
             ]
-            return FoundImages(name, images)
+            return SearchResponse(index=name, hits=hits)
         if isinstance(query, bytes):
             raise NotSupportedError(f"index '{name}' is a collection, which is searched by a query; send one", "image")
-        found = index.search(query, count)
-        return FoundImages(name, [FoundImage(one.id, one.score, one.text) for one in found.results], found)
+        results = index.search(query, count)
+        hits = [hit(result.id, result.score, result.text) for result in results.results]
+        return SearchResponse(index=name, hits=hits, search=SearchFacts.model_validate(results.facts()))
 
 
 def open_indexes(settings: ServerSettings, models: Models) -> ServedIndexes:

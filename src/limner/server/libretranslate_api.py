@@ -10,7 +10,7 @@ from typing import Any
 from fastapi import APIRouter, Request
 
 from limner.server.engine import Engine
-from limner.server.errors import InvalidRequestError, NotFoundError, NotSupportedError
+from limner.server.errors import InvalidRequestError, NotSupportedError
 from limner.server.images import read_image_reference
 from limner.server.language_detection import Detection, detect_language, language_name
 from limner.server.libretranslate_schemas import (
@@ -18,14 +18,13 @@ from limner.server.libretranslate_schemas import (
     DetectedLanguage,
     FrontendSettings,
     Language,
-    LanguagePair,
     NamedLanguage,
     TranslateBody,
     TranslateResponse,
 )
 from limner.server.ollama_api import ERRORS
 from limner.server.own_api import EngineOf
-from limner.server.request_bodies import FormRoute, reads_forms
+from limner.server.request_bodies import FORM, FormRoute, reads
 
 AUTO = "auto"
 """Source language that is detected."""
@@ -34,7 +33,7 @@ _SENTENCE_ENDS = re.compile(r"(\s*[\r\n]\s*|(?<=[.!?])[\"'”’»)]*\s+(?=[\"'�
 router = APIRouter(tags=["LibreTranslate"], responses=ERRORS, route_class=FormRoute)
 
 
-@router.post("/translate", response_model_exclude_none=True, openapi_extra=reads_forms(TranslateBody))
+@router.post("/translate", response_model_exclude_none=True, openapi_extra=reads(FORM, TranslateBody))
 async def translate(body: TranslateBody, engine: EngineOf) -> TranslateResponse:
     """Translate a text, or several, sentence by sentence."""
     if body.format != "text":
@@ -74,7 +73,7 @@ async def languages(engine: EngineOf) -> list[Language]:
     ]
 
 
-@router.post("/detect", openapi_extra=reads_forms(DetectBody))
+@router.post("/detect", openapi_extra=reads(FORM, DetectBody))
 async def detect(body: DetectBody, engine: EngineOf) -> list[DetectedLanguage]:
     """Detect the language of a text among the languages of the served models."""
     if not body.q:
@@ -86,21 +85,11 @@ async def detect(body: DetectBody, engine: EngineOf) -> list[DetectedLanguage]:
 async def frontend_settings(engine: EngineOf, request: Request) -> FrontendSettings:
     """Return settings for pages."""
     (source, target), has_keys = (_pairs(engine) or [("en", "en")])[0], request.app.state.keys.required
-    named = [NamedLanguage(code=code, name=language_name(code)) for code in (source, target)]
-    return FrontendSettings(
-        apiKeys=has_keys, keyRequired=has_keys, language=LanguagePair(source=named[0], target=named[1])
-    )
-
-
-@router.post("/suggest", include_in_schema=False)
-@router.post("/translate_file", include_in_schema=False)
-async def not_offered() -> None:
-    """Refuse what the service does not do.
-
-    Raises:
-        NotFoundError: always.
-    """
-    raise NotFoundError("not offered: this service collects no suggestions and translates no files")
+    pair = {
+        side: NamedLanguage(code=code, name=language_name(code))
+        for side, code in (("source", source), ("target", target))
+    }
+    return FrontendSettings(apiKeys=has_keys, keyRequired=has_keys, language=pair)
 
 
 def _pairs(engine: Engine) -> list[tuple[str, str]]:

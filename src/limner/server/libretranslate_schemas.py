@@ -60,14 +60,6 @@ class DetectBody(LenientBody):
     """API key, as an alternative to the header Authorization."""
 
 
-class Language(BaseModel):
-    """A language with the languages that it can be translated to."""
-
-    code: str
-    name: str
-    targets: list[str]
-
-
 class NamedLanguage(BaseModel):
     """A language."""
 
@@ -75,11 +67,10 @@ class NamedLanguage(BaseModel):
     name: str
 
 
-class LanguagePair(BaseModel):
-    """The languages of the first translation model."""
+class Language(NamedLanguage):
+    """A language with the languages that it can be translated to."""
 
-    source: NamedLanguage
-    target: NamedLanguage
+    targets: list[str]
 
 
 class FrontendSettings(BaseModel):
@@ -92,4 +83,5 @@ class FrontendSettings(BaseModel):
     suggestions: bool = False
     filesTranslation: bool = False
     supportedFilesFormat: list[str] = []
-    language: LanguagePair
+    language: dict[str, NamedLanguage]
+    """The `source` and `target` of the first translation model."""

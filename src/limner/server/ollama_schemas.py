@@ -52,7 +52,7 @@ class ChatBody(ChatFields):
 class GenerationResponse(BaseModel):
     """Fields of both responses; the last line of a stream has the durations, in nanoseconds."""
 
-    model_config = ConfigDict(use_attribute_docstrings=True, protected_namespaces=())
+    model_config = ConfigDict(use_attribute_docstrings=True)
 
     model: str
     created_at: str
@@ -107,8 +107,6 @@ class ModelDetails(BaseModel):
 class ListedModel(BaseModel):
     """A model of GET /api/tags."""
 
-    model_config = ConfigDict(protected_namespaces=())
-
     name: str
     model: str
     modified_at: str
@@ -148,8 +146,6 @@ class ShowBody(LenientBody):
 class ShowResponse(BaseModel):
     """Response of POST /api/show."""
 
-    model_config = ConfigDict(protected_namespaces=())
-
     license: str
     modelfile: str
     parameters: str
@@ -178,8 +174,6 @@ class EmbedBody(LenientBody):
 
 class EmbedResponse(BaseModel):
     """Response of POST /api/embed: vectors of length one."""
-
-    model_config = ConfigDict(protected_namespaces=())
 
     model: str
     embeddings: list[list[float]]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from limner.server.conversations import Message
 from limner.server.errors import NotSupportedError
@@ -115,8 +115,6 @@ class Usage(BaseModel):
 class Completion(BaseModel):
     """Response of POST /v1/chat/completions."""
 
-    model_config = ConfigDict(protected_namespaces=())
-
     id: str
     object: Literal["chat.completion"] = "chat.completion"
     created: int
@@ -143,8 +141,6 @@ class ChunkChoice(BaseModel):
 
 class CompletionChunk(BaseModel):
     """Data of an event of a stream."""
-
-    model_config = ConfigDict(protected_namespaces=())
 
     id: str
     object: Literal["chat.completion.chunk"] = "chat.completion.chunk"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from typing import Annotated, Any
-from urllib.parse import quote
 
 from fastapi import APIRouter, Depends, Query, Request
 from fastapi.responses import Response
@@ -15,19 +14,18 @@ from sse_starlette import EventSourceResponse
 import limner
 from limner.server.engine import Engine, EventStream
 from limner.server.errors import InvalidRequestError, NotFoundError, error_body, problem_of
-from limner.server.events import FinalEvent, GeneratedSentence, TokenEvent
-from limner.server.explanations import SentenceExplanation, draw_attention
+from limner.server.events import FinalEvent, TokenEvent
+from limner.server.explanations import draw_attention
 from limner.server.images import read_image_reference
 from limner.server.jobs import RequestRules
 from limner.server.models import ServedModel
-from limner.server.request_bodies import UploadRoute, reads_uploads
+from limner.server.request_bodies import MULTIPART, UploadRoute, reads
 from limner.server.schemas import (
     DescribeBody,
     DescribeResponse,
     ErrorBody,
     ExplainBody,
     ExplainResponse,
-    ExplanationBody,
     HealthBody,
     IndexBody,
     ModelBody,
@@ -36,14 +34,11 @@ from limner.server.schemas import (
     ScoredSentence,
     ScoreResponse,
     SearchBody,
-    SearchFacts,
-    SearchHit,
     SearchResponse,
     SentenceBody,
     TagBody,
     TranslationAnswer,
     TranslationRequest,
-    WordBody,
 )
 from limner.server.settings import ServerSettings
 from limner.storage.json_text import to_json
@@ -120,7 +115,10 @@ def model_body(served: ServedModel) -> ModelBody:
 
 
 @router.post(
-    "/v1/describe", response_model=DescribeResponse, responses=EVENT_STREAM, openapi_extra=reads_uploads(DescribeBody)
+    "/v1/describe",
+    response_model=DescribeResponse,
+    responses=EVENT_STREAM,
+    openapi_extra=reads(MULTIPART, DescribeBody),
 )
 async def describe(body: DescribeBody, engine: EngineOf, request: Request) -> Any:  # noqa: ANN401
     """Caption an image, sent as JSON with base64 or as an uploaded file of a form."""
@@ -150,7 +148,7 @@ def caption_response(final: FinalEvent, body: DescribeBody) -> DescribeResponse:
     return DescribeResponse(
         model=final.model,
         lang=final.lang,
-        captions=[sentence_body(one) for one in final.sentences],
+        captions=[SentenceBody.model_validate(sentence) for sentence in final.sentences],
         tags=[] if body.tags is False else tags,
         abstained=not final.best.is_sure,
         grid_size=final.grid_size,
@@ -158,18 +156,11 @@ def caption_response(final: FinalEvent, body: DescribeBody) -> DescribeResponse:
     )
 
 
-def sentence_body(one: GeneratedSentence) -> SentenceBody:
-    """Return a sentence for a response."""
-    return SentenceBody.model_validate(
-        {**one._asdict(), "display_text": one.display_text, "tokens": [token._asdict() for token in one.tokens]}
-    )
-
-
 @router.post(
     "/v1/translate",
     response_model=TranslationAnswer,
     responses=EVENT_STREAM,
-    openapi_extra=reads_uploads(TranslationRequest),
+    openapi_extra=reads(MULTIPART, TranslationRequest),
 )
 async def translate(body: TranslationRequest, engine: EngineOf, request: Request) -> Any:  # noqa: ANN401
     """Translate a sentence or several, with the help of an image where the model uses one."""
@@ -187,8 +178,7 @@ async def translate(body: TranslationRequest, engine: EngineOf, request: Request
     final = await stream.final()
     answer = translation_response(final, stream.job.request.served.source or "")
     if body.explain and final.best.tokens:
-        explained = await engine.explain(stream.job, [token.token_id for token in final.best.tokens])
-        answer.explanation = explanation_body(explained)
+        answer.explanation = await engine.explain(stream.job, [token.token_id for token in final.best.tokens])
     return answer
 
 
@@ -221,23 +211,17 @@ async def _translate_all(
         model=served.name,
         source=served.source or "",
         lang=served.generator(body.target).models[0].recipe.data.lang,
-        translations=[[sentence_body(one) for one in final.sentences] for final in finals],
+        translations=[[SentenceBody.model_validate(sentence) for sentence in final.sentences] for final in finals],
     )
 
 
 def translation_response(final: FinalEvent, source: str) -> TranslationAnswer:
     """Return the response of a finished translation of one sentence."""
-    translations = [sentence_body(one) for one in final.sentences]
+    translations = [SentenceBody.model_validate(sentence) for sentence in final.sentences]
     return TranslationAnswer(model=final.model, source=source, lang=final.lang, translations=translations)
 
 
-def explanation_body(one: SentenceExplanation) -> ExplanationBody:
-    """Return an explanation for a response."""
-    words = [WordBody(text=word.text, log_prob=word.log_prob) for word in one.target]
-    return ExplanationBody.model_validate({**one._asdict(), "target": words})
-
-
-@router.post("/v1/score", openapi_extra=reads_uploads(ScoreBody))
+@router.post("/v1/score", openapi_extra=reads(MULTIPART, ScoreBody))
 async def score(body: ScoreBody, engine: EngineOf) -> ScoreResponse:
     """Compute the log-probability and the perplexity of sentences given an image."""
     image = await read_image_reference(body.image, engine.fetcher)
@@ -247,20 +231,11 @@ async def score(body: ScoreBody, engine: EngineOf) -> ScoreResponse:
     )
 
 
-@router.post("/v1/search", openapi_extra=reads_uploads(SearchBody))
+@router.post("/v1/search", openapi_extra=reads(MULTIPART, SearchBody))
 async def search(body: SearchBody, engine: EngineOf) -> SearchResponse:
     """Search an indexed folder by a sentence or an image, or a collection by a sentence."""
     query = body.query or await read_image_reference(body.image or "", engine.fetcher)
-    found = await engine.search(body.index, query, body.limit)
-    index = quote(found.name, safe="")
-    hits = [
-        SearchHit.model_validate(
-            {**one._asdict(), "thumbnail": f"v1/thumbnail?index={index}&name={quote(one.name, safe='')}"}
-        )
-        for one in found.images
-    ]
-    how = None if found.how is None else SearchFacts.model_validate(found.how.facts())
-    return SearchResponse(index=found.name, hits=hits, search=how)
+    return await engine.search(body.index, query, body.limit)
 
 
 @router.get("/v1/thumbnail", responses={200: {"content": {"image/jpeg": {}}}}, response_class=Response)
@@ -278,7 +253,7 @@ async def thumbnail(
 
 
 @router.post(
-    "/v1/explain", response_model=ExplainResponse, responses=IMAGE_RESPONSE, openapi_extra=reads_uploads(ExplainBody)
+    "/v1/explain", response_model=ExplainResponse, responses=IMAGE_RESPONSE, openapi_extra=reads(MULTIPART, ExplainBody)
 )
 async def explain(body: ExplainBody, engine: EngineOf) -> Any:  # noqa: ANN401
     """Return the attention over the image of each word of a caption, given or generated, as JSON or as a PNG plot."""
@@ -297,9 +272,7 @@ async def explain(body: ExplainBody, engine: EngineOf) -> Any:  # noqa: ANN401
         plot = await engine.compute("explain", lambda: draw_attention(image, explained))
         return Response(plot, media_type="image/png")
     lang = job.request.generator.models[0].recipe.data.lang
-    return ExplainResponse(
-        model=job.request.served.name, lang=lang, caption=caption, explanation=explanation_body(explained)
-    )
+    return ExplainResponse(model=job.request.served.name, lang=lang, caption=caption, explanation=explained)
 
 
 def sse_response(events: AsyncIterator[Any], settings: ServerSettings) -> EventSourceResponse:

@@ -12,8 +12,9 @@ import ipaddress
 import logging
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
-from urllib.parse import parse_qsl
+from typing import Any
 
 from fastapi import Request
 from fastapi.responses import JSONResponse
@@ -33,7 +34,7 @@ from limner.server.errors import (
     error_body,
     problem_of,
 )
-from limner.server.request_bodies import MULTIPART, form_fields
+from limner.server.request_bodies import FORM, MULTIPART, form_fields
 from limner.server.settings import BODIES_AT_ONCE, ServerSettings
 from limner.storage.json_text import to_json
 
@@ -286,22 +287,18 @@ def _header(scope: Scope, name: bytes) -> str | None:
 
 async def _key_in(scope: Scope, body: bytes) -> str | None:
     """Return the field `api_key` of a body of JSON or of a form; InvalidRequestError for a form that has files."""
-    if (_header(scope, b"content-type") or "").lower().startswith(MULTIPART):
-        return await _key_in_multipart(scope, body)
-    try:
-        fields = parse_json(body.decode()) if body.lstrip().startswith(b"{") else dict(parse_qsl(body.decode()))
-    except ValueError:
-        return None
-    key = fields.get("api_key")
-    return key if isinstance(key, str) else None
 
-
-async def _key_in_multipart(scope: Scope, body: bytes) -> str | None:
     async def receive() -> Message:
         return {"type": "http.request", "body": body, "more_body": False}
 
-    fields = await form_fields(Request(scope, receive), max_files=0)
-    return next(iter(fields.get("api_key", ())), None)
+    fields: Any = None
+    if (_header(scope, b"content-type") or "").lower().startswith((MULTIPART, FORM)):
+        fields = {name: values[0] for name, values in (await form_fields(Request(scope, receive), max_files=0)).items()}
+    else:
+        with suppress(ValueError):
+            fields = parse_json(body)
+    key = fields.get("api_key") if isinstance(fields, dict) else None
+    return key if isinstance(key, str) else None
 
 
 def _host_name(header: str) -> str:

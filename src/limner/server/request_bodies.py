@@ -35,7 +35,7 @@ logger = logging.getLogger(__name__)
 class LenientBody(BaseModel):
     """Base class of the requests of other programs: fields that are not declared have no effect."""
 
-    model_config = ConfigDict(extra="ignore", use_attribute_docstrings=True, protected_namespaces=())
+    model_config = ConfigDict(extra="ignore", use_attribute_docstrings=True)
 
 
 class JSONRoute(APIRoute):
@@ -191,14 +191,9 @@ def _log_once(request: Request, names: list[str]) -> None:
         logger.warning("%s: without effect on the models of this service: %s", request.url.path, ", ".join(new))
 
 
-def reads_uploads(model: type[BaseModel]) -> dict[str, Any]:
+def reads(media_type: str, model: type[BaseModel]) -> dict[str, Any]:
     """Return the part of the OpenAPI description by which a form has the fields of the JSON."""
-    return {"requestBody": {"content": {MULTIPART: {"schema": {"$ref": f"#/components/schemas/{model.__name__}"}}}}}
-
-
-def reads_forms(model: type[BaseModel]) -> dict[str, Any]:
-    """Return the part of the OpenAPI description by which a form has the fields of the JSON."""
-    return {"requestBody": {"content": {FORM: {"schema": {"$ref": f"#/components/schemas/{model.__name__}"}}}}}
+    return {"requestBody": {"content": {media_type: {"schema": {"$ref": f"#/components/schemas/{model.__name__}"}}}}}
 
 
 class _ReadRequest(Request):

@@ -15,6 +15,7 @@ from limner.bounds import (
     Temperature,
     VocabularySize,
 )
+from limner.server.explanations import SentenceExplanation
 
 EXAMPLE_IMAGE = (
     "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAACklEQVR4nGNgAAAAAgABSK+kcQAAAABJRU5ErkJggg=="
@@ -36,7 +37,7 @@ ServedMinimum = Annotated[int, Bounds(0, MAX_TOKENS)]
 class Body(BaseModel):
     """Base class of requests: unknown fields are errors."""
 
-    model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True, protected_namespaces=())
+    model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
 
 
 class DecodingBody(Body):
@@ -111,6 +112,8 @@ class DescribeBody(DecodingBody):
 class TokenBody(BaseModel):
     """A generated token."""
 
+    model_config = ConfigDict(from_attributes=True)
+
     text: str
     log_prob: float
     token_id: int
@@ -120,6 +123,8 @@ class TokenBody(BaseModel):
 
 class SentenceBody(BaseModel):
     """A generated sentence."""
+
+    model_config = ConfigDict(from_attributes=True)
 
     text: str
     display_text: str
@@ -140,8 +145,6 @@ class TagBody(BaseModel):
 
 class DescribeResponse(BaseModel):
     """Response of POST /v1/describe."""
-
-    model_config = ConfigDict(protected_namespaces=())
 
     model: str
     lang: str
@@ -175,35 +178,14 @@ class TranslationRequest(DecodingBody):
     sentence."""
 
 
-class WordBody(BaseModel):
-    """A word of an explained sentence."""
-
-    text: str
-    log_prob: float
-
-
-class ExplanationBody(BaseModel):
-    """Attention of the model for each word of a sentence; weights have one row for each word of `target`."""
-
-    source: list[str]
-    target: list[WordBody]
-    alignment: list[list[float]] | None
-    attention: list[list[float]] | None
-    gate: list[float] | None
-    grid_size: tuple[int, int] | None
-    box: tuple[float, float, float, float] | None
-
-
 class TranslationAnswer(BaseModel):
     """Response of POST /v1/translate; for a list of sentences `translations` has a list for each."""
-
-    model_config = ConfigDict(protected_namespaces=())
 
     model: str
     source: str
     lang: str
     translations: list[SentenceBody] | list[list[SentenceBody]]
-    explanation: ExplanationBody | None = None
+    explanation: SentenceExplanation | None = None
 
 
 class ScoreBody(Body):
@@ -269,8 +251,8 @@ class SearchHit(BaseModel):
     """log P(query | image), or the cosine similarity to the image of the request."""
     caption: str
     """Caption by the model that made the index, or the first sentence of an item of a collection."""
-    confidence: float | None
-    tags: list[str]
+    confidence: float | None = None
+    tags: list[str] = []
     abstained: bool = False
     """Whether the model is not sure of the caption: its confidence is below that of its calibration."""
     thumbnail: str
@@ -323,12 +305,10 @@ class ExplainBody(Body):
 class ExplainResponse(BaseModel):
     """Response of POST /v1/explain."""
 
-    model_config = ConfigDict(protected_namespaces=())
-
     model: str
     lang: str
     caption: str
-    explanation: ExplanationBody
+    explanation: SentenceExplanation
 
 
 class ModelBody(BaseModel):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query, Request
@@ -135,25 +135,20 @@ async def describe(body: DescribeBody, engine: EngineOf, request: Request) -> An
     )
 
     def response(final: FinalEvent) -> DescribeResponse:
-        return caption_response(final, body)
+        tags = [] if body.tags is False else final.tags
+        return DescribeResponse(
+            model=final.model,
+            lang=final.lang,
+            captions=[SentenceBody.model_validate(sentence) for sentence in final.sentences],
+            tags=[TagBody(name=name, probability=probability) for name, probability in tags],
+            abstained=not final.best.is_sure,
+            grid_size=final.grid_size,
+            box=final.box,
+        )
 
     if body.stream:
         return sse_response(server_sent_events(stream, request.url.path, response), engine.settings)
     return response(await stream.final())
-
-
-def caption_response(final: FinalEvent, body: DescribeBody) -> DescribeResponse:
-    """Return the response of a finished caption."""
-    tags = [TagBody(name=name, probability=probability) for name, probability in final.tags]
-    return DescribeResponse(
-        model=final.model,
-        lang=final.lang,
-        captions=[SentenceBody.model_validate(sentence) for sentence in final.sentences],
-        tags=[] if body.tags is False else tags,
-        abstained=not final.best.is_sure,
-        grid_size=final.grid_size,
-        box=final.box,
-    )
 
 
 @router.post(
@@ -164,61 +159,44 @@ def caption_response(final: FinalEvent, body: DescribeBody) -> DescribeResponse:
 )
 async def translate(body: TranslationRequest, engine: EngineOf, request: Request) -> Any:  # noqa: ANN401
     """Translate a sentence or several, with the help of an image where the model uses one."""
-    image = None if body.image is None else await read_image_reference(body.image, engine.fetcher)
-    if isinstance(body.text, list):
-        return await _translate_all(body, body.text, image, engine)
-    stream = await _translation(body, body.text, image, engine)
-    if body.stream:
-        source = stream.job.request.served.source or ""
-
-        def response(final: FinalEvent) -> TranslationAnswer:
-            return translation_response(final, source)
-
-        return sse_response(server_sent_events(stream, request.url.path, response), engine.settings)
-    final = await stream.final()
-    answer = translation_response(final, stream.job.request.served.source or "")
-    if body.explain and final.best.tokens:
-        answer.explanation = await engine.explain(stream.job, [token.token_id for token in final.best.tokens])
-    return answer
-
-
-async def _translation(body: TranslationRequest, text: str, image: bytes | None, engine: Engine) -> EventStream:
-    return await engine.translate(
-        text,
-        image=image,
-        model=body.model,
-        source=body.source,
-        target=body.target,
-        decoding=body.decoding(),
-        must_include=body.must_include,
-    )
-
-
-async def _translate_all(
-    body: TranslationRequest, texts: Sequence[str], image: bytes | None, engine: Engine
-) -> TranslationAnswer:
-    """Translate the sentences of a list together."""
-    if body.stream or body.explain:
+    texts = [body.text] if isinstance(body.text, str) else body.text
+    if texts is body.text and (body.stream or body.explain):
         raise InvalidRequestError("stream and explain are for one sentence; send text as a string", "text")
+    image = None if body.image is None else await read_image_reference(body.image, engine.fetcher)
     served = engine.translator(body.model, body.source, body.target)
-    streams = [await _translation(body, text, image, engine) for text in texts]
+    streams = [
+        await engine.translate(
+            text,
+            image=image,
+            model=served.name,
+            source=body.source,
+            target=body.target,
+            decoding=body.decoding(),
+            must_include=body.must_include,
+        )
+        for text in texts
+    ]
+
+    def response(*finals: FinalEvent) -> TranslationAnswer:
+        translations = [[SentenceBody.model_validate(sentence) for sentence in final.sentences] for final in finals]
+        return TranslationAnswer(
+            model=served.name,
+            source=served.source or "",
+            lang=served.generator(body.target).models[0].recipe.data.lang,
+            translations=translations if texts is body.text else translations[0],
+        )
+
+    if body.stream:
+        return sse_response(server_sent_events(streams[0], request.url.path, response), engine.settings)
     try:
         finals = await asyncio.gather(*(stream.final() for stream in streams))
     finally:
         for stream in streams:
             await stream.aclose()
-    return TranslationAnswer(
-        model=served.name,
-        source=served.source or "",
-        lang=served.generator(body.target).models[0].recipe.data.lang,
-        translations=[[SentenceBody.model_validate(sentence) for sentence in final.sentences] for final in finals],
-    )
-
-
-def translation_response(final: FinalEvent, source: str) -> TranslationAnswer:
-    """Return the response of a finished translation of one sentence."""
-    translations = [SentenceBody.model_validate(sentence) for sentence in final.sentences]
-    return TranslationAnswer(model=final.model, source=source, lang=final.lang, translations=translations)
+    answer = response(*finals)
+    if body.explain and finals[0].best.tokens:
+        answer.explanation = await engine.explain(streams[0].job, [token.token_id for token in finals[0].best.tokens])
+    return answer
 
 
 @router.post("/v1/score", openapi_extra=reads(MULTIPART, ScoreBody))

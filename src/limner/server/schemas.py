@@ -29,6 +29,9 @@ MAX_TEXT = 10_000
 MAX_SENTENCES = 100
 """Largest number of sentences of one request."""
 
+SAMPLING = ("temperature", "top_k", "top_p", "seed")
+"""Fields that have an effect only on samples."""
+
 ServedBeam = Annotated[int, Bounds(1, MAX_BEAM)]
 ServedLength = Annotated[int, Bounds(1, MAX_TOKENS)]
 ServedMinimum = Annotated[int, Bounds(0, MAX_TOKENS)]
@@ -72,19 +75,18 @@ class DecodingBody(Body):
 
     @model_validator(mode="after")
     def _sampling_is_asked_for(self) -> Self:
-        given = [name for name in ("temperature", "top_k", "top_p", "seed") if getattr(self, name) is not None]
-        if given and not self.sample:
-            raise ValueError(f"{', '.join(given)}: has an effect only with sample: true")
+        if not self.sample and (names := self._set(SAMPLING)):
+            raise ValueError(f"{', '.join(names)}: has an effect only with sample: true")
         return self
 
     def decoding(self) -> dict[str, Any]:
         """Return the changes of `DecodingSettings`."""
-        names = ("beam_size", "n_best", "length_penalty", "min_length", "max_length")
-        changes = {name: value for name in names if (value := getattr(self, name)) is not None}
-        if self.sample:
-            sampling = {name: getattr(self, name) for name in ("temperature", "top_k", "top_p", "seed")}
-            changes["sample"] = {name: value for name, value in sampling.items() if value is not None}
-        return changes
+        changes = self._set(("beam_size", "n_best", "length_penalty", "min_length", "max_length"))
+        return changes | {"sample": self._set(SAMPLING)} if self.sample else changes
+
+    def _set(self, names: tuple[str, ...]) -> dict[str, Any]:
+        """Return the fields of some names that are set."""
+        return {name: value for name in names if (value := getattr(self, name)) is not None}
 
 
 class DescribeBody(DecodingBody):

@@ -13,11 +13,11 @@ from PIL import Image
 
 from limner.errors import MediaError
 from limner.inference.captioner import Captioner
-from limner.server import remote_images
+from limner.server import images
 from limner.server.app import create_app
 from limner.server.errors import QueueFullError, TooLargeError
+from limner.server.images import ImageFetcher
 from limner.server.models import Models, ServedModel
-from limner.server.remote_images import ImageFetcher
 from limner.server.settings import ServerSettings
 
 DEADLINE = 0.3
@@ -140,7 +140,7 @@ def test_a_host_that_does_not_answer_the_handshake_of_tls():
 
 
 def test_many_slow_answers_do_not_delay_another_host_and_each_waits_its_time_only(monkeypatch):
-    monkeypatch.setattr(remote_images, "CONNECTIONS_PER_HOST", 2)
+    monkeypatch.setattr(images, "CONNECTIONS_PER_HOST", 2)
     names = ("slow.example", "good.example")
     lookup = socket.getaddrinfo
 
@@ -219,7 +219,7 @@ def test_answers_that_are_no_image(path, settings, error, message):
 
 
 def test_images_that_are_received_together_have_a_limit_of_memory(monkeypatch):
-    monkeypatch.setattr(remote_images, "BODIES_AT_ONCE", 0)
+    monkeypatch.setattr(images, "BODIES_AT_ONCE", 0)
 
     async def use(fetcher, host):
         with pytest.raises(QueueFullError):

@@ -23,10 +23,9 @@ from limner.inference.scorer import Scorer
 from limner.server import protection
 from limner.server.app import create_app
 from limner.server.errors import InvalidRequestError
-from limner.server.images import decode_image_text
+from limner.server.images import ImageFetcher, decode_image_text
 from limner.server.models import Models, ServedModel
 from limner.server.protection import Keys
-from limner.server.remote_images import ImageFetcher
 from limner.server.settings import KEYS_VARIABLE, ServerSettings, read_keys
 
 

@@ -28,13 +28,12 @@ from limner.server.errors import (
 from limner.server.events import Event, FinalEvent, GeneratedSentence
 from limner.server.explanations import SentenceExplanation, explain_sentence
 from limner.server.features import FeatureCache
-from limner.server.images import require_size
+from limner.server.images import ImageFetcher, require_size
 from limner.server.indexes import open_indexes
 from limner.server.jobs import GenerationRequest, Job, RequestRules, make_job
 from limner.server.metrics import Metrics
 from limner.server.models import Models, ServedModel
 from limner.server.pools import Kind, Pools
-from limner.server.remote_images import ImageFetcher
 from limner.server.schemas import SearchResponse
 from limner.server.settings import ServerSettings
 from limner.server.worker import Worker

@@ -43,23 +43,22 @@ async def translate(body: TranslateBody, engine: EngineOf) -> TranslateResponse:
         raise InvalidRequestError("q: expected a text, got nothing", "q")
     images = await _images(body, len(texts), engine)
     detected = await _sources(texts, body, engine)
-    found = [
-        _translate(engine, text, one.lang, body.target, image, body.alternatives)
-        for text, one, image in zip(texts, detected, images, strict=True)
+    waiting = [
+        _translate(engine, text, source.lang, body.target, image, body.alternatives)
+        for text, source, image in zip(texts, detected, images, strict=True)
     ]
-    made = await _all_of(found, engine.settings.max_batch)
-    translations = [one[0] for one in made]
-    others = [list(dict.fromkeys(text for text in one[1:] if text != one[0])) for one in made]
-    languages = [_detected(one) for one in detected] if body.source == AUTO else None
-    if isinstance(body.q, str):
-        return TranslateResponse(
-            translatedText=translations[0],
-            detectedLanguage=languages and languages[0],
-            alternatives=others[0] if body.alternatives else None,
+    responses = [
+        TranslateResponse(
+            translatedText=best,
+            detectedLanguage=_detected(source) if body.source == AUTO else None,
+            alternatives=[*dict.fromkeys(text for text in others if text != best)] if body.alternatives else None,
         )
-    return TranslateResponse(
-        translatedText=translations, detectedLanguage=languages, alternatives=others if body.alternatives else None
-    )
+        for source, (best, *others) in zip(detected, await _all_of(waiting, engine.settings.max_batch), strict=True)
+    ]
+    if isinstance(body.q, str):
+        return responses[0]
+    lists = {name: [getattr(response, name) for response in responses] for name in TranslateResponse.model_fields}
+    return TranslateResponse.model_validate({name: values for name, values in lists.items() if None not in values})
 
 
 @router.get("/languages")
@@ -163,14 +162,13 @@ async def _all_of(waiting: Sequence[Coroutine[Any, Any, list[str]]], at_once: in
     """Await all, some at once; the first error ends the others."""
     free = asyncio.Semaphore(at_once)
 
-    async def one(task: Coroutine[Any, Any, list[str]]) -> list[str]:
+    async def limited(task: Coroutine[Any, Any, list[str]]) -> list[str]:
         async with free:
             return await task
 
-    tasks = [asyncio.create_task(one(task)) for task in waiting]
     try:
-        return await asyncio.gather(*tasks)
-    except BaseException:
-        for task in tasks:
-            task.cancel()
-        raise
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(limited(task)) for task in waiting]
+    except BaseExceptionGroup as errors:
+        raise errors.exceptions[0] from None
+    return [task.result() for task in tasks]

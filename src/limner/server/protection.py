@@ -77,11 +77,9 @@ class Keys:
 
     def accepts(self, key: str | None) -> bool:
         """Whether a key is one of them; any, or none, where no key is required."""
-        given = (key or "").encode("utf-8", "surrogateescape")
-        found = False
-        for known in self._keys:  # all of them, so that the time does not tell which
-            found |= hmac.compare_digest(known, given)
-        return found or not self._keys
+        sent = (key or "").encode("utf-8", "surrogateescape")
+        equal = [hmac.compare_digest(known, sent) for known in self._keys]  # all: the time does not tell which
+        return any(equal) or not self._keys
 
 
 @dataclass
@@ -193,40 +191,34 @@ class ProtectedApp:
             )
         if scope["method"] == "POST" and engine.active >= self.settings.max_queue:
             raise engine.queue_full()
-        body, deadline = bytearray(), time.monotonic() + self.settings.body_timeout
-        reserved = 0
+        body = bytearray()
         try:
-            while True:
-                try:
-                    message = await asyncio.wait_for(receive(), max(0.0, deadline - time.monotonic()))
-                except TimeoutError:
-                    seconds = f"{self.settings.body_timeout:g}"
-                    raise BodyTimeoutError(
-                        f"the body was not received within {seconds} seconds; send it faster"
-                    ) from None
-                if message["type"] == "http.disconnect":
-                    return None
-                chunk = message.get("body", b"")
-                self._buffered += len(chunk)
-                reserved += len(chunk)
-                body += chunk
-                if len(body) > limit:
-                    raise TooLargeError(f"body of more than {limit:,} bytes; send a smaller image")
-                if self._buffered > BODIES_AT_ONCE * limit:
-                    raise QueueFullError("too many large bodies at once; repeat the request later", 1.0)
-                if not message.get("more_body", False):
-                    return bytes(body)
+            async with asyncio.timeout(self.settings.body_timeout):
+                while (message := await receive())["type"] != "http.disconnect":
+                    chunk = message.get("body", b"")
+                    self._buffered += len(chunk)
+                    body += chunk
+                    if len(body) > limit:
+                        raise TooLargeError(f"body of more than {limit:,} bytes; send a smaller image")
+                    if self._buffered > BODIES_AT_ONCE * limit:
+                        raise QueueFullError("too many large bodies at once; repeat the request later", 1.0)
+                    if not message.get("more_body", False):
+                        return bytes(body)
+            return None
+        except TimeoutError:
+            seconds = f"{self.settings.body_timeout:g}"
+            raise BodyTimeoutError(f"the body was not received within {seconds} seconds; send it faster") from None
         finally:
-            self._buffered -= reserved
+            self._buffered -= len(body)
 
     async def _run(self, scope: Scope, receive: Receive, send: Send, body: bytes, answer: _Answer) -> None:
         """Run the application on a received body; it is cancelled when the client leaves."""
-        left, given = asyncio.Event(), False
+        left, replayed = asyncio.Event(), False
 
         async def replay() -> Message:
-            nonlocal given
-            if not given:
-                given = True
+            nonlocal replayed
+            if not replayed:
+                replayed = True
                 return {"type": "http.request", "body": body, "more_body": False}
             await left.wait()
             return {"type": "http.disconnect"}

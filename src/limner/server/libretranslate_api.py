@@ -5,30 +5,74 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Coroutine, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Request
+from pydantic import BaseModel, Field
 
 from limner.server.engine import Engine
 from limner.server.errors import InvalidRequestError, NotSupportedError
 from limner.server.images import read_image_reference
 from limner.server.language_detection import Detection, detect_language, language_name
-from limner.server.libretranslate_schemas import (
-    DetectBody,
-    DetectedLanguage,
-    FrontendSettings,
-    Language,
-    NamedLanguage,
-    TranslateBody,
-    TranslateResponse,
-)
 from limner.server.ollama_api import ERRORS
 from limner.server.own_api import EngineOf
-from limner.server.request_bodies import FORM, FormRoute, reads
+from limner.server.request_bodies import FORM, FormRoute, LenientBody, reads
 
 AUTO = "auto"
 """Source language that is detected."""
 _SENTENCE_ENDS = re.compile(r"(\s*[\r\n]\s*|(?<=[.!?])[\"'”’»)]*\s+(?=[\"'“„«(]*[A-ZÀ-ÖØ-Þ]))")
+
+MAX_TEXTS = 1_000
+"""Largest number of texts of one request."""
+MAX_CHARACTERS = 100_000
+"""Largest number of characters of a text."""
+MAX_ALTERNATIVES = 19
+
+Text = Annotated[str, Field(max_length=MAX_CHARACTERS)]
+
+
+class TranslateBody(LenientBody):
+    """Request of POST /translate."""
+
+    q: Text | Annotated[list[Text], Field(max_length=MAX_TEXTS)]
+    """Text, or list of texts."""
+    source: Annotated[str, Field(max_length=40)]
+    """Language of the text, or `auto`."""
+    target: Annotated[str, Field(max_length=40)]
+    """Language of the translation."""
+    format: Annotated[str, Field(max_length=40)] = "text"
+    """`text`; HTML is refused."""
+    alternatives: Annotated[int, Field(ge=0, le=MAX_ALTERNATIVES)] = 0
+    """Number of other translations to return, where there are any."""
+    api_key: str | None = None
+    """API key, as an alternative to the header Authorization."""
+    image: str | list[str | None] | None = None
+    """Image of the text in base64 or as a `data:` URL, or one for each text; not a field of LibreTranslate."""
+
+
+class DetectedLanguage(BaseModel):
+    """A language with a confidence from 0 to 100."""
+
+    language: str
+    confidence: float
+
+
+class TranslateResponse(BaseModel):
+    """Response of POST /translate; lists where the request has a list."""
+
+    translatedText: str | list[str]
+    detectedLanguage: DetectedLanguage | list[DetectedLanguage] | None = None
+    alternatives: list[str] | list[list[str]] | None = None
+
+
+class DetectBody(LenientBody):
+    """Request of POST /detect."""
+
+    q: Text
+    """Text to detect the language of."""
+    api_key: str | None = None
+    """API key, as an alternative to the header Authorization."""
+
 
 router = APIRouter(tags=["LibreTranslate"], responses=ERRORS, route_class=FormRoute)
 
@@ -62,14 +106,11 @@ async def translate(body: TranslateBody, engine: EngineOf) -> TranslateResponse:
 
 
 @router.get("/languages")
-async def languages(engine: EngineOf) -> list[Language]:
+async def languages(engine: EngineOf) -> list[dict[str, Any]]:
     """List the languages of the translation models."""
     pairs = _pairs(engine)
     codes = dict.fromkeys([source for source, _ in pairs] + [target for _, target in pairs])
-    return [
-        Language(code=code, name=language_name(code), targets=[target for source, target in pairs if source == code])
-        for code in codes
-    ]
+    return [_named(code) | {"targets": [target for source, target in pairs if source == code]} for code in codes]
 
 
 @router.post("/detect", openapi_extra=reads(FORM, DetectBody))
@@ -81,14 +122,23 @@ async def detect(body: DetectBody, engine: EngineOf) -> list[DetectedLanguage]:
 
 
 @router.get("/frontend/settings")
-async def frontend_settings(engine: EngineOf, request: Request) -> FrontendSettings:
+async def frontend_settings(engine: EngineOf, request: Request) -> dict[str, Any]:
     """Return settings for pages."""
     (source, target), has_keys = (_pairs(engine) or [("en", "en")])[0], request.app.state.keys.required
-    pair = {
-        side: NamedLanguage(code=code, name=language_name(code))
-        for side, code in (("source", source), ("target", target))
+    return {
+        "charLimit": MAX_CHARACTERS,
+        "frontendTimeout": 500,
+        "apiKeys": has_keys,
+        "keyRequired": has_keys,
+        "suggestions": False,
+        "filesTranslation": False,
+        "supportedFilesFormat": [],
+        "language": {"source": _named(source), "target": _named(target)},
     }
-    return FrontendSettings(apiKeys=has_keys, keyRequired=has_keys, language=pair)
+
+
+def _named(code: str) -> dict[str, str]:
+    return {"code": code, "name": language_name(code)}
 
 
 def _pairs(engine: Engine) -> list[tuple[str, str]]:

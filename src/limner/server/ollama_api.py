@@ -27,22 +27,14 @@ from limner.server.ollama_schemas import (
     ChatResponse,
     EmbedBody,
     EmbeddingsBody,
-    EmbeddingsResponse,
     EmbedResponse,
     GenerateBody,
     GenerateResponse,
     GenerationResponse,
-    ListedModel,
-    ModelDetails,
     OllamaAnswer,
     OllamaError,
     Options,
-    RunningModel,
-    RunningResponse,
     ShowBody,
-    ShowResponse,
-    TagsResponse,
-    VersionResponse,
 )
 from limner.server.own_api import EngineOf
 from limner.server.request_bodies import AnyTypeRoute
@@ -172,61 +164,54 @@ def rfc3339(seconds: float | None = None) -> str:
 
 @router.head("/version", include_in_schema=False)
 @router.get("/version")
-async def version() -> VersionResponse:
+async def version() -> dict[str, str]:
     """Return the version of Limner."""
-    return VersionResponse(version=limner.__version__)
+    return {"version": limner.__version__}
 
 
 @router.head("/tags", include_in_schema=False)
 @router.get("/tags")
-async def tags(engine: EngineOf) -> TagsResponse:
+async def tags(engine: EngineOf) -> dict[str, list[dict[str, Any]]]:
     """List the served models; the languages of a model of several are its tags."""
-    return TagsResponse(models=[ListedModel(**_listed(one, name)) for one in engine.models for name in _names(one)])
+    return {"models": [_listed(served, tag) for served in engine.models for tag in _tags(served)]}
 
 
 @router.get("/ps")
-async def running(engine: EngineOf) -> RunningResponse:
+async def running(engine: EngineOf) -> dict[str, list[dict[str, Any]]]:
     """List the models in memory: all that are served."""
-    models = [
-        RunningModel(
-            **_listed(one, f"{one.name}:{DEFAULT_TAG}"),
-            expires_at=FOREVER,
-            size_vram=0,
-            context_length=one.facts.max_length,
-        )
-        for one in engine.models
-    ]
-    return RunningResponse(models=models)
+
+    def state(served: ServedModel) -> dict[str, Any]:
+        return {"expires_at": FOREVER, "size_vram": 0, "context_length": served.facts.max_length}
+
+    return {"models": [_listed(served, DEFAULT_TAG) | state(served) for served in engine.models]}
 
 
 @router.post("/show")
-async def show(body: ShowBody, engine: EngineOf) -> ShowResponse:
+async def show(body: ShowBody, engine: EngineOf) -> dict[str, Any]:
     """Describe a model."""
     name = body.model or body.name
     if not name:
         raise InvalidRequestError("model: expected the name of a served model", "model")
     served, _ = find_model(engine.models, name)
     facts, kind = served.facts, served.facts.architecture
-    info: dict[str, Any] = {
-        "general.architecture": kind,
-        "general.parameter_count": facts.parameters,
-        "general.languages": list(served.languages),
-        f"{kind}.context_length": facts.max_length,
-        f"{kind}.vocab_size": facts.vocabulary,
-        "limner.task": served.task,
-        "limner.source_language": served.source,
+    return {
+        "license": "",
+        "modelfile": f"# A model of limner serve: it cannot be rebuilt from a Modelfile.\nFROM {served.name}\n",
+        "parameters": "",
+        "template": "{{ .Prompt }}",
+        "details": _details(served),
+        "model_info": {
+            "general.architecture": kind,
+            "general.parameter_count": facts.parameters,
+            "general.languages": list(served.languages),
+            f"{kind}.context_length": facts.max_length,
+            f"{kind}.vocab_size": facts.vocabulary,
+            "limner.task": served.task,
+            "limner.source_language": served.source,
+        },
+        "capabilities": ["completion"] + ["vision"] * served.uses_image + ["embedding"] * facts.has_word_vectors,
+        "modified_at": rfc3339(served.created),
     }
-    able = ["completion"] + ["vision"] * served.uses_image + ["embedding"] * facts.has_word_vectors
-    return ShowResponse(
-        license="",
-        modelfile=f"# A model of limner serve: it cannot be rebuilt from a Modelfile.\nFROM {served.name}\n",
-        parameters="",
-        template="{{ .Prompt }}",
-        details=_details(served),
-        model_info=info,
-        capabilities=able,
-        modified_at=rfc3339(served.created),
-    )
 
 
 @router.post("/embed")
@@ -249,20 +234,20 @@ async def embed(body: EmbedBody, engine: EngineOf) -> EmbedResponse:
 
 
 @router.post("/embeddings")
-async def embeddings(body: EmbeddingsBody, engine: EngineOf) -> EmbeddingsResponse:
+async def embeddings(body: EmbeddingsBody, engine: EngineOf) -> dict[str, list[float]]:
     """Compute the mean word vector of a text."""
     served, _ = find_model(engine.models, body.model)
     vectors = await engine.embed([body.prompt], model=served.name) if body.prompt else [[]]
-    return EmbeddingsResponse(embedding=vectors[0])
+    return {"embedding": vectors[0]}
 
 
-def _names(served: ServedModel) -> list[str]:
-    """Return the names of a model with tags."""
-    tags = served.languages if len(served.languages) > 1 else ()
-    return [f"{served.name}:{tag}" for tag in (DEFAULT_TAG, *tags)]
+def _tags(served: ServedModel) -> tuple[str, ...]:
+    """Return the tags that select a language of a model."""
+    return (DEFAULT_TAG, *(served.languages if len(served.languages) > 1 else ()))
 
 
-def _listed(served: ServedModel, name: str) -> dict[str, Any]:
+def _listed(served: ServedModel, tag: str) -> dict[str, Any]:
+    name = f"{served.name}:{tag}"
     return {
         "name": name,
         "model": name,
@@ -273,12 +258,19 @@ def _listed(served: ServedModel, name: str) -> dict[str, Any]:
     }
 
 
-def _details(served: ServedModel) -> ModelDetails:
+def _details(served: ServedModel) -> dict[str, Any]:
     kind, count = served.facts.architecture, served.facts.parameters
     size = next((f"{count / 10**power:.1f}{unit}" for power, unit in _UNITS if count >= 10**power), str(count))
-    return ModelDetails(family=kind, families=[kind], parameter_size=size)
+    return {
+        "parent_model": "",
+        "format": "safetensors",
+        "family": kind,
+        "families": [kind],
+        "parameter_size": size,
+        "quantization_level": "F32",
+    }
 
 
 def _unit(vector: Sequence[float]) -> list[float]:
-    norm = math.sqrt(sum(one * one for one in vector)) or 1.0
-    return [one / norm for one in vector]
+    norm = math.hypot(*vector) or 1.0
+    return [value / norm for value in vector]

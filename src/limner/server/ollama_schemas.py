@@ -93,73 +93,12 @@ class ChatResponse(GenerationResponse):
     message: OllamaAnswer
 
 
-class ModelDetails(BaseModel):
-    """Kind and size of a model."""
-
-    parent_model: str = ""
-    format: str = "safetensors"
-    family: str
-    families: list[str]
-    parameter_size: str
-    quantization_level: str = "F32"
-
-
-class ListedModel(BaseModel):
-    """A model of GET /api/tags."""
-
-    name: str
-    model: str
-    modified_at: str
-    size: int
-    digest: str
-    details: ModelDetails
-
-
-class TagsResponse(BaseModel):
-    """Response of GET /api/tags."""
-
-    models: list[ListedModel]
-
-
-class RunningModel(ListedModel):
-    """A model of GET /api/ps."""
-
-    expires_at: str
-    size_vram: int
-    context_length: int
-
-
-class RunningResponse(BaseModel):
-    """Response of GET /api/ps."""
-
-    models: list[RunningModel]
-
-
 class ShowBody(LenientBody):
     """Request of POST /api/show."""
 
     model: str | None = None
     name: str | None = None
     """Earlier name of `model`."""
-
-
-class ShowResponse(BaseModel):
-    """Response of POST /api/show."""
-
-    license: str
-    modelfile: str
-    parameters: str
-    template: str
-    details: ModelDetails
-    model_info: dict[str, str | int | list[str] | None]
-    capabilities: list[str]
-    modified_at: str
-
-
-class VersionResponse(BaseModel):
-    """Response of GET /api/version."""
-
-    version: str
 
 
 class EmbedBody(LenientBody):
@@ -187,12 +126,6 @@ class EmbeddingsBody(LenientBody):
 
     model: Annotated[str, Field(min_length=1, max_length=300)]
     prompt: Annotated[str, Field(max_length=100_000)] | None = None
-
-
-class EmbeddingsResponse(BaseModel):
-    """Response of POST /api/embeddings."""
-
-    embedding: list[float]
 
 
 class OllamaError(BaseModel):

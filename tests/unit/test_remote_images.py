@@ -5,23 +5,19 @@ import base64
 import socket
 import threading
 import time
-from io import BytesIO
 
-import httpx
 import pytest
-from PIL import Image
+from running_service import captioners, png, with_service
 
 from limner.errors import MediaError
-from limner.inference.captioner import Captioner
 from limner.server import images
-from limner.server.app import create_app
 from limner.server.errors import QueueFullError, TooLargeError
 from limner.server.images import ImageFetcher
-from limner.server.models import Models, ServedModel
 from limner.server.settings import ServerSettings
 
 DEADLINE = 0.3
 SECONDS = 20
+PICTURE = png((20, 20, 250))
 OK = b"HTTP/1.1 200 OK\r\n"
 
 
@@ -29,14 +25,8 @@ def whole(body):
     return OK + b"Content-Length: %d\r\n\r\n" % len(body) + body
 
 
-def picture():
-    stream = BytesIO()
-    Image.new("RGB", (16, 16), (20, 20, 250)).save(stream, "PNG")
-    return stream.getvalue()
-
-
 ANSWERS = {
-    "good": (whole(picture()), None),
+    "good": (whole(PICTURE), None),
     "large": (whole(bytes(100_000)), None),
     "moved": (b"HTTP/1.1 302 Found\r\nLocation: /good\r\nContent-Length: 0\r\n\r\n", None),
     "cut": (OK + b"Content-Length: 9\r\n\r\nx", None),
@@ -127,7 +117,7 @@ def test_a_host_that_does_not_finish_is_left_at_the_deadline(path):
         assert host.requests == [path]
         return await patient(fetcher).fetch(host.url("good"), "image")
 
-    assert fetching(use) == picture()
+    assert fetching(use) == PICTURE
 
 
 def test_a_host_that_does_not_answer_the_handshake_of_tls():
@@ -160,7 +150,7 @@ def test_many_slow_answers_do_not_delay_another_host_and_each_waits_its_time_onl
         assert await fetcher.fetch(host.url("good", host="slow.example"), "image") == image
         return image
 
-    assert fetching(use, image_hosts=("127.0.0.1", *names)) == picture()
+    assert fetching(use, image_hosts=("127.0.0.1", *names)) == PICTURE
 
 
 def test_a_name_that_is_looked_up_slowly_delays_no_other_host(monkeypatch):
@@ -178,13 +168,13 @@ def test_a_name_that_is_looked_up_slowly_delays_no_other_host(monkeypatch):
         results = await asyncio.gather(*slow, return_exceptions=True)
         assert all(isinstance(one, MediaError) for one in results)
         try:
-            assert await patient(fetcher).fetch(host.url("good", host="other.example"), "image") == picture()
+            assert await patient(fetcher).fetch(host.url("good", host="other.example"), "image") == PICTURE
             assert await asyncio.to_thread(lambda: "free") == "free"
         finally:
             go.set()
         return await fetcher.fetch(host.url("good", host="slow.example"), "image")
 
-    assert fetching(use, image_hosts=("slow.example", "other.example", "127.0.0.1")) == picture()
+    assert fetching(use, image_hosts=("slow.example", "other.example", "127.0.0.1")) == PICTURE
 
 
 def test_a_fetch_that_is_cancelled_closes_its_connection():
@@ -234,28 +224,15 @@ def test_the_address_that_was_checked_is_connected_to(monkeypatch):
     monkeypatch.setattr(socket, "getaddrinfo", lambda host, *a, **k: lookup(next(answers), *a, **k))
 
     async def use(fetcher, host):
-        assert await fetcher.fetch(host.url("good", host="Museum.Example"), "image") == picture()
+        assert await fetcher.fetch(host.url("good", host="Museum.Example"), "image") == PICTURE
 
     fetching(use, image_hosts=("MUSEUM.example", "127.0.0.1"))
     assert next(answers) == "127.0.0.9"  # one look-up
 
 
-@pytest.fixture(scope="module")
-def models(trained):
-    return Models([ServedModel("tiny", "describe", {"en": Captioner.load(trained)}, created=1)])
-
-
-def test_the_service_answers_while_urls_are_slow_and_closes_them_when_their_clients_leave(models):
-    settings = ServerSettings(image_hosts=("127.0.0.1",), fetch_timeout=SECONDS, access_log=False)
-
-    async def run():
-        app = create_app(settings, lambda _: models)
-        transport = httpx.ASGITransport(app)
-        async with (
-            Host() as host,
-            app.router.lifespan_context(app),
-            httpx.AsyncClient(transport=transport, base_url="http://localhost", timeout=SECONDS) as client,
-        ):
+def test_the_service_answers_while_urls_are_slow_and_closes_them_when_their_clients_leave(trained):
+    async def use(client):
+        async with Host() as host:
 
             def post(image):
                 return client.post("/v1/describe", json={"image": image})
@@ -263,7 +240,7 @@ def test_the_service_answers_while_urls_are_slow_and_closes_them_when_their_clie
             slow = [asyncio.ensure_future(post(host.url("headers"))) for _ in range(30)]
             while len(host.requests) < len(slow):
                 await asyncio.sleep(0.01)
-            sent, fetched = await post(base64.b64encode(picture()).decode()), await post(host.url("good"))
+            sent, fetched = await post(base64.b64encode(PICTURE).decode()), await post(host.url("good"))
             assert (await client.post("/detect", json={"q": "a red wall"})).status_code == 200
             assert sent.json()["captions"][0]["text"] == fetched.json()["captions"][0]["text"]
             for request in slow:
@@ -271,4 +248,4 @@ def test_the_service_answers_while_urls_are_slow_and_closes_them_when_their_clie
             await host.all_closed()
             await asyncio.gather(*slow, return_exceptions=True)
 
-    asyncio.run(asyncio.wait_for(run(), 60))
+    with_service(captioners(trained), use, image_hosts=["127.0.0.1"], fetch_timeout=SECONDS)

@@ -1,17 +1,11 @@
 """Bodies that no route could work with are refused in one place, with the field that is wrong."""
 
-import asyncio
 import json
-from contextlib import contextmanager
 
-import httpx
 import pytest
+from running_service import captioners, with_service
 
 from limner.files.structured import StructureError, parse_json
-from limner.inference.captioner import Captioner
-from limner.server.app import create_app
-from limner.server.models import Models, ServedModel
-from limner.server.settings import ServerSettings
 
 HIGH, LOW = "\\udbff", "\\uDC00"
 JSON = {"Content-Type": "application/json"}
@@ -24,32 +18,22 @@ def multipart(name, value, charset="utf-8", file=""):
     return content, {"Content-Type": f"multipart/form-data; boundary=x; charset={charset}"}
 
 
-@contextmanager
-def sending(models, **settings):
-    """Yield a function that sends bodies to one service: send([(path, content, headers), ...]) returns the answers."""
-    app = create_app(ServerSettings.parse({"access_log": False, **settings}), lambda _: models)
-
-    async def post(requests):
-        transport = httpx.ASGITransport(app)
-        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
-            return [await client.post(path, content=body, headers=headers) for path, body, headers in requests]
-
-    with asyncio.Runner() as runner:
-        lifespan = app.router.lifespan_context(app)
-        runner.run(lifespan.__aenter__())
-        yield lambda requests: runner.run(post(requests))
-        runner.run(lifespan.__aexit__(None, None, None))
-
-
 @pytest.fixture(scope="module")
 def models(trained):
-    return Models([ServedModel("tiny", "describe", {"en": Captioner.load(trained)}, created=1)])
+    return captioners(trained)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def send(models):
-    with sending(models) as send:
-        yield send
+    """Send bodies to a service: send([(path, content, headers), ...], **settings) returns the answers."""
+
+    def send(requests, **settings):
+        async def post(client):
+            return [await client.post(path, content=body, headers=headers) for path, body, headers in requests]
+
+        return with_service(models, post, **settings)
+
+    return send
 
 
 def message_of(answer):
@@ -57,36 +41,35 @@ def message_of(answer):
     return error if isinstance(error, str) else error["message"]
 
 
-@pytest.mark.parametrize(
-    ("path", "body", "field"),
-    [
-        ("/v1/describe", f'{{"image": "", "prefix": "a {HIGH}"}}', "prefix"),
-        ("/v1/describe", f'{{"image": "", "must_include": ["a", "{LOW}"]}}', "must_include.1"),
-        ("/v1/describe", f'{{"{LOW}": 1}}', "\\udc00"),
-        ("/v1/score", f'{{"image": "", "sentences": ["{LOW}{HIGH}"]}}', "sentences.0"),
-        ("/v1/search", f'{{"query": "{HIGH}x"}}', "query"),
-        (
-            "/v1/chat/completions",
-            f'{{"messages": [{{"content": [{{"text": "{HIGH}"}}]}}]}}',
-            "messages.0.content.0.text",
-        ),
-        ("/v1/chat/completions", f'{{"tools": [{{"a": {{"{HIGH}b": null}}}}]}}', "tools.0.a.\\udbffb"),
-        ("/api/chat", f'{{"messages": [{{}}, {{"images": ["{LOW}"]}}]}}', "messages.1.images.0"),
-        ("/api/generate", f'{{"options": {{"stop": ["{HIGH} {LOW}"]}}}}', "options.stop.0"),
-        ("/api/embed", f'{{"input": ["a", "{HIGH}{HIGH}{LOW}"]}}', "input.1"),
-        ("/api/show", f'{{"name": "{LOW}"}}', "name"),
-        ("/translate", f'{{"q": "{HIGH}"}}', "q"),
-        ("/detect", f'{{"q": "a", "api_key": "{LOW}"}}', "api_key"),
-        ("/api/generate", b'{"prompt": "caf\xc3\xa9 \xed\xa0\xbd"}', "prompt"),
-        ("/v1/explain", '{"caption": "\ud83d"}'.encode("utf-16", "surrogatepass"), "caption"),
-    ],
-)
-def test_half_a_surrogate_pair_is_refused_with_its_field(send, caplog, path, body, field):
-    (answer,) = send([(path, body, JSON)])
-    assert answer.status_code == 400, answer.text
-    assert message_of(answer).startswith(f"{field}: has one half of a surrogate pair")
-    if path.startswith("/v1/"):
-        assert answer.json()["error"]["param"] == field
+HALVES = [
+    ("/v1/describe", f'{{"image": "", "prefix": "a {HIGH}"}}', "prefix"),
+    ("/v1/describe", f'{{"image": "", "must_include": ["a", "{LOW}"]}}', "must_include.1"),
+    ("/v1/describe", f'{{"{LOW}": 1}}', "\\udc00"),
+    ("/v1/score", f'{{"image": "", "sentences": ["{LOW}{HIGH}"]}}', "sentences.0"),
+    ("/v1/search", f'{{"query": "{HIGH}x"}}', "query"),
+    (
+        "/v1/chat/completions",
+        f'{{"messages": [{{"content": [{{"text": "{HIGH}"}}]}}]}}',
+        "messages.0.content.0.text",
+    ),
+    ("/v1/chat/completions", f'{{"tools": [{{"a": {{"{HIGH}b": null}}}}]}}', "tools.0.a.\\udbffb"),
+    ("/api/chat", f'{{"messages": [{{}}, {{"images": ["{LOW}"]}}]}}', "messages.1.images.0"),
+    ("/api/generate", f'{{"options": {{"stop": ["{HIGH} {LOW}"]}}}}', "options.stop.0"),
+    ("/api/embed", f'{{"input": ["a", "{HIGH}{HIGH}{LOW}"]}}', "input.1"),
+    ("/api/show", f'{{"name": "{LOW}"}}', "name"),
+    ("/translate", f'{{"q": "{HIGH}"}}', "q"),
+    ("/detect", f'{{"q": "a", "api_key": "{LOW}"}}', "api_key"),
+    ("/api/generate", b'{"prompt": "caf\xc3\xa9 \xed\xa0\xbd"}', "prompt"),
+    ("/v1/explain", '{"caption": "\ud83d"}'.encode("utf-16", "surrogatepass"), "caption"),
+]
+
+
+def test_half_a_surrogate_pair_is_refused_with_its_field(send, caplog):
+    for (path, _, field), answer in zip(HALVES, send([(path, body, JSON) for path, body, _ in HALVES]), strict=True):
+        assert answer.status_code == 400, answer.text
+        assert message_of(answer).startswith(f"{field}: has one half of a surrogate pair")
+        if path.startswith("/v1/"):
+            assert answer.json()["error"]["param"] == field
     assert not caplog.records
 
 
@@ -101,7 +84,7 @@ def test_whole_surrogate_pairs_are_characters(send):
     assert [answer.status_code for answer in answers] == [200, 200, 200]
 
 
-def test_forms_cannot_bring_half_a_pair_and_name_it(send, models, tmp_path):
+def test_forms_cannot_bring_half_a_pair_and_name_it(send, tmp_path):
     half = b"\\udbff"
     bodies = [
         ("/v1/describe", *multipart(b"prefix", half, "unicode_escape")),
@@ -110,24 +93,21 @@ def test_forms_cannot_bring_half_a_pair_and_name_it(send, models, tmp_path):
         ("/detect", *multipart(b"q", half, "raw_unicode_escape")),
     ]
     (tmp_path / "keys").write_text("key\n")
-    answers = send(bodies)
-    with sending(models, key_file=str(tmp_path / "keys")) as send_with_keys:
-        answers += send_with_keys(bodies[3:])
+    answers = send(bodies) + send(bodies[3:], key_file=str(tmp_path / "keys"))
     assert {answer.status_code for answer in answers} == {400}
     fields = [message_of(answer).partition(": has one half of a surrogate pair")[0] for answer in answers]
     assert fields == ["prefix", "\\udbff", "query", "q", "q"]
 
 
-@pytest.mark.parametrize("charset", ["idna", "punycode", "utf-16", "zip", "no-such", "undefined"])
-def test_forms_in_any_charset_are_answered(send, charset):
-    content, headers = multipart(b"image", b"xn--\xff", charset, file='; filename="a\xed\xa0\xbd.png"')
-    answers = send(
-        [
-            ("/v1/describe", content, headers),
+def test_forms_in_any_charset_are_answered(send):
+    forms = []
+    for charset in ("idna", "punycode", "utf-16", "zip", "no-such", "undefined"):
+        forms += [
+            ("/v1/describe", *multipart(b"image", b"xn--\xff", charset, file='; filename="a\xed\xa0\xbd.png"')),
             ("/v1/describe", *multipart(b"im\xff-", b"xn--\xff-\xfe", charset)),
             ("/detect", *multipart(b"q", b"\xffxn--a-\xfe", charset)),
         ]
-    )
+    answers = send(forms)
     assert all(answer.status_code in (200, 400, 422) for answer in answers), [answer.text for answer in answers]
 
 
@@ -136,40 +116,27 @@ def test_percent_escapes_of_half_a_pair_are_replaced_in_forms_and_paths(send):
     assert [answer.status_code for answer in answers] == [200, 200]
 
 
-@pytest.mark.parametrize(
-    "body",
-    [
-        "[" * 65 + "]" * 65,
-        '{"a": ' * 70 + "1" + "}" * 70,
-        '{"q": ' + "9" * 5_000 + "}",
-        '{"q": "a", "q": "b"}',
-        "{",
-        b"\xff\xfe\xfd",
-    ],
-)
-@pytest.mark.parametrize("path", ["/v1/describe", "/v1/chat/completions", "/api/generate", "/detect"])
-def test_other_json_that_is_not_valid_is_refused_alike(send, path, body):
-    (answer,) = send([(path, body, JSON)])
-    assert answer.status_code == 400 and "\n" not in message_of(answer)
-    assert any(text in message_of(answer) for text in ("JSON", "within each other", "occurs twice"))
+def test_other_json_that_is_not_valid_is_refused_alike(send):
+    bodies = ["[" * 65 + "]" * 65, '{"a": ' * 70 + "1" + "}" * 70, '{"q": ' + "9" * 5_000 + "}", '{"q": "a", "q": "b"}']
+    bodies += ["{", b"\xff\xfe\xfd"]
+    paths = ("/v1/describe", "/v1/chat/completions", "/api/generate", "/detect")
+    for answer in send([(path, body, JSON) for path in paths for body in bodies]):
+        assert answer.status_code == 400 and "\n" not in message_of(answer)
+        assert any(text in message_of(answer) for text in ("JSON", "within each other", "occurs twice"))
 
 
 @pytest.mark.parametrize("value", ["NaN", "-Infinity", "1e999", "1" + "0" * 40, "-9223372036854775809", '"\\u0000"'])
-@pytest.mark.parametrize(
-    ("path", "field"),
-    [
-        ("/v1/describe", "temperature"),
-        ("/v1/describe", "seed"),
-        ("/v1/chat/completions", "presence_penalty"),
-        ("/v1/chat/completions", "max_tokens"),
-        ("/api/generate", "options"),
-        ("/translate", "alternatives"),
-    ],
-)
-def test_numbers_that_no_field_has_are_refused(send, path, field, value):
-    inner = f'{{"seed": {value}, "temperature": {value}}}' if field == "options" else value
-    (answer,) = send([(path, f'{{"model": "tiny", "{field}": {inner}}}', JSON)])
-    assert 400 <= answer.status_code < 500
+def test_numbers_that_no_field_has_are_refused(send, value):
+    image = '"image": "", "images": ["eA"], "sample": true'
+    bodies = [
+        ("/v1/describe", f'{{{image}, "temperature": {value}}}'),
+        ("/v1/describe", f'{{{image}, "seed": {value}}}'),
+        ("/v1/chat/completions", f'{{"model": "tiny", "messages": [], "max_tokens": {value}}}'),
+        ("/api/generate", f'{{"model": "tiny", "options": {{"seed": {value}, "temperature": {value}}}}}'),
+        ("/translate", f'{{"q": "a", "source": "en", "target": "de", "alternatives": {value}}}'),
+    ]
+    for answer in send([(path, body, JSON) for path, body in bodies]):
+        assert 400 <= answer.status_code < 500
 
 
 @pytest.mark.parametrize(

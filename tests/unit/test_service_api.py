@@ -5,35 +5,24 @@ import base64
 import contextlib
 import json
 import socket
-import struct
-import zlib
+from functools import partial
 from io import BytesIO
 
-import httpx
 import pytest
 from PIL import Image
+from running_service import captioners, png, scope_of, with_service
 from test_collection_index import reverse_features
 
 from limner.data.collection import write_items
 from limner.data.examples import Item
 from limner.errors import SettingsError
-from limner.inference.captioner import Captioner
 from limner.inference.retriever import Retriever
 from limner.inference.scorer import Scorer
 from limner.server import protection
-from limner.server.app import create_app
 from limner.server.errors import InvalidRequestError
 from limner.server.images import ImageFetcher, decode_image_text
-from limner.server.models import Models, ServedModel
 from limner.server.protection import Keys
 from limner.server.settings import KEYS_VARIABLE, ServerSettings, read_keys
-
-
-def png(size=(16, 16), colour=(250, 20, 20)):
-    stream = BytesIO()
-    Image.new("RGB", size, colour).save(stream, "PNG")
-    return stream.getvalue()
-
 
 IMAGE = png()
 BASE64 = base64.b64encode(IMAGE).decode()
@@ -41,26 +30,13 @@ BASE64 = base64.b64encode(IMAGE).decode()
 
 @pytest.fixture(scope="module")
 def models(trained):
-    return Models([ServedModel("tiny", "describe", {"en": Captioner.load(trained)}, created=1)])
+    return captioners(trained)
 
 
 @pytest.fixture
 def ask(models):
     """Send requests to an application: ask(use, **settings), where `use` takes a client."""
-
-    def ask(use, **settings):
-        async def with_client():
-            app = create_app(ServerSettings.parse({"access_log": False, **settings}), lambda _: models)
-            async with (
-                app.router.lifespan_context(app),
-                httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost") as client,
-            ):
-                client.app = app
-                return await asyncio.wait_for(use(client), 60)
-
-        return asyncio.run(with_client())
-
-    return ask
+    return partial(with_service, models)
 
 
 @pytest.fixture
@@ -163,23 +139,6 @@ def test_a_wrong_request_is_one_error_object(post, path, body, status, param):
     assert response.status_code == status, response.text
     error = error_of(response)
     assert param is None or error["param"] == param or param in error["message"]
-
-
-@pytest.mark.parametrize(
-    ("path", "body", "message"),
-    [
-        ("/v1/score", {"image": BASE64}, "sentences: Field required; add it"),
-        (
-            "/v1/score",
-            {"image": BASE64, "sentences": ["a"], "text": "a"},
-            "text: unknown field; check the name, /openapi.json lists the fields",
-        ),
-        ("/v1/describe", {"image": BASE64, "n_best": 0}, "n_best: expected a whole number from 1 to 100"),
-        ("/v2/describe", {}, "Not Found; /openapi.json lists the paths and their methods"),
-    ],
-)
-def test_the_error_of_a_request_says_what_to_do(post, path, body, message):
-    assert error_of(post(path, body))["message"] == message
 
 
 UNKNOWN = {"raw": True, "suffix": ".", "context": [1], "keep_alive": "5m", "think": True, "truncate": False}
@@ -287,19 +246,11 @@ def test_a_slow_body_times_out(ask):
 
 @pytest.mark.parametrize("size", [(200, 200), (20_000, 2)])
 def test_an_image_of_too_many_pixels_is_refused_before_it_is_decoded(post, size, monkeypatch):
+    image = base64.b64encode(png(size=size)).decode()
     monkeypatch.setattr(Image.Image, "load", lambda self: pytest.fail("decoded"))
-    stream = base64.b64encode(png_bytes(size)).decode()
-    response = post("/v1/describe", {"image": stream}, settings={"max_pixels": 30_000})
+    response = post("/v1/describe", {"image": image}, settings={"max_pixels": 30_000})
     assert response.status_code == 413
     assert "pixels" in error_of(response)["message"]
-
-
-def png_bytes(size):
-    def chunk(kind, data):
-        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
-
-    header = struct.pack(">IIBBBBB", *size, 8, 2, 0, 0, 0)
-    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(b"")) + chunk(b"IEND", b"")
 
 
 def test_keys_are_required_where_there_are_some(ask, tmp_path, monkeypatch):
@@ -410,11 +361,7 @@ def test_a_client_that_leaves_frees_its_place(ask):
         go, loop = asyncio.Event(), asyncio.get_running_loop()
         engine._worker.submit(lambda: asyncio.run_coroutine_threadsafe(go.wait(), loop).result())
         body = json.dumps({"image": BASE64}).encode()
-        scope = {
-            "type": "http", "method": "POST", "path": "/v1/describe", "raw_path": b"/v1/describe", "query_string": b"",
-            "headers": [(b"content-type", b"application/json"), (b"host", b"localhost")], "client": ("test", 1),
-            "http_version": "1.1", "scheme": "http", "server": ("localhost", 80), "root_path": "",
-        }  # fmt: skip
+        scope = scope_of("/v1/describe", content_type=b"application/json")
         messages = asyncio.Queue()
         messages.put_nowait({"type": "http.request", "body": body})
         sent = []

@@ -5,10 +5,9 @@ import threading
 
 import pytest
 from running_engine import run_with_engine
+from running_service import captioners, scope_of
 
-from limner.inference.captioner import Captioner
 from limner.server.errors import QueueFullError, RequestTimeoutError
-from limner.server.models import Models, ServedModel
 from limner.server.pools import Kind
 from limner.server.protection import Keys, ProtectedApp
 from limner.server.settings import ServerSettings
@@ -16,7 +15,7 @@ from limner.server.settings import ServerSettings
 
 @pytest.fixture(scope="module")
 def models(trained):
-    return Models([ServedModel("tiny", "describe", {"en": Captioner.load(trained)})])
+    return captioners(trained)
 
 
 @pytest.fixture
@@ -71,14 +70,6 @@ def test_the_end_of_the_engine_does_not_wait_for_what_is_stuck(models, stuck):
         engine.stop = lambda: asyncio.sleep(0)
 
     run_with_engine(models, use, stop_timeout=0.05)
-
-
-def scope_of(path):
-    return {
-        "type": "http", "method": "POST", "path": path, "raw_path": path.encode(), "query_string": b"",
-        "headers": [(b"host", b"localhost")], "client": ("test", 1), "http_version": "1.1", "scheme": "http",
-        "server": ("localhost", 80), "root_path": "",
-    }  # fmt: skip
 
 
 def test_a_client_that_does_not_read_is_left(models, caplog):

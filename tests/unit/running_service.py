@@ -1,0 +1,50 @@
+"""A service without a network, whose client is an `httpx.AsyncClient`, and what tests send to it."""
+
+import asyncio
+from io import BytesIO
+
+import httpx
+from PIL import Image
+
+from limner.inference.captioner import Captioner
+from limner.server.app import create_app
+from limner.server.models import Models, ServedModel
+from limner.server.settings import ServerSettings
+
+MAX_SECONDS = 60
+
+
+def png(colour=(250, 20, 20), size=(16, 16)):
+    stream = BytesIO()
+    Image.new("RGB", size, colour).save(stream, "PNG")
+    return stream.getvalue()
+
+
+def captioners(run):
+    """Serve a run as the model 'tiny'."""
+    return Models([ServedModel("tiny", "describe", {"en": Captioner.load(run)}, created=1)])
+
+
+def with_service(models, use, **settings):
+    """Return what a coroutine function of a client returns; `client.app` is the application."""
+
+    async def with_client():
+        app = create_app(ServerSettings.parse({"access_log": False, **settings}), lambda _: models)
+        async with (
+            app.router.lifespan_context(app),
+            httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost", timeout=20) as client,
+        ):
+            client.app = app
+            return await asyncio.wait_for(use(client), MAX_SECONDS)
+
+    return asyncio.run(with_client())
+
+
+def scope_of(path, **headers):
+    """A request of ASGI."""
+    pairs = [(b"host", b"localhost"), *((name.replace("_", "-").encode(), value) for name, value in headers.items())]
+    return {
+        "type": "http", "method": "POST", "path": path, "raw_path": path.encode(), "query_string": b"",
+        "headers": pairs, "client": ("test", 1), "http_version": "1.1", "scheme": "http",
+        "server": ("localhost", 80), "root_path": "",
+    }  # fmt: skip

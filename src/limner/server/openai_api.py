@@ -8,7 +8,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import AsyncIterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from fastapi import APIRouter, Request
 
@@ -18,14 +18,10 @@ from limner.server.errors import error_body, problem_of
 from limner.server.events import FinalEvent, GeneratedSentence, GeneratedToken, TokenEvent
 from limner.server.generation_options import StopText
 from limner.server.openai_schemas import (
-    ChunkChoice,
     Completion,
     CompletionAnswer,
     CompletionBody,
     CompletionChoice,
-    CompletionChunk,
-    Delta,
-    FinishReason,
     Logprobs,
     Usage,
 )
@@ -42,14 +38,6 @@ router = APIRouter(tags=["OpenAI"], responses=ERRORS, route_class=JSONRoute)
 _STREAMED: dict[int | str, dict[str, Any]] = {
     200: {"content": {"text/event-stream": {}}, "description": "A completion, or events with its parts"}
 }
-
-
-class Header(NamedTuple):
-    """Fields that every part of a response has."""
-
-    id: str
-    created: int
-    model: str
 
 
 @router.get("/v1/models/{name:path}")
@@ -72,73 +60,73 @@ async def complete(body: CompletionBody, engine: EngineOf, request: Request) -> 
         count=body.n or 1,
         probable_tokens=body.probable_tokens,
     )
-    header = Header(f"chatcmpl-{secrets.token_hex(12)}", int(time.time()), body.model)
+    header: dict[str, Any] = {
+        "id": f"chatcmpl-{secrets.token_hex(12)}",
+        "created": int(time.time()),
+        "model": body.model,
+    }
     if body.stream:
         return sse_response(_encoded(_chunks(stream, conversation, body, stop, header)), engine.settings)
     final = await stream.final()
     return Completion(
-        **header._asdict(),
-        choices=[_choice(index, one, body, stop) for index, one in enumerate(final.sentences)],
+        **header,
+        choices=[_choice(index, sentence, body, stop) for index, sentence in enumerate(final.sentences)],
         usage=_usage(final, conversation),
     )
 
 
-def _choice(index: int, one: GeneratedSentence, body: CompletionBody, stop: StopText) -> CompletionChoice:
-    text, stopped = stop.cut(one.display_text)
+def _choice(index: int, sentence: GeneratedSentence, body: CompletionBody, stop: StopText) -> CompletionChoice:
+    text, stopped = stop.cut(sentence.display_text)
     return CompletionChoice(
         index=index,
         message=CompletionAnswer(content=text),
-        logprobs=_logprobs(one.tokens if one.is_sure else (), body),
-        finish_reason="stop" if stopped else _reason(one),
+        logprobs=_logprobs(sentence.tokens if sentence.is_sure else (), body),
+        finish_reason="stop" if stopped or sentence.ended else "length",
     )
 
 
 async def _chunks(
-    stream: EventStream, conversation: Conversation, body: CompletionBody, stop: StopText, header: Header
-) -> AsyncIterator[CompletionChunk]:
+    stream: EventStream, conversation: Conversation, body: CompletionBody, stop: StopText, header: dict[str, Any]
+) -> AsyncIterator[dict[str, Any]]:
     """Yield the parts of a completion: the first sentence as it is decided, the others at the end."""
 
-    def chunk(index: int, delta: Delta, **fields: Any) -> CompletionChunk:  # noqa: ANN401
-        return CompletionChunk(**header._asdict(), choices=[ChunkChoice(index=index, delta=delta, **fields)])
+    def chunk(index: int, delta: dict[str, str], logprobs: Logprobs | None = None, **ending: Any) -> dict[str, Any]:  # noqa: ANN401
+        scores = {} if logprobs is None else {"logprobs": logprobs.model_dump(exclude_none=True)}
+        return header | {"choices": [{"index": index, "delta": delta, **scores, **ending}]}
 
-    yield chunk(0, Delta(role="assistant", content=""))
+    yield chunk(0, {"role": "assistant", "content": ""})
     try:
         async for event in stream:
             if isinstance(event, TokenEvent):
                 if not stop.stopped and ((text := stop.feed(event.text)) or body.logprobs):
-                    yield chunk(0, Delta(content=text), logprobs=_logprobs([event], body))
+                    yield chunk(0, {"content": text}, _logprobs([event], body))
                 continue
             unsure = "" if event.best.is_sure else stop.feed(event.best.display_text)  # no token was delivered
             if text := unsure + stop.end():
-                yield chunk(0, Delta(content=text))
-            for index, one in enumerate(event.sentences):
-                made = _choice(index, one, body, stop)
+                yield chunk(0, {"content": text})
+            for index, sentence in enumerate(event.sentences):
+                choice = _choice(index, sentence, body, stop)
                 if index:
-                    delta = Delta(role="assistant", content=made.message.content)
-                    yield chunk(index, delta, logprobs=made.logprobs)
-                yield chunk(index, Delta(), finish_reason=made.finish_reason)
+                    yield chunk(index, {"role": "assistant", "content": choice.message.content}, choice.logprobs)
+                yield chunk(index, {}, finish_reason=choice.finish_reason)
             if body.stream_options is not None and body.stream_options.include_usage:
-                yield CompletionChunk(**header._asdict(), choices=[], usage=_usage(event, conversation))
+                yield header | {"choices": [], "usage": _usage(event, conversation).model_dump()}
     finally:
         await stream.aclose()
 
 
-async def _encoded(chunks: AsyncIterator[CompletionChunk]) -> AsyncIterator[dict[str, str]]:
+async def _encoded(chunks: AsyncIterator[dict[str, Any]]) -> AsyncIterator[dict[str, str]]:
     """Yield server-sent events; an error after the first one is an event as well."""
     try:
-        async for one in chunks:
-            yield {"data": one.model_dump_json(exclude_none=True)}
+        async for chunk in chunks:
+            yield {"data": to_json(chunk | {"object": "chat.completion.chunk"})}
         yield {"data": DONE}
     except Exception as error:
         yield {"data": to_json(error_body(PATH, problem_of(error)))}
 
 
-def _reason(one: GeneratedSentence) -> FinishReason:
-    return "stop" if one.ended else "length"
-
-
 def _usage(final: FinalEvent, conversation: Conversation) -> Usage:
-    count = sum(max(0, len(one.tokens) - conversation.given_tokens) for one in final.sentences)
+    count = sum(max(0, len(sentence.tokens) - conversation.given_tokens) for sentence in final.sentences)
     return Usage(
         prompt_tokens=conversation.input_tokens, completion_tokens=count, total_tokens=conversation.input_tokens + count
     )

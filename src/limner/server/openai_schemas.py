@@ -84,9 +84,6 @@ class Logprobs(BaseModel):
     refusal: None = None
 
 
-FinishReason = Literal["stop", "length"]
-
-
 class CompletionAnswer(BaseModel):
     """Message of the model."""
 
@@ -101,7 +98,7 @@ class CompletionChoice(BaseModel):
     index: int
     message: CompletionAnswer
     logprobs: Logprobs | None = None
-    finish_reason: FinishReason
+    finish_reason: Literal["stop", "length"]
 
 
 class Usage(BaseModel):
@@ -121,30 +118,3 @@ class Completion(BaseModel):
     model: str
     choices: list[CompletionChoice]
     usage: Usage
-
-
-class Delta(BaseModel):
-    """Text that an event adds to a choice."""
-
-    role: Literal["assistant"] | None = None
-    content: str | None = None
-
-
-class ChunkChoice(BaseModel):
-    """Part of a choice."""
-
-    index: int
-    delta: Delta
-    logprobs: Logprobs | None = None
-    finish_reason: FinishReason | None = None
-
-
-class CompletionChunk(BaseModel):
-    """Data of an event of a stream."""
-
-    id: str
-    object: Literal["chat.completion.chunk"] = "chat.completion.chunk"
-    created: int
-    model: str
-    choices: list[ChunkChoice]
-    usage: Usage | None = None

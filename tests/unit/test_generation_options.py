@@ -17,14 +17,14 @@ class Generator:
     tokenizer = Tokenizer()
 
 
-def changed(prefix="", max_tokens=None, count=1, **fields):
-    sampling = SamplingFields(**fields)
-    changes = decoding_changes(Generator(), sampling, prefix=prefix, max_tokens=max_tokens, count=count)
+def changed(prefix="", count=1, **fields):
+    changes = decoding_changes(Generator(), SamplingFields(**fields), prefix=prefix, count=count)
     return DecodingSettings.parse({**Generator.decoding.model_dump(), **changes}), changes
 
 
 @pytest.mark.parametrize(
-    "fields", [{}, {"temperature": 0}, {"temperature": 1e-9}, {"top_p": 1}, {"top_k": 0}, {"seed": 3}]
+    "fields",
+    [{}, {"temperature": 0}, {"temperature": 1e-9}, {"top_p": 1}, {"top_k": -1}, {"seed": 3}, {"max_tokens": -1}],
 )
 def test_the_model_decodes_by_its_own_settings(fields):
     assert changed(**fields)[1] == {}

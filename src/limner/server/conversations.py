@@ -58,13 +58,12 @@ class Conversation(NamedTuple):
         engine: Engine,
         sampling: SamplingFields,
         *,
-        max_tokens: int | None = None,
         count: int = 1,
         probable_tokens: int = 0,
     ) -> EventStream:
         """Hand the request to the engine; see `Engine.describe` for errors, `decoding_changes` for arguments."""
         prefix, source = (self.text, None) if self.served.task == "describe" else ("", self.text)
-        decoding = decoding_changes(self.generator, sampling, prefix=prefix, max_tokens=max_tokens, count=count)
+        decoding = decoding_changes(self.generator, sampling, prefix=prefix, count=count)
         return await engine.generate(
             GenerationRequest(
                 self.served,

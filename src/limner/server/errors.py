@@ -39,7 +39,7 @@ class InvalidRequestError(ServerError):
 
 
 class NotSupportedError(ServerError):
-    """The model cannot do what the request needs, such as free-form prompts or tools."""
+    """The model cannot do what the request needs, such as JSON or calls of tools."""
 
     kind = "not_supported_error"
 

@@ -24,18 +24,31 @@ MAX_TOP_LOGPROBS = 20
 
 
 class SamplingFields(LenientBody):
-    """How tokens are chosen."""
+    """How tokens are chosen; options of memory, hardware and repetition have no effect."""
 
     temperature: Annotated[float, Field(ge=0, le=1000)] | None = None
     """0, or none: the model's own decoding, usually beam search; above: sampling."""
-    top_k: Annotated[int, Field(ge=0, le=10_000_000)] | None = None
-    """Sample from the most probable tokens; 0 for all."""
+    top_k: Annotated[int, Field(le=10_000_000)] | None = None
+    """Sample from the most probable tokens; zero or below for all."""
     top_p: Annotated[float, Field(ge=0, le=1)] | None = None
     """Sample from the most probable tokens with this mass; 0 for the most probable token."""
     seed: int | None = None
     """Seed of sampling; negative for a random one."""
     stop: str | list[str] | None = None
     """Texts that end the sentence, and are left out."""
+
+    num_predict: int | None = None
+    """Maximum number of tokens, in Ollama; zero or below for the maximum of the model, which applies as well."""
+    max_completion_tokens: int | None = None
+    """Maximum number of tokens, in OpenAI."""
+    max_tokens: int | None = None
+    """Earlier name of `max_completion_tokens`."""
+
+    @property
+    def max_length(self) -> int | None:
+        """Maximum number of generated tokens; None for the maximum of the model."""
+        limits = (self.num_predict, self.max_tokens, self.max_completion_tokens)
+        return min((limit for limit in limits if limit is not None and limit > 0), default=None)
 
     def stop_text(self) -> StopText:
         """Return the reader of the stop sequences; see `StopText` for errors."""
@@ -112,24 +125,22 @@ def decoding_changes(
     sampling: SamplingFields,
     *,
     prefix: str = "",
-    max_tokens: int | None = None,
     count: int = 1,
 ) -> dict[str, Any]:
     """Return changes of `DecodingSettings`.
 
     Without a temperature, or with 0, the model decodes by its own settings, usually beam search. A temperature above 0,
-    `top_k` or `top_p` samples; without a seed every request draws anew. `max_tokens` shortens the maximum length of the
-    model, and never lengthens it.
+    `top_k` or `top_p` samples; without a seed every request draws anew. A maximum number of tokens shortens the maximum
+    length of the model, and never lengthens it.
 
     Args:
         generator: the model.
         sampling: how tokens are chosen.
         prefix: words that the sentence starts with, which do not count.
-        max_tokens: maximum number of generated tokens; None for the maximum of the model.
         count: number of sentences.
     """
     changes: dict[str, Any] = {}
-    if max_tokens is not None:
+    if (max_tokens := sampling.max_length) is not None:
         decoding = generator.decoding
         longest = min(decoding.max_length, len(generator.tokenizer.encode(prefix)) + max_tokens)
         changes["max_length"] = max(1, longest)
@@ -139,7 +150,7 @@ def decoding_changes(
     temperature, top_k, top_p, seed = sampling.temperature, sampling.top_k, sampling.top_p, sampling.seed
     if top_p == 0:
         top_k, top_p = 1, None
-    restricts = bool(top_k) or (top_p is not None and top_p < 1)
+    restricts = (top_k or 0) > 0 or (top_p is not None and top_p < 1)
     if not restricts if temperature is None else temperature < bounds_of(Temperature).low:
         return changes
     if seed is None or seed < 0:
@@ -147,7 +158,7 @@ def decoding_changes(
     sample: dict[str, Any] = {"seed": seed % (int(bounds_of(Seed).high) + 1)}
     if temperature is not None:
         sample["temperature"] = temperature
-    if top_k:
+    if top_k and top_k > 0:
         sample["top_k"] = top_k
     if top_p is not None and top_p < 1:
         sample["top_p"] = top_p

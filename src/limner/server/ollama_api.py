@@ -20,7 +20,7 @@ from limner.server.conversations import DEFAULT_TAG, Conversation, Message, find
 from limner.server.engine import EventStream
 from limner.server.errors import InvalidRequestError, error_body, problem_of
 from limner.server.events import FinalEvent
-from limner.server.generation_options import StopText
+from limner.server.generation_options import SamplingFields, StopText
 from limner.server.models import ServedModel
 from limner.server.ollama_schemas import (
     ChatBody,
@@ -33,7 +33,6 @@ from limner.server.ollama_schemas import (
     GenerationResponse,
     OllamaAnswer,
     OllamaError,
-    Options,
     ShowBody,
 )
 from limner.server.own_api import EngineOf
@@ -95,12 +94,10 @@ async def _answer(
     body: GenerationBody, messages: Sequence[Message], request: Request, line: Line, started: int
 ) -> GenerationResponse | StreamingResponse:
     """Generate a sentence; a stream of lines unless `stream` is false."""
-    options = body.options or Options()
+    options = body.options or SamplingFields()
     stop = options.stop_text()
     conversation = await read_conversation(request, body, messages, "images")
-    stream = await conversation.generate(
-        request.app.state.engine, options, max_tokens=options.max_tokens, probable_tokens=body.probable_tokens
-    )
+    stream = await conversation.generate(request.app.state.engine, options, probable_tokens=body.probable_tokens)
     lines = _lines(stream, conversation, body, line, stop, started)
     if body.stream is None or body.stream:
         return StreamingResponse(_encoded(lines), media_type=NDJSON)

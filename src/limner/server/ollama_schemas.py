@@ -10,18 +10,6 @@ from limner.server.generation_options import ChatFields, GeneratedLogprob, Sampl
 from limner.server.request_bodies import LenientBody
 
 
-class Options(SamplingFields):
-    """Options of generation; options of memory, hardware and repetition have no effect."""
-
-    num_predict: int | None = None
-    """Maximum number of tokens; zero or below for the maximum of the model."""
-
-    @property
-    def max_tokens(self) -> int | None:
-        """Maximum number of tokens, None for the maximum of the model."""
-        return self.num_predict if self.num_predict is not None and self.num_predict > 0 else None
-
-
 class GenerateBody(ChatFields):
     """Request of POST /api/generate; `stream` is true by default."""
 
@@ -31,7 +19,7 @@ class GenerateBody(ChatFields):
     """Without effect."""
     images: list[str] | None = None
     """An image in base64."""
-    options: Options | None = None
+    options: SamplingFields | None = None
 
 
 class OllamaMessage(LenientBody):
@@ -46,7 +34,7 @@ class ChatBody(ChatFields):
     """Request of POST /api/chat; `stream` is true by default."""
 
     messages: list[OllamaMessage] | None = None
-    options: Options | None = None
+    options: SamplingFields | None = None
 
 
 class GenerationResponse(BaseModel):

@@ -51,15 +51,8 @@ async def model(name: str, engine: EngineOf) -> ModelBody:
 async def complete(body: CompletionBody, engine: EngineOf, request: Request) -> Any:  # noqa: ANN401
     """Caption the image of the last message of the user, or translate its text."""
     stop = body.stop_text()
-    limits = [limit for limit in (body.max_completion_tokens, body.max_tokens) if limit is not None]
     conversation = await read_conversation(request, body, [message.read() for message in body.messages], "messages")
-    stream = await conversation.generate(
-        engine,
-        body,
-        max_tokens=min(limits, default=None),
-        count=body.n or 1,
-        probable_tokens=body.probable_tokens,
-    )
+    stream = await conversation.generate(engine, body, count=body.n or 1, probable_tokens=body.probable_tokens)
     header: dict[str, Any] = {
         "id": f"chatcmpl-{secrets.token_hex(12)}",
         "created": int(time.time()),

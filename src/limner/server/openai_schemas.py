@@ -70,10 +70,6 @@ class CompletionBody(ChatFields, SamplingFields):
     messages: Annotated[list[CompletionMessage], Field(min_length=1, max_length=1_000)]
     n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None
     """Number of sentences: the best of the beam, or samples."""
-    max_tokens: Annotated[int, Field(ge=1)] | None = None
-    """Maximum number of tokens; earlier name of `max_completion_tokens`."""
-    max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
-    """Maximum number of tokens; the maximum of the model applies as well."""
     stream_options: StreamOptions | None = None
 
 

@@ -5,14 +5,12 @@ import base64
 import copy
 import json
 from functools import partial
-from io import BytesIO
 
-import httpx
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 from running_engine import run_with_engine
+from running_service import png, with_service
 
 from limner.features.class_probabilities import pooled_vector
 from limner.inference.captioner import Captioner
@@ -27,18 +25,9 @@ from limner.runs.calibration import (
     TagCalibration,
 )
 from limner.runs.trained_model import load_trained_model
-from limner.server.app import create_app
 from limner.server.events import FinalEvent, TokenEvent
 from limner.server.jobs import RequestRules
 from limner.server.models import Models, ServedModel
-from limner.server.settings import ServerSettings
-
-
-def png(colour):
-    stream = BytesIO()
-    Image.new("RGB", (16, 16), colour).save(stream, "PNG")
-    return stream.getvalue()
-
 
 RED, BLUE, WHITE = png((250, 20, 20)), png((20, 20, 250)), png((250, 250, 250))
 DECODING = [{"beam_size": 1}, {"beam_size": 3, "n_best": 2}, {"sample": {"seed": 4, "temperature": 1.5}}]
@@ -104,19 +93,8 @@ def run(models):
 
 @pytest.fixture
 def post(models):
-    def post(path, body):
-        async def send():
-            app = create_app(ServerSettings.parse({"access_log": False}), lambda _: models)
-            transport = httpx.ASGITransport(app)
-            async with (
-                app.router.lifespan_context(app),
-                httpx.AsyncClient(transport=transport, base_url="http://localhost") as client,
-            ):
-                return await client.post(path, json=body)
-
-        return asyncio.run(send())
-
-    return post
+    """Send one request: post(path, body)."""
+    return lambda path, body: with_service(models, lambda client: client.post(path, json=body))
 
 
 def test_captions_that_are_decoded_together_are_those_of_the_captioner(run, captioner):

@@ -5,13 +5,12 @@ import queue
 import threading
 from dataclasses import replace
 from functools import partial
-from io import BytesIO
 from types import SimpleNamespace
 
 import pytest
 import torch
-from PIL import Image
 from running_engine import run_with_engine
+from running_service import png
 from toy_translation import learn, text_collection
 
 from limner.data.examples import Example, collate
@@ -47,13 +46,7 @@ DECODING = [
 ]
 
 
-def png(colour, size=16):
-    stream = BytesIO()
-    Image.new("RGB", (size, size), colour).save(stream, "PNG")
-    return stream.getvalue()
-
-
-IMAGES = [png(colour, 16 + number) for number, colour in enumerate(COLOURS)]
+IMAGES = [png(colour, (16 + number, 16 + number)) for number, colour in enumerate(COLOURS)]
 
 
 @pytest.fixture(scope="module")

@@ -65,13 +65,13 @@ def evaluation(work: Path) -> object:
 
 def index_of_folder(work: Path) -> object:
     """Return the files of an index and what is known of their contents."""
-    record, rows, table = open_index(work / "place")
-    files = {path: row.digest.hex() for path, row in rows.items()}
+    table = open_index(work / "place")
+    files = {path: row.digest.hex() for path, row in table.files.items()}
     details = {one.digest.hex(): one._replace(digest=b"") for one in table.details(list(table.rows.values()))}
     annotations, vectors = table.features()
     stored = {digest.hex(): annotations[row].tobytes() + vectors[row].tobytes() for digest, row in table.rows.items()}
     return (
-        record.updating,
+        table.record.updating,
         sorted(files.items()),
         sorted((digest, repr(one)) for digest, one in details.items()),
         sorted(map(repr, stored.items())),

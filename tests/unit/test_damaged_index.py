@@ -11,6 +11,7 @@ from limner.cli import main
 from limner.errors import DamagedIndexError
 from limner.folders import tables
 from limner.folders.index import FolderIndex
+from limner.folders.record import IndexRecord
 
 COLOURS = ((240, 10, 10), (10, 240, 10), (10, 10, 240), (240, 240, 10), (10, 240, 240))
 FILES, IMAGES, RECORD = "files.lance", "images.lance", "index.json"
@@ -155,20 +156,14 @@ def test_tables_that_do_not_belong_together_are_found_after_an_interrupted_updat
     photos, states, captioner, monkeypatch, caplog
 ):
     save_images(photos, [4])
-    monkeypatch.setattr("limner.folders.update.compact", lambda _: 1 / 0)
+    monkeypatch.setattr("limner.folders.update.end_update", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         FolderIndex(photos).update(captioner)
     assert len(FolderIndex.open(photos)) == 5
     assert "an update is under way, or was interrupted" in caplog.text
-    for part in (FILES, IMAGES):
-        current = states.parent / f"current {part}"
-        shutil.copytree(photos / ".limner" / part, current)
-        replace("new", part)(photos / ".limner", states)
-        with pytest.raises(DamagedIndexError, match="--rebuild"):
-            FolderIndex.open(photos)
-        shutil.rmtree(photos / ".limner" / part)
-        current.rename(photos / ".limner" / part)
-    assert len(FolderIndex.open(photos)) == 5
+    replace("new", IMAGES)(photos / ".limner", states)
+    with pytest.raises(DamagedIndexError, match=f"{IMAGES} is older"):
+        FolderIndex.open(photos)
 
 
 def test_an_update_that_ends_at_any_write_is_completed_by_the_next(photos, captioner, monkeypatch):
@@ -190,7 +185,7 @@ def test_an_update_that_ends_at_any_write_is_completed_by_the_next(photos, capti
 
         return call
 
-    monkeypatch.setattr(tables.IndexRecord, "save", counted(tables.IndexRecord.save))
+    monkeypatch.setattr(IndexRecord, "save", counted(IndexRecord.save))
     monkeypatch.setattr(tables.lance, "write_dataset", counted(tables.lance.write_dataset))
     monkeypatch.setattr(tables.lance.LanceDataset, "delete", counted(tables.lance.LanceDataset.delete))
     ended = False
@@ -209,7 +204,7 @@ def test_an_update_that_ends_at_any_write_is_completed_by_the_next(photos, capti
         index = FolderIndex.open(photos, captioner=captioner)
         assert not index.record.updating
         assert sorted(match.path.name for match in index.search("a red wall")) == ["0.png", "2.png", "3.png", "4.png"]
-    assert writes > 8
+    assert writes > 5
 
 
 def test_an_index_is_searched_while_it_is_updated(photos, captioner, monkeypatch):
@@ -217,11 +212,11 @@ def test_an_index_is_searched_while_it_is_updated(photos, captioner, monkeypatch
     save_images(photos, [4])
     opened, other = tables._open_table, FolderIndex(photos)
 
-    def update_meanwhile(index, name, record):
+    def update_meanwhile(index, name):
         if name == IMAGES:
             monkeypatch.undo()
             other.update(captioner)
-        return opened(index, name, record)
+        return opened(index, name)
 
     monkeypatch.setattr(tables, "_open_table", update_meanwhile)
     assert len(FolderIndex.open(photos)) == 5

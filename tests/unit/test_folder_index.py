@@ -19,8 +19,8 @@ from limner.features.spec import FeatureSpec
 from limner.files import locked
 from limner.folders import encoding, scan, search
 from limner.folders.annotations import AnnotationCodec, StoredAnnotations
-from limner.folders.candidates import WordIndex, find_candidates
 from limner.folders.index import FolderIndex
+from limner.folders.search import WordIndex, find_candidates
 from limner.inference.caption_rules import CaptionRules
 from limner.media.modality import IMAGE
 from limner.models import ModelInputs, build_model
@@ -127,7 +127,7 @@ def test_a_run_with_other_files_is_compared_by_its_model(folder, captioner, trai
 
 def test_files_that_a_killed_write_left_are_removed(folder, captioner, trained, monkeypatch):
     index = FolderIndex(folder)
-    monkeypatch.setattr("limner.folders.update.compact", lambda _: 1 / 0)
+    monkeypatch.setattr("limner.folders.update.end_update", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         index.update(captioner)
     leftovers = [index.path / name / "data" / ".tmpWwO8bX" for name in ("files.lance", "images.lance")]

@@ -88,7 +88,7 @@ def index(
     if not rebuild:
         opened.require_run(run)
     if watch:
-        from limner.folders.watch import require_watchfiles
+        from limner.folders.scan import require_watchfiles
 
         if as_json:
             raise SettingsError("--json and --watch: give one or the other")
@@ -118,7 +118,7 @@ def index(
 
 def _watch(opened: FolderIndex, recursive: bool, update: Callable[[], FolderUpdate]) -> None:
     """Update whenever images change, until the command is interrupted."""
-    from limner.folders.watch import watch_folder
+    from limner.folders.scan import watch_folder
 
     err.print(f"watching {printable(opened.folder)}; stop with Ctrl-C", soft_wrap=True)
     for _ in watch_folder(opened.folder, recursive, opened.path):

@@ -11,9 +11,8 @@ from typing import Literal
 
 from limner.errors import MetadataError, system_reason
 from limner.files import atomic_write, read_bytes
-from limner.folders.caption_text import is_caption
 from limner.folders.containers import write_packet
-from limner.folders.metadata import read_metadata
+from limner.folders.metadata import is_caption, read_metadata
 from limner.folders.xmp import add_caption, find_captions
 
 SidecarName = Literal["full", "stem"]

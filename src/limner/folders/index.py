@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import shutil
 from collections.abc import Sequence
+from itertools import islice
 from pathlib import Path
 from typing import NamedTuple, Self
 
@@ -24,7 +25,7 @@ from limner.folders.record import (
 )
 from limner.folders.scan import Scan, scan_folder
 from limner.folders.search import Snapshot
-from limner.folders.tables import FILES, IMAGES, has_index, open_index
+from limner.folders.tables import FILES, IMAGES, create_index, has_index, open_index, state_of_index
 from limner.folders.update import FolderUpdate, Updater, is_unchanged
 from limner.inference.captioner import CAPTION_BATCH_SIZE, Captioner
 from limner.inference.sentences import NOT_SURE
@@ -139,7 +140,7 @@ class FolderIndex:
 
     def __len__(self) -> int:
         """Number of files that can be searched."""
-        return len(self._newest().files)
+        return len(self._newest().row_of)
 
     def update(
         self,
@@ -185,11 +186,11 @@ class FolderIndex:
                 for name in (RECORD, FILES, IMAGES):  # the record first: tables without it are a damaged index
                     _remove(self.path / name)
             if not has_index(self.path):
-                IndexRecord.of(captioner, codec).save(self.path)
+                create_index(self.path, IndexRecord.of(captioner, codec))
             opened = open_index(self.path)
             require_model(self.path, opened.record, captioner)
             if opened.record.run_digest != (digest := captioner_digest(captioner)):
-                opened = opened._replace(record=opened.record.model_copy(update={"run_digest": digest}))
+                opened.record = opened.record.model_copy(update={"run_digest": digest})
                 opened.record.save(self.path)
             return Updater(self.folder, self.path, captioner, codec, opened).run(scan, verify, batch_size, on_progress)
 
@@ -208,7 +209,7 @@ class FolderIndex:
         """
         if not has_index(self.path):
             return None
-        record, rows, _ = self._newest().index
+        record, rows = self.record, self._newest().index.files
         if record.updating or record.run_digest != run_digest(run):
             return None
         scan = self._scan(recursive)
@@ -315,13 +316,13 @@ class FolderIndex:
             FolderError: the index is damaged.
         """
         snapshot = self._newest()
-        row = snapshot.row_of(path)
-        return None if row is None else snapshot.details([row])[0].thumbnail
+        row = snapshot.row_of.get(path)
+        return None if row is None else snapshot.index.details([row])[0].thumbnail
 
     def _newest(self) -> Snapshot:
         """Return the newest state of the tables; it is read again where another process has changed them."""
         snapshot = self._snapshot
-        if snapshot is None or snapshot.version != Snapshot.version_of(self.path):
+        if snapshot is None or snapshot.state != state_of_index(self.path):
             snapshot = self._snapshot = Snapshot(self.path)
         return snapshot
 
@@ -335,18 +336,20 @@ class FolderIndex:
         return self._captioner, self._codec
 
     def _matches(self, snapshot: Snapshot, scored: Sequence[tuple[int, float]], count: int) -> list[FolderMatch]:
-        chosen: list[tuple[str, int, float]] = []
-        for row, score in scored:
-            chosen += [(path, row, score) for path in snapshot.paths_of(row)]
-            if len(chosen) >= count:
-                break
-        chosen = chosen[:count]
-        details = snapshot.details([row for _, row, _ in chosen])
+        best = ((path, row, score) for row, score in scored for path in snapshot.paths_of[row])
+        paths, rows, scores = zip(*islice(best, count), strict=True) if scored and count else ((), (), ())
         least = self._model()[0].rules.least_confidence(None)
-        sure = [one.confidence is None or one.confidence >= least for one in details]
         return [
-            FolderMatch(self.folder / path, score, one.caption, one.thumbnail, one.confidence, one.tags, is_sure)
-            for (path, _, score), one, is_sure in zip(chosen, details, sure, strict=True)
+            FolderMatch(
+                self.folder / path,
+                score,
+                image.caption,
+                image.thumbnail,
+                image.confidence,
+                image.tags,
+                image.confidence is None or image.confidence >= least,
+            )
+            for path, score, image in zip(paths, scores, snapshot.index.details(rows), strict=True)
         ]
 
 
@@ -372,8 +375,8 @@ def require_model(index: Path, record: IndexRecord, captioner: Captioner) -> Non
 def require_features(index: Path, record: IndexRecord, features: Sequence[FeatureSpec]) -> None:
     """Check that an index has the features that a model reads; FolderError if it has others."""
     if all(spec.fingerprint != record.features.fingerprint for spec in features):
-        own = ", ".join(map(str, features)) or "none"
-        raise FolderError(f"{index}: expected an index with features {own}, found {record.features}; {REBUILD}")
+        expected = ", ".join(map(str, features)) or "none"
+        raise FolderError(f"{index}: expected an index with features {expected}, found {record.features}; {REBUILD}")
 
 
 def _remove(part: Path) -> None:

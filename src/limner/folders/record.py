@@ -6,7 +6,7 @@ from pathlib import Path
 
 import xxhash
 
-from limner.bounds import Count, Few, Total
+from limner.bounds import Count, Few
 from limner.errors import DamagedIndexError
 from limner.features.spec import FeatureSpec
 from limner.files import read_bytes, write_text
@@ -16,24 +16,15 @@ from limner.runs.pretrained import is_pretrained, pretrained_run
 from limner.runs.trained_model import model_fingerprint
 from limner.settings import Settings
 from limner.storage.json_text import to_json
-from limner.storage.records import load_record
+from limner.storage.lance_tables import load_record
 
 RECORD = "index.json"
-"""File in an index with the settings it was made with; it is written first."""
+"""File in an index with the settings it was made with."""
 BUILT_IN = "built-in:"
 """Beginning of the name of a built-in captioner; its language code follows."""
-VERSION = 2
+VERSION = 3
 """Version of the layout of an index."""
 REBUILD = "to replace it, run 'limner index' with --rebuild"
-
-
-class TableState(Settings):
-    """State of a Lance table after a commit."""
-
-    version: Total
-    """Number of the version."""
-    digest: str
-    """Digest of the manifest of the version, which names all files of the table."""
 
 
 class IndexRecord(Settings):
@@ -59,10 +50,8 @@ class IndexRecord(Settings):
     """Shape of the annotations of an image."""
     vector_dim: Count
     """Size of the vector that similar images are found by."""
-    updating: bool
-    """Whether an update is under way or was interrupted: a table may then have later versions than the recorded one."""
-    tables: dict[str, TableState]
-    """State of each table after the last commit, by its name; a table that was never written is left out."""
+    state: str = ""
+    """Digest of the parts of both tables after the last update; empty while an update is under way or interrupted."""
     digest: str = ""
     """Digest of all other fields."""
 
@@ -80,27 +69,22 @@ class IndexRecord(Settings):
             features=codec.spec,
             shape=codec.shape,
             vector_dim=codec.vector_dim,
-            updating=True,
-            tables={},
         )
 
     @property
-    def run(self) -> Path:
-        """Run directory of the captioner.
+    def updating(self) -> bool:
+        """Whether an update is under way or was interrupted."""
+        return not self.state
 
-        Raises:
-            SettingsError: there is no built-in captioner of the language.
-        """
+    @property
+    def run(self) -> Path:
+        """Run directory of the captioner; SettingsError if there is no built-in captioner of the language."""
         built_in, _, lang = self.model.partition(BUILT_IN)
         return Path(self.model) if built_in or not lang else pretrained_run(lang)
 
     @classmethod
     def load(cls, index: Path) -> IndexRecord:
-        """Read the record of an index.
-
-        Raises:
-            FolderError: it is missing, damaged, or of another version of Limner.
-        """
+        """Read the record of an index; FolderError if it is missing, damaged, or of another version of Limner."""
         record = load_record(cls, index / RECORD, VERSION, DamagedIndexError, REBUILD)
         if record.digest != record._digest():
             raise damaged(index, f"{RECORD} does not have its digest")
@@ -149,7 +133,7 @@ def captioner_digest(captioner: Captioner) -> str:
 def run_digest(run: Path) -> str:
     """Compute a digest of the weights, the vocabulary and the settings in a run directory, without loading them."""
     digest = xxhash.xxh3_128()
-    for file in sorted(one for one in run.iterdir() if one.suffix in (".json", ".safetensors")):
+    for file in sorted(file for file in run.iterdir() if file.suffix in (".json", ".safetensors")):
         contents = read_bytes(file)
         digest.update(f"{file.name}\0{len(contents)}\0".encode() + contents)
     return digest.hexdigest()

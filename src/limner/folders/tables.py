@@ -1,7 +1,7 @@
 """The Lance tables of an index: files with their digests, and what is known of the contents of each digest.
 
-Rows have checksums. A change is one commit of Lance, after which the record is written with the new state of the table:
-an update that is killed leaves whole batches, of which the record misses at most the last one.
+Rows have checksums. A change is one commit of Lance: an update that is killed leaves whole batches. At the end of an
+update the record gets the state of both tables, by which a part that is gone, older or of another index is found.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
+from itertools import repeat
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,13 +19,12 @@ import numpy as np
 import pyarrow as pa
 import xxhash
 
-from limner.errors import FolderError, WriteError, system_reason
+from limner.errors import DamagedIndexError, FolderError, WriteError, system_reason
 from limner.features.spec import FeatureArray
-from limner.files import read_bytes
-from limner.folders.record import RECORD, IndexRecord, TableState, damaged
-from limner.storage.checksums import CHECKSUM, checksum
+from limner.folders.record import RECORD, IndexRecord, damaged
+from limner.storage.checksums import CHECKSUM
 from limner.storage.json_text import to_json
-from limner.storage.lance_tables import WRITE_ERRORS, damage_as, open_table
+from limner.storage.lance_tables import WRITE_ERRORS, damage_as, open_table, state_of
 
 FILES, IMAGES = "files.lance", "images.lance"
 """Tables of an index: one row for each path, and one for each digest."""
@@ -35,16 +35,6 @@ KEPT_VERSIONS = timedelta(hours=1)
 MAX_FRAGMENTS = 100
 """Parts of a table above which they are merged."""
 _DELETED_TOGETHER = 500
-_FILES_SCHEMA = pa.schema(
-    [
-        pa.field("path", pa.binary()),  # not text: a name may have bytes that are not UTF-8
-        pa.field("size", pa.int64()),
-        pa.field("modified", pa.int64()),
-        pa.field("digest", pa.binary()),
-        pa.field("error", pa.string()),
-        pa.field(CHECKSUM, pa.uint64()),
-    ]
-)
 
 
 class FileRow(NamedTuple):
@@ -72,18 +62,95 @@ class ImageRow(NamedTuple):
     """JPEG file."""
 
 
-class IndexParts(NamedTuple):
-    """An index whose parts belong together."""
+_FILES_SCHEMA = pa.schema(
+    {
+        "path": pa.binary(),  # not text: a name may have bytes that are not UTF-8
+        "size": pa.int64(),
+        "modified": pa.int64(),
+        "digest": pa.binary(),
+        "error": pa.string(),
+        CHECKSUM: pa.uint64(),
+    }
+)
+_DETAILS_SCHEMA = pa.schema(
+    {
+        "digest": pa.binary(),
+        "caption": pa.string(),
+        "log_prob": pa.float64(),
+        "confidence": pa.float64(),
+        "tags": pa.list_(pa.string()),
+        "thumbnail": pa.binary(),
+        DETAILS_CHECKSUM: pa.uint64(),
+    }
+)
 
-    record: IndexRecord
-    files: dict[str, FileRow]
-    """State of each file at the last update."""
-    images: ImageTable
+
+def _images_schema(record: IndexRecord) -> pa.Schema:
+    schema = _DETAILS_SCHEMA
+    for name, size in (("annotations", int(np.prod(record.shape))), ("vector", record.vector_dim)):
+        schema = schema.append(pa.field(name, pa.list_(pa.float16(), size)))
+    return schema.append(pa.field(CHECKSUM, pa.uint64()))
 
 
-def has_index(index: Path) -> bool:
-    """Whether a folder has a part of an index."""
-    return any((index / name).exists() for name in (RECORD, FILES, IMAGES))
+class IndexParts:
+    """An index whose parts belong together, opened at one time.
+
+    Attributes:
+        record: what it was made with.
+        files: state of each file at the last update, by path.
+        rows: number of the row of each digest in the table of contents.
+    """
+
+    def __init__(self, index: Path) -> None:
+        """Read all but the contents; FolderError names a part that is missing, damaged, or of another state."""
+        self._index, self.record = index, IndexRecord.load(index)
+        with damage_as(self._damaged):
+            files, self._images = (_open_table(index, name) for name in (FILES, IMAGES))
+            if self.record.state not in ("", _state_of_tables(files, self._images)):
+                raise self._damaged(f"{FILES} or {IMAGES} is of another state than {RECORD}")
+            self.files = {row.path: row for row in map(self._file_row, files.to_table().to_pylist())}  # the last counts
+            digests = self._images.to_table(columns=["digest"]).column("digest").to_pylist()
+            self.rows: dict[bytes, int] = {digest: row for row, digest in enumerate(digests)}
+            if not {row.digest for row in self.files.values() if not row.error} <= self.rows.keys():
+                raise self._damaged(f"{IMAGES} is older than {FILES}")
+
+    def features(self) -> tuple[FeatureArray, FeatureArray]:
+        """Read the annotations (N, *shape) and the vectors (N, D) of all rows; FolderError if they are damaged."""
+        with damage_as(self._damaged):
+            table = self._images.to_table(columns=["digest", "annotations", "vector", CHECKSUM])
+            flat, vectors = (
+                table.column(name).combine_chunks().flatten().to_numpy(zero_copy_only=False).reshape(-1, size)
+                for name, size in (("annotations", int(np.prod(self.record.shape))), ("vector", self.record.vector_dim))
+            )
+            sums = map(_checksum, table.column("digest").to_pylist(), flat, vectors, repeat(self.record.fingerprint))
+            self._require(list(sums) == table.column(CHECKSUM).to_pylist(), IMAGES)
+        return flat.reshape(-1, *self.record.shape), vectors
+
+    def texts(self) -> list[str]:
+        """Read the caption and the tags of all rows; FolderError if the table is damaged."""
+        with damage_as(self._damaged):
+            table = self._images.to_table(columns=["caption", "tags"]).to_pydict()
+        return [" ".join((caption, *(tags or ()))) for caption, tags in zip(*table.values(), strict=True)]
+
+    def details(self, rows: Sequence[int]) -> list[ImageRow]:
+        """Read the captions and the thumbnails of some rows; FolderError if the table is damaged."""
+        with damage_as(self._damaged):
+            table = self._images.take(list(rows), columns=_DETAILS_SCHEMA.names).to_pylist() if rows else []
+            checksums = [values.pop(DETAILS_CHECKSUM) for values in table]
+            details = [ImageRow(**{**values, "tags": tuple(values["tags"] or ())}) for values in table]
+            self._require([_checksum(*row) for row in details] == checksums, IMAGES)
+        return details
+
+    def _file_row(self, values: dict[str, Any]) -> FileRow:
+        self._require(values.pop(CHECKSUM) == _checksum(*values.values()), FILES)
+        return FileRow(**{**values, "path": os.fsdecode(values["path"])})
+
+    def _require(self, is_intact: bool, table: str) -> None:
+        if not is_intact:
+            raise self._damaged(f"a row of {table} does not have its checksum")
+
+    def _damaged(self, reason: str) -> DamagedIndexError:
+        return damaged(self._index, reason)
 
 
 def open_index(index: Path) -> IndexParts:
@@ -96,44 +163,54 @@ def open_index(index: Path) -> IndexParts:
     if not (index / RECORD).exists() and has_index(index):
         raise damaged(index, f"{RECORD} is gone")
     while True:
-        record = IndexRecord.load(index)
+        state = state_of_index(index)
         try:
-            with damage_as(lambda reason: damaged(index, reason)):
-                return _open(index, record)
+            return IndexParts(index)
         except FolderError:
-            if IndexRecord.load(index) == record:
+            if state_of_index(index) == state:
                 raise
             # Another process has written a batch meanwhile.
 
 
-def _open(index: Path, record: IndexRecord) -> IndexParts:
-    files, images = (_open_table(index, name, record) for name in (FILES, IMAGES))
-    rows, table = _read_files(index, files), ImageTable(index, record, images)
-    if not {row.digest for row in rows.values() if not row.error} <= table.rows.keys():
-        raise damaged(index, f"{IMAGES} is older than {FILES}")
-    return IndexParts(record, rows, table)
+def has_index(index: Path) -> bool:
+    """Whether a folder has a part of an index, other than the empty tables of one whose making was interrupted."""
+    tables = [index / name for name in (FILES, IMAGES) if (index / name).exists()]
+    return (index / RECORD).exists() or not all(map(_is_empty, tables))
 
 
-def _open_table(index: Path, name: str, record: IndexRecord) -> Any:  # noqa: ANN401  (Lance has no types)
-    """Open the newest version of a table if it is the recorded one, or may follow it; None for none."""
-    recorded = record.tables.get(name)
-    if not exists(index / name):
-        if recorded is None:
-            return None
+def _is_empty(table: Path) -> bool:
+    try:
+        with damage_as(FolderError):
+            return not any(table.glob("_versions/*")) or not open_table(table).count_rows()
+    except FolderError:
+        return False
+
+
+def create_index(index: Path, record: IndexRecord) -> None:
+    """Write an index without rows: its tables, then its record; WriteError if they cannot be written."""
+    with write_errors(index):
+        for name, schema in ((FILES, _FILES_SCHEMA), (IMAGES, _images_schema(record))):
+            lance.write_dataset(schema.empty_table(), str(index / name), mode="overwrite")
+    record.save(index)
+
+
+def state_of_index(index: Path) -> tuple[str, ...]:
+    """Return what changes with each write to a part of the index."""
+    record = index / RECORD
+    return *map(state_of, (index / FILES, index / IMAGES)), str(record.stat().st_mtime_ns if record.exists() else 0)
+
+
+def _open_table(index: Path, name: str) -> Any:  # noqa: ANN401  (Lance has no types)
+    """Open the newest version of a table, whose files have the sizes that it names."""
+    if not any((index / name).glob("_versions/*")):
         raise damaged(index, f"{name} is gone")
-    dataset = open_table(index / name)
-    follows = record.updating and (recorded is None or dataset.version > recorded.version)
-    if not follows and (recorded is None or dataset.version != recorded.version):
-        found = f"version {dataset.version}, and the record names {recorded.version if recorded else 'none'}"
-        raise damaged(index, f"{name} is of another state than {RECORD}: {found}")
-    if recorded is not None and _manifest_digest(index / name, recorded.version) != recorded.digest:
-        raise damaged(index, f"{name} is not the table that {RECORD} names")
-    for fragment in dataset.get_fragments():
+    table = open_table(index / name)
+    for fragment in table.get_fragments():
         for part in fragment.data_files():
             _require_size(index, Path(name, "data", part.path), part.file_size_bytes)
         if fragment.deletion_file() is not None:
             _require_size(index, Path(name, fragment.deletion_file()), None)
-    return dataset
+    return table
 
 
 def _require_size(index: Path, part: Path, size: int | None) -> None:
@@ -145,44 +222,32 @@ def _require_size(index: Path, part: Path, size: int | None) -> None:
         raise damaged(index, f"{part}: expected {size:,} bytes, found {stored:,}")
 
 
-def _manifest_digest(table: Path, version: int) -> str:
-    """Compute the digest of the manifest of a version; empty if there is none."""
-    for name in (f"{2**64 - 1 - version:020}", f"{version}"):  # of the two layouts of Lance
-        if (file := table / "_versions" / f"{name}.manifest").exists():
-            return xxhash.xxh3_128_hexdigest(read_bytes(file))
-    return ""
+def _state_of_tables(*tables: Any) -> str:  # noqa: ANN401
+    """Compute a digest of the names and sizes of the files of tables."""
+    parts = [str(fragment.metadata.to_json()) for table in tables for fragment in table.get_fragments()]
+    return xxhash.xxh3_128_hexdigest("\n".join(parts).encode())
 
 
-def save_states(index: Path, record: IndexRecord, *, updating: bool) -> IndexRecord:
-    """Write the record with the states of the tables.
-
-    Raises:
-        WriteError: the record cannot be written.
-    """
-    states = {}
-    with write_errors(index):
-        for name in (FILES, IMAGES):
-            if exists(index / name):
-                version = open_table(index / name).version
-                states[name] = TableState(version=version, digest=_manifest_digest(index / name, version))
-    record = record.model_copy(update={"tables": states, "updating": updating})
-    record.save(index)
+def begin_update(index: Path, record: IndexRecord) -> IndexRecord:
+    """Record that the tables change from now on; WriteError if the record cannot be written."""
+    if not record.updating:
+        record = record.model_copy(update={"state": ""})
+        record.save(index)
     return record
 
 
-def _read_files(index: Path, dataset: Any) -> dict[str, FileRow]:  # noqa: ANN401  (Lance has no types)
-    """Read the state of all files; the last row of a path is valid."""
-    rows: dict[str, FileRow] = {}
-    if dataset is None:
-        return rows
-    table = dataset.to_table().to_pydict()
-    columns = [table[name] for name in _FILES_SCHEMA.names]
-    for path, size, modified, digest, error, stored in zip(*columns, strict=True):
-        if stored != _file_checksum(path, size, modified, digest, error):
-            raise damaged(index, f"a row of {FILES} does not have its checksum")
-        name = os.fsdecode(path)
-        rows[name] = FileRow(name, size, modified, digest, error)
-    return rows
+def end_update(index: Path, record: IndexRecord) -> None:
+    """Merge small parts of the tables, remove replaced versions, and record the state; WriteError if they cannot be."""
+    with write_errors(index):
+        tables = [open_table(index / name) for name in (FILES, IMAGES)]
+        for table in tables:
+            fragments = table.get_fragments()
+            deleted = sum(fragment.num_deletions for fragment in fragments)
+            if len(fragments) > MAX_FRAGMENTS or 2 * deleted > table.count_rows():
+                table.optimize.compact_files()
+            table.cleanup_old_versions(older_than=KEPT_VERSIONS, delete_unverified=True)
+        state = _state_of_tables(*(open_table(index / name) for name in (FILES, IMAGES)))
+    record.model_copy(update={"state": state}).save(index)
 
 
 def write_files(index: Path, rows: Iterable[FileRow], mode: str) -> None:
@@ -191,12 +256,9 @@ def write_files(index: Path, rows: Iterable[FileRow], mode: str) -> None:
     Raises:
         WriteError: the table cannot be written; it is unchanged.
     """
-    plain = [(os.fsencode(row.path), *row[1:]) for row in rows]
-    columns = list(zip(*((*row, _file_checksum(*row)) for row in plain), strict=True)) or [()] * len(_FILES_SCHEMA)
-    arrays = [pa.array(values, field.type) for values, field in zip(columns, _FILES_SCHEMA, strict=True)]
-    table = pa.Table.from_arrays(arrays, schema=_FILES_SCHEMA)
+    plain = [{**row._asdict(), "path": os.fsencode(row.path)} for row in rows]
+    table = pa.Table.from_pylist([{**row, CHECKSUM: _checksum(*row.values())} for row in plain], _FILES_SCHEMA)
     with write_errors(index):
-        mode = mode if exists(index / FILES) else "create"
         lance.write_dataset(table, str(index / FILES), mode=mode)
 
 
@@ -216,121 +278,24 @@ def append_images(
         WriteError: the table cannot be written; it is unchanged.
     """
     flat = annotations.reshape(len(rows), -1)
-    values = [pa.array(column, type_) for column, type_ in zip(zip(*rows, strict=True), _DETAIL_TYPES, strict=True)]
-    arrays = [
-        *values,
-        pa.FixedSizeListArray.from_arrays(pa.array(flat.reshape(-1)), flat.shape[1]),
-        pa.FixedSizeListArray.from_arrays(pa.array(vectors.reshape(-1)), vectors.shape[1]),
-        pa.array(_row_checksums([row.digest for row in rows], flat, vectors, record), pa.uint64()),
-        pa.array([details_checksum(row) for row in rows], pa.uint64()),
+    values = [{**row._asdict(), DETAILS_CHECKSUM: _checksum(*row)} for row in rows]
+    columns = [
+        *pa.Table.from_pylist(values, _DETAILS_SCHEMA).columns,
+        *(pa.FixedSizeListArray.from_arrays(array.reshape(-1), array.shape[1]) for array in (flat, vectors)),
+        pa.array(map(_checksum, (row.digest for row in rows), flat, vectors, repeat(record.fingerprint)), pa.uint64()),
     ]
-    table = pa.Table.from_arrays(arrays, schema=_images_schema(record))
     with write_errors(index):
-        lance.write_dataset(table, str(index / IMAGES), mode="append" if exists(index / IMAGES) else "create")
-
-
-_DETAIL_TYPES = (pa.binary(), pa.string(), pa.float64(), pa.float64(), pa.list_(pa.string()), pa.binary())
-
-
-def _images_schema(record: IndexRecord) -> pa.Schema:
-    fields = [pa.field(name, type_) for name, type_ in zip(ImageRow._fields, _DETAIL_TYPES, strict=True)]
-    for name, size in (("annotations", int(np.prod(record.shape))), ("vector", record.vector_dim)):
-        fields.append(pa.field(name, pa.list_(pa.float16(), size)))
-    return pa.schema([*fields, pa.field(CHECKSUM, pa.uint64()), pa.field(DETAILS_CHECKSUM, pa.uint64())])
-
-
-class ImageTable:
-    """One version of the table of contents; rows are numbered in stored order."""
-
-    def __init__(self, index: Path, record: IndexRecord, dataset: Any) -> None:  # noqa: ANN401  (Lance has no types)
-        """Read the digests of a version of the table; None for a table that was never written."""
-        self._index, self._record, self._dataset = index, record, dataset
-        self.rows: dict[bytes, int] = {}
-        """Number of the row of each digest."""
-        if dataset is not None:
-            digests = dataset.to_table(columns=["digest"]).column("digest").to_pylist()
-            self.rows = {digest: row for row, digest in enumerate(digests)}
-
-    def features(self) -> tuple[FeatureArray, FeatureArray]:
-        """Read the annotations (N, *shape) and the vectors (N, D) of all rows.
-
-        Raises:
-            FolderError: the table is damaged.
-        """
-        record = self._record
-        if self._dataset is None:
-            return np.empty((0, *record.shape), np.float16), np.empty((0, record.vector_dim), np.float16)
-        with damage_as(self._damaged):
-            table = self._dataset.to_table(columns=["digest", "annotations", "vector", CHECKSUM])
-            annotations, vectors = (_to_array(table.column(name)) for name in ("annotations", "vector"))
-            sums = _row_checksums(table.column("digest").to_pylist(), annotations, vectors, record)
-            if sums != table.column(CHECKSUM).to_pylist():
-                raise self._damaged(f"a row of {IMAGES} does not have its checksum")
-        return annotations.reshape(-1, *record.shape), vectors
-
-    def texts(self) -> list[str]:
-        """Read the caption and the tags of all rows; FolderError if the table is damaged."""
-        if self._dataset is None:
-            return []
-        with damage_as(self._damaged):
-            table = self._dataset.to_table(columns=["caption", "tags"]).to_pydict()
-        return [" ".join((caption, *(tags or ()))) for caption, tags in zip(*table.values(), strict=True)]
-
-    def details(self, rows: Sequence[int]) -> list[ImageRow]:
-        """Read the captions and the thumbnails of some rows; FolderError if the table is damaged."""
-        details: list[ImageRow] = []
-        if not rows:
-            return details
-        with damage_as(self._damaged):
-            table = self._dataset.take(list(rows), columns=[*ImageRow._fields, DETAILS_CHECKSUM])
-            for values in table.to_pylist():
-                stored = values.pop(DETAILS_CHECKSUM)
-                row = ImageRow(**{**values, "tags": tuple(values["tags"] or ())})
-                if details_checksum(row) != stored:
-                    raise self._damaged(f"a row of {IMAGES} does not have its checksum")
-                details.append(row)
-        return details
-
-    def _damaged(self, reason: str) -> FolderError:
-        return damaged(self._index, reason)
+        table = pa.Table.from_arrays(columns, schema=_images_schema(record))
+        lance.write_dataset(table, str(index / IMAGES), mode="append")
 
 
 def delete_images(index: Path, digests: Sequence[bytes]) -> None:
-    """Remove what is known of contents that no file has any more.
-
-    Raises:
-        WriteError: the table cannot be written.
-    """
+    """Remove what is known of contents that no file has any more; WriteError if the table cannot be written."""
     with write_errors(index):
-        dataset = open_table(index / IMAGES)
+        table = open_table(index / IMAGES)
         for begin in range(0, len(digests), _DELETED_TOGETHER):
             names = ", ".join(f"X'{digest.hex()}'" for digest in digests[begin : begin + _DELETED_TOGETHER])
-            dataset.delete(f"digest IN ({names})")
-
-
-def compact(index: Path) -> None:
-    """Merge the parts that batches have left where there are many."""
-    with write_errors(index):
-        for name in (FILES, IMAGES):
-            if exists(index / name):
-                dataset = open_table(index / name)
-                fragments = dataset.get_fragments()
-                deleted = sum(fragment.num_deletions for fragment in fragments)
-                if len(fragments) > MAX_FRAGMENTS or 2 * deleted > dataset.count_rows():
-                    dataset.optimize.compact_files()
-
-
-def remove_old_versions(index: Path) -> None:
-    """Remove versions that are no longer read; the newest ones are in the record already."""
-    with write_errors(index):
-        for name in (FILES, IMAGES):
-            if exists(index / name):
-                open_table(index / name).cleanup_old_versions(older_than=KEPT_VERSIONS, delete_unverified=True)
-
-
-def exists(table: Path) -> bool:
-    """Whether a table has at least one commit."""
-    return any(table.glob("_versions/*"))
+            table.delete(f"digest IN ({names})")
 
 
 @contextmanager
@@ -345,30 +310,12 @@ def write_errors(index: Path) -> Iterator[None]:
         ) from None
 
 
-def _file_checksum(path: bytes, size: int, modified: int, digest: bytes, error: str) -> int:
-    return checksum(b"\0".join((path, f"{size} {modified}".encode(), digest, error.encode())))
-
-
-def details_checksum(row: ImageRow) -> int:
-    """Compute the checksum of the caption and the thumbnail of an image."""
-    text = to_json([row.caption, row.log_prob, row.confidence, list(row.tags)])
-    return checksum(row.digest + text.encode(errors="surrogatepass") + row.thumbnail)
-
-
-def _row_checksums(
-    digests: Sequence[bytes], annotations: FeatureArray, vectors: FeatureArray, record: IndexRecord
-) -> list[int]:
-    seed = checksum(record.fingerprint.encode())
-    sums = []
-    for digest, flat, vector in zip(digests, annotations, vectors, strict=True):
-        hashed = xxhash.xxh3_64(digest, seed=seed)
-        hashed.update(np.ascontiguousarray(flat).data)
-        hashed.update(np.ascontiguousarray(vector).data)
-        sums.append(hashed.intdigest())
-    return sums
-
-
-def _to_array(column: Any) -> FeatureArray:  # noqa: ANN401  (Arrow has no types)
-    combined = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
-    values: FeatureArray = combined.flatten().to_numpy(zero_copy_only=False)
-    return values.reshape(len(column), -1)
+def _checksum(*values: object) -> int:
+    """Compute the checksum of a row: bytes and arrays as they are, other values as JSON."""
+    digest = xxhash.xxh3_64()
+    for value in values:
+        if isinstance(value, np.ndarray):
+            value = np.ascontiguousarray(value).tobytes()
+        part = value if isinstance(value, bytes) else to_json(value).encode(errors="surrogatepass")
+        digest.update(f"{len(part)} ".encode() + part)
+    return digest.intdigest()

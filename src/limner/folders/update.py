@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -13,16 +13,13 @@ from limner.folders.annotations import AnnotationCodec
 from limner.folders.encoding import Chunk, EncodedImage, Encoder, FeaturesByPath, encoded_chunks
 from limner.folders.scan import FoundFile, Scan
 from limner.folders.tables import (
-    IMAGES,
     FileRow,
     ImageRow,
     IndexParts,
     append_images,
-    compact,
+    begin_update,
     delete_images,
-    exists,
-    remove_old_versions,
-    save_states,
+    end_update,
     write_files,
 )
 from limner.inference.captioner import Captioner
@@ -69,7 +66,7 @@ class Updater:
         assert captioner.backbone is not None, "checked by the caller"
         self._folder, self._index, self._record, self._captioner = folder, index, opened.record, captioner
         self._encoder = Encoder(captioner.backbone, codec)
-        self._known, self._before = set(opened.images.rows), opened.files
+        self._known, self._before = set(opened.rows), opened.files
         self._rows = dict(self._before)
         self.result = FolderUpdate()
         self._cut_off = 0
@@ -77,7 +74,7 @@ class Updater:
     def run(self, scan: Scan, verify: bool, batch_size: int, on_progress: Progress | None) -> FolderUpdate:
         """Read what has changed in the scanned folder, and write it in batches."""
         self._gone = self._find_gone(scan)
-        todo = [file for file in scan.files if verify or not self._is_unchanged(file)]
+        todo = [file for file in scan.files if verify or not is_unchanged(file, self._before.get(file.path))]
         done = 0
         for chunk in encoded_chunks(self._folder, [file.path for file in todo], self._encoder, self._known):
             self._commit(chunk, batch_size)
@@ -103,16 +100,6 @@ class Updater:
             if path not in found and "." not in scan.unreadable and not path.startswith(closed)
         }
 
-    def _is_unchanged(self, file: FoundFile) -> bool:
-        return is_unchanged(file, self._before.get(file.path))
-
-    def _write(self, change: Callable[[], None]) -> None:
-        """Change a table, then record its state; that an update is under way is recorded before the first change."""
-        if not self._record.updating:
-            self._record = save_states(self._index, self._record, updating=True)
-        change()
-        self._record = save_states(self._index, self._record, updating=True)
-
     def _commit(self, chunk: Chunk, batch_size: int) -> None:
         """Describe the new contents of some files, then write them and the state of the files."""
         if chunk.images:
@@ -122,7 +109,8 @@ class Updater:
             self._count(row)
         changed = [row for row in rows if self._rows.get(row.path) != row]
         if changed:
-            self._write(lambda: write_files(self._index, changed, "append"))
+            self._record = begin_update(self._index, self._record)
+            write_files(self._index, changed, "append")
         self._rows.update((row.path, row) for row in changed)
 
     def _describe(self, images: Sequence[EncodedImage], batch_size: int) -> None:
@@ -147,7 +135,8 @@ class Updater:
         annotations, vectors = (
             np.stack(arrays) for arrays in zip(*((i.annotations, i.vector) for i in images), strict=True)
         )
-        self._write(lambda: append_images(self._index, self._record, rows, annotations, vectors))
+        self._record = begin_update(self._index, self._record)
+        append_images(self._index, self._record, rows, annotations, vectors)
         self._known.update(row.digest for row in rows)
         self.result.described += len(rows)
 
@@ -171,13 +160,10 @@ class Updater:
             del self._rows[path]
         if self._rows == self._before and not self.result.described and not self._record.updating:
             return
-        self._write(lambda: write_files(self._index, self._rows.values(), "overwrite"))
-        unused = self._known - {row.digest for row in self._rows.values()}
-        if unused and exists(self._index / IMAGES):
-            self._write(lambda: delete_images(self._index, sorted(unused)))
-        self._write(lambda: compact(self._index))
-        remove_old_versions(self._index)
-        save_states(self._index, self._record, updating=False)
+        self._record = begin_update(self._index, self._record)
+        write_files(self._index, self._rows.values(), "overwrite")
+        delete_images(self._index, sorted(self._known - {row.digest for row in self._rows.values()}))
+        end_update(self._index, self._record)
 
 
 def is_unchanged(file: FoundFile, row: FileRow | None) -> bool:

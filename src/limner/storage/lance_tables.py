@@ -1,4 +1,4 @@
-"""Opening and reading of Lance tables whose files may be damaged."""
+"""Opening and reading of Lance tables whose files may be damaged, and of the records of what indexes were made with."""
 
 from __future__ import annotations
 
@@ -6,12 +6,15 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from limner.errors import CollectionError, LimnerError
+from limner.errors import CollectionError, LimnerError, SettingsError
 from limner.files.structured import read_json_file
+from limner.settings import Settings
 from limner.storage.native_messages import without_panics
 from limner.storage.places import is_remote, storage_options, unreachable
+
+Record = TypeVar("Record", bound=Settings)
 
 WRITE_ERRORS = (OSError, ValueError, RuntimeError)
 """Exceptions of Lance and Arrow for tables that cannot be written."""
@@ -105,3 +108,28 @@ def _newest_version(path: Path) -> int:
 def _first_line(error: BaseException) -> str:
     """Return the reason of an error, without the kinds of errors and the places in the source of Lance."""
     return _INTERNAL.sub("", next(iter(str(error).splitlines()), "")) or type(error).__name__
+
+
+def load_record(kind: type[Record], file: Path, version: int, error_type: type[LimnerError], remedy: str) -> Record:
+    """Read the record of an index.
+
+    Args:
+        kind: settings in the file, with the field `version`.
+        file: the file.
+        version: version of the layout that can be read.
+        error_type: exception to raise.
+        remedy: what to do about an index that cannot be read.
+
+    Raises:
+        LimnerError: the file is missing, damaged, or of another version; of type `error_type`.
+    """
+    try:
+        values = read_json_file(file)
+        if isinstance(values, dict) and values.get("version") != version:
+            raise error_type(f"{file}: expected an index of version {version}, found {values.get('version')}; {remedy}")
+        return kind.parse(values)
+    except FileNotFoundError:
+        raise error_type(f"{file.parent}: expected an index, found no {file.name}; {remedy}") from None
+    except (OSError, ValueError, TypeError, SettingsError) as error:
+        reason = str(error).partition("\n")[0]
+        raise error_type(f"{file}: damaged record of an index ({reason}); {remedy}") from None

@@ -14,7 +14,7 @@ from limner.files import write_text
 from limner.settings import Settings
 from limner.storage.block_checksums import FileBlocks
 from limner.storage.json_text import to_json
-from limner.storage.records import load_record
+from limner.storage.lance_tables import load_record
 
 RECORD = "index.json"
 """File in an index that says what it was made with; it is written last."""

@@ -3,7 +3,7 @@
 LIMNER_SEARCH_COLLECTION and LIMNER_SEARCH_RUN name a collection with features and an MLBL-B trained on them; without
 them the features are random, of 40 directions, and the model is untrained, so that all scores are nearly equal and
 proofs are hard. LIMNER_SEARCH_IMAGES are the sizes of the collections that are made of variations of the features
-(`limner.synthetic.variations`; default 10000,100000,1000000), LIMNER_SEARCH_QUERIES is the number of test sentences
+(`variations.py`; default 10000,100000,1000000), LIMNER_SEARCH_QUERIES is the number of test sentences
 (default 60), and LIMNER_SEARCH_EXHAUSTIVE the number of them whose results are compared with scores of all images
 (default 20).
 """
@@ -31,8 +31,8 @@ from limner.retrieval.fast.log_bilinear import affine_terms
 from limner.retrieval.index.protocol import Found, SearchOptions
 from limner.retrieval.index.tangent_search import search_cells, tangent_bounds
 from limner.retrieval.index.tangents import TangentIndex, write_cells
-from limner.synthetic.variations import FeatureVariations
 from measuring import report
+from variations import FeatureVariations
 
 CELLS = (1, 16, 64, 256)
 RESULTS = 10

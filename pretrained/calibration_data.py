@@ -26,8 +26,8 @@ from limner.inference.unseen_words import with_unseen_nouns
 from limner.metrics.cider import CiderD
 from limner.runs.calibration import FeatureStatistics, TagCalibration
 from limner.runs.trained_model import load_trained_model
-from limner.synthetic.non_photographs import draw_non_photograph
 from limner.text.people_words import PEOPLE_WORDS
+from non_photographs import draw_non_photograph
 
 PEOPLE_PENALTY = 1000.0
 """Weight of the squared coefficients of the regression of people."""

@@ -24,8 +24,8 @@ from limner.inference.confidence import (
 )
 from limner.runs.calibration import Calibration, ConfidenceCalibration, StoredCalibration, TagCalibration
 from limner.runs.trained_model import sha256
-from limner.synthetic.non_photographs import HELD_OUT, KINDS
 from limner.text.people_words import PEOPLE_WORDS
+from non_photographs import HELD_OUT, KINDS
 
 LEAST_SURE, WITHHELD = 0.5, 0.05
 """Captions of a lower confidence are withheld by default, but no larger share than this of the right captions of the

@@ -11,7 +11,7 @@ from calibration_data import CalibrationData, auc
 from fit_confidence import confidences_of, main_things_right
 from limner.evaluation.calibration import expected_calibration_error
 from limner.runs.calibration import StoredCalibration
-from limner.synthetic.non_photographs import KINDS
+from non_photographs import KINDS
 
 SEEDS = range(100, 112)
 """Seeds of the generated images of each kind, which are none of those that the confidence was fitted on."""

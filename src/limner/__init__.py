@@ -41,8 +41,12 @@ if TYPE_CHECKING:
     from limner.runs.trained_model import load_trained_model
     from limner.synthetic.reviews import ReviewSettings, generate_reviews
     from limner.synthetic.scenes import ClipSettings, SceneSettings, generate_clips, generate_scenes
-    from limner.synthetic.sound_sequences import SoundSequenceSettings, generate_sound_sequences
-    from limner.synthetic.sounds import SoundSettings, generate_sounds
+    from limner.synthetic.sounds import (
+        SoundSequenceSettings,
+        SoundSettings,
+        generate_sound_sequences,
+        generate_sounds,
+    )
     from limner.training.cross_validation import CrossValidation, CrossValidationSettings, cross_validate
     from limner.training.loop import train
 
@@ -81,10 +85,10 @@ _MODULES = {
     "generate_clips": "synthetic.scenes",
     "generate_scenes": "synthetic.scenes",
     "generate_reviews": "synthetic.reviews",
-    "generate_sound_sequences": "synthetic.sound_sequences",
+    "generate_sound_sequences": "synthetic.sounds",
     "generate_sounds": "synthetic.sounds",
     "ReviewSettings": "synthetic.reviews",
-    "SoundSequenceSettings": "synthetic.sound_sequences",
+    "SoundSequenceSettings": "synthetic.sounds",
     "import_collection": "data.readers",
     "learn_filters": "features.kmeans",
     "load": "inference.load",

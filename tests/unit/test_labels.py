@@ -23,7 +23,7 @@ from limner.inference.classifier import Classification, Classifier, StepLabel
 from limner.metrics import METRICS
 from limner.runs.recipe import load_recipe
 from limner.synthetic.reviews import write_review
-from limner.synthetic.sound_sequences import SILENCE, SoundSequenceSettings, make_sequence
+from limner.synthetic.sounds import SILENCE, SoundSequenceSettings, make_sequence
 from limner.text.labels import CELLS, PredictedLabel, cell_centres, write_predictions
 from limner.text.tokenizer import Tokenizer
 from limner.training.cross_validation import assign_folds

@@ -21,7 +21,7 @@ def script(monkeypatch):
     monkeypatch.syspath_prepend(Path(__file__).parents[2] / "pretrained")
     before = set(sys.modules)
     yield importlib.import_module
-    for name in {"card", "elsewhere", "mirror"} & (set(sys.modules) - before):
+    for name in {"card", "elsewhere", "mirror", "non_photographs"} & (set(sys.modules) - before):
         del sys.modules[name]
 
 
@@ -115,3 +115,11 @@ def test_measured_evidence_is_read_as_it_was_written(script, tmp_path, capsys):
     path.unlink()
     assert capsys.readouterr().err == "" and elsewhere.read_or_none(path, ["outside"]) == ([], [], [])
     assert capsys.readouterr().err.startswith("measured-xx.tsv: not found")
+
+
+def test_generated_images_depend_on_their_seed_alone(script):
+    drawn = script("non_photographs")
+    for kind in drawn.KINDS:
+        image, again, other = (drawn.draw_non_photograph(kind, seed) for seed in (1, 1, 2))
+        assert image.tobytes() == again.tobytes() and (image.size, image.tobytes()) != (other.size, other.tobytes())
+    assert set(drawn.HELD_OUT) < set(drawn.KINDS)

@@ -45,7 +45,6 @@ from limner.runs.calibration import (
 )
 from limner.runs.recipe import Recipe
 from limner.runs.trained_model import ModelConfig, TrainedModel, load_trained_model, save_trained_model, sha256
-from limner.synthetic.non_photographs import HELD_OUT, KINDS, draw_non_photograph
 from limner.text.class_nouns import ClassNoun
 from limner.text.people_words import PEOPLE_WORDS
 from limner.text.tokenizer import Tokenizer
@@ -395,10 +394,3 @@ def test_a_logistic_regression_recovers_its_coefficients():
 def test_logistic_of_extreme_evidence_is_a_number():
     assert logistic({"x": 1e9, "constant": 0}, {"x": 1e9}) == 1
     assert logistic({"x": 1e9, "constant": 0}, {"x": -1e9}) == pytest.approx(0)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_generated_images_depend_on_their_seed_alone(kind):
-    one, again, other = (draw_non_photograph(kind, seed) for seed in (1, 1, 2))
-    assert one.tobytes() == again.tobytes() and (one.size, one.tobytes()) != (other.size, other.tobytes())
-    assert set(HELD_OUT) < set(KINDS)

@@ -1,9 +1,13 @@
 """Variations of feature vectors."""
 
+import sys
+from pathlib import Path
+
 import numpy as np
 import pytest
 
-from limner.synthetic.variations import BLOCK, FeatureVariations
+sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
+from variations import BLOCK, FeatureVariations
 
 
 @pytest.fixture(scope="module")

@@ -17,8 +17,7 @@ from typer.core import TyperGroup
 from limner.cli.terminal import LineFormatter, err, print_error, print_usage_error
 from limner.errors import LimnerError, did_you_mean, system_reason
 from limner.process import allow_thread_choice, keep_freed_memory, set_wait_policy
-from limner.storage.native_messages import separate_standard_error
-from limner.storage.streams import flush_streams, prepare_streams
+from limner.storage.streams import flush_streams, prepare_streams, separate_standard_error
 
 PANELS = USE, DATA, TRAIN, MEASURE, MORE = (
     "Use a trained model",

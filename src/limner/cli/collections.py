@@ -137,8 +137,12 @@ def _generate(kind: str, path: Path, values: dict[str, Any], on_progress: Progre
 
         return generate_reviews(path, ReviewSettings.parse(values, kind), on_progress)
     if kind in ("sounds", "sound-sequences"):
-        from limner.synthetic.sound_sequences import SoundSequenceSettings, generate_sound_sequences
-        from limner.synthetic.sounds import SoundSettings, generate_sounds
+        from limner.synthetic.sounds import (
+            SoundSequenceSettings,
+            SoundSettings,
+            generate_sound_sequences,
+            generate_sounds,
+        )
 
         if kind == "sounds":
             return generate_sounds(path, SoundSettings.parse(values, kind), on_progress)

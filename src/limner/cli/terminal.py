@@ -17,10 +17,10 @@ from rich.console import Console
 from rich.text import Text
 
 from limner.errors import counted
+from limner.storage.json_text import LineFormatter as LineFormatter
+from limner.storage.json_text import printable as printable
+from limner.storage.json_text import tab_separated as tab_separated
 from limner.storage.json_text import to_json
-from limner.storage.printable import LineFormatter as LineFormatter
-from limner.storage.printable import printable as printable
-from limner.storage.printable import tab_separated as tab_separated
 
 if TYPE_CHECKING:
     from rich.progress import Progress, ProgressColumn

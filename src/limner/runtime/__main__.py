@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from limner.bounds import BeamSize, bounds_of
 from limner.errors import LimnerError, MediaError, SettingsError
-from limner.storage.printable import LineFormatter, printable, tab_separated
+from limner.storage.json_text import LineFormatter, printable, tab_separated
 from limner.storage.streams import flush_streams, prepare_streams
 
 if TYPE_CHECKING:

@@ -1,17 +1,20 @@
-"""JSON text: the one place where values are written as JSON."""
+"""Values as JSON text, and texts as lines of a terminal or a table: what would control a terminal is escaped."""
 
 from __future__ import annotations
 
 import json
+import logging
 import math
 import re
 from collections.abc import Mapping
 from typing import Any
 
-UNPRINTABLE = r"\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff"
+_RANGES = r"\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff"
 """Ranges of a regular expression: control characters above those of ASCII, separators of lines, marks that reorder
 text, and bytes of file names that are not UTF-8. The standard of JSON allows them in strings."""
-_UNPRINTABLE = re.compile(f"[{UNPRINTABLE}]")
+_UNPRINTABLE = re.compile(f"[{_RANGES}]")
+_CONTROLS = re.compile(rf"[\x00-\x1f{_RANGES}]")
+_ESCAPES = {"\t": "\\t", "\n": "\\n", "\r": "\\r"}
 
 
 def to_json(value: object, *, indent: int | None = None, sort_keys: bool = False) -> str:
@@ -44,3 +47,33 @@ def _plain(value: object) -> Any:  # noqa: ANN401 (any JSON value)
     if hasattr(value, "tolist"):  # NumPy's and PyTorch's numbers and arrays
         return _plain(value.tolist())
     return str(value)
+
+
+def printable(value: object, *, keep: str = "") -> str:
+    r"""Return a name or a text with escapes such as `\x1b` for what would control a terminal or divide a line.
+
+    Args:
+        value: path, caption or other text, which may come from anywhere.
+        keep: control characters that are kept.
+    """
+    return _CONTROLS.sub(lambda found: found[0] if found[0] in keep else _escape(found[0]), str(value))
+
+
+def _escape(character: str) -> str:
+    code = ord(character)
+    if 0xDC80 <= code <= 0xDCFF:  # a byte of a file name that is not UTF-8
+        return f"\\x{code - 0xDC00:02x}"
+    return _ESCAPES.get(character) or (f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}")
+
+
+def tab_separated(*fields: object) -> str:
+    """Return a line of fields that are separated by tabs; tabs and line feeds in a field are escaped."""
+    return "\t".join(map(printable, fields))
+
+
+class LineFormatter(logging.Formatter):
+    """Format of messages without control characters."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the text of a record."""
+        return printable(super().format(record), keep="\n")

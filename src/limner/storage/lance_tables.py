@@ -11,8 +11,8 @@ from typing import Any, TypeVar
 from limner.errors import CollectionError, LimnerError, SettingsError
 from limner.files.structured import read_json_file
 from limner.settings import Settings
-from limner.storage.native_messages import without_panics
 from limner.storage.places import is_remote, storage_options, unreachable
+from limner.storage.streams import without_panics
 
 Record = TypeVar("Record", bound=Settings)
 

@@ -1,4 +1,4 @@
-"""Files that the user names for results: what may be replaced, whether the place is writable, and a fallback.
+"""Files that the user names for results: what may be replaced, and whether the place is writable.
 
 A command claims its outputs before its work and saves them after it. A file is replaced only if Limner wrote it as that
 kind of file, which a mark in the file tells, or its beginning (tables and JSON of captions); plain text tells nothing,
@@ -11,13 +11,13 @@ import os
 import re
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple, Self, TextIO
 
-from limner.errors import SettingsError, WriteError
+from limner.errors import SettingsError, WriteError, system_reason
 from limner.files import kind_of_file, open_file
 
 GENERATOR = "Limner"
@@ -45,14 +45,13 @@ class SavedOutput(NamedTuple):
     """Where results were saved."""
 
     path: Path
-    """File of the results; the fallback if the named place failed."""
+    """File of the results."""
     error: WriteError | None = None
-    """Error of the named place; it names the fallback."""
+    """Why they were not saved."""
 
     def require(self) -> None:
-        """Raise the error of the named place, if there is one; call it after the results are printed."""
-        if self.error is not None:
-            raise self.error
+        """Raise the error of the file, if there is one; call it after the results are printed."""
+        require_saved([self])
 
 
 def claim_file(
@@ -172,31 +171,28 @@ def _head(path: Path) -> bytes:
 
 
 def save_output(path: Path, write: Callable[[Path], object]) -> SavedOutput:
-    """Write results to a file, or to a fallback in another folder if that fails.
-
-    Args:
-        path: file to create or to replace.
-        write: function that writes the results to a file.
-    """
+    """Write results to a file with a function; if that fails, the caller prints them before the error is raised."""
     try:
         write(path)
     except (WriteError, OSError) as error:
-        reason = str(error).removeprefix(f"{path}: ").partition(";")[0]
-    else:
-        return SavedOutput(path)
-    for fallback in fallback_files(path):
-        with suppress(WriteError, OSError):
-            write(fallback)
-            remedy = f"the results are in {fallback} instead"
-            return SavedOutput(fallback, WriteError(f"{path}: {reason}; {remedy}"))
-        fallback.unlink(missing_ok=True)
-    return SavedOutput(path, WriteError(f"{path}: {reason}; no other place can be written; free disk space"))
+        if isinstance(error, OSError):
+            error = WriteError(
+                f"{path}: cannot be written ({system_reason(error)}); free disk space, or name another place"
+            )
+        return SavedOutput(path, error)
+    return SavedOutput(path)
+
+
+def require_saved(outputs: Iterable[SavedOutput]) -> None:
+    """Raise one error for all outputs that were not saved; call it after the results are printed."""
+    if errors := [output.error for output in outputs if output.error is not None]:
+        raise WriteError("; ".join(map(str, errors)))
 
 
 class OutputStream:
-    """A text file that is written while results arrive; if it fails, all of them go to a fallback.
+    """A text file that is written while results arrive; if it fails, all of them go to standard output.
 
-    A context manager, at whose end the error of the named file is raised.
+    A context manager, at whose end the error of the file is raised.
 
     Args:
         path: file to create or to replace.
@@ -205,75 +201,42 @@ class OutputStream:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._texts: list[str] = []
-        self._failures: list[str] = []
-        self._stream: TextIO | None = None
+        self._stream: TextIO = sys.stdout
+        self._error: OSError | None = None
 
     def __enter__(self) -> Self:
-        with suppress(OSError):
+        try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-        self._open(self.path)
+            self._stream = self.path.open("w", encoding="utf-8", newline="")
+        except OSError as error:
+            self._error = error
         return self
 
     def __exit__(
         self, error_type: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if self._stream is not None:
+        if self._error is None:
             self._stream.close()
-        if self._failures and error is None:
-            place = f"the results are in {self.path} instead" if self._stream else "the results were printed"
-            raise WriteError(f"{self._failures[0]}; {place}; free disk space")
+        elif error is None:
+            raise WriteError(
+                f"{self.path}: cannot be written ({system_reason(self._error)}); the results were printed: free disk "
+                "space"
+            )
 
     def write(self, text: str) -> None:
         """Write a text at once."""
         self._texts.append(text)
-        if self._stream is None:
-            sys.stdout.write(text)
-            return
         try:
             self._stream.write(text)
             self._stream.flush()
         except OSError as error:
-            self._fail(error)
-
-    def _open(self, path: Path) -> None:
-        self.path = path
-        try:
-            self._stream = path.open("w", encoding="utf-8", newline="")
-            self._stream.write("".join(self._texts))
-            self._stream.flush()
-        except OSError as error:
-            self._fail(error)
-
-    def _fail(self, error: OSError) -> None:
-        """Go on in a fallback, the last of which is standard output."""
-        self._failures.append(f"{self.path}: cannot be written ({error.strerror})")
-        with suppress(OSError):  # closing writes what is buffered
-            if self._stream is not None:
+            if self._error is not None:
+                raise
+            self._error = error
+            with suppress(OSError):  # closing writes what is buffered
                 self._stream.close()
-        self._stream = None
-        if len(self._failures) > 1:
-            sys.stdout.write("".join(self._texts))
-            return
-        fallback = next(fallback_files(self.path), None)
-        if fallback is None:
-            sys.stdout.write("".join(self._texts))
-        else:
-            self._open(fallback)
-
-
-def require_saved(outputs: Iterable[SavedOutput]) -> None:
-    """Raise one error for all outputs that were not saved in their places; call it after the results are printed."""
-    if errors := [output.error for output in outputs if output.error is not None]:
-        raise WriteError("; ".join(map(str, errors)))
-
-
-def fallback_files(path: Path) -> Iterator[Path]:
-    """Create an empty file for results of `path` in each folder where this is possible: temporary, current, home."""
-    for folder in dict.fromkeys((tempfile.gettempdir(), os.getcwd(), os.path.expanduser("~"))):
-        with suppress(OSError):
-            handle, name = tempfile.mkstemp(path.suffix, f"limner-{path.stem[:100]}-", folder)
-            os.close(handle)
-            yield Path(name)
+            self._stream = sys.stdout
+            self._stream.write("".join(self._texts))
 
 
 def _kind(path: Path, what: str) -> str | None:

@@ -11,18 +11,13 @@ from __future__ import annotations
 
 from pathlib import Path
 from random import Random
-from tempfile import TemporaryDirectory
 
-from limner.bounds import CountOrNone, Seed
+from limner.bounds import CountOrNone
 from limner.data.collection import Collection
 from limner.data.examples import Item, Sentence
-from limner.errors import CollectionError
 from limner.progress import Progress
-from limner.settings import Settings
-from limner.storage.json_text import to_json
-from limner.synthetic.storage import matches_record, require_room, write_collection
+from limner.synthetic.storage import GeneratedSettings, generate_collection
 
-RECORD = "reviews.json"
 EDITION = 2
 """Version of the generated reviews, increased when the same settings give other ones."""
 
@@ -74,11 +69,9 @@ CONCESSIONS = (
 """Two clauses, of which the major one decides; it is the first as often as the second."""
 
 
-class ReviewSettings(Settings):
+class ReviewSettings(GeneratedSettings):
     """Size of the generated collection."""
 
-    seed: Seed = 0
-    """Random seed."""
     train: CountOrNone = 4000
     """Number of reviews in the split 'train'."""
     val: CountOrNone = 500
@@ -98,23 +91,14 @@ def generate_reviews(path: Path | str, settings: ReviewSettings, on_progress: Pr
     Raises:
         CollectionError: the folder has other contents, or the settings specify no reviews.
     """
-    path = Path(path)
-    record = to_json({"edition": EDITION, **settings.model_dump()}, indent=1)
-    if matches_record(path, RECORD, record):
-        return Collection.open(path)
-    require_room(path, settings.train + settings.val + settings.test, 0)
-    items = []
-    for split in ("train", "val", "test"):
-        for index in range(getattr(settings, split)):
-            text, label = write_review(settings.seed, split, index)
-            items.append(Item(f"{split}-{index:05d}", split, sentences=(Sentence("en", text),), label=label))
-    if not items:
-        raise CollectionError(f"{path}: the settings specify no reviews; set train, val or test")
-    with TemporaryDirectory(prefix="limner-reviews-") as temporary:
-        collection = write_collection(path, items, {}, Path(temporary, RECORD), record)
-    if on_progress:
-        on_progress(len(items), len(items))
-    return collection
+
+    def make_item(split: str, index: int, _: Path) -> Item:
+        text, label = write_review(settings.seed, split, index)
+        return Item(f"{split}-{index:05d}", split, sentences=(Sentence("en", text),), label=label)
+
+    return generate_collection(
+        path, settings, make_item, kind="reviews", edition=EDITION, file_bytes=0, on_progress=on_progress
+    )
 
 
 def write_review(seed: int, split: str, index: int) -> tuple[str, str]:

@@ -2,39 +2,37 @@
 
 It needs neither data nor network. All files are determined by the settings: the same seed gives the same bytes. A
 sound is a function of (seed, split, index) only; the `label` of an item is the kind of its sound.
+
+Sequences are recordings of several sounds one after the other, with a label of each frame: silence, or the sound. A
+single frame of a sweep sounds like a tone, and beats have silent gaps, so that the labels depend on the frames around.
 """
 
 from __future__ import annotations
 
-import logging
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
-from tempfile import TemporaryDirectory
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from limner.bounds import CountOrNone, SampleRate, Seconds, Seed
+from limner.bounds import CountOrNone, SampleRate, Seconds, Window
 from limner.data.collection import Collection
 from limner.data.examples import Item, Sentence
-from limner.errors import CollectionError
 from limner.media.audio import soundfile_module
+from limner.media.modality import AUDIO
 from limner.progress import Progress
-from limner.settings import Settings
-from limner.storage.json_text import to_json
-from limner.synthetic.storage import matches_record, require_room, write_collection
+from limner.synthetic.storage import GeneratedSettings, generate_collection
 
-__all__ = ["QUALITIES", "Sound", "SoundSettings", "describe_sound", "generate_sounds", "make_sound", "synthesise"]
-
-logger = logging.getLogger(__name__)
-
-RECORD = "sounds.json"
-EDITION = 1
-"""Version of the generated files, increased when the same settings give other sounds or sentences."""
+EDITION = SEQUENCES_EDITION = 1
+"""Versions of the generated files, increased when the same settings give other sounds, sentences or labels."""
+SILENCE = "silence"
+PAUSE, SOUND = (0.1, 0.3), (0.25, 0.6)
+"""Shortest and longest duration of a pause and of a sound in a sequence, in seconds."""
+BACKGROUND = 1e-4
+"""Amplitude of the background noise of pauses."""
 
 QUALITIES: dict[str, dict[str, tuple[str, str]]] = {
     "tone": {
@@ -85,11 +83,9 @@ _FADE = 0.008  # seconds; avoids a click at the beginning and the end of a sound
 Samples = NDArray[np.float64]
 
 
-class SoundSettings(Settings):
+class SoundSettings(GeneratedSettings):
     """Size and contents of the generated collection."""
 
-    seed: Seed = 0
-    """Random seed."""
     train: CountOrNone = 1000
     """Number of sounds in the split 'train'."""
     val: CountOrNone = 100
@@ -100,6 +96,23 @@ class SoundSettings(Settings):
     """Duration of a file in seconds; the sound is a part of it."""
     rate: SampleRate = 16000
     """Sampling rate in Hz."""
+
+
+class SoundSequenceSettings(GeneratedSettings):
+    """Size and contents of the generated collection."""
+
+    train: CountOrNone = 600
+    """Number of recordings in the split 'train'."""
+    val: CountOrNone = 100
+    """Number of recordings in the split 'val'."""
+    test: CountOrNone = 100
+    """Number of recordings in the split 'test'."""
+    seconds: Seconds = 2.0
+    """Duration of a recording in seconds."""
+    rate: SampleRate = 16000
+    """Sampling rate in Hz."""
+    frame: Window = 0.032
+    """Duration of a labelled frame in seconds, that of the frames of the backbone `logmel:FRAMES`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,44 +149,34 @@ def generate_sounds(path: Path | str, settings: SoundSettings, on_progress: Prog
         CollectionError: the folder has other contents, or the settings specify no sounds.
         MissingExtraError: soundfile is not installed.
     """
-    path = Path(path)
-    record = to_json({"edition": EDITION, **settings.model_dump()}, indent=1)
-    if matches_record(path, RECORD, record):
-        logger.info("%s: exists with the same settings", path)
-        return Collection.open(path)
-    require_room(path, settings.train + settings.val + settings.test, 2 * settings.seconds * settings.rate)
-    soundfile = soundfile_module("writing sounds")
-    with TemporaryDirectory(prefix="limner-sounds-") as temporary:
-        try:
-            items = _write_all(settings, Path(temporary), soundfile, on_progress)
-        except (OSError, soundfile.SoundFileError) as error:
-            raise CollectionError(
-                f"{temporary}: cannot store the sounds: {error}; free disk space, or set TMPDIR to another folder"
-            ) from error
-        if not items:
-            raise CollectionError(f"{path}: the settings specify no sounds; set train, val or test")
-        files = {str(item.audio): Path(temporary, str(item.audio)) for item in items}
-        return write_collection(path, items, files, Path(temporary, RECORD), record)
 
-
-def _write_all(
-    settings: SoundSettings,
-    temporary: Path,
-    soundfile: Any,  # noqa: ANN401 (soundfile is optional)
-    on_progress: Progress | None,
-) -> list[Item]:
-    jobs = [(split, index) for split in ("train", "val", "test") for index in range(getattr(settings, split))]
-    (temporary / "sounds").mkdir()
-    items: list[Item] = []
-    for split, index in jobs:
+    def make_item(split: str, index: int, folder: Path) -> Item:
         sound, name = make_sound(settings.seed, split, index), f"{split}-{index:05d}"
-        audio = f"sounds/{name}.wav"
-        samples = synthesise(sound, settings.seconds, settings.rate)
-        soundfile.write(temporary / audio, samples, settings.rate, subtype="PCM_16")
-        items.append(Item(name, split, audio=audio, sentences=describe_sound(sound), label=sound.kind))
-        if on_progress:
-            on_progress(len(items), len(jobs))
-    return items
+        audio = _write(folder, name, synthesise(sound, settings.seconds, settings.rate), settings.rate)
+        return Item(name, split, audio=audio, sentences=describe_sound(sound), label=sound.kind)
+
+    return _generate(path, settings, make_item, "sounds", EDITION, on_progress)
+
+
+def _generate(
+    path: Path | str,
+    settings: SoundSettings | SoundSequenceSettings,
+    make_item: Callable[[str, int, Path], Item],
+    kind: str,
+    edition: int,
+    on_progress: Progress | None,
+) -> Collection:
+    file_bytes = 2 * settings.seconds * settings.rate
+    return generate_collection(
+        path, settings, make_item, kind=kind, edition=edition, file_bytes=file_bytes, on_progress=on_progress
+    )
+
+
+def _write(folder: Path, name: str, samples: Samples, rate: int) -> str:
+    """Write a WAV file below a folder; return its path in the collection."""
+    audio = f"{AUDIO.folder}/{name}.wav"
+    soundfile_module("writing sounds").write(folder / audio, samples, rate, subtype="PCM_16")
+    return audio
 
 
 def make_sound(seed: int, split: str, index: int) -> Sound:
@@ -258,3 +261,44 @@ def describe_sound(sound: Sound) -> tuple[Sentence, ...]:
     first, *others = _TEMPLATES[sound.kind]
     templates = [first, *Random(f"{sound.seed}/words").sample(others, 2)]
     return tuple(Sentence("en", template.format(**sound.qualities), group) for group, template in enumerate(templates))
+
+
+def generate_sound_sequences(
+    path: Path | str, settings: SoundSequenceSettings, on_progress: Progress | None = None
+) -> Collection:
+    """Generate a collection of recordings; an existing collection of the same settings is opened unchanged.
+
+    Args:
+        path: folder of the collection.
+        settings: size and contents of the collection.
+        on_progress: called with the number of recordings written and their total number.
+
+    Raises:
+        CollectionError: the folder has other contents, or the settings specify no recordings.
+        MissingExtraError: soundfile is not installed.
+    """
+
+    def make_item(split: str, index: int, folder: Path) -> Item:
+        samples, labels = make_sequence(settings, split, index)
+        name = f"{split}-{index:05d}"
+        return Item(name, split, audio=_write(folder, name, samples, settings.rate), frame_labels=labels)
+
+    return _generate(path, settings, make_item, "sound sequences", SEQUENCES_EDITION, on_progress)
+
+
+def make_sequence(settings: SoundSequenceSettings, split: str, index: int) -> tuple[Samples, tuple[str, ...]]:
+    """Synthesise a recording, (seconds * rate,), with the label of each frame: the sound in the middle of the frame."""
+    name, rate = f"{split}/{index}", settings.rate
+    rng, noise = Random(f"{settings.seed}/{name}/sequence"), np.random.default_rng([settings.seed, index, len(split)])
+    length = round(settings.seconds * rate)
+    parts: list[Samples] = []
+    labels: list[str] = []
+    while len(labels) < length:
+        pause = BACKGROUND * noise.standard_normal(round(rng.uniform(*PAUSE) * rate))
+        kind = rng.randrange(len(QUALITIES))
+        sound = make_sound(settings.seed, name, len(QUALITIES) * len(parts) + kind)
+        samples = synthesise(replace(sound, start=0.0, length=1.0), rng.uniform(*SOUND), rate)
+        parts += [pause, samples]
+        labels += [SILENCE] * len(pause) + [sound.qualities.get("direction", sound.kind)] * len(samples)
+    frame = round(settings.frame * rate)
+    return np.concatenate(parts)[:length], tuple(labels[frame // 2 : length // frame * frame : frame])

@@ -2,31 +2,46 @@
 
 from __future__ import annotations
 
+import logging
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory, gettempdir
 
+from limner.bounds import CountOrNone, Seed
 from limner.data.collection import Collection, write_items
 from limner.data.examples import Item
 from limner.errors import CollectionError
 from limner.files import read_bytes
+from limner.media.modality import MODALITIES
 from limner.process import require_memory, require_space
 from limner.progress import Progress
+from limner.settings import Settings
+from limner.storage.json_text import to_json
+
+logger = logging.getLogger(__name__)
 
 ITEM_BYTES = 2048
 """Memory in bytes of an item with its sentences while a collection is made, rather too low than too high."""
 
 
-def matches_record(path: Path, record_name: str, record: str) -> bool:
-    """Whether a folder has a collection generated with the given settings; false for an empty or missing folder.
+class GeneratedSettings(Settings):
+    """Seed and size of a generated collection."""
 
-    Args:
-        path: folder of the collection.
-        record_name: file name of the record.
-        record: settings of the collection as text.
+    seed: Seed = 0
+    """Random seed."""
+    train: CountOrNone
+    """Number of items in the split 'train'."""
+    val: CountOrNone
+    """Number of items in the split 'val'."""
+    test: CountOrNone
+    """Number of items in the split 'test'."""
+
+
+def matches_record(path: Path, record_name: str, record: str) -> bool:
+    """Whether a folder has a collection with this record; false for an empty or missing folder.
 
     Raises:
         CollectionError: the folder has a collection generated with other settings, or other files.
@@ -45,16 +60,7 @@ def matches_record(path: Path, record_name: str, record: str) -> bool:
 
 
 def require_room(path: Path, count: int, file_bytes: float) -> None:
-    """Check that a collection of generated items fits into the memory and on the disk, before the first is made.
-
-    Args:
-        path: folder of the collection.
-        count: number of items.
-        file_bytes: typical size of the file of an item, rather too low than too high.
-
-    Raises:
-        ResourceError: it does not.
-    """
+    """Check before the first item is made that all fit into the memory and on the disk; ResourceError if not."""
     purpose, remedy = f"a collection of {count:,} items", "lower the numbers of items (--train, --val, --test)"
     require_memory(count * ITEM_BYTES, purpose, remedy)
     require_space(path, round(count * file_bytes), purpose, remedy)
@@ -62,59 +68,59 @@ def require_room(path: Path, count: int, file_bytes: float) -> None:
         require_space(Path(gettempdir()), round(count * file_bytes), purpose, f"{remedy}, or set TMPDIR")
 
 
-def write_collection(
-    path: Path, items: Sequence[Item], files: Mapping[str, Path], record_file: Path, record: str
-) -> Collection:
-    """Write a generated collection and its record atomically.
-
-    Args:
-        path: folder of the collection.
-        items: items of the collection.
-        files: files of the items, by their path relative to the collection.
-        record_file: temporary path of the record; the file name is kept.
-        record: settings of the collection as text.
-    """
-    record_file.write_text(record, encoding="utf-8")
-    with suppress(OSError):
-        path.rmdir()  # an existing empty folder
-    write_items(path, items, files={**files, record_file.name: record_file})
-    return Collection.open(path)
-
-
-def draw_collection(
-    path: Path,
-    jobs: Sequence[Callable[[Path], Item]],
-    record_name: str,
-    record: str,
+def generate_collection(
+    path: Path | str,
+    settings: GeneratedSettings,
+    make_item: Callable[[str, int, Path], Item],
+    *,
+    kind: str,
+    edition: int,
+    file_bytes: float,
     on_progress: Progress | None = None,
 ) -> Collection:
-    """Draw the items of a collection in threads, because Pillow and encoders release Python's lock, and write them.
+    """Generate a collection atomically; an existing collection of the same settings is opened unchanged.
+
+    Items are made in threads, because Pillow and encoders release Python's lock.
 
     Args:
         path: folder of the collection.
-        jobs: functions that store the file of one item below a folder and return the item.
-        record_name: file name of the record.
-        record: settings of the collection as text.
-        on_progress: called with the number of items drawn and their total number.
+        settings: size and contents of the collection; with the edition they are its record, `KIND.json`.
+        make_item: function that stores the file of an item of a split and number below a folder and returns the item.
+        kind: plural name of the items.
+        edition: version of the generated files, increased when the same settings give other items.
+        file_bytes: typical size of the file of an item, rather too low than too high.
+        on_progress: called with the number of items made and their total number.
 
     Raises:
-        CollectionError: the drawings or the collection cannot be stored.
+        CollectionError: the folder has other contents, the settings specify no items, or items cannot be stored.
+        ResourceError: there is no room for the items.
     """
-    with TemporaryDirectory(prefix="limner-drawings-") as temporary:
-        folder = Path(temporary)
-        items: list[Item] = []
+    path, name = Path(path), f"{kind.replace(' ', '_')}.json"
+    record = to_json({"edition": edition, **settings.model_dump()}, indent=1)
+    if matches_record(path, name, record):
+        logger.info("%s: exists with the same settings", path)
+        return Collection.open(path)
+    jobs = [(split, index) for split in ("train", "val", "test") for index in range(getattr(settings, split))]
+    if not jobs:
+        raise CollectionError(f"{path}: the settings specify no {kind}; set train, val or test")
+    require_room(path, len(jobs), file_bytes)
+    with TemporaryDirectory(prefix="limner-generated-") as temporary:
+        folder, items = Path(temporary), list[Item]()
         try:
-            for name in ("images", "videos"):
-                (folder / name).mkdir()
+            for modality in MODALITIES.values():
+                (folder / modality.folder).mkdir()
+            (folder / name).write_text(record, encoding="utf-8")
             with ThreadPoolExecutor(os.cpu_count()) as threads:
-                for item in threads.map(lambda job: job(folder), jobs):
+                for item in threads.map(lambda job: make_item(job[0], job[1], folder), jobs):
                     items.append(item)
                     if on_progress:
                         on_progress(len(items), len(jobs))
-        except OSError as error:
+        except (OSError, RuntimeError) as error:  # RuntimeError of libsndfile
             raise CollectionError(
-                f"{temporary}: cannot store the drawings: {error}; free disk space, or set TMPDIR to another folder"
+                f"{temporary}: cannot store the {kind}: {error}; free disk space, or set TMPDIR to another folder"
             ) from error
-        stored = [item.media_path for item in items if item.media_path]
-        files = {file: folder / file for file in stored}
-        return write_collection(path, items, files, folder / record_name, record)
+        with suppress(OSError):
+            path.rmdir()  # an existing empty folder
+        files = [name, *(item.media_path for item in items if item.media_path)]
+        write_items(path, items, files={file: folder / file for file in files})
+    return Collection.open(path)

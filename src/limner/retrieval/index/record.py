@@ -12,7 +12,7 @@ from limner.features.spec import FeatureSpec
 from limner.features.store import FeatureStore
 from limner.files import write_text
 from limner.settings import Settings
-from limner.storage.block_checksums import FileBlocks
+from limner.storage.checksums import FileBlocks
 from limner.storage.json_text import to_json
 from limner.storage.lance_tables import load_record
 

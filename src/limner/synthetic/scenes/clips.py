@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import partial
 from math import pi, sin
 from pathlib import Path
 from random import Random
@@ -17,14 +16,11 @@ from typing import NamedTuple
 
 from PIL import Image, ImageDraw
 
-from limner.bounds import ClipSide, CountOrNone, DrawnFrames, FramesPerSecond, Probability, Seed
+from limner.bounds import ClipSide, CountOrNone, DrawnFrames, FramesPerSecond, Probability
 from limner.data.collection import Collection
 from limner.data.examples import Item, Track
-from limner.errors import CollectionError
 from limner.media.video import av_module
 from limner.progress import Progress
-from limner.settings import Settings
-from limner.storage.json_text import to_json
 from limner.synthetic.scenes.drawing import Box, PlacedObject, compose, draw_background, place_object
 from limner.synthetic.scenes.grammar import describe_scene
 from limner.synthetic.scenes.objects import draw_object
@@ -37,10 +33,9 @@ from limner.synthetic.scenes.scene import (
     Scene,
     SceneObject,
 )
-from limner.synthetic.storage import draw_collection, matches_record, require_room
+from limner.synthetic.storage import GeneratedSettings, generate_collection
 from limner.text.labels import HIDDEN, VISIBLE
 
-RECORD = "clips.json"
 EDITION = 3
 """Version of the generated files, increased when the same settings give other clips or sentences."""
 
@@ -50,11 +45,9 @@ OBSTACLE_MARGIN = 0.07
 OBSTACLE_COLOUR, OBSTACLE_EDGE = (120, 116, 124), (84, 80, 90)
 
 
-class ClipSettings(Settings):
+class ClipSettings(GeneratedSettings):
     """Size and contents of a generated collection of clips."""
 
-    seed: Seed = 0
-    """Random seed."""
     train: CountOrNone = 1600
     """Number of clips in the split 'train'."""
     val: CountOrNone = 200
@@ -110,38 +103,31 @@ def generate_clips(path: Path | str, settings: ClipSettings, on_progress: Progre
         CollectionError: the folder has other contents, or the settings specify no clips.
         MissingExtraError: PyAV is not installed.
     """
-    path = Path(path)
-    record = to_json({"edition": EDITION, **settings.model_dump()}, indent=1)
-    if matches_record(path, RECORD, record):
-        return Collection.open(path)
-    require_room(path, settings.train + settings.val + settings.test, settings.frames * settings.size**2 / 50)
-    av_module("writing clips")
-    jobs = [
-        partial(_write_item, settings, split, index)
-        for split in ("train", "val", "test")
-        for index in range(getattr(settings, split))
-    ]
-    if not jobs:
-        raise CollectionError(f"{path}: the settings specify no clips; set train, val or test")
-    return draw_collection(path, jobs, RECORD, record, on_progress)
 
+    def draw(split: str, index: int, folder: Path) -> Item:
+        clip = make_clip(settings.seed, split, index, settings.occluded)
+        name = f"{split}-{index:05d}"
+        video, side = f"videos/{name}.mp4", settings.size
+        track, frame_labels = write_clip(clip, folder / video, side=side, count=settings.frames, rate=settings.rate)
+        return Item(
+            id=name,
+            split=split,
+            video=video,
+            sentences=describe_scene(clip.scene),
+            label=clip.motion,
+            track=track,
+            frame_labels=frame_labels,
+            frame_size=(side, side),
+        )
 
-def _write_item(settings: ClipSettings, split: str, index: int, folder: Path) -> Item:
-    clip = make_clip(settings.seed, split, index, settings.occluded)
-    name = f"{split}-{index:05d}"
-    video = f"videos/{name}.mp4"
-    track, frame_labels = write_clip(
-        clip, folder / video, side=settings.size, count=settings.frames, rate=settings.rate
-    )
-    return Item(
-        id=name,
-        split=split,
-        video=video,
-        sentences=describe_scene(clip.scene),
-        label=clip.motion,
-        track=track,
-        frame_labels=frame_labels,
-        frame_size=(settings.size, settings.size),
+    return generate_collection(
+        path,
+        settings,
+        draw,
+        kind="clips",
+        edition=EDITION,
+        file_bytes=settings.frames * settings.size**2 / 50,
+        on_progress=on_progress,
     )
 
 

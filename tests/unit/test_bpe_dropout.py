@@ -16,13 +16,12 @@ from limner.inference.load import load
 from limner.runs.recipe import Recipe
 from limner.runs.trained_model import load_trained_model
 from limner.runs.training_settings import TrainingSettings
-from limner.text.bpe_dropout import BPEDropout
 from limner.text.tokenizer import Tokenizer
 from limner.text.vocab import SPECIAL_TOKENS, WORD_START
 from limner.text.words import TextSettings
 from limner.training.epoch import CrossEntropy
 from limner.training.loop import train
-from limner.training.subwords import RandomSubwords
+from limner.training.subwords import BPEDropout, RandomSubwords
 
 SENTENCES = [
     "Ein Mann läuft am Strand entlang.",

@@ -67,7 +67,7 @@ def test_objects_stay_within_the_frame():
 def test_items_are_videos_with_label_track_and_sentences(collection):
     assert collection.splits() == {"train": 5, "val": 1, "test": 1}
     for item in collection.items():
-        frames = [np.asarray(frame, float) for frame in read_frames(collection.video_path(item), FrameSampling())]
+        frames = [np.asarray(frame, float) for frame in read_frames(collection.media_file(item), FrameSampling())]
         assert len(frames) == len(item.track) == 5 and frames[0].shape == (48, 48, 3)
         assert item.label in MOTIONS and len(item.texts("en")) == len(item.texts("de")) == 5
 

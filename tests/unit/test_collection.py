@@ -58,7 +58,7 @@ def test_splits_and_members(path):
     assert collection.splits() == {"train": 1, "val": 2}
     assert [item.id for item in collection.items("val")] == ["text", "clip's"]
     assert collection.image_path(DOG) == path / "pictures/dog.jpg"
-    assert collection.video_path(CLIP) == path / "clips/1.mp4"
+    assert collection.media_file(CLIP) == path / "clips/1.mp4"
     with pytest.raises(CollectionError, match="'text' has no image"):
         collection.image_path(TEXT)
 

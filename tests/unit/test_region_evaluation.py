@@ -12,8 +12,7 @@ from limner.cli import app
 from limner.data.collection import Collection, write_items
 from limner.data.dataset import Examples
 from limner.data.examples import Item, Region, Sentence
-from limner.data.languages import TargetLanguage
-from limner.data.region_items import RegionItem, region_items
+from limner.data.languages import RegionItem, TargetLanguage, region_items
 from limner.errors import FeatureError, RunError, SettingsError
 from limner.evaluation import regions as evaluation
 from limner.evaluation.evaluate import evaluate

@@ -8,7 +8,7 @@ from limner.data.collection import Collection, write_items
 from limner.data.examples import Item, Phrase, Region, Sentence
 from limner.data.merging import Changes
 from limner.data.readers import ReaderOptions, import_collection, read_source
-from limner.data.readers.flickr30k_entities import parse_tagged_sentence
+from limner.data.readers.flickr import parse_tagged_sentence
 from limner.data.summary import summarise
 from limner.errors import CollectionError
 from limner.report.images import contact_sheet

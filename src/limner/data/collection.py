@@ -190,10 +190,6 @@ class Collection:
         path = item.image or item.video
         return None if path is None else str((self.path / path).resolve())
 
-    def video_path(self, item: Item) -> Path:
-        """Path of the video file of an item; CollectionError if the item has none."""
-        return self._file_path(item, item.video, "video")
-
     def media_file(self, item: Item) -> Path:
         """Path of the image or audio file that features are computed of; CollectionError if the item has none."""
         return self._file_path(item, item.media_path, "image and no audio file")

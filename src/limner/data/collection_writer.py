@@ -25,11 +25,10 @@ from numpy.typing import NDArray
 
 from limner.data.collection import ITEMS, Collection
 from limner.data.examples import Item
-from limner.data.item_spool import ItemSpool
 from limner.data.items_table import STORED_SCHEMA, WRITER_KEY, stored_batch
 from limner.data.merging import Changes, merge_all
 from limner.data.stored_items import CHUNK_ITEMS
-from limner.data.table_writing import append_rows, create_table, overwrite_rows
+from limner.data.table_writing import ItemSpool, append_rows, create_table, overwrite_rows
 from limner.errors import CollectionError, system_reason
 from limner.files import LOCK_FILE, locked, open_file
 from limner.progress import Progress

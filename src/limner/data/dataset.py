@@ -11,13 +11,20 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, Self
 
 import numpy as np
 
-from limner.data.batching import bounded_batches
+from limner.data.batching import PairLengths, TokenLists, bounded_batches
 from limner.data.examples import Batch, Example, Item, RegionTarget, StoredFeatures, collate
-from limner.data.languages import SourceLanguage, TargetLanguage, TextPair, explain_no_examples, text_pairs
-from limner.data.region_items import RegionItem, RegionSource, with_usable_regions
+from limner.data.languages import (
+    RegionItem,
+    RegionSource,
+    SourceLanguage,
+    TargetLanguage,
+    TextPair,
+    explain_no_examples,
+    text_pairs,
+    with_usable_regions,
+)
 from limner.data.stored_items import StoredItems
 from limner.data.tally import Tally
-from limner.data.token_lists import PairLengths, TokenLists
 from limner.errors import FeatureError, TrainingError, counted
 from limner.text.labels import LABEL_LANGUAGES
 from limner.text.vocab import SPECIAL_TOKENS

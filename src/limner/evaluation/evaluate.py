@@ -11,7 +11,7 @@ from typing import NamedTuple
 from limner.data.collection import Collection
 from limner.data.dataset import Examples, GenerationInput
 from limner.data.examples import Item
-from limner.data.region_items import RegionItem
+from limner.data.languages import RegionItem
 from limner.decoding.ranking import Hypothesis
 from limner.decoding.scoring import score_examples
 from limner.decoding.settings import DecodingSettings

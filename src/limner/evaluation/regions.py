@@ -17,7 +17,7 @@ from limner.bounds import CountOrNone
 from limner.data.collection import Collection
 from limner.data.dataset import Examples, GenerationInput
 from limner.data.examples import Item, Region, collate_features
-from limner.data.region_items import RegionItem, region_items
+from limner.data.languages import RegionItem, region_items
 from limner.decoding.settings import DecodingSettings
 from limner.errors import MissingExtraError, SettingsError
 from limner.features.region_store import RegionStore

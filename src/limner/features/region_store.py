@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from limner.data.examples import Item, StoredFeatures
-from limner.data.region_items import RegionItem
+from limner.data.languages import RegionItem
 from limner.features.preprocessing import Preprocessing, encoded_box
 from limner.features.store import FeatureStore, FeatureTable
 from limner.media.image import image_size

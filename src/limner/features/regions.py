@@ -19,8 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from limner.data.readers.corpus_files import parse_json_line, read_json, read_lines, require_field
-from limner.data.readers.image_names import image_key, may_be_same_image
-from limner.data.readers.item_builder import SourceLocation
+from limner.data.readers.item_builder import SourceLocation, image_key, may_be_same_image
 from limner.errors import CollectionError, FeatureError, MediaError
 from limner.features.encoders.base import Backbone, EncoderInput
 from limner.features.preprocessing import Preprocessing, preprocess

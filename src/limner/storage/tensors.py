@@ -91,12 +91,6 @@ def load_tensors(path: Path) -> dict[str, Tensor]:
     return read_tensors(path).tensors
 
 
-def has_checksum(path: Path) -> bool:
-    """Whether a safetensors file has a checksum; files of earlier versions have none."""
-    with safe_open(path, framework="pt") as stored:
-        return _ENTRY in (stored.metadata() or {})
-
-
 def require_finite(
     tensors: Mapping[str, Tensor], where: str, error_type: type[LimnerError] = RunError, remedy: str = RESTORE
 ) -> None:

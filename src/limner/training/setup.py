@@ -9,8 +9,7 @@ from pathlib import Path
 from limner.data.collection import Collection
 from limner.data.dataset import Examples
 from limner.data.examples import Item
-from limner.data.languages import SourceLanguage, TargetLanguage
-from limner.data.region_items import region_items
+from limner.data.languages import SourceLanguage, TargetLanguage, region_items
 from limner.errors import SettingsError, TrainingError
 from limner.features.region_store import feature_store
 from limner.features.store import FeatureStore

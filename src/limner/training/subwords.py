@@ -6,10 +6,11 @@ from collections.abc import Iterable, Sequence
 from random import Random
 from typing import NamedTuple, Self
 
+from limner.data.batching import PairLengths, TokenLists
 from limner.data.dataset import Examples
-from limner.data.token_lists import PairLengths, TokenLists
 from limner.runs.training_settings import TrainingSettings
-from limner.text.bpe_dropout import BPEDropout
+from limner.text.tokenizer import Tokenizer
+from limner.text.vocab import SPECIAL_TOKENS, WORD_START
 
 
 class DrawnSubwords:
@@ -69,3 +70,61 @@ class RandomSubwords(NamedTuple):
         random = Random(f"{self.seed}/{epoch}/{row}/subwords")
         target, source = self.examples.tokens(row)
         return self.target(target, random), None if self.source is None else self.source(source or (), random)
+
+
+class BPEDropout:
+    """Segmentation of words into subwords with random merges left out (Provilkov et al., 2020, algorithm 1).
+
+    A word starts as its characters. In each round, every possible merge is left out with probability `rate`; the one
+    learned first among the others is applied. The word is finished when a round has no merge. With rate 0 the subwords
+    are those of the tokenizer, with rate 1 characters. Words with an unknown character keep their subwords.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, rate: float) -> None:
+        """Read the merges of a tokenizer.
+
+        Args:
+            tokenizer: tokenizer with subwords (`text.level` 'bpe').
+            rate: probability p of leaving out a merge.
+        """
+        self.rate = rate
+        ids = {entry: token_id for token_id, entry in enumerate(tokenizer.entries)}
+        self._merges = {
+            (ids[left], ids[right]): (rank, ids[left + right]) for rank, (left, right) in enumerate(tokenizer.merges)
+        }
+        self._characters = [tuple(ids.get(character, SPECIAL_TOKENS.unk) for character in entry) for entry in ids]
+        self._starts = [entry.startswith(WORD_START) for entry in ids]
+
+    def __call__(self, token_ids: Sequence[int], random: Random) -> list[int]:
+        """Draw subwords of a sentence.
+
+        Args:
+            token_ids: sentence in the subwords of the tokenizer, without begin-of-sentence and end-of-sentence tokens.
+            random: source of randomness; the same state gives the same subwords.
+        """
+        result: list[int] = []
+        begin = 0
+        for end in range(1, len(token_ids) + 1):
+            if end == len(token_ids) or self._starts[token_ids[end]]:
+                result += self._word(token_ids[begin:end], random)
+                begin = end
+        return result
+
+    def _word(self, token_ids: Sequence[int], random: Random) -> Sequence[int]:
+        if any(token_id <= SPECIAL_TOKENS.unk for token_id in token_ids):
+            return token_ids
+        return self._merge([character for token_id in token_ids for character in self._characters[token_id]], random)
+
+    def _merge(self, tokens: list[int], random: Random) -> list[int]:
+        """Merge the characters of a word in place."""
+        merges, rate, draw = self._merges, self.rate, random.random
+        while True:
+            best = at = -1
+            merged = 0
+            for index in range(len(tokens) - 1):
+                merge = merges.get((tokens[index], tokens[index + 1]))
+                if merge is not None and draw() >= rate and (best < 0 or merge[0] < best):
+                    (best, merged), at = merge, index
+            if best < 0:
+                return tokens
+            tokens[at : at + 2] = [merged]

@@ -14,12 +14,10 @@ from limner.data.merging import Changes
 from limner.data.readers.arrow_tables import read_datasets, read_parquet
 from limner.data.readers.coco import read_coco, read_karpathy
 from limner.data.readers.corpus_files import ReaderOptions
-from limner.data.readers.flickr import read_flickr
-from limner.data.readers.flickr30k_entities import read_flickr30k_entities
-from limner.data.readers.folder import read_audio_folder, read_image_folder
+from limner.data.readers.flickr import read_flickr, read_flickr30k_entities
+from limner.data.readers.folder import read_audio_folder, read_image_folder, read_imdb, read_rt_polarity
 from limner.data.readers.iapr import read_iapr
 from limner.data.readers.item_builder import READ_BUDGET, ItemBuilder, ReaderResult
-from limner.data.readers.labelled_texts import read_imdb, read_rt_polarity
 from limner.data.readers.media_files import with_copied_files, with_relative_paths, without_own_files
 from limner.data.readers.multi30k import read_multi30k
 from limner.data.readers.tables import read_csv, read_jsonl

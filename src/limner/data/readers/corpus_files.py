@@ -14,8 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, NamedTuple, cast
 
-from limner.data.readers.image_names import image_key, may_be_same_image
-from limner.data.readers.item_builder import ItemBuilder, SourceLocation
+from limner.data.readers.item_builder import ItemBuilder, SourceLocation, image_key, may_be_same_image
 from limner.errors import CollectionError, system_reason
 from limner.files import decode_utf8, open_file, read_bytes
 from limner.files.structured import StructureError, parse_json

@@ -1,18 +1,35 @@
-"""Flickr8k (Hodosh et al., 2013) and Flickr30k (Young et al., 2014): five English sentences per image.
+"""Flickr8k (Hodosh et al., 2013), Flickr30k (Young et al., 2014) and Flickr30k Entities (Plummer et al., 2015).
 
-Corpora that describe the same images in other languages in this form are read too, such as Flickr8k-CN (Li et al.,
-2016).
+Flickr30k Entities has phrases that name entities, and boxes of the entities. Corpora that describe the same images in
+other languages in the form of Flickr8k are read too, such as Flickr8k-CN (Li et al., 2016).
 """
 
 from __future__ import annotations
 
+import math
 import re
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, NamedTuple
+from xml.etree import ElementTree
 
 from limner.bounds import Group, bounds_of
-from limner.data.readers.corpus_files import ImageFolder, ReaderOptions, SplitLists, find_files, read_lines
-from limner.data.readers.item_builder import ItemBuilder, SourceLocation
-from limner.errors import CollectionError
+from limner.data.examples import Phrase, Region
+from limner.data.readers.corpus_files import (
+    ImageFolder,
+    ReaderOptions,
+    SplitLists,
+    assign_split,
+    find_files,
+    parse_json_line,
+    read_lines,
+    require_field,
+)
+from limner.data.readers.item_builder import ItemBuilder, SourceLocation, image_key
+from limner.data.readers.values import Box, ImageScale, fit_box, name_in
+from limner.errors import CollectionError, MediaError
+from limner.files import read_bytes
+from limner.media.image import image_size
 
 TOKEN_FILES = (
     "*.token.txt",
@@ -72,3 +89,196 @@ def _parse_line(line: str, location: SourceLocation) -> tuple[str, str, int, str
     except ValueError as error:
         raise CollectionError(f"{location}: number of the sentence: {error}") from None
     return match["name"], match["tag"] or "en", number, match["text"]
+
+
+ANNOTATION_FILES = ("Annotations/*.xml", "*.xml")
+SENTENCE_FOLDERS = ("../Sentences", ".")
+"""Folders of the sentences, relative to the folder of the annotations."""
+JSON_SUFFIXES = (".jsonl", ".jsonl.gz")
+TAGGED_PHRASE = re.compile(r"\[/EN#(\d+)((?:/[^\s/\]]+)*)\s+([^\]]+)\]")
+"""Phrase in a sentence: `[/EN#entity/type/type words]`."""
+
+
+class _AnnotatedSentence(NamedTuple):
+    text: str
+    phrases: tuple[Phrase, ...]
+
+
+class _AnnotatedImage(NamedTuple):
+    """One image of the corpus, with boxes in pixels of `size`."""
+
+    name: str
+    split: str | None
+    size: tuple[int, int]
+    boxes: dict[str, list[Box]]
+    sentences: list[_AnnotatedSentence]
+    location: SourceLocation
+
+
+def read_flickr30k_entities(source: Path, options: ReaderOptions, builder: ItemBuilder) -> None:
+    """Read Flickr30k Entities in its original form or as JSON lines.
+
+    The original form has `Annotations/NAME.xml` (boxes by entity) and `Sentences/NAME.txt` (one sentence a line, with
+    phrases marked as `[/EN#entity/type words]`), or both in one folder. In the form of JSON lines, each line is an
+    image with `image`, `split`, `width`, `height`, `boxes` (lists of left, top, width, height by entity) and
+    `sentences` (`text`, and `phrases` with `entity`, `types`, `first`, `text`).
+
+    Boxes are scaled to the stored image. Every box makes one region for each distinct phrase that names its entity.
+    The item id is the name of the image file without suffix. Every sentence has a group of its own.
+
+    Args:
+        source: folder of the corpus, or a file that ends in `.jsonl` or `.jsonl.gz`.
+        options: `images`, if not below `source`; `splits`, lists of images, of which images in no list are skipped;
+            `split` without lists. By default the split is that of the JSON line, or of lists in the source.
+        builder: receives the items in the order of the source.
+
+    Raises:
+        CollectionError: a file is missing or malformed.
+    """
+    as_json = source.name.endswith(JSON_SUFFIXES)
+    images = ImageFolder.of(source, options, builder)
+    from_lists = options.splits is not None or not (as_json or options.split)
+    splits = SplitLists.of(source, options, builder) if from_lists else None
+    for annotated in _read_json_lines(source) if as_json else _read_original(source):
+        name, location = annotated.name, annotated.location
+        image = images.find_flickr(name)
+        if image is None:
+            builder.skip("images that are missing (with their sentences and boxes)", name, location)
+            continue
+        key = builder.key(image.name, location)
+        if splits:
+            split = splits.split_of(key) or splits.split_of(image_key(name))
+        else:
+            split = assign_split(key, options) if options.split else annotated.split
+        if split is None:
+            builder.skip("images in none of the lists of splits", name, location)
+            continue
+        _add_image(key, split, image, annotated, builder)
+
+
+def _add_image(key: str, split: str, image: Path, annotated: _AnnotatedImage, builder: ItemBuilder) -> None:
+    location = annotated.location
+    try:
+        scale = ImageScale(annotated.size, image_size(image))
+    except MediaError as error:
+        builder.skip("images that cannot be read (with their sentences and boxes)", str(error), location)
+        return
+    builder.add_item(key, location, split=split, image=image)
+    phrases: dict[str, list[Phrase]] = {}
+    for group, sentence in enumerate(annotated.sentences):
+        builder.add_sentence(key, location, "en", sentence.text, group, sentence.phrases)
+        for phrase in sentence.phrases:
+            phrases.setdefault(phrase.entity, []).append(phrase)
+    for entity, boxes in annotated.boxes.items():
+        for box in boxes:
+            name = f"{key}: entity {entity}"
+            if entity not in phrases:
+                builder.skip("boxes of entities that no phrase names", name, location)
+            elif fitted := fit_box(box, scale, name, location, builder):
+                for phrase in phrases[entity]:
+                    builder.add_region(key, Region(fitted, phrase.text, entity, phrase.types))
+
+
+def _read_json_lines(path: Path) -> Iterator[_AnnotatedImage]:
+    for number, line in enumerate(read_lines(path), start=1):
+        location = SourceLocation(path, number)
+        entry = parse_json_line(line, location)
+        boxes = require_field(entry, "boxes", dict, location)
+        sentences = require_field(entry, "sentences", list, location)
+        yield _AnnotatedImage(
+            require_field(entry, "image", str, location),
+            require_field(entry, "split", str, location),
+            (_positive(entry, "width", location), _positive(entry, "height", location)),
+            {
+                entity: [_box_of_list(box, location) for box in require_field(boxes, entity, list, location)]
+                for entity in boxes
+            },
+            [_sentence_of_json(sentence, location) for sentence in sentences],
+            location,
+        )
+
+
+def _positive(entry: Any, key: str, location: SourceLocation) -> int:  # noqa: ANN401 (any JSON value)
+    value: int = require_field(entry, key, int, location)
+    if value < 1:
+        raise CollectionError(f"{location}: '{key}' is {value}; expected a positive number of pixels")
+    return value
+
+
+def _box_of_list(values: Any, location: SourceLocation) -> Box:  # noqa: ANN401 (any JSON value)
+    try:
+        left, top, width, height = (float(value) for value in values)
+    except (TypeError, ValueError, OverflowError):
+        left = top = width = height = math.nan
+    if not all(map(math.isfinite, (left, top, width, height))):
+        raise CollectionError(f"{location}: box {values!r}; expected [left, top, width, height]")
+    return left, top, width, height
+
+
+def _sentence_of_json(entry: Any, location: SourceLocation) -> _AnnotatedSentence:  # noqa: ANN401 (any JSON value)
+    phrases = [
+        Phrase(
+            require_field(phrase, "first", int, location),
+            " ".join(require_field(phrase, "text", str, location).split()),
+            require_field(phrase, "entity", str, location),
+            tuple(name_in(value, "types", location) for value in require_field(phrase, "types", list, location)),
+        )
+        for phrase in require_field(entry, "phrases", list, location)
+    ]
+    return _AnnotatedSentence(require_field(entry, "text", str, location), tuple(phrases))
+
+
+def _read_original(source: Path) -> Iterator[_AnnotatedImage]:
+    for path in find_files(source, ANNOTATION_FILES, "annotations"):
+        candidates = [path.parent / folder / f"{path.stem}.txt" for folder in SENTENCE_FOLDERS]
+        sentences = next((candidate for candidate in candidates if candidate.is_file()), None)
+        if sentences is None:
+            raise CollectionError(f"{candidates[0]}: does not exist; expected the sentences of {path}")
+        try:
+            root = ElementTree.fromstring(read_bytes(path))
+        except ElementTree.ParseError as error:
+            raise CollectionError(f"{path}: not valid XML: {error}; restore the file from the corpus") from None
+        location = SourceLocation(path)
+        boxes: dict[str, list[Box]] = {}
+        for annotated in root.iter("object"):
+            if (corners := annotated.find("bndbox")) is not None:
+                left, top, right, bottom = (_number(corners, name, path) for name in ("xmin", "ymin", "xmax", "ymax"))
+                for entity in annotated.findall("name"):
+                    boxes.setdefault((entity.text or "").strip(), []).append((left, top, right - left, bottom - top))
+        size = (_side(root, "size/width", path), _side(root, "size/height", path))
+        lines = [parse_tagged_sentence(line) for line in read_lines(sentences) if line.strip()]
+        yield _AnnotatedImage(root.findtext("filename") or path.stem, None, size, boxes, lines, location)
+
+
+def _number(element: ElementTree.Element, name: str, path: Path) -> float:
+    text = (element.findtext(name) or "").strip()
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if math.isnan(value):
+        raise CollectionError(f"{path}: <{name}> is '{text}'; expected a number")
+    return value
+
+
+def _side(element: ElementTree.Element, name: str, path: Path) -> int:
+    value = _number(element, name, path)
+    if not 1 <= value < math.inf:
+        raise CollectionError(f"{path}: <{name}> is '{value:g}'; expected a positive number of pixels")
+    return int(value)
+
+
+def parse_tagged_sentence(line: str) -> _AnnotatedSentence:
+    """Parse a sentence with phrases marked as `[/EN#entity/type/type words]`.
+
+    Example: `[/EN#1/people A man] rides .` is 'A man rides .' with the phrase 'A man' at token 0.
+    """
+    text, end = "", 0
+    phrases = []
+    for match in TAGGED_PHRASE.finditer(line):
+        text += line[end : match.start()]
+        words = " ".join(match[3].split())
+        types = tuple(match[2].split("/")[1:])
+        phrases.append(Phrase(len(text.split()), words, match[1], types))
+        text, end = text + words, match.end()
+    return _AnnotatedSentence(" ".join((text + line[end:]).split()), tuple(phrases))

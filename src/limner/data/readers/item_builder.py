@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -9,9 +10,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from limner.data.examples import Item, Phrase, Region, Sentence
-from limner.data.readers.image_names import image_key, may_be_same_image
 from limner.data.tally import Tally
 from limner.errors import CollectionError
+from limner.media.image import IMAGE_SUFFIXES
 from limner.storage.ids import IdSet
 
 READ_BUDGET = 256 << 20
@@ -256,3 +257,23 @@ class ItemBuilder:
             )
             for id, draft in self._drafts.items()
         ]
+
+
+def image_key(name: str) -> str:
+    """Name of an image without folder and suffix, which is the same in all files of a corpus."""
+    return _split_name(name)[1]
+
+
+def may_be_same_image(name: str, other: str) -> bool:
+    """Whether two names can denote the same image: equal, except that one may omit folders or the suffix."""
+    (folder, key, suffix), (other_folder, other_key, other_suffix) = _split_name(name), _split_name(other)
+    shorter, longer = sorted((f"/{folder}", f"/{other_folder}"), key=len)
+    return key == other_key and longer.endswith(shorter) and (suffix == other_suffix or not (suffix and other_suffix))
+
+
+def _split_name(name: str) -> tuple[str, str, str]:
+    """Split a name into folders with the last slash, key and lower-case suffix; other suffixes belong to the key."""
+    folder, slash, last = name.rpartition("/")
+    stem, suffix = os.path.splitext(last)
+    key, suffix = (stem, suffix.lower()) if suffix.lower() in IMAGE_SUFFIXES else (last, "")
+    return folder + slash, key, suffix

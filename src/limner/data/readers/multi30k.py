@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from limner.data.readers.corpus_files import ImageFolder, ReaderOptions, SplitLists, read_lines
-from limner.data.readers.image_names import image_key
-from limner.data.readers.item_builder import ItemBuilder, SourceLocation
+from limner.data.readers.item_builder import ItemBuilder, SourceLocation, image_key
 from limner.errors import CollectionError
 
 LANGUAGES = ("en", "de", "fr", "cs")

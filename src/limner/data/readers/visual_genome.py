@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 from limner.data.examples import Region
-from limner.data.readers.annotated_boxes import ImageScale, fit_box
 from limner.data.readers.corpus_files import (
     ImageFolder,
     ReaderOptions,
@@ -17,7 +16,7 @@ from limner.data.readers.corpus_files import (
     require_field,
 )
 from limner.data.readers.item_builder import ItemBuilder, SourceLocation
-from limner.data.readers.values import sentences_in
+from limner.data.readers.values import ImageScale, fit_box, sentences_in
 from limner.errors import CollectionError, MediaError
 from limner.files import is_file
 from limner.media.image import image_size

@@ -13,7 +13,7 @@ from limner.errors import MediaError
 from limner.inference.collection_features import open_features
 from limner.inference.generate import generate
 from limner.synthetic.scenes import ClipSettings, SceneSettings, generate_clips, generate_scenes
-from limner.synthetic.scenes.grammar import MOTION_PHRASES
+from limner.synthetic.scenes.grammar import texts_of
 
 pytest.importorskip("av")
 TINY = ["training.epochs=1", "training.batch_size=16", "training.schedule.warmup_steps=1", "model.dropout=0"]
@@ -114,9 +114,11 @@ def right_motions(run_folder, collection):
     model, items = limner.load_trained_model(run_folder), collection.items("test")
     inputs = [GenerationInput(item, None, ()) for item in items]
     hypotheses = generate([model], inputs, open_features(model, collection), model.recipe.decoding)
-    phrases = MOTION_PHRASES["en"]
+    verbs, ways = texts_of("verb", "en"), texts_of("way", "en")
     sentences = [model.tokenizer.decode(n_best[0].tokens, detokenise=True) for n_best in hypotheses]
-    return sum(" ".join(phrases[i.label or ""]) in text for i, text in zip(items, sentences, strict=True)) / len(items)
+    return sum(f"{verbs[i.label]} {ways[i.label]}" in text for i, text in zip(items, sentences, strict=True)) / len(
+        items
+    )
 
 
 @pytest.mark.slow

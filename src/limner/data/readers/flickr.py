@@ -48,10 +48,8 @@ def read_flickr(source: Path, options: ReaderOptions, builder: ItemBuilder) -> N
     The sentences of an image were written independently: each has a group of its own.
 
     Args:
-        source: folder of the corpus, or the file of sentences.
         options: `images` and `splits`, if not in the usual folders; `lang`, by default that of the tag of a line, or
             English.
-        builder: receives the items in the order of the lists.
 
     Raises:
         CollectionError: a file is missing, ambiguous or malformed.
@@ -130,10 +128,6 @@ def read_flickr30k_entities(source: Path, options: ReaderOptions, builder: ItemB
         source: folder of the corpus, or a file that ends in `.jsonl` or `.jsonl.gz`.
         options: `images`, if not below `source`; `splits`, lists of images, of which images in no list are skipped;
             `split` without lists. By default the split is that of the JSON line, or of lists in the source.
-        builder: receives the items in the order of the source.
-
-    Raises:
-        CollectionError: a file is missing or malformed.
     """
     as_json = source.name.endswith(JSON_SUFFIXES)
     images = ImageFolder.of(source, options, builder)

@@ -33,10 +33,6 @@ def read_iapr(source: Path, options: ReaderOptions, builder: ItemBuilder) -> Non
         source: folder of the corpus, with the annotations, `images/` and lists of splits
             (`iaprtc12_train_list.txt`, `splits/train.txt`, ...).
         options: `images`, the folder of `00/25.jpg`, ...; `splits`; `descriptions`.
-        builder: receives the items in the order of the annotation files.
-
-    Raises:
-        CollectionError: a file is missing or malformed.
     """
     if not source.is_dir():
         raise CollectionError(f"{source}: expected the folder of the corpus, got a file")

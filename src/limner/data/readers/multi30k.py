@@ -43,7 +43,6 @@ def read_multi30k(source: Path, options: ReaderOptions, builder: ItemBuilder) ->
         options: `images`, a folder of images of Flickr30k or Flickr8k; without it, and for images that are missing
             there, items have sentences only. `splits`, lists that replace the splits of Multi30k; images in none of
             them are skipped.
-        builder: receives the items in the order of the image lists.
 
     Raises:
         CollectionError: a file is missing or malformed, or files of one split differ in length.

@@ -39,11 +39,9 @@ def read_csv(source: Path, options: ReaderOptions, builder: ItemBuilder) -> None
     translations of each other.
 
     Args:
-        source: file.
         options: `images`, the folder that the column `image` is relative to, by default the folder of the file;
             `split` of items without a split in the table; `lang` of rows without a language. For labelled texts the
             defaults are `train` and English.
-        builder: receives the items in the order of the rows.
 
     Raises:
         CollectionError: the file is malformed or columns are missing.
@@ -86,9 +84,7 @@ def read_jsonl(source: Path, options: ReaderOptions, builder: ItemBuilder) -> No
     A `text` holds sentences as `sentences_in` reads them.
 
     Args:
-        source: file.
         options: see `read_csv`.
-        builder: receives the items in the order of the lines.
 
     Raises:
         CollectionError: a line is malformed or keys are missing.

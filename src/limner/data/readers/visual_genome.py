@@ -33,13 +33,8 @@ def read_visual_genome(source: Path, options: ReaderOptions, builder: ItemBuilde
     `image_data.json` beside the file of regions if it exists; without it, the images must have their original size.
 
     Args:
-        source: folder of the corpus, or the file of regions.
         options: `images`, if not below `source`; `splits`, lists of images; images in none of them are skipped;
             `split` without lists, by default `train`.
-        builder: receives the items in the order of the file.
-
-    Raises:
-        CollectionError: a file is missing or malformed.
     """
     images = ImageFolder.of(source, options, builder)
     splits = SplitLists.of(source, options, builder) if options.splits else None

@@ -53,7 +53,6 @@ def read_webdataset(source: Path, options: ReaderOptions, builder: ItemBuilder) 
     Args:
         source: folder of `*.tar`, or one such file.
         options: `split` of the items, by default `train`; `lang` of the sentences, by default English.
-        builder: receives the items in the order of the shards.
 
     Raises:
         CollectionError: a shard is damaged, has a sample twice, or a member that is no file of the shard: a link, a

@@ -1,14 +1,17 @@
 """Sentences about scenes in English, German and French, with grammatical agreement.
 
 The fields of a template are noun phrases: `{a A}` and `{the A}` are the first object with its colour, `{a sized B}` the
-second with size and colour; German fields have a case (`{the B dat}`), by default the nominative. Templates at the same
-position of the three lists are translations of each other.
+second with size and colour; German fields have a case (`{the B dat}`), by default the nominative. `grammar.tsv` has
+the templates by the number of objects, the phrases of places and relations, and the verbs of motions with their
+complements; a row is a text and its translations.
 """
 
 from __future__ import annotations
 
+import csv
 import re
 from collections.abc import Callable
+from importlib.resources import files
 from typing import NamedTuple
 
 from limner.data.examples import Sentence
@@ -82,153 +85,17 @@ FRENCH_ADJECTIVES = {
     "small": ("petit", "petite"),
 }  # fmt: skip
 
-PHRASES = {
-    "en": {
-        "meadow": "in the meadow", "beach": "on the beach", "snow": "in the snow", "street": "on the street",
-        "room": "in the room", "moonlight": "in the moonlight", "mountains": "in the mountains",
-        "desert": "in the desert",
-        "at left": "on the left of the picture", "at middle": "in the middle of the picture",
-        "at right": "on the right of the picture",
-        "left": "to the left of", "right": "to the right of", "above": "above", "under": "under",
-        "behind": "behind", "front": "in front of", "between": "between",
-    },
-    "de": {
-        "meadow": "auf der Wiese", "beach": "am Strand", "snow": "im Schnee", "street": "auf der Straße",
-        "room": "im Zimmer", "moonlight": "im Mondschein", "mountains": "in den Bergen",
-        "desert": "in der Wüste",
-        "at left": "links im Bild", "at middle": "mitten im Bild", "at right": "rechts im Bild",
-        "left": "links von", "right": "rechts von", "above": "über", "under": "unter",
-        "behind": "hinter", "front": "vor", "between": "zwischen",
-    },
-    "fr": {
-        "meadow": "dans le pré", "beach": "sur la plage", "snow": "dans la neige", "street": "dans la rue",
-        "room": "dans la chambre", "moonlight": "au clair de lune", "mountains": "à la montagne",
-        "desert": "dans le désert",
-        "at left": "à gauche de l'image", "at middle": "au milieu de l'image",
-        "at right": "à droite de l'image",
-        "left": "à gauche de", "right": "à droite de", "above": "au-dessus de", "under": "sous",
-        "behind": "derrière", "front": "devant", "between": "entre",
-    },
-}  # fmt: skip
+with files("limner.synthetic.scenes").joinpath("grammar.tsv").open(encoding="utf-8") as _lines:
+    _ROWS = list(csv.DictReader(_lines, delimiter="\t"))
 
-MOTION_PHRASES = {  # verb and its complement
-    "en": {"left": ("moves", "to the left"), "right": ("moves", "to the right"), "fall": ("falls", "down"),
-           "rise": ("rises", "into the air"), "jump": ("jumps", "up and down"),
-           "swing": ("swings", "from side to side"), "grow": ("grows", "bigger and bigger"),
-           "shrink": ("shrinks", "smaller and smaller")},
-    "de": {"left": ("gleitet", "nach links"), "right": ("gleitet", "nach rechts"),
-           "fall": ("fällt", "nach unten"), "rise": ("steigt", "in die Luft"),
-           "jump": ("springt", "auf und ab"), "swing": ("pendelt", "hin und her"),
-           "grow": ("wächst", "immer weiter"), "shrink": ("schrumpft", "immer weiter")},
-    "fr": {"left": ("glisse", "vers la gauche"), "right": ("glisse", "vers la droite"),
-           "fall": ("tombe", "vers le bas"), "rise": ("monte", "dans les airs"),
-           "jump": ("saute", "de haut en bas"), "swing": ("oscille", "d'un côté à l'autre"),
-           "grow": ("grandit", "de plus en plus"), "shrink": ("rétrécit", "de plus en plus")},
-}  # fmt: skip
 
-TEMPLATES = {
-    "en": {
-        "one": (
-            "there is {a A} {background}",
-            "{a sized A} {position}",
-            "the picture shows {a A} {background}",
-            "{the sized A} is {background}",
-            "{background} you can see {a sized A}",
-        ),
-        "pair": (
-            "there is {a A} {relation} {a B}",
-            "{a sized A} and {a sized B} {background}",
-            "{the A} is {relation} {the B}",
-            "{background} you can see {a A} and {a B}",
-            "{inverse} {the A} there is {a sized B}",
-        ),
-        "row": (
-            "there is {a A} {relation} {a B} and {a C}",
-            "{a B}, {a A} and {a C} {background}",
-            "{the A} is {relation} {the B} and {the C}",
-            "you can see {a B}, {a A} and {a C}",
-            "{relation} {the B} and {the C} there is {a A}",
-        ),
-        "clip": (
-            "{a A} {verb} {way}",
-            "{a A} {verb} {way} {background}",
-            "{the A} {verb} {way}",
-            "{background} {a A} {verb} {way}",
-            "you can see {a A} that {verb} {way}",
-        ),
-    },
-    "de": {
-        "one": (
-            "es gibt {a A acc} {background}",
-            "{a sized A} {position}",
-            "das Bild zeigt {a A acc} {background}",
-            "{the sized A} ist {background}",
-            "{background} sieht man {a sized A acc}",
-        ),
-        "pair": (
-            "es gibt {a A acc} {relation} {a B dat}",
-            "{a sized A} und {a sized B} {background}",
-            "{the A} ist {relation} {the B dat}",
-            "{background} sieht man {a A acc} und {a B acc}",
-            "{inverse} {the A dat} ist {a sized B}",
-        ),
-        "row": (
-            "es gibt {a A acc} {relation} {a B dat} und {a C dat}",
-            "{a B}, {a A} und {a C} {background}",
-            "{the A} ist {relation} {the B dat} und {the C dat}",
-            "man sieht {a B acc}, {a A acc} und {a C acc}",
-            "{relation} {the B dat} und {the C dat} ist {a A}",
-        ),
-        "clip": (
-            "{a A} {verb} {way}",
-            "{a A} {verb} {background} {way}",
-            "{the A} {verb} {way}",
-            "{background} {verb} {a A} {way}",
-            "man sieht {a A acc}, {who A} {way} {verb}",
-        ),
-    },
-    "fr": {
-        "one": (
-            "il y a {a A} {background}",
-            "{a sized A} {position}",
-            "l'image montre {a A} {background}",
-            "{the sized A} est {background}",
-            "{background}, on voit {a sized A}",
-        ),
-        "pair": (
-            "il y a {a A} {relation} {a B}",
-            "{a sized A} et {a sized B} {background}",
-            "{the A} est {relation} {the B}",
-            "{background}, on voit {a A} et {a B}",
-            "{inverse} {the A}, il y a {a sized B}",
-        ),
-        "row": (
-            "il y a {a A} {relation} {a B} et {a C}",
-            "{a B}, {a A} et {a C} {background}",
-            "{the A} est {relation} {the B} et {the C}",
-            "on voit {a B}, {a A} et {a C}",
-            "{relation} {the B} et {the C}, il y a {a A}",
-        ),
-        "clip": (
-            "{a A} {verb} {way}",
-            "{a A} {verb} {way} {background}",
-            "{the A} {verb} {way}",
-            "{background}, {a A} {verb} {way}",
-            "on voit {a A} qui {verb} {way}",
-        ),
-    },
-}
+def texts_of(kind: str, lang: str) -> dict[str, str]:
+    """Texts of a kind in a language by their keys."""
+    return {row["key"]: row[lang] for row in _ROWS if row["kind"] == kind}
 
 
 def english_phrase(obj: SceneObject, article: str, sized: bool = False, case: str = "nom") -> str:
-    """English noun phrase such as 'a big red ball'; no adjective begins with a vowel, so that 'an' does not occur.
-
-    Args:
-        obj: object of the noun phrase.
-        article: 'a' or 'the'.
-        sized: whether the size is included.
-        case: ignored, for the signature of `NOUN_PHRASES`.
-    """
+    """English noun phrase such as 'a big red ball'; no adjective begins with a vowel, so that 'an' does not occur."""
     size = [_size(obj)] if sized else []
     return " ".join([article, *size, obj.colour, obj.word])
 
@@ -254,14 +121,7 @@ def german_phrase(obj: SceneObject, article: str, sized: bool = False, case: str
 
 
 def french_phrase(obj: SceneObject, article: str, sized: bool = False, case: str = "nom") -> str:
-    """French noun phrase such as 'une grande balle rouge' or 'l'arbre vert', with elision of the article.
-
-    Args:
-        obj: object of the noun phrase.
-        article: 'a' or 'the'.
-        sized: whether the size is included.
-        case: ignored, for the signature of `NOUN_PHRASES`.
-    """
+    """French noun phrase such as 'une grande balle rouge' or 'l'arbre vert', with elision of the article."""
     noun, gender = NOUNS[obj.name][2:]
     agree = 0 if gender == "m" else 1
     size = [FRENCH_ADJECTIVES[_size(obj)][agree]] if sized else []
@@ -276,6 +136,7 @@ NOUN_PHRASES: dict[str, Callable[[SceneObject, str, bool, str], str]] = {
     "de": german_phrase,
     "fr": french_phrase,
 }
+"""Functions of an object, an article ('a' or 'the'), whether the size is included, and a case, which German has."""
 
 
 def contract_prepositions(text: str) -> str:
@@ -289,7 +150,7 @@ class _TemplateFields(dict[str, str]):
     """Values of the fields of a template; noun phrases are generated on access."""
 
     def __init__(self, scene: Scene, lang: str) -> None:
-        phrases = PHRASES[lang]
+        phrases = texts_of("phrase", lang)
         super().__init__(background=phrases[scene.background])
         if len(scene.objects) == 1:
             self["position"] = phrases[f"at {scene.relation}"]
@@ -298,7 +159,7 @@ class _TemplateFields(dict[str, str]):
         if len(scene.objects) == 2:
             self["inverse"] = phrases[INVERSE[scene.relation]]
         if scene.motion:
-            self["verb"], self["way"] = MOTION_PHRASES[lang][scene.motion]
+            self["verb"], self["way"] = (texts_of(kind, lang)[scene.motion] for kind in ("verb", "way"))
         self._objects = dict(zip("ABC", scene.objects, strict=False))
         self._noun_phrase = NOUN_PHRASES[lang]
 
@@ -314,7 +175,7 @@ def describe_scene(scene: Scene) -> tuple[Sentence, ...]:
     sentences = []
     for lang in LANGUAGES:
         values = _TemplateFields(scene, lang)
-        for group, template in enumerate(TEMPLATES[lang][kind]):
+        for group, template in enumerate(texts_of(kind, lang).values()):
             text = contract_prepositions(template.format_map(values))
             sentences.append(Sentence(lang, f"{text[0].upper()}{text[1:]}.", group))
     return tuple(sentences)

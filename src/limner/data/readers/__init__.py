@@ -41,8 +41,8 @@ class Reader:
     description: str
     """Files of the source, in one line."""
     read: Callable[[Path, ReaderOptions, ItemBuilder], None]
-    """Function that adds the items of a source, a folder or a file, to a builder; CollectionError if a file is missing or
-    malformed."""
+    """Function that adds the items of a folder or a file to a builder in their order; CollectionError if a file is
+    missing or malformed."""
     options: frozenset[str]
     """Names of the supported fields of `ReaderOptions`."""
     streams: bool = False

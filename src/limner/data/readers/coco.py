@@ -29,9 +29,7 @@ def read_coco(source: Path, options: ReaderOptions, builder: ItemBuilder) -> Non
 
     Item ids are image names, as in Karpathy's files, and each caption has a group of its own.
 
-    Args:
-        options: `images`, if not below `source`; `split`, if it is not part of the file name; `lang`, by default
-            English.
+    Options: `images`, if not below `source`; `split`, if it is not part of the file name; `lang`, by default English.
     """
     image_folder = ImageFolder.of(source, options, builder)
     for path in find_files(source, CAPTION_FILES, "captions"):
@@ -100,8 +98,7 @@ def read_karpathy(source: Path, options: ReaderOptions, builder: ItemBuilder) ->
 
     The split `restval` becomes `train`. Files of COCO have the folder of each image as well, `filepath`.
 
-    Args:
-        options: `images`, if not below `source`; `lang`, by default English.
+    Options: `images`, if not below `source`; `lang`, by default English.
     """
     image_folder = ImageFolder.of(source, options, builder)
     for path in find_files(source, KARPATHY_FILES, "Karpathy splits"):

@@ -47,9 +47,8 @@ def read_flickr(source: Path, options: ReaderOptions, builder: ItemBuilder) -> N
 
     The sentences of an image were written independently: each has a group of its own.
 
-    Args:
-        options: `images` and `splits`, if not in the usual folders; `lang`, by default that of the tag of a line, or
-            English.
+    Options: `images` and `splits`, if not in the usual folders; `lang`, by default that of the tag of a line, or
+    English.
 
     Raises:
         CollectionError: a file is missing, ambiguous or malformed.
@@ -124,10 +123,9 @@ def read_flickr30k_entities(source: Path, options: ReaderOptions, builder: ItemB
     Boxes are scaled to the stored image. Every box makes one region for each distinct phrase that names its entity.
     The item id is the name of the image file without suffix. Every sentence has a group of its own.
 
-    Args:
-        source: folder of the corpus, or a file that ends in `.jsonl` or `.jsonl.gz`.
-        options: `images`, if not below `source`; `splits`, lists of images, of which images in no list are skipped;
-            `split` without lists. By default the split is that of the JSON line, or of lists in the source.
+    Source: folder of the corpus, or a file that ends in `.jsonl` or `.jsonl.gz`. Options: `images`, if not below
+    `source`; `splits`, lists of images, of which images in no list are skipped; `split` without lists. By default the
+    split is that of the JSON line, or of lists in the source.
     """
     as_json = source.name.endswith(JSON_SUFFIXES)
     images = ImageFolder.of(source, options, builder)

@@ -43,6 +43,7 @@ def read_media_folder(
     Args:
         source: folder. Files below its subfolders `train`, `val` and `test` belong to these splits.
         options: `split` of other files, by default `train`; `lang` of the sentences, by default English.
+        builder: receives the items in the order of their paths.
         modalities: modalities of the files.
 
     Raises:
@@ -97,8 +98,7 @@ def read_imdb(source: Path, options: ReaderOptions, builder: ItemBuilder) -> Non
 
     The label is the name of the folder. HTML line breaks are removed.
 
-    Args:
-        options: `lang`, by default English; `split` of the texts outside folders of splits, by default `train`.
+    Options: `lang`, by default English; `split` of the texts outside folders of splits, by default `train`.
 
     Raises:
         CollectionError: there are no such files.
@@ -125,9 +125,8 @@ def read_rt_polarity(source: Path, options: ReaderOptions, builder: ItemBuilder)
 
     The label is the suffix of the file. Empty lines are skipped.
 
-    Args:
-        source: folder with two or more such files of one name.
-        options: `lang`, by default English; `split`, by default `train`.
+    Source: folder with two or more such files of one name. Options: `lang`, by default English; `split`, by default
+    `train`.
 
     Raises:
         CollectionError: there are no such files, or files of several names.

@@ -29,10 +29,8 @@ def read_iapr(source: Path, options: ReaderOptions, builder: ItemBuilder) -> Non
     each other; otherwise each sentence has a group of its own. Whole descriptions translate each other. The files are
     ISO-8859-1 and not always well-formed XML ('&' is not escaped), so tags are matched by a regular expression.
 
-    Args:
-        source: folder of the corpus, with the annotations, `images/` and lists of splits
-            (`iaprtc12_train_list.txt`, `splits/train.txt`, ...).
-        options: `images`, the folder of `00/25.jpg`, ...; `splits`; `descriptions`.
+    Source: folder of the corpus, with the annotations, `images/` and lists of splits (`iaprtc12_train_list.txt`,
+    `splits/train.txt`, ...). Options: `images`, the folder of `00/25.jpg`, ...; `splits`; `descriptions`.
     """
     if not source.is_dir():
         raise CollectionError(f"{source}: expected the folder of the corpus, got a file")

@@ -38,11 +38,9 @@ def read_multi30k(source: Path, options: ReaderOptions, builder: ItemBuilder) ->
     The sentences of one line of task 1 share a group; each description of task 2 has a group of its own. Item ids are
     image names, so that both tasks have the same items.
 
-    Args:
-        source: folder with the files of a task (plain or `.gz`) and its image lists, or with `task1` and `task2`.
-        options: `images`, a folder of images of Flickr30k or Flickr8k; without it, and for images that are missing
-            there, items have sentences only. `splits`, lists that replace the splits of Multi30k; images in none of
-            them are skipped.
+    Source: folder with the files of a task (plain or `.gz`) and its image lists, or with `task1` and `task2`. Options:
+    `images`, a folder of images of Flickr30k or Flickr8k; without it, and for images that are missing there, items have
+    sentences only. `splits`, lists that replace the splits of Multi30k; images in none of them are skipped.
 
     Raises:
         CollectionError: a file is missing or malformed, or files of one split differ in length.

@@ -38,10 +38,9 @@ def read_csv(source: Path, options: ReaderOptions, builder: ItemBuilder) -> None
     columns but `text` and `label`. Without `group`, the n-th sentences of an item in each language are
     translations of each other.
 
-    Args:
-        options: `images`, the folder that the column `image` is relative to, by default the folder of the file;
-            `split` of items without a split in the table; `lang` of rows without a language. For labelled texts the
-            defaults are `train` and English.
+    Options: `images`, the folder that the column `image` is relative to, by default the folder of the file; `split` of
+    items without a split in the table; `lang` of rows without a language. For labelled texts the defaults are `train`
+    and English.
 
     Raises:
         CollectionError: the file is malformed or columns are missing.
@@ -83,8 +82,7 @@ def read_jsonl(source: Path, options: ReaderOptions, builder: ItemBuilder) -> No
 
     A `text` holds sentences as `sentences_in` reads them.
 
-    Args:
-        options: see `read_csv`.
+    Options: see `read_csv`.
 
     Raises:
         CollectionError: a line is malformed or keys are missing.

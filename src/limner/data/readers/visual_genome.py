@@ -32,9 +32,8 @@ def read_visual_genome(source: Path, options: ReaderOptions, builder: ItemBuilde
     Images are named by their ids (`1.jpg`). Boxes are in pixels of the original image, whose size is read from
     `image_data.json` beside the file of regions if it exists; without it, the images must have their original size.
 
-    Args:
-        options: `images`, if not below `source`; `splits`, lists of images; images in none of them are skipped;
-            `split` without lists, by default `train`.
+    Options: `images`, if not below `source`; `splits`, lists of images; images in none of them are skipped; `split`
+    without lists, by default `train`.
     """
     images = ImageFolder.of(source, options, builder)
     splits = SplitLists.of(source, options, builder) if options.splits else None

@@ -50,9 +50,8 @@ def read_webdataset(source: Path, options: ReaderOptions, builder: ItemBuilder) 
     with several dots, an image and a text that differ after the last dot only are a sample; so are the only image and
     the only text of a key.
 
-    Args:
-        source: folder of `*.tar`, or one such file.
-        options: `split` of the items, by default `train`; `lang` of the sentences, by default English.
+    Source: folder of `*.tar`, or one such file. Options: `split` of the items, by default `train`; `lang` of the
+    sentences, by default English.
 
     Raises:
         CollectionError: a shard is damaged, has a sample twice, or a member that is no file of the shard: a link, a

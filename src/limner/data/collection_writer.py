@@ -30,7 +30,7 @@ from limner.data.merging import Changes, merge_all
 from limner.data.stored_items import CHUNK_ITEMS
 from limner.data.table_writing import ItemSpool, append_rows, create_table, overwrite_rows
 from limner.errors import CollectionError, system_reason
-from limner.files import LOCK_FILE, locked, open_file
+from limner.files import LOCK_FILE, is_file, locked, open_file
 from limner.progress import Progress
 from limner.storage.ids import RowsById
 from limner.storage.lance_tables import WRITE_ERRORS, remove_unfinished, unfinished
@@ -87,8 +87,7 @@ class CollectionWriter:
         Raises:
             CollectionError: the path leaves the folder, or the disk cannot be written.
         """
-        if os.path.isabs(name) or ".." in Path(name).parts:
-            raise CollectionError(f"{self.path}: '{name}': expected a path inside of the collection for a file")
+        self._require_inside(name)
         with _explain_write_errors(self.path):
             if self._spool is None:
                 self._spool = self._open()
@@ -104,8 +103,7 @@ class CollectionWriter:
                 written. The collection is unchanged.
         """
         for name in files or {}:
-            if os.path.isabs(name) or ".." in Path(name).parts:
-                raise CollectionError(f"{self.path}: '{name}': expected a path inside of the collection to copy to")
+            self._require_inside(name)
         if self._spool is None:
             raise CollectionError(f"{self.path}: there are no items to write")
         with _explain_write_errors(self.path):
@@ -123,6 +121,10 @@ class CollectionWriter:
             f"{self.path}: {this_writer()} could not add its items, as {other} wrote version {table.version} and "
             "others before; nothing of these items was added: repeat the command when it has ended"
         )
+
+    def _require_inside(self, name: str) -> None:
+        if os.path.isabs(name) or ".." in Path(name).parts:
+            raise CollectionError(f"{self.path}: '{name}': expected a path inside of the collection for a file")
 
     def _open(self) -> ItemSpool:
         """Lock the collection and create the spool in a temporary folder; object stores have no locks."""
@@ -277,28 +279,42 @@ def _all_batches(old: Collection, spool: ItemSpool, plan: _Plan) -> Iterator[Any
 def _copy_files(files: Mapping[str, Path], temporary: Path, target: Path, on_progress: Progress | None) -> None:
     """Copy files to the folder `temporary`, then rename each to its path in `target`; existing files are kept."""
     for done, (name, source) in enumerate(files.items(), start=1):
-        path = target / name
-        if is_remote(target):
-            if not path.exists():
-                _upload(source, path)
-            elif not _same_contents(source, path):
-                raise CollectionError(f"{path}: exists and differs from {source}; import without copying")
-        elif not path.exists():
-            copy = temporary / name
-            copy.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(source, copy)
-            path.parent.mkdir(parents=True, exist_ok=True)
-            os.replace(copy, path)
-        elif not _same_contents(source, path):
-            raise CollectionError(f"{path}: exists and differs from {source}; import without copying")
+        if not _is_there(source, path := target / name, "import without copying"):
+            copy = source
+            if not is_remote(target):
+                copy = temporary / name
+                copy.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy2(source, copy)
+            _put(copy, path)
         if on_progress:
             on_progress(done, len(files))
 
 
-def _upload(file: Path, path: Path) -> None:
-    """Copy a file to an object store in parts."""
-    with open_file(file) as source, path.open("wb") as target:
-        shutil.copyfileobj(source, target, PART)
+def _move_files(folder: Path, target: Path) -> None:
+    """Move the files below a folder to their paths in `target`; existing files must have the same contents."""
+    for file in filter(is_file, folder.rglob("*")):
+        path = target / file.relative_to(folder).as_posix()
+        if not _is_there(file, path, "use another collection"):
+            _put(file, path)
+
+
+def _is_there(file: Path, path: Path, remedy: str) -> bool:
+    """Whether a file has been stored before; CollectionError if another file has its path."""
+    if not path.exists():
+        return False
+    if not _same_contents(file, path):
+        raise CollectionError(f"{path}: exists and differs from {file}; {remedy}")
+    return True
+
+
+def _put(file: Path, path: Path) -> None:
+    """Move a file to its path in a collection, or copy it to an object store in parts."""
+    if is_remote(path):
+        with open_file(file) as source, path.open("wb") as target:
+            shutil.copyfileobj(source, target, PART)
+    else:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        os.replace(file, path)
 
 
 def _same_contents(file: Path, path: Path) -> bool:
@@ -310,22 +326,6 @@ def _same_contents(file: Path, path: Path) -> bool:
             if part != other.read(len(part)):
                 return False
     return True
-
-
-def _move_files(folder: Path, target: Path) -> None:
-    """Move the files below a folder to their paths in `target`; existing files must have the same contents."""
-    for file in folder.rglob("*"):
-        if not file.is_file():
-            continue
-        path = target / file.relative_to(folder).as_posix()
-        if path.exists():
-            if not _same_contents(file, path):
-                raise CollectionError(f"{path}: exists and differs from the file of the source; use another collection")
-        elif is_remote(target):
-            _upload(file, path)
-        else:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            os.replace(file, path)
 
 
 @contextmanager

@@ -65,10 +65,7 @@ class StoredItems(Sequence[Item]):
     """
 
     def __init__(
-        self,
-        cache: ItemCache,
-        read_media: Callable[[Positions], list[Item]],
-        selected: NDArray[np.int64] | None = None,
+        self, cache: ItemCache, read_media: Callable[[Positions], list[Item]], selected: NDArray[np.int64] | None = None
     ) -> None:
         """Make a sequence of the items of a cache.
 

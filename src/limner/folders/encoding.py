@@ -76,14 +76,6 @@ class EncodedImage(NamedTuple):
     """Vector that similar images are found by."""
 
 
-class EncodedPart(NamedTuple):
-    """Files that are encoded together."""
-
-    images: list[EncodedImage]
-    errors: dict[bytes, str]
-    """Error of each digest whose features cannot be computed."""
-
-
 class Chunk(NamedTuple):
     """Files that are written together."""
 
@@ -112,16 +104,14 @@ class Encoder:
     def __init__(self, backbone: Backbone, codec: AnnotationCodec) -> None:
         self.backbone, self._codec = backbone, codec
 
-    def __call__(self, files: Sequence[ReadFile]) -> EncodedPart:
-        """Encode at most `ENCODED_TOGETHER` files; one whose features are not finite does not stop the others."""
+    def __call__(self, files: Sequence[ReadFile]) -> list[EncodedImage | ReadFile]:
+        """Encode at most `ENCODED_TOGETHER` files; a file whose features are not finite is returned with the error."""
         try:
-            return EncodedPart(self._encode(files), {})
+            return [*self._encode(files)]
         except BackboneError as error:
             if len(files) == 1:
-                return EncodedPart([], {files[0].digest: str(error)})
-        parts = [self([file]) for file in files]
-        errors = {digest: error for part in parts for digest, error in part.errors.items()}
-        return EncodedPart([image for part in parts for image in part.images], errors)
+                return [files[0]._replace(error=str(error))]
+        return [result for file in files for result in self([file])]
 
     def _encode(self, files: Sequence[ReadFile]) -> list[EncodedImage]:
         pixels = [file.pixels for file in files if file.pixels is not None]
@@ -149,7 +139,7 @@ def encoded_chunks(folder: Path, paths: Sequence[str], encoder: Encoder, known: 
     claimed: set[bytes] = set()
     remaining = iter(paths)
     reading: deque[Future[ReadFile | None]] = deque()
-    encoding: deque[tuple[list[ReadFile], list[Future[EncodedPart]], int]] = deque()
+    encoding: deque[tuple[list[ReadFile], list[Future[list[EncodedImage | ReadFile]]], int]] = deque()
     errors: dict[bytes, str] = {}
     with (
         ThreadPoolExecutor(threads) as readers,
@@ -163,32 +153,27 @@ def encoded_chunks(folder: Path, paths: Sequence[str], encoder: Encoder, known: 
                 if reading:
                     results = [reading.popleft().result() for _ in range(min(CHUNK_SIZE, len(reading)))]
                     files = [file for file in results if file is not None]
-                    new = _new_contents(files, known, claimed)
+                    unknown: dict[bytes, ReadFile] = {}
+                    for file in files:
+                        if file.pixels is not None and file.digest not in known and file.digest not in claimed:
+                            unknown.setdefault(file.digest, file)
+                    claimed |= unknown.keys()
+                    new = [*unknown.values()]
                     parts = [new[start : start + ENCODED_TOGETHER] for start in range(0, len(new), ENCODED_TOGETHER)]
                     encoding.append((files, [encoders.submit(encoder, part) for part in parts], len(results)))
                 if len(encoding) > CHUNKS_AHEAD or (encoding and not reading):
                     files, futures, total = encoding.popleft()
-                    parts_done = [future.result() for future in futures]
-                    for part in parts_done:
-                        errors |= part.errors
+                    results_done = [result for future in futures for result in future.result()]
+                    errors |= {file.digest: file.error for file in results_done if isinstance(file, ReadFile)}
                     done = [file._replace(pixels=None, error=errors.get(file.digest, file.error)) for file in files]
-                    yield Chunk(done, [image for part in parts_done for image in part.images], total)
+                    images = [image for image in results_done if isinstance(image, EncodedImage)]
+                    yield Chunk(done, images, total)
                 elif not reading:
                     return
         finally:
             for pool in (readers, encoders):
                 pool.shutdown(wait=False, cancel_futures=True)
             torch.set_num_threads(own)  # the initialiser changed the number for every new thread
-
-
-def _new_contents(files: Sequence[ReadFile], known: Container[bytes], claimed: set[bytes]) -> list[ReadFile]:
-    """Return the files whose contents are neither known nor those of an earlier file."""
-    new = []
-    for file in files:
-        if file.pixels is not None and file.digest not in known and file.digest not in claimed:
-            claimed.add(file.digest)
-            new.append(file)
-    return new
 
 
 def read_image_file(folder: Path, path: str, backbone: Backbone, known: Container[bytes]) -> ReadFile | None:

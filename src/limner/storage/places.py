@@ -22,10 +22,7 @@ _CAUSES = (
     (re.compile("NoSuchBucket|bucket does not exist", re.I), "the bucket does not exist"),
     (re.compile("credentials|InvalidAccessKeyId", re.I), "there are no valid credentials"),
     (re.compile("SignatureDoesNotMatch|AccessDenied|Access Denied|403 Forbidden|Forbidden"), "the access is denied"),
-    (
-        re.compile("error sending request|timed? ?out|Could not connect|Connection|50[0-9] ", re.I),
-        "no answer",
-    ),
+    (re.compile("error sending request|timed? ?out|Could not connect|Connection|50[0-9] ", re.I), "no answer"),
 )
 
 

@@ -37,10 +37,7 @@ _BINARY_BYTES = re.compile(rb"[\x00-\x08\x0e-\x1f]")
 _GZIP = b"\x1f\x8b"
 _EXPORT_HINT = "with gensim: vectors.save_word2vec_format('vectors.txt') (of a whole model: model.wv.save_…)"
 _UNSUPPORTED_FORMATS = (
-    (
-        re.compile(rb"\x80[\x02-\x05]"),
-        f"a pickle, as written by gensim's save(); export it {_EXPORT_HINT}",
-    ),
+    (re.compile(rb"\x80[\x02-\x05]"), f"a pickle, as written by gensim's save(); export it {_EXPORT_HINT}"),
     (re.compile(rb"\xba\x16\x4f\x2f"), "a binary fastText model; use the .vec file of the same model"),
     (re.compile(rb"PK\x03\x04"), "a zip archive; unpack it and use one of its files"),
 )

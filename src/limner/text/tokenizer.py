@@ -24,13 +24,7 @@ from limner.files.structured import read_json_file
 from limner.storage.json_text import to_json
 from limner.text import compounds, moses, scripts
 from limner.text.compounds import CompoundSettings, CompoundSplitter
-from limner.text.vocab import (
-    SPECIAL_TOKEN_STRINGS,
-    SPECIAL_TOKENS,
-    WORD_START,
-    build_subword_vocab,
-    build_word_vocab,
-)
+from limner.text.vocab import SPECIAL_TOKEN_STRINGS, SPECIAL_TOKENS, WORD_START, build_subword_vocab, build_word_vocab
 from limner.text.words import TextSettings, split_words
 
 logger = logging.getLogger(__name__)

@@ -43,8 +43,8 @@ class Reader:
     read: Callable[[Path, ReaderOptions, ItemBuilder], None]
     """Function that adds the items of a folder or a file to a builder in their order; CollectionError if a file is
     missing or malformed."""
-    options: frozenset[str]
-    """Names of the supported fields of `ReaderOptions`."""
+    options: str
+    """Names of the supported fields of `ReaderOptions`, separated by spaces."""
     streams: bool = False
     """Whether the entries of an item follow each other in the source, so that it can be read in parts of any number."""
     modality: Modality = IMAGE
@@ -53,78 +53,63 @@ class Reader:
 
 
 READERS: dict[str, Reader] = {
-    "flickr": Reader(
-        "Flickr8k, Flickr30k: *.token.txt, lists of splits, images",
-        read_flickr,
-        frozenset({"images", "splits", "lang"}),
-    ),
+    "flickr": Reader("Flickr8k, Flickr30k: *.token.txt, lists of splits, images", read_flickr, "images splits lang"),
     "multi30k": Reader(
-        "Multi30k: train.en.gz, ... or train.1.en.gz, ..., and train.images.txt",
-        read_multi30k,
-        frozenset({"images", "splits"}),
+        "Multi30k: train.en.gz, ... or train.1.en.gz, ..., and train.images.txt", read_multi30k, "images splits"
     ),
-    "coco": Reader("COCO: captions_*.json and images", read_coco, frozenset({"images", "lang", "split"})),
-    "karpathy": Reader("Karpathy splits: dataset_*.json and images", read_karpathy, frozenset({"images", "lang"})),
+    "coco": Reader("COCO: captions_*.json and images", read_coco, "images lang split"),
+    "karpathy": Reader("Karpathy splits: dataset_*.json and images", read_karpathy, "images lang"),
     "iapr": Reader(
-        "IAPR TC-12: annotations_complete_eng/, images/, lists of splits",
-        read_iapr,
-        frozenset({"images", "splits", "descriptions"}),
+        "IAPR TC-12: annotations_complete_eng/, images/, lists of splits", read_iapr, "images splits descriptions"
     ),
     "visual-genome": Reader(
         "Visual Genome: region_descriptions.json, optionally image_data.json, and images",
         read_visual_genome,
-        frozenset({"images", "splits", "split"}),
+        "images splits split",
     ),
     "flickr30k-entities": Reader(
         "Flickr30k Entities: Annotations/*.xml and Sentences/*.txt, or one file *.jsonl, and images",
         read_flickr30k_entities,
-        frozenset({"images", "splits", "split"}),
+        "images splits split",
     ),
     "jsonl": Reader(
         "one JSON object per sentence: id, split, image, lang, text, or text, label",
         read_jsonl,
-        frozenset({"images", "split", "lang"}),
+        "images split lang",
         streams=True,
     ),
     "csv": Reader(
-        "one row per sentence: id,split,image,lang,text, or text,label",
-        read_csv,
-        frozenset({"images", "split", "lang"}),
-        streams=True,
+        "one row per sentence: id,split,image,lang,text, or text,label", read_csv, "images split lang", streams=True
     ),
     "webdataset": Reader(
         "WebDataset shards: *.tar with KEY.jpg and KEY.txt or KEY.json, as img2dataset writes them",
         read_webdataset,
-        frozenset({"split", "lang"}),
+        "split lang",
         streams=True,
     ),
     "parquet": Reader(
         "Parquet: columns image (a path or bytes) and text or caption, one row an item",
         read_parquet,
-        frozenset({"images", "split", "lang"}),
+        "images split lang",
         streams=True,
     ),
     "datasets": Reader(
         "Hugging Face datasets: a folder that save_to_disk wrote, with the columns of Parquet",
         read_datasets,
-        frozenset({"images", "split", "lang"}),
+        "images split lang",
         streams=True,
     ),
     "folder": Reader(
-        "folder of images or videos, sentences in .txt files of the same names",
-        read_image_folder,
-        frozenset({"lang", "split"}),
+        "folder of images or videos, sentences in .txt files of the same names", read_image_folder, "lang split"
     ),
     "audio": Reader(
         "folder of audio files, sentences in .txt files of the same names",
         read_audio_folder,
-        frozenset({"lang", "split"}),
+        "lang split",
         modality=AUDIO,
     ),
-    "imdb": Reader("labelled texts: SPLIT/LABEL/*.txt or LABEL/*.txt", read_imdb, frozenset({"lang", "split"})),
-    "rt-polarity": Reader(
-        "labelled texts, one a line: NAME.LABEL, as rt-polarity.pos", read_rt_polarity, frozenset({"lang", "split"})
-    ),
+    "imdb": Reader("labelled texts: SPLIT/LABEL/*.txt or LABEL/*.txt", read_imdb, "lang split"),
+    "rt-polarity": Reader("labelled texts, one a line: NAME.LABEL, as rt-polarity.pos", read_rt_polarity, "lang split"),
 }
 """Readers by kind of source."""
 
@@ -198,10 +183,12 @@ def _read(kind: str, source: Path | str, options: ReaderOptions | None, builder:
         )
     source, options, reader = Path(source), options or ReaderOptions(), READERS[kind]
     for option in fields(options):
-        if getattr(options, option.name) is not None and option.name not in reader.options:
-            supported = ", ".join(sorted(reader.options))
+        if getattr(options, option.name) is not None and option.name not in (
+            supported := sorted(reader.options.split())
+        ):
             raise CollectionError(
-                f"'{kind}' does not support the option '{option.name}'; it supports {supported}; leave it out"
+                f"'{kind}' does not support the option '{option.name}'; it supports {', '.join(supported)}; leave "
+                "it out"
             )
     for what, name in (("language", options.lang), ("split", options.split)):
         if name is not None:
@@ -274,13 +261,7 @@ def import_collection(
         tally.note_few(name, count, "items")
     counts = importer.counts
     return ImportReport(
-        importer.target,
-        counts["items"],
-        counts["sentences"],
-        counts["regions"],
-        counts["phrases"],
-        changes,
-        tally,
+        importer.target, counts["items"], counts["sentences"], counts["regions"], counts["phrases"], changes, tally
     )
 
 

@@ -20,14 +20,7 @@ from limner.files import decode_utf8, open_file, read_bytes
 from limner.files.structured import StructureError, parse_json
 from limner.media.modality import IMAGE, Modality, find_modality
 
-IMAGE_FOLDERS = (
-    "images",
-    "Images",
-    "Flicker8k_Dataset",
-    "Flickr8k_Dataset",
-    "flickr30k_images",
-    "flickr30k-images",
-)
+IMAGE_FOLDERS = ("images", "Images", "Flicker8k_Dataset", "Flickr8k_Dataset", "flickr30k_images", "flickr30k-images")
 """Names of image folders in published corpora."""
 SPLIT_NAME = re.compile(r"(?:^|[._-])(train|val|dev|test)(?:Images|_?list|_?images)?$", re.IGNORECASE)
 """Name of a split in the file name of a list, without suffix."""

@@ -144,13 +144,7 @@ class ItemBuilder:
                 )
 
     def add_sentence(
-        self,
-        id: str,
-        location: SourceLocation,
-        lang: str,
-        text: str,
-        group: int,
-        phrases: Sequence[Phrase] = (),
+        self, id: str, location: SourceLocation, lang: str, text: str, group: int, phrases: Sequence[Phrase] = ()
     ) -> None:
         """Add a sentence to an item that was added before; empty sentences are skipped.
 

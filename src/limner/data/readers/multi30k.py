@@ -13,15 +13,8 @@ from limner.errors import CollectionError
 
 LANGUAGES = ("en", "de", "fr", "cs")
 TEXT_NAME = re.compile(rf"(?P<split>\w+?)(?:\.(?P<number>[1-9]))?\.(?P<lang>{'|'.join(LANGUAGES)})(?:\.gz)?")
-IMAGE_LISTS = (
-    "{split}.images.txt",
-    "image_splits/{split}.txt",
-    "../image_splits/{split}.txt",
-)
-SPLIT_NAMES = {
-    "test_2016": "test",
-    "test_2016_flickr": "test",
-}  # names of the same test set in task 2 and task 1
+IMAGE_LISTS = ("{split}.images.txt", "image_splits/{split}.txt", "../image_splits/{split}.txt")
+SPLIT_NAMES = {"test_2016": "test", "test_2016_flickr": "test"}  # names of the same test set in task 2 and task 1
 
 
 class _TaskSplit(NamedTuple):

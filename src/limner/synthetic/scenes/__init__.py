@@ -81,11 +81,5 @@ def generate_scenes(path: Path | str, settings: SceneSettings, on_progress: Prog
         )
 
     return generate_collection(
-        path,
-        settings,
-        draw,
-        kind="scenes",
-        edition=EDITION,
-        file_bytes=settings.size**2 / 8,
-        on_progress=on_progress,
+        path, settings, draw, kind="scenes", edition=EDITION, file_bytes=settings.size**2 / 8, on_progress=on_progress
     )

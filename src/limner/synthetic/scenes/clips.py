@@ -24,15 +24,7 @@ from limner.progress import Progress
 from limner.synthetic.scenes.drawing import Box, PlacedObject, compose, draw_background, place_object
 from limner.synthetic.scenes.grammar import describe_scene
 from limner.synthetic.scenes.objects import draw_object
-from limner.synthetic.scenes.scene import (
-    BACKGROUNDS,
-    COLOURS,
-    MOTIONS,
-    ONE_DIRECTION,
-    UNAMBIGUOUS,
-    Scene,
-    SceneObject,
-)
+from limner.synthetic.scenes.scene import BACKGROUNDS, COLOURS, MOTIONS, ONE_DIRECTION, UNAMBIGUOUS, Scene, SceneObject
 from limner.synthetic.storage import GeneratedSettings, generate_collection
 from limner.text.labels import HIDDEN, VISIBLE
 

@@ -132,18 +132,7 @@ def _draw_kite(pen: Pen, variant: int) -> None:
 
 def _draw_bat_animal(pen: Pen, variant: int) -> None:
     for side in (-1, 1):
-        wing = [
-            (8, 44),
-            (20, 24),
-            (36, 22),
-            (48, 34),
-            (44, 52),
-            (38, 58),
-            (32, 52),
-            (24, 62),
-            (18, 54),
-            (8, 64),
-        ]
+        wing = [(8, 44), (20, 24), (36, 22), (48, 34), (44, 52), (38, 58), (32, 52), (24, 62), (18, 54), (8, 64)]
         pen.poly([(50 + side * x, y) for x, y in wing])
         for tip in ((44, 50), (24, 60)):
             pen.line([(50 + side * 12, 44), (50 + side * tip[0], tip[1])], 1.5)
@@ -220,19 +209,12 @@ def _draw_letter_mail(pen: Pen, variant: int) -> None:
 
 
 def _draw_letter_sign(pen: Pen, variant: int) -> None:
-    strokes: tuple[tuple[Point, ...], ...] = (
-        ((20, 88), (50, 12), (80, 88)),
-        ((33, 62), (67, 62)),
-    )
+    strokes: tuple[tuple[Point, ...], ...] = (((20, 88), (50, 12), (80, 88)), ((33, 62), (67, 62)))
     if variant % 3 == 1:
         strokes = (((24, 12), (24, 88)), ((76, 12), (26, 54)), ((42, 44), (78, 88)))
     elif variant % 3 == 2:
         strokes = (((18, 88), (18, 12), (50, 56), (82, 12), (82, 88)),)
-    for dx, dy, fill, edge in (
-        (4, 3, pen.ink.dark, True),
-        (-1, -1, pen.ink.edge, True),
-        (-1, -1, None, False),
-    ):
+    for dx, dy, fill, edge in ((4, 3, pen.ink.dark, True), (-1, -1, pen.ink.edge, True), (-1, -1, None, False)):
         for stroke in strokes:
             points = [(x + dx, y + dy) for x, y in stroke]
             pen.line(points, 15, fill or pen.ink.base, edge=edge)

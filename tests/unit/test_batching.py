@@ -47,10 +47,6 @@ def test_buckets_save_padding():
     assert padding(100) < padding(3) < padding(1)
 
 
-def test_no_rows_give_no_batches():
-    assert epoch_order([], 10, 4, seed=0, epoch=0) == []
-
-
 def test_prefetch_keeps_the_order_and_works_in_a_thread():
     threads = []
 
@@ -86,15 +82,6 @@ def test_prefetch_raises_an_error_after_the_preceding_batches():
         for value in prefetch(make, range(10), depth=8):
             got.append(value)
     assert got == [0, 1, 2]
-
-
-def test_prefetch_raises_errors_of_the_iterator():
-    def wanted():
-        yield 1
-        raise OSError("the disk")
-
-    with pytest.raises(OSError, match="the disk"):
-        list(prefetch(lambda n: n, wanted(), depth=2))
 
 
 def test_prefetch_stops_when_the_consumer_stops():

@@ -19,13 +19,7 @@ from limner.cli import main
 from limner.cli.caption_output import caption_output
 from limner.cli.stored_captions import StoredCaptions
 from limner.errors import MetadataError, SettingsError
-from limner.folders.captions import (
-    caption_in_file,
-    caption_of_sidecar,
-    embed_caption,
-    sidecar_path,
-    write_sidecar,
-)
+from limner.folders.captions import caption_in_file, caption_of_sidecar, embed_caption, sidecar_path, write_sidecar
 from limner.folders.containers import write_packet
 from limner.folders.metadata import read_metadata
 from limner.folders.xmp import add_caption, find_captions
@@ -118,15 +112,6 @@ def test_replacing_a_caption_restores_the_bytes_of_the_rest(photo):
     assert caption_in_file(photo) == "two"
     assert embed_caption(photo, "one", "en", replace=True)
     assert photo.read_bytes() == once
-
-
-def test_a_simple_webp_file_gets_its_size_in_the_extended_header(tmp_path):
-    for format_ in ("WEBP", "WEBP lossless"):
-        path = tmp_path / "photo.webp"
-        path.write_bytes(encoded(format_))
-        embed_caption(path, "a caption", "en")
-        assert opened(path).size == (33, 24)
-        assert opened(path).tobytes() == Image.open(io.BytesIO(encoded(format_))).tobytes()
 
 
 def test_other_properties_of_a_packet_are_kept():

@@ -1,13 +1,12 @@
 import builtins
 import hashlib
-import json
 
 import numpy as np
 import pytest
 
 from limner.data.collection import Collection, write_items
 from limner.data.examples import Item
-from limner.errors import CollectionError, MissingExtraError, SettingsError
+from limner.errors import MissingExtraError, SettingsError
 from limner.media.video import FrameSampling, read_frames
 from limner.synthetic.scenes import ClipSettings, clips, generate_clips
 from limner.synthetic.scenes.clips import Clip, make_clip, object_at
@@ -117,24 +116,6 @@ def test_same_settings_same_bytes(collection, tmp_path):
     assert digests(again.path) == digests(collection.path)
     assert again.items() == collection.items()
     assert again.fingerprint() == collection.fingerprint()
-
-
-def test_encoding_a_clip_again_gives_the_same_bytes(tmp_path):
-    for name in range(4):
-        clips.write_clip(make_clip(0, "train", 4), tmp_path / f"{name}.mp4", side=96, count=12, rate=12)
-    assert len({(tmp_path / f"{name}.mp4").read_bytes() for name in range(4)}) == 1
-
-
-def test_a_finished_collection_is_returned_unchanged_and_other_settings_are_refused(collection):
-    assert isinstance(generate_clips(collection.path, SMALL), Collection)
-    with pytest.raises(CollectionError, match=r"other settings.*another folder"):
-        generate_clips(collection.path, ClipSettings(train=1))
-    assert json.loads((collection.path / "clips.json").read_text())["seed"] == 3
-
-
-def test_settings_without_clips_are_an_error(tmp_path):
-    with pytest.raises(CollectionError, match="set train, val or test"):
-        generate_clips(tmp_path / "none", ClipSettings(train=0, val=0, test=0))
 
 
 def test_clips_without_the_extra_are_an_error_with_a_remedy(tmp_path, monkeypatch):

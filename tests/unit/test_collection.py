@@ -233,15 +233,6 @@ def test_another_process_that_adds_a_version_meanwhile_is_no_damage(path, monkey
     assert len(Collection.open(path)) == 4
 
 
-def test_a_different_file_is_not_overwritten(path, tmp_path):
-    for name, colour in (("a.png", "red"), ("b.png", "blue")):
-        Image.new("RGB", (4, 4), colour).save(tmp_path / name)
-    write_items(path, [DOG], files={"p.png": tmp_path / "a.png"})
-    with pytest.raises(CollectionError, match=r"p\.png: exists and differs from .*b\.png"):
-        write_items(path, [DOG], files={"p.png": tmp_path / "b.png"})
-    assert (path / "p.png").read_bytes() == (tmp_path / "a.png").read_bytes()
-
-
 def test_summary_counts(path):
     (path / "features" / "pixels.lance").mkdir(parents=True)
     write_items(path, [Item("cat", "train", image="cat.jpg", sentences=(Sentence("en", "a cat"),))])

@@ -7,8 +7,7 @@ from collections import Counter
 
 import pytest
 
-from limner.errors import SettingsError
-from limner.text.compounds import JOINER, CompoundSettings, CompoundSplitter, join, replace_joiners
+from limner.text.compounds import JOINER, CompoundSettings, CompoundSplitter, join
 from limner.text.words import TextSettings, split_words
 
 COUNTS = {
@@ -171,18 +170,6 @@ def test_joining_restores_every_word():
 )
 def test_any_token_sequence_is_joined_to_words(tokens, words):
     assert " ".join(join(tokens.split())) == words
-
-
-def test_joiner_characters_of_a_text_are_replaced():
-    assert replace_joiners("a ￭ b￭s") == "a ■ b■s"
-
-
-def test_the_learned_state_is_plain_values():
-    splitter = learned()
-    assert CompoundSplitter.parse(splitter.model_dump(mode="json")) == splitter
-    assert "rare" not in splitter.words and "1234" not in splitter.words  # neither parts nor frequent
-    with pytest.raises(SettingsError, match=r"tokenizer\.json: words\.ball"):
-        CompoundSplitter.parse({"settings": {}, "words": {"ball": 3}}, where="tokenizer.json")
 
 
 @pytest.mark.real

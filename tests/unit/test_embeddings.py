@@ -86,17 +86,6 @@ def test_binary_rows_may_span_read_blocks(file, monkeypatch):
     }
 
 
-def test_progress_counts_the_bytes_of_the_file(file, monkeypatch):
-    monkeypatch.setattr("limner.text.embeddings._REPORT_EVERY", 1)
-    path = file(glove({f"w{k}": [0.5] * 3 for k in range(2000)}))
-    progress = []
-    read_embeddings(path, ["w1"], on_progress=lambda done, total: progress.append((done, total)))
-    size = path.stat().st_size
-    assert progress == sorted(progress)
-    assert progress[-1] == (size, size)
-    assert {total for _, total in progress} == {size}
-
-
 @pytest.mark.parametrize(
     ("content", "message"),
     [

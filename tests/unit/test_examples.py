@@ -40,11 +40,6 @@ def test_features_are_stacked_and_missing_ones_are_zero():
     assert image.maps is None
 
 
-def test_missing_features_are_zero_in_every_batch():
-    image = collate_features([vector(np.inf, np.nan), None])
-    assert image.pooled[1].tolist() == [0, 0]
-
-
 def test_two_feature_kinds_in_one_batch():
     both = {"pooled": np.ones(2, np.float16), "grid": np.ones((3, 2), np.float16)}
     image = collate_features([both, None])
@@ -75,11 +70,6 @@ def test_rows_are_selected_and_moved():
     moved = batch.to(torch.device("meta"))
     assert {t.device.type for t in (moved.target_in, moved.target_mask, moved.image.pooled)} == {"meta"}
     assert moved.source is None
-
-
-def test_sources_move_with_the_batch():
-    moved = collate([Example("a", source=[4, 5])]).to(torch.device("meta"))
-    assert {moved.source.device.type, moved.source_mask.device.type} == {"meta"}
 
 
 def test_an_empty_source_has_one_masked_position():

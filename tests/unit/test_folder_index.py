@@ -140,14 +140,6 @@ def test_files_that_a_killed_write_left_are_removed(folder, captioner, trained, 
     assert index.find_unchanged(trained) is not None
 
 
-def test_a_moved_file_keeps_its_caption(folder, captioner):
-    index = FolderIndex(folder)
-    index.update(captioner)
-    (folder / "inside" / "blue.png").rename(folder / "b.png")
-    assert index.update(captioner).described == 0
-    assert index.search("a blue wall", 1)[0].path == folder / "b.png"
-
-
 def test_an_index_of_another_model_is_refused(folder, captioner, trained_on_colours, backbone_of):
     index = FolderIndex(folder)
     index.update(captioner)

@@ -52,10 +52,7 @@ def test_flickr(flickr):
         "b": ("train", [("en", "b says 0 .", 0), ("en", "b says 1 .", 1)]),
         "a": ("test", [("en", "a says 0 .", 0), ("en", "a says 1 .", 1)]),
     }
-    assert reading.skipped == {
-        "sentences whose image is missing": 2,
-        "sentences whose image is in no split": 2,
-    }
+    assert reading.skipped == {"sentences whose image is missing": 2, "sentences whose image is in no split": 2}
     assert reading.examples["sentences whose image is missing"] == ("gone.jpg",)
 
 
@@ -93,11 +90,7 @@ def test_an_image_in_two_splits_is_an_error_that_names_both_lines(flickr):
         ("splits/test.txt", "", r"test\.txt: the file is empty"),
         ("splits/test_list.txt", "a.jpg", r"the split 'test' has two lists"),
         ("Flickr8k.token.txt", "", r"token\.txt: the file is empty"),
-        (
-            "Flickr8k.token.txt",
-            "a.jpg#0\tone\na.jpg two\n",
-            r"token\.txt:2: expected 'name\.jpg#0<TAB>sentence'",
-        ),
+        ("Flickr8k.token.txt", "a.jpg#0\tone\na.jpg two\n", r"token\.txt:2: expected 'name\.jpg#0<TAB>sentence'"),
         ("other.token.txt", TOKENS, r"several files of sentences"),
     ],
 )
@@ -206,10 +199,7 @@ def test_invalid_multi30k_files_are_refused(multi30k, tmp_path):
 
 def test_coco(tmp_path):
     contents = {
-        "images": [
-            {"id": 7, "file_name": "COCO_val2014_07.jpg"},
-            {"id": 8, "file_name": "COCO_val2014_08.jpg"},
-        ],
+        "images": [{"id": 7, "file_name": "COCO_val2014_07.jpg"}, {"id": 8, "file_name": "COCO_val2014_08.jpg"}],
         "annotations": [
             {"image_id": 7, "caption": "A cup.\n"},
             {"image_id": 8, "caption": "Gone."},
@@ -322,17 +312,9 @@ def test_a_name_with_another_folder_finds_nothing(tmp_path):
 
 def test_karpathy(tmp_path):
     def image(name, split, *texts):
-        return {
-            "filename": name,
-            "split": split,
-            "sentences": [{"raw": text, "tokens": []} for text in texts],
-        }
+        return {"filename": name, "split": split, "sentences": [{"raw": text, "tokens": []} for text in texts]}
 
-    images = [
-        image("a.jpg", "restval", "One.", "Two."),
-        image("b.jpg", "test", "Three."),
-        image("c.jpg", "val", ""),
-    ]
+    images = [image("a.jpg", "restval", "One.", "Two."), image("b.jpg", "test", "Three."), image("c.jpg", "val", "")]
     path = write(tmp_path / "dataset_coco.json", json.dumps({"images": images}))
     draw(tmp_path / "images", "a.jpg", "b.jpg")
     reading = read_source("karpathy", tmp_path)
@@ -370,12 +352,7 @@ def test_iapr(tmp_path):
     write(tmp_path / "iaprtc12_train_list.txt", "00/25\n00/26\n")
     write(tmp_path / "iaprtc12_test_list.txt", "01/1000\n")
     reading = read_source("iapr", tmp_path)
-    aligned = [
-        ("en", "a café & a bar", 0),
-        ("en", "two palms", 1),
-        ("de", "ein Café", 0),
-        ("de", "zwei Palmen", 1),
-    ]
+    aligned = [("en", "a café & a bar", 0), ("en", "two palms", 1), ("de", "ein Café", 0), ("de", "zwei Palmen", 1)]
     apart = [("en", "a hill", 0), ("en", "a lake", 1), ("de", "ein Hügel mit See", 2)]
     assert table(reading) == {"25": ("train", aligned), "1000": ("test", apart)}
     assert reading.skipped == {"images that are missing": 1}
@@ -426,15 +403,7 @@ def test_csv(dog):
 
 def test_tables_agree(dog):
     records = [
-        {
-            "id": 1,
-            "split": "train",
-            "image": "dog.png",
-            "lang": "en",
-            "text": "a dog",
-            "group": 4,
-            "label": "x",
-        },
+        {"id": 1, "split": "train", "image": "dog.png", "lang": "en", "text": "a dog", "group": 4, "label": "x"},
         {"id": 2, "split": "train", "image": None, "lang": "en", "text": "a cat", "group": 0, "label": None},
     ]
     lines = "\n".join(json.dumps(record) for record in records)
@@ -460,10 +429,7 @@ def test_tables_agree(dog):
         ("split,text\n1,x\n", r"text and label .*; found split, text$"),
         ("id,split,image,lang,text,id\n", r"t\.csv:1: the column 'id' occurs twice"),
         (rows("1,train,,en,a dog, brown"), r"t\.csv:2: 6 values for 5 columns"),
-        (
-            rows("1,train,,en,a", "2,train,,en,b", "1,test,,en,c"),
-            r"csv:4: id '1' occurs twice: .*'train' in .*csv:2",
-        ),
+        (rows("1,train,,en,a", "2,train,,en,b", "1,test,,en,c"), r"csv:4: id '1' occurs twice: .*'train' in .*csv:2"),
         (rows("1,train,,,a"), r"t\.csv:2: the language of the sentence is empty"),
         (rows(",train,,en,a"), r"t\.csv:2: the id is empty"),
         (rows("1,,,en,a"), r"t\.csv:2: the split is empty"),

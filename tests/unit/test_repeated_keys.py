@@ -31,8 +31,7 @@ def test_json_with_a_repeated_key_is_refused(text):
 
 
 @pytest.mark.parametrize(
-    ("text", "line"),
-    [("c: 1\nb: 2\nc: 3", 3), ("model:\n  c: mrnn\n  c: rnn", 3), ("- {c: 1, c: 2}", 1)],
+    ("text", "line"), [("c: 1\nb: 2\nc: 3", 3), ("model:\n  c: mrnn\n  c: rnn", 3), ("- {c: 1, c: 2}", 1)]
 )
 def test_yaml_with_a_repeated_key_is_refused(text, line):
     with pytest.raises(StructureError, match=f"line {line}: the key 'c' occurs twice") as caught:

@@ -10,7 +10,6 @@ import soundfile
 
 from limner import cli
 from limner.data.collection import Collection
-from limner.errors import CollectionError, SettingsError
 from limner.synthetic.sounds import QUALITIES, SoundSettings, describe_sound, generate_sounds, make_sound, synthesise
 
 SMALL = SoundSettings(seed=3, train=8, val=4, test=4, seconds=0.5, rate=8000)
@@ -56,36 +55,6 @@ def test_every_split_has_every_kind_and_every_file_is_a_sound(collection):
         samples, rate = soundfile.read(collection.media_file(item))
         assert (samples.shape, rate, item.image) == ((4000,), 8000, None)
         assert 0.005 < np.abs(samples).max() < 1
-
-
-def test_an_existing_collection_is_kept(collection, tmp_path):
-    before = digests(collection.path)
-    noted = []
-    assert generate_sounds(collection.path, SMALL, lambda *news: noted.append(news)).items() == collection.items()
-    assert not noted
-    with pytest.raises(CollectionError, match="has sounds of other settings; choose another folder"):
-        generate_sounds(collection.path, SoundSettings(seed=4, train=1, val=0, test=0))
-    assert digests(collection.path) == before
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine" / "diary.txt").write_text("dear diary")
-    with pytest.raises(CollectionError, match="files that are not a collection of generated sounds"):
-        generate_sounds(tmp_path / "mine", SMALL)
-
-
-def test_an_interrupted_generation_leaves_no_files(tmp_path):
-    def stop(done, total):
-        assert total == 16
-        if done == 5:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        generate_sounds(tmp_path / "c", SMALL, stop)
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_zero_sounds_are_an_error(tmp_path):
-    with pytest.raises(CollectionError, match="specify no sounds; set train, val or test"):
-        generate_sounds(tmp_path / "c", SoundSettings(train=0, val=0, test=0))
 
 
 # Sentences
@@ -233,11 +202,6 @@ def test_invalid_arguments_of_generate(arguments, message, capsys, monkeypatch, 
     status, _, errors = run(capsys, monkeypatch, "generate", *arguments)
     assert (status, errors) == (1, f"error: {message}\n")
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_misspelt_setting_is_an_error():
-    with pytest.raises(SettingsError, match="sounds: secconds: unknown key"):
-        SoundSettings.parse({"secconds": 2}, "sounds")
 
 
 def test_messages_name_audio_files(capsys, monkeypatch, tmp_path):

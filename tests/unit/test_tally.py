@@ -28,10 +28,7 @@ def test_lines_name_counts_reasons_and_a_few_names():
     for name in "abcda":
         tally.skip("sentences of too many words", name)
     tally.note("hidden files", count=1200)
-    assert tally.lines() == [
-        "skipped 5 sentences of too many words, for example a; b; c",
-        "note: 1,200 hidden files",
-    ]
+    assert tally.lines() == ["skipped 5 sentences of too many words, for example a; b; c", "note: 1,200 hidden files"]
 
 
 def test_lines_of_a_split_name_it_once_and_are_no_notes():

@@ -47,16 +47,12 @@ def test_tokens_by_language(lang, text, tokens):
     [
         ("en", "A man's T-shirt (a red one) isn't here, is it? \"Yes,\" he says."),
         ("de", "Ein Mann, der läuft, sieht eine Frau."),
-        ("fr", "L'homme s'assoit près d'un café."),
+        ("fr", "L'homme s'assoit près d'un café. Où va l'homme ?"),
         ("cs", "Žena, která běží na hřišti."),
     ],
 )
 def test_detokenise_undoes_tokenise(lang, text):
     assert moses.detokenise(moses.tokenise(moses.normalise(text, lang), lang), lang) == text
-
-
-def test_french_punctuation_keeps_its_space():
-    assert moses.detokenise(["Où", "va", "l'", "homme", "?"], "fr") == "Où va l'homme ?"
 
 
 def test_a_czech_dash_after_an_apostrophe_does_not_stop_the_detokeniser():
@@ -86,26 +82,7 @@ def test_shortcut_rules_equal_sacremoses(lang):
 def test_plain_tokens_are_detokenised_as_by_sacremoses(lang):
     detokeniser = sacremoses.MosesDetokenizer(lang)
     draw = random.Random(0)
-    pool = [
-        "a",
-        "b",
-        "Öl",
-        "naïve",
-        "T-shirt",
-        "-",
-        "--",
-        ".",
-        ",",
-        "...",
-        ".,",
-        "li",
-        "mail",
-        "n",
-        "ssa",
-        "3",
-        "'s",
-        "d'",
-    ]
+    pool = "a b Öl naïve T-shirt - -- . , ... ., li mail n ssa 3 's d'".split()  # noqa: SIM905
     tokens = [draw.choices(pool, k=draw.randrange(8)) for _ in range(1500)]
     for sentence in [[], [""], ["."], ["a", "", "b"], ["a", " "], *tokens]:
         if lang != "cs" or not moses._CZECH_DASH.search(" ".join(sentence)):
@@ -223,13 +200,6 @@ def test_subwords_of_a_foreign_script_are_one_unknown():
 def test_subwords_are_deterministic_and_independent_of_sentence_order():
     vocabularies = {Tokenizer.train(order, bpe()).entries for order in [SENTENCES, SENTENCES[::-1]] * 5}
     assert len(vocabularies) == 1
-
-
-def test_one_vocabulary_of_two_languages():
-    german = ["Ein Hund läuft.", "Der Hund liegt."]
-    tokenizer = Tokenizer.train([*SENTENCES, *german], bpe(max_size=90))
-    for text in (SENTENCES[1], german[0]):
-        assert tokenizer.decode(tokenizer.encode(text), detokenise=True) == text.lower()
 
 
 @pytest.mark.parametrize(
@@ -377,17 +347,6 @@ def test_the_file_contains_the_compound_statistics(tmp_path, values):
         Tokenizer.load(path)
 
 
-def test_a_file_from_before_compounds_still_loads(tmp_path):
-    path = tmp_path / "tokenizer.json"
-    tokenizer = Tokenizer.train(GERMAN, german(split_compounds=False))
-    tokenizer.save(path)
-    content = json.loads(path.read_text(encoding="utf-8"))
-    del content["pre_tokenizer"]["limner"]["split_compounds"]
-    assert content["pre_tokenizer"].keys() == {"type", "limner"}
-    path.write_text(json.dumps(content), encoding="utf-8")
-    assert Tokenizer.load(path).encode(GERMAN[0]) == tokenizer.encode(GERMAN[0])
-
-
 @pytest.mark.parametrize(
     "change",
     [
@@ -447,21 +406,10 @@ def test_invalid_settings_are_refused(values, message):
         TextSettings.parse(values)
 
 
-def test_tokenisation_depends_on_the_language():
-    assert Tokenizer.train([], TextSettings(lang="fr")).words("L'homme") == ["l'", "homme"]
-
-
 def test_segmented_text_of_a_script_without_spaces_is_joined():
     tokenizer = Tokenizer.train(["犬 が 走る"], TextSettings(lang="ja", tokenise="space"))
     assert tokenizer.decode(tokenizer.encode("犬 が 走る"), detokenise=True) == "犬が走る"
     assert tokenizer.words("犬 が 走る") == ["犬", "が", "走る"]
-
-
-def test_a_vocabulary_of_ten_thousand_words():
-    text = " ".join(["a dog, the ball's"] * 2500)
-    for settings in (TextSettings(), bpe()):
-        tokenizer = Tokenizer.train(SENTENCES, settings)
-        assert tokenizer.decode(tokenizer.encode(text)) == " ".join(tokenizer.words(text))
 
 
 def test_threads_may_share_a_tokenizer():

@@ -296,11 +296,7 @@ class Collection:
         return np.concatenate(parts)
 
     def _take(self, positions: Positions, columns: list[str]) -> list[Item]:
-        """Read the items at some positions; verify their checksums if the columns include these.
-
-        Raises:
-            CollectionError: a row is damaged.
-        """
+        """Read the items at some positions; verify their checksums if the columns include these."""
         with damage_as(lambda reason: _damaged_table(self.path, reason), self.path):
             rows = self._dataset.take(list(map(int, positions)), columns=columns).to_pylist() if len(positions) else []
         if len(rows) != len(positions):
@@ -316,11 +312,7 @@ class Collection:
         return [item_of_row(row) for row in rows]
 
     def _check_count(self, count: int, split: str | None) -> None:
-        """Compare a number of items with the one that was stored for a split, or for all.
-
-        Raises:
-            CollectionError: items are missing.
-        """
+        """Compare a number of items with the one that was stored for a split, or for all."""
         if self._splits is not None or not self.has_checksums:
             return
         counts = parse_json((self._dataset.schema.metadata or {}).get(SPLITS_KEY, b"null"))

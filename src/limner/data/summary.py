@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from limner.data.collection import Collection
 from limner.data.examples import Item
+from limner.data.tally import MAX_EXAMPLES
 from limner.files import is_file
 from limner.media.modality import MODALITIES
 
@@ -37,13 +38,8 @@ class CollectionSummary:
     """Names of the tables without readable checksums, see `Collection.unverified`."""
 
 
-def summarise(collection: Collection, *, examples: int = 3) -> CollectionSummary:
-    """Count the contents of a collection, and check that its media files exist.
-
-    Args:
-        collection: the collection.
-        examples: maximum number of missing files to name.
-    """
+def summarise(collection: Collection) -> CollectionSummary:
+    """Count the contents of a collection, and check that its media files exist."""
     splits: Counter[str] = Counter()
     sentences: dict[str, Counter[str]] = {}
     media: dict[str, Counter[str]] = {name: Counter() for name in MODALITIES}
@@ -60,7 +56,7 @@ def summarise(collection: Collection, *, examples: int = 3) -> CollectionSummary
             media[name][item.split] += 1
             if not is_file(file := collection.path / path):
                 missing += 1
-                missing_examples += [str(file)] if missing <= examples else []
+                missing_examples += [str(file)] if missing <= MAX_EXAMPLES else []
     return CollectionSummary(
         items=splits.total(),
         splits=dict(sorted(splits.items(), key=lambda entry: _rank(entry[0]))),

@@ -123,11 +123,7 @@ def _text(element: Any) -> str:  # noqa: ANN401
 
 
 def _parse_rdf(packet: bytes, is_damaged: bool = False) -> Any:  # noqa: ANN401
-    """Parse a packet without document type, entities and network, and return its outermost RDF.
-
-    Raises:
-        MetadataError: it is not well-formed, too large or nested too deeply, declares a document type, or has no RDF.
-    """
+    """Parse a packet without document type, entities and network, and return its outermost RDF."""
     if len(packet) > MAX_PACKET:
         raise MetadataError(f"expected a packet of at most {MAX_PACKET:,} bytes, found {len(packet):,}")
     if b"\0" not in packet[:4]:  # not UTF-16

@@ -25,7 +25,6 @@ from torch import Tensor
 
 from limner.errors import SettingsError, counted
 from limner.files import open_file
-from limner.progress import Progress
 from limner.text.vocab import SPECIAL_TOKEN_STRINGS
 
 logger = logging.getLogger(__name__)
@@ -42,7 +41,6 @@ _UNSUPPORTED_FORMATS = (
     (re.compile(rb"PK\x03\x04"), "a zip archive; unpack it and use one of its files"),
 )
 _BUFFER_SIZE = 1 << 20  # bytes
-_REPORT_EVERY = 5000  # words
 
 
 class InitialEmbeddings(NamedTuple):
@@ -54,9 +52,7 @@ class InitialEmbeddings(NamedTuple):
     """Number of vocabulary entries, special tokens excluded, whose vector is from the file."""
 
 
-def initial_embeddings(
-    path: Path, entries: Sequence[str], dim: int, seed: int, *, setting: str, on_progress: Progress | None = None
-) -> InitialEmbeddings:
+def initial_embeddings(path: Path, entries: Sequence[str], dim: int, seed: int, *, setting: str) -> InitialEmbeddings:
     """Initialise the embeddings of a vocabulary (Kiros et al., 2014, sections 4.2 and 7.1).
 
     Words in the file receive their vector. Other words and special tokens are drawn from a normal distribution with
@@ -68,7 +64,6 @@ def initial_embeddings(
         dim: embedding size E of the model.
         seed: random seed; a generator of its own is used.
         setting: name of the setting of `dim`, such as 'model.word_dim', for the error message.
-        on_progress: see `read_embeddings`.
 
     Raises:
         SettingsError: the vectors have another dimension, or the file cannot be read; see `read_embeddings`.
@@ -80,7 +75,7 @@ def initial_embeddings(
             f"set {setting}={file_dim}, or use another file"
         )
     words = {entry: row for row, entry in enumerate(entries) if entry not in SPECIAL_TOKEN_STRINGS}
-    vectors = read_embeddings(path, words, on_progress=on_progress)
+    vectors = read_embeddings(path, words)
     pretrained = torch.from_numpy(np.stack(list(vectors.values())))
     std, mean = torch.std_mean(pretrained, dim=0, correction=0)
     values = mean + std * torch.randn(len(entries), dim, generator=torch.Generator().manual_seed(seed))
@@ -98,9 +93,7 @@ def embedding_dim(path: Path) -> int:
         return source.dim
 
 
-def read_embeddings(
-    path: Path, words: Collection[str], *, on_progress: Progress | None = None
-) -> dict[str, NDArray[np.float32]]:
+def read_embeddings(path: Path, words: Collection[str]) -> dict[str, NDArray[np.float32]]:
     """Read the vectors of the given words; vectors of other words are not kept in memory.
 
     If the file lacks a word, a word that is equal to it in lower case is used ('Paris' for 'paris', not vice versa).
@@ -109,7 +102,6 @@ def read_embeddings(
     Args:
         path: GloVe, word2vec or fastText text file, or word2vec binary file; optionally compressed by gzip.
         words: words whose vectors are read.
-        on_progress: called at intervals with the number of bytes read and the size of the file.
 
     Returns:
         Vectors (E,) by word, in the order of `words`; at least one.
@@ -124,7 +116,7 @@ def read_embeddings(
     lowered: dict[str, NDArray[np.float32]] = {}
     with _open(path) as source:
         rows = _binary_rows(source) if source.binary else _text_rows(source)
-        for row in _report_progress(rows, source.raw, path.stat().st_size, on_progress):
+        for row in rows:
             if row.word in requested:
                 if row.word not in exact:
                     exact[row.word] = _parse_vector(row, path)
@@ -143,7 +135,6 @@ class _Source(NamedTuple):
     """Open file of word vectors whose header is read."""
 
     path: Path
-    raw: BinaryIO  # the file itself; its position is the progress
     handle: BinaryIO  # the decompressed file
     dim: int
     words: int | None  # number of words in the header; None without a header
@@ -166,7 +157,7 @@ def _open(path: Path) -> Iterator[_Source]:
         with open_file(path) as raw:
             compressed = raw.peek(len(_GZIP)).startswith(_GZIP)
             content: gzip.GzipFile | io.BufferedReader = gzip.GzipFile(fileobj=raw) if compressed else raw
-            yield _detect_format(path, raw, io.BufferedReader(content, _BUFFER_SIZE))
+            yield _detect_format(path, io.BufferedReader(content, _BUFFER_SIZE))
     except FileNotFoundError:
         raise SettingsError(f"{path}: no such file of word vectors") from None
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
@@ -175,7 +166,7 @@ def _open(path: Path) -> Iterator[_Source]:
         raise SettingsError(f"{path}: cannot be read ({error.strerror})") from None
 
 
-def _detect_format(path: Path, raw: BinaryIO, handle: io.BufferedReader[Any]) -> _Source:
+def _detect_format(path: Path, handle: io.BufferedReader[Any]) -> _Source:
     start = handle.peek(4)
     for magic, remedy in _UNSUPPORTED_FORMATS:
         if magic.match(start):
@@ -191,14 +182,14 @@ def _detect_format(path: Path, raw: BinaryIO, handle: io.BufferedReader[Any]) ->
                 f"{path}, line 1: expected 'word number number …' or a header 'words dimensions', "
                 f"found {_abbreviate(first)}; use vectors in the text or binary format of GloVe, word2vec or fastText"
             )
-        return _Source(path, raw, handle, dim, None, first, False)
+        return _Source(path, handle, dim, None, first, False)
     count, dim = int(header[1]), int(header[2])
     if not count or not 1 <= dim <= MAX_DIM:
         raise SettingsError(
             f"{path}, line 1: the header says {count} words of {dim} dimensions; expected at least one word, and from "
             f"1 to {MAX_DIM:,} dimensions; the file is damaged, download it again"
         )
-    return _Source(path, raw, handle, dim, count, b"", _BINARY_BYTES.search(handle.peek(1)) is not None)
+    return _Source(path, handle, dim, count, b"", _BINARY_BYTES.search(handle.peek(1)) is not None)
 
 
 def _text_rows(source: _Source) -> Iterator[_Row]:
@@ -236,15 +227,6 @@ def _binary_rows(source: _Source) -> Iterator[_Row]:
         word = buffer[position:space].lstrip(b"\n")
         position = space + 1 + size
         yield _Row(f"word {number:,}", _decode(word), buffer[space + 1 : position])
-
-
-def _report_progress(rows: Iterable[_Row], raw: BinaryIO, size: int, on_progress: Progress | None) -> Iterator[_Row]:
-    for number, row in enumerate(rows):
-        if on_progress is not None and number % _REPORT_EVERY == 0:
-            on_progress(raw.tell(), size)
-        yield row
-    if on_progress is not None:
-        on_progress(size, size)
 
 
 def _parse_vector(row: _Row, path: Path) -> NDArray[np.float32]:

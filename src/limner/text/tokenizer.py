@@ -256,11 +256,7 @@ class Tokenizer:
 
 
 def _require_entries(inner: tokenizers.Tokenizer, path: Path) -> None:
-    """Check that token ids are consecutive, begin with those of the special tokens, and that every word has one.
-
-    Raises:
-        RunError: they are not.
-    """
+    """Check that token ids are consecutive, begin with those of the special tokens, and that every word has one."""
     vocab = inner.get_vocab()
     entries = sorted(vocab, key=vocab.__getitem__)
     consecutive = all(vocab[entry] == token_id for token_id, entry in enumerate(entries))

@@ -148,11 +148,7 @@ def _first(row: dict[str, Any], columns: tuple[str, ...]) -> tuple[str, Any]:
 
 
 def _image(value: Any, name: str, folder: Path, location: SourceLocation, builder: ItemBuilder) -> str | None:  # noqa: ANN401
-    """Return the path of an image, whose bytes are written into the collection if the row has them; None without one.
-
-    Raises:
-        MediaError: it is missing, or no image.
-    """
+    """Return the path of an image, whose bytes are written into the collection if the row has them."""
     data, path_value = (value.get("bytes"), value.get("path")) if isinstance(value, dict) else (value, value)
     if isinstance(data, bytes):
         image_size(data)

@@ -28,6 +28,8 @@ LEAF: Colour = (92, 152, 70)
 HUSK: Colour = (150, 150, 82)
 STEEL: Colour = (150, 158, 172)
 NIGHT: Colour = (38, 34, 52)
+SMOOTH_STEPS = 7
+"""Points of a smooth curve between two given points."""
 
 
 def mix(first: Colour, second: Colour, share: float) -> Colour:
@@ -74,9 +76,9 @@ class Pen:
             # One point more than a closed line, so that its last corner is rounded as well.
             self._draw.line(scaled + scaled[:2], fill=self.ink.edge, width=self._edge, joint="curve")
 
-    def blob(self, points: Sequence[Point], fill: Colour | None = None, *, edge: bool = True) -> None:
+    def blob(self, points: Sequence[Point], fill: Colour | None = None) -> None:
         """Draw a filled smooth curve through the points."""
-        self.poly(smooth([*points, *points[:3]])[:-1], fill, edge=edge)
+        self.poly(smooth([*points, *points[:3]])[:-1], fill)
 
     def oval(self, x: float, y: float, rx: float, ry: float, fill: Colour | None = None, *, edge: bool = True) -> None:
         """Draw an ellipse with centre (x, y)."""
@@ -89,17 +91,16 @@ class Pen:
         )
 
     def box(
-        self, left: float, top: float, right: float, bottom: float, fill: Colour | None = None,
-        *, radius: float = 2, edge: bool = True,
-    ) -> None:  # fmt: skip
+        self, left: float, top: float, right: float, bottom: float, fill: Colour | None = None, *, radius: float = 2
+    ) -> None:
         """Draw a rectangle with rounded corners."""
         u = self.unit
         self._draw.rounded_rectangle(
             (left * u, top * u, right * u, bottom * u),
             radius * u,
             fill=fill or self.ink.base,
-            outline=self.ink.edge if edge else None,
-            width=self._edge if edge else 0,
+            outline=self.ink.edge,
+            width=self._edge,
         )
 
     def line(self, points: Sequence[Point], width: float, fill: Colour | None = None, *, edge: bool = False) -> None:
@@ -123,12 +124,12 @@ class Pen:
         self.oval(x + r * 0.15, y + r * 0.1, r * 0.62, r * 0.62, NIGHT, edge=False)
 
 
-def smooth(points: Sequence[Point], steps: int = 7) -> list[Point]:
+def smooth(points: Sequence[Point]) -> list[Point]:
     """Catmull-Rom spline through all points except the first and the last."""
     curve = []
     for (ax, ay), (bx, by), (cx, cy), (dx, dy) in zip(points, points[1:], points[2:], points[3:], strict=False):
-        for step in range(steps):
-            t = step / steps
+        for step in range(SMOOTH_STEPS):
+            t = step / SMOOTH_STEPS
             curve.append((_spline(ax, bx, cx, dx, t), _spline(ay, by, cy, dy, t)))
     return [*curve, points[-2]]
 

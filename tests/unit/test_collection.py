@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 import lance
-import pyarrow as pa
 import pytest
 from PIL import Image
 
@@ -323,43 +322,6 @@ def test_a_human_written_sentence_replaces_the_same_generated_sentence(path):
     write_items(path, [replace(DOG, sentences=(WRITTEN,))])
     write_items(path, [replace(DOG, sentences=(WRITTEN._replace(generated_by=""),))])
     assert Collection.open(path).items("train")[0].sentences == (*DOG.sentences, WRITTEN._replace(generated_by=""))
-
-
-@pytest.fixture
-def old(tmp_path):
-    """A collection of an older version, without columns for generated sentences and audio."""
-    sentence = pa.struct({"lang": pa.string(), "text": pa.string(), "group": pa.int32()})
-    region = pa.struct({"box": pa.list_(pa.float32(), 4), "text": pa.string()})
-    names = ("id", "split", "image", "video", "label")
-    schema = pa.schema(
-        [
-            *(pa.field(name, pa.string()) for name in names),
-            pa.field("sentences", pa.list_(sentence)),
-            pa.field("regions", pa.list_(region)),
-        ]
-    )
-    rows = [
-        {name: getattr(item, name) for name in names}
-        | {"sentences": [dict(zip(("lang", "text", "group"), sentence_, strict=False)) for sentence_ in item.sentences]}
-        | {"regions": [dict(zip(("box", "text"), part, strict=False)) for part in item.regions]}
-        for item in (DOG, TEXT, CLIP)
-    ]
-    folder = tmp_path / "old"
-    folder.mkdir()
-    lance.write_dataset(pa.Table.from_pylist(rows, schema=schema), str(folder / ITEMS))
-    return folder
-
-
-def test_collections_of_older_versions_can_be_read_and_extended(old, path):
-    before = Collection.open(old)
-    assert before.items() == Collection.open(path).items()
-    assert before.fingerprint() == Collection.open(path).fingerprint()
-    assert write_items(old, [DOG, TEXT]) == Changes(0, 0, 2)
-    assert write_items(old, [replace(DOG, sentences=(WRITTEN,))]) == Changes(0, 1, 0)
-    after = Collection.open(old)
-    assert after.items("train")[0].sentences == (*DOG.sentences, WRITTEN)
-    assert after.items("val") == [TEXT, CLIP]
-    assert after.fingerprint() != before.fingerprint()
 
 
 def test_the_fingerprint_of_human_written_sentences_is_stable(tmp_path):

@@ -316,15 +316,11 @@ def test_a_missing_newest_version_is_refused(collection):
         Collection.open(collection)
 
 
-def test_the_fingerprint_does_not_depend_on_checksums(collection, tmp_path):
-    new = Collection.open(collection)
-    rows = lance.dataset(str(collection / ITEMS)).to_table()
-    old = rows.drop_columns(["checksum"]).replace_schema_metadata(None)
-    lance.write_dataset(old, str(tmp_path / "old" / ITEMS))
-    earlier = Collection.open(tmp_path / "old")
-    assert (earlier.has_checksums, new.has_checksums) == (False, True)
-    assert earlier.fingerprint() == new.fingerprint()
-    assert earlier.items("val") == new.items("val")
+def test_items_without_checksums_are_refused(collection, tmp_path):
+    rows = lance.dataset(str(collection / ITEMS)).to_table().drop_columns(["checksum"])
+    lance.write_dataset(rows, str(tmp_path / "other" / ITEMS))
+    with pytest.raises(CollectionError, match="no column 'checksum'"):
+        Collection.open(tmp_path / "other")
 
 
 # Images and JSON

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import logging
 import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -16,7 +15,7 @@ import numpy as np
 from pyarrow import compute
 
 from limner.data.examples import Item, Sentence
-from limner.data.items_table import OPTIONAL_COLUMNS, SCHEMA, SPLITS_KEY, item_of_row, row_checksum
+from limner.data.items_table import SCHEMA, SPLITS_KEY, item_of_row, row_checksum
 from limner.data.merging import Changes, file_name
 from limner.data.stored_items import CHUNK_ITEMS, ITEM_BYTES, ItemCache, Positions, StoredItems
 from limner.errors import CollectionError, MediaError, did_you_mean, system_reason
@@ -27,8 +26,6 @@ from limner.progress import Progress
 from limner.storage.checksums import CHECKSUM
 from limner.storage.lance_tables import damage_as, has_column, open_table
 from limner.storage.places import is_remote, place, unreachable
-
-logger = logging.getLogger(__name__)
 
 ITEMS = "items.lance"
 """Folder of the items table in a collection."""
@@ -81,7 +78,7 @@ class Collection:
             dataset = open_table(path / ITEMS)
             if version not in (None, dataset.version):
                 dataset = dataset.checkout_version(version)
-        if absent := set(SCHEMA.names) - set(dataset.schema.names) - OPTIONAL_COLUMNS:
+        if absent := {*SCHEMA.names, CHECKSUM} - set(dataset.schema.names):
             raise CollectionError(f"{path / ITEMS}: no column '{min(absent)}'; remove it and import the source again")
         return cls(path, dataset, budget=budget)
 
@@ -105,10 +102,7 @@ class Collection:
         Raises:
             CollectionError: the split has no items, or the table is damaged.
         """
-        positions = self.positions(split)
-        self._check_count(len(positions), split)
-        if not len(positions):
-            self.require_split(split)
+        positions = self._positions_of_items(split)
         cache = ItemCache(self.take, positions, self._budget)
         items = StoredItems(cache, lambda rows: self._take(rows, [*MEDIA_COLUMNS]))
         if len(positions) * ITEM_BYTES <= self._budget:
@@ -133,18 +127,14 @@ class Collection:
         self, split: str | None = None, columns: Sequence[str] | None = None
     ) -> Iterator[tuple[int, Item]]:
         """Read items as `iter_items` does, each with its position in the table of this version."""
-        positions = self.positions(split)
-        self._check_count(len(positions), split)
-        if not len(positions):
-            self.require_split(split)
+        positions = self._positions_of_items(split)
         for begin in range(0, len(positions), CHUNK_ITEMS):
             chunk = positions[begin : begin + CHUNK_ITEMS]
             yield from zip(map(int, chunk), self.items_at(chunk, columns), strict=True)
 
     def items_at(self, positions: Positions, columns: Sequence[str] | None = None) -> list[Item]:
         """Read the items at some positions of the table; arguments and errors are those of `iter_items`."""
-        wanted = (*SCHEMA.names, CHECKSUM) if columns is None else ("id", "split", *columns)
-        return self._take(positions, [name for name in self._dataset.schema.names if name in wanted])
+        return self._take(positions, [*SCHEMA.names, CHECKSUM] if columns is None else ["id", "split", *columns])
 
     @property
     def version(self) -> int:
@@ -175,11 +165,6 @@ class Collection:
             for entry in batch.value_counts().to_pylist():
                 counts[entry["values"]] += entry["counts"]
         return dict(counts)
-
-    @property
-    def has_checksums(self) -> bool:
-        """Whether the items have checksums; collections of earlier versions get them when items are added."""
-        return CHECKSUM in self._dataset.schema.names
 
     def image_path(self, item: Item) -> Path:
         """Path of the image file of an item; CollectionError if the item has none."""
@@ -216,11 +201,9 @@ class Collection:
         return tuple(sorted(table.stem for table in (self.path / FEATURES).glob("*.lance")))
 
     def unverified(self) -> tuple[str, ...]:
-        """Names of the tables without readable checksums, 'items' first: damage to their rows is not found."""
-        features = self.features()
-        tables = [(self.path / FEATURES / f"{name}.lance", name) for name in features]
-        without = [name for table, name in tables if not has_column(table, CHECKSUM)]
-        return (*(() if self.has_checksums else ("items",)), *without)
+        """Names of the feature tables without readable checksums: damage to their rows is not found."""
+        tables = ((name, self.path / FEATURES / f"{name}.lance") for name in self.features())
+        return tuple(name for name, table in tables if not has_column(table, CHECKSUM))
 
     def fingerprint(self) -> str:
         """SHA-256 of the contents of the items in stored order.
@@ -260,11 +243,6 @@ class Collection:
         """The Lance table of the items."""
         return self._dataset
 
-    @property
-    def stored_schema(self) -> Any:  # noqa: ANN401
-        """Columns of the table, without metadata."""
-        return self._dataset.schema.remove_metadata()
-
     def id_batches(self) -> Iterator[list[str]]:
         """Read the ids of the items in stored order, in batches."""
         for values in self._scan("id"):
@@ -273,11 +251,7 @@ class Collection:
     def take(self, positions: Positions) -> list[Item]:
         """Read the items at some positions of the table, which ascend; verify their checksums."""
         with without_cycle_collection():
-            return self._take(positions, self._columns)
-
-    @property
-    def _columns(self) -> list[str]:
-        return [name for name in self._dataset.schema.names if name in (*SCHEMA.names, CHECKSUM)]
+            return self._take(positions, [*SCHEMA.names, CHECKSUM])
 
     def positions(self, split: str | None) -> Positions:
         """Positions of the items of a split, or of all items, in the table."""
@@ -295,6 +269,14 @@ class Collection:
             begin += len(values)
         return np.concatenate(parts)
 
+    def _positions_of_items(self, split: str | None) -> Positions:
+        """Positions of the items of a split, of which there are as many as were stored and at least one."""
+        positions = self.positions(split)
+        self._check_count(len(positions), split)
+        if not len(positions):
+            self.require_split(split)
+        return positions
+
     def _take(self, positions: Positions, columns: list[str]) -> list[Item]:
         """Read the items at some positions; verify their checksums if the columns include these."""
         with damage_as(lambda reason: _damaged_table(self.path, reason), self.path):
@@ -305,15 +287,13 @@ class Collection:
             for row in rows:
                 if row.pop(CHECKSUM) != row_checksum(row):
                     raise _damaged_table(self.path, f"item '{row['id']}' does not have its checksum")
-        elif not self.has_checksums:
-            logger.debug("%s: has no checksums, as an earlier version wrote it; its items are not verified", self.path)
         if self._splits is not None:
             rows = [{**row, "split": self._splits[row["id"]]} for row in rows]
         return [item_of_row(row) for row in rows]
 
     def _check_count(self, count: int, split: str | None) -> None:
         """Compare a number of items with the one that was stored for a split, or for all."""
-        if self._splits is not None or not self.has_checksums:
+        if self._splits is not None:
             return
         counts = parse_json((self._dataset.schema.metadata or {}).get(SPLITS_KEY, b"null"))
         expected = None if counts is None else counts.get(split, 0) if split is not None else sum(counts.values())

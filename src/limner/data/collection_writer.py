@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from limner.data.collection import ITEMS, Collection
 from limner.data.examples import Item
-from limner.data.items_table import STORED_SCHEMA, WRITER_KEY, stored_batch
+from limner.data.items_table import WRITER_KEY, stored_batch
 from limner.data.merging import Changes, merge_all
 from limner.data.stored_items import CHUNK_ITEMS
 from limner.data.table_writing import ItemSpool, append_rows, create_table, overwrite_rows
@@ -177,7 +177,7 @@ class CollectionWriter:
         _move_files(self._folder / "written", self.path)
         splits = Counter(old.splits()) + _splits(self._spool, plan)
         new = _new_batches(self._spool, plan)
-        if updated or (len(plan.fresh) and not old.stored_schema.equals(STORED_SCHEMA)):
+        if updated:
             overwrite_rows(old.table, _all_batches(old, self._spool, plan), splits)
         elif len(plan.fresh):
             append_rows(old.table, new, splits)

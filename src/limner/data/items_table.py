@@ -43,8 +43,6 @@ SCHEMA = pa.schema(
     ]
 )
 """Columns of the items table."""
-OPTIONAL_COLUMNS = {"audio", "track", "frame_size", "frame_labels"}
-"""Columns that collections of older versions lack."""
 SPLITS_KEY = b"limner.splits"
 """Entry of the table's metadata with the number of items of each split, as JSON."""
 

@@ -35,7 +35,7 @@ class CollectionSummary:
     features: tuple[str, ...]
     """Names of the feature tables."""
     unverified: tuple[str, ...]
-    """Names of the tables without readable checksums, see `Collection.unverified`."""
+    """Names of the feature tables without readable checksums, see `Collection.unverified`."""
 
 
 def summarise(collection: Collection) -> CollectionSummary:

@@ -14,7 +14,7 @@ import pytest
 from PIL import Image
 
 from limner.data.collection import Collection
-from limner.data.merging import Changes
+from limner.data.items_table import Changes
 from limner.data.readers import ReaderOptions, import_collection, read_source
 from limner.data.summary import summarise
 from limner.errors import CollectionError

@@ -19,8 +19,14 @@ from limner.cli import main
 from limner.cli.caption_output import caption_output
 from limner.cli.stored_captions import StoredCaptions
 from limner.errors import MetadataError, SettingsError
-from limner.folders.captions import caption_in_file, caption_of_sidecar, embed_caption, sidecar_path, write_sidecar
-from limner.folders.containers import write_packet
+from limner.folders.captions import (
+    caption_in_file,
+    caption_of_sidecar,
+    embed_caption,
+    sidecar_path,
+    write_packet,
+    write_sidecar,
+)
 from limner.folders.metadata import read_metadata
 from limner.folders.xmp import add_caption, find_captions
 from limner.inference.sentences import Caption

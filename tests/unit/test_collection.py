@@ -12,8 +12,7 @@ from PIL import Image
 
 from limner.data.collection import ITEMS, Collection, write_items
 from limner.data.examples import Item, Region, Sentence
-from limner.data.items_table import item_of_row
-from limner.data.merging import Changes
+from limner.data.items_table import Changes, item_of_row
 from limner.data.summary import summarise
 from limner.errors import CollectionError
 from limner.report.images import contact_sheet

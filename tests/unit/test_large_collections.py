@@ -8,7 +8,7 @@ import pytest
 from limner.data import collection as collections
 from limner.data.collection import ITEMS, Collection, write_items
 from limner.data.examples import Item, Sentence
-from limner.data.merging import Changes
+from limner.data.items_table import Changes
 from limner.data.readers import import_collection
 from limner.data.stored_items import CHUNK_ITEMS
 from limner.data.summary import summarise

@@ -25,7 +25,7 @@ from limner.features.table_format import table_path
 from limner.files import LOCK_FILE, locked
 from limner.media.signatures import is_audio, is_image, is_video
 from limner.runs.records import Evaluation
-from limner.storage.names import name_or_default, require_name
+from limner.storage.outputs import name_or_default, require_name
 
 EVIL = ["../../../evil", "/etc/evil", "a/b", "a\\b", ".hidden", "..", "", " ", "a\nb", "a\x1b[31m", "x" * 201, "\udcff"]
 

@@ -7,7 +7,7 @@ from PIL import Image
 
 from limner.data.collection import Collection
 from limner.data.examples import Sentence
-from limner.data.merging import Changes
+from limner.data.items_table import Changes
 from limner.data.readers import READERS, ReaderOptions, import_collection, read_source
 from limner.data.readers.corpus_files import assign_split
 from limner.errors import CollectionError

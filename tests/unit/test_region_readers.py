@@ -6,7 +6,7 @@ from PIL import Image
 
 from limner.data.collection import Collection, write_items
 from limner.data.examples import Item, Phrase, Region, Sentence
-from limner.data.merging import Changes
+from limner.data.items_table import Changes
 from limner.data.readers import ReaderOptions, import_collection, read_source
 from limner.data.readers.flickr import parse_tagged_sentence
 from limner.data.summary import summarise

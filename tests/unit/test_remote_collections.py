@@ -15,7 +15,7 @@ from limner.cli import app
 from limner.data import collection_writer
 from limner.data.collection import ITEMS, Collection, write_items
 from limner.data.examples import Item, Sentence
-from limner.data.merging import Changes
+from limner.data.items_table import Changes
 from limner.data.readers import import_collection
 from limner.data.summary import summarise
 from limner.errors import CollectionError, SettingsError

@@ -89,7 +89,7 @@ def caption_output(output: Path | None, kind: CaptionFormat, columns: Sequence[s
             'model' for generated captions and 'file' for those that are kept.
 
     Raises:
-        WriteError: the file cannot be written; the captions are in another file, which the message names.
+        WriteError: the file cannot be written; the captions are printed.
     """
     if output is None:
         yield from _write(_to_standard_output, kind, columns)

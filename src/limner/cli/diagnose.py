@@ -21,8 +21,7 @@ from limner.cli.options import (
 )
 from limner.cli.terminal import activity, echo, print_json, print_table, progress_bars
 from limner.errors import counted
-from limner.storage.names import name_or_default
-from limner.storage.outputs import SavedOutput, claim_file, require_writable, save_output
+from limner.storage.outputs import SavedOutput, claim_file, name_or_default, require_writable, save_output
 
 if TYPE_CHECKING:
     from limner.evaluation.gradients import GradientNorms, GradientSettings

@@ -19,8 +19,7 @@ from limner.cli.options import (
 )
 from limner.cli.terminal import activity, echo, err, main_scores, print_json, print_next, print_scores, progress_bars
 from limner.errors import SettingsError, counted
-from limner.storage.names import name_or_default
-from limner.storage.outputs import require_writable, save_output
+from limner.storage.outputs import name_or_default, require_writable, save_output
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -15,8 +15,7 @@ import numpy as np
 from pyarrow import compute
 
 from limner.data.examples import Item, Sentence
-from limner.data.items_table import SCHEMA, SPLITS_KEY, item_of_row, row_checksum
-from limner.data.merging import Changes, file_name
+from limner.data.items_table import SCHEMA, SPLITS_KEY, Changes, file_name, item_of_row, row_checksum
 from limner.data.stored_items import CHUNK_ITEMS, ITEM_BYTES, ItemCache, Positions, StoredItems
 from limner.errors import CollectionError, MediaError, did_you_mean, system_reason
 from limner.files import read_bytes

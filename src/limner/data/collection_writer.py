@@ -25,8 +25,7 @@ from numpy.typing import NDArray
 
 from limner.data.collection import ITEMS, Collection
 from limner.data.examples import Item
-from limner.data.items_table import WRITER_KEY, stored_batch
-from limner.data.merging import Changes, merge_all
+from limner.data.items_table import WRITER_KEY, Changes, merge_all, stored_batch
 from limner.data.stored_items import CHUNK_ITEMS
 from limner.data.table_writing import ItemSpool, append_rows, create_table, overwrite_rows
 from limner.errors import CollectionError, system_reason
@@ -34,8 +33,7 @@ from limner.files import LOCK_FILE, is_file, locked, open_file
 from limner.progress import Progress
 from limner.storage.ids import RowsById
 from limner.storage.lance_tables import WRITE_ERRORS, remove_unfinished, unfinished
-from limner.storage.names import require_name
-from limner.storage.outputs import require_outside
+from limner.storage.outputs import require_name, require_outside
 from limner.storage.places import is_remote, place, store_errors, this_writer, unreachable
 
 logger = logging.getLogger(__name__)

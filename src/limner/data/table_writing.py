@@ -16,8 +16,7 @@ from lance.fragment import write_fragments
 from numpy.typing import NDArray
 
 from limner.data.examples import Item
-from limner.data.items_table import STORED_SCHEMA, WRITER_KEY, item_of_row, stored_batch, table_schema
-from limner.data.merging import normalised
+from limner.data.items_table import STORED_SCHEMA, WRITER_KEY, item_of_row, normalised, stored_batch, table_schema
 from limner.data.stored_items import CHUNK_ITEMS
 from limner.storage.checksums import CHECKSUM
 from limner.storage.ids import hashes

@@ -42,7 +42,7 @@ from limner.metrics import higher_is_better, require_metrics
 from limner.metrics.significance import LEVEL, TRIALS, check_trials, too_few_segments
 from limner.progress import StageProgress
 from limner.runs.trained_model import TrainedModel
-from limner.storage.names import name_or_default
+from limner.storage.outputs import name_or_default
 
 Conditions = dict[str, FeatureSource | None]
 """Image features by the name of the condition; None for no images."""

@@ -47,7 +47,7 @@ from limner.retrieval.shortlist import require_shortlist
 from limner.runs.recipe import EvaluationSettings
 from limner.runs.records import EvaluatedItem, Evaluation, GateStatistics
 from limner.runs.trained_model import TrainedModel
-from limner.storage.names import name_or_default
+from limner.storage.outputs import name_or_default
 from limner.text.labels import LABEL_LANGUAGES
 
 MAX_LABEL_SCORES = 30

@@ -31,7 +31,7 @@ from limner.models.trees import flatten, rebuild
 from limner.progress import StageProgress
 from limner.runs.records import Record
 from limner.runs.trained_model import TrainedModel
-from limner.storage.names import name_or_default
+from limner.storage.outputs import name_or_default
 
 WHOLE_STATE = "state"
 """Name of the curve of the whole state."""

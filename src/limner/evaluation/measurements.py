@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from limner.bounds import Seed
 from limner.runs.records import Record
 from limner.settings import Settings
-from limner.storage.names import require_name
+from limner.storage.outputs import require_name
 
 if TYPE_CHECKING:
     from limner.data.collection import Collection

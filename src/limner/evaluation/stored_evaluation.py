@@ -7,7 +7,7 @@ from pathlib import Path
 
 from limner.errors import RunError
 from limner.runs.records import Evaluation, require_run_directory
-from limner.storage.names import require_name
+from limner.storage.outputs import require_name
 
 logger = logging.getLogger(__name__)
 

@@ -26,7 +26,7 @@ from limner.media.modality import VIDEO
 from limner.process import require_memory
 from limner.progress import Progress
 from limner.storage.lance_tables import remove_unfinished
-from limner.storage.names import require_name
+from limner.storage.outputs import require_name
 
 logger = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ from limner.features.spec import FeatureArray, FeatureSpec
 from limner.files.structured import StructureError, parse_json
 from limner.storage.checksums import CHECKSUM, infinite_rows, row_checksums
 from limner.storage.lance_tables import damage_as, open_table
-from limner.storage.names import require_name
+from limner.storage.outputs import require_name
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -25,7 +25,7 @@ from limner.inference.sentences import MAX_SOURCE_TOKENS
 from limner.inference.translator import languages
 from limner.progress import Progress, offset_progress
 from limner.runs.trained_model import TrainedModel, sha256
-from limner.storage.names import name_or_default
+from limner.storage.outputs import name_or_default
 
 WRITE_BATCH_SIZE = 10_000
 """Number of sentences between two writes, each of which rewrites the collection; a killed run loses at most these."""

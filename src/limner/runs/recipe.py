@@ -14,7 +14,7 @@ from limner.errors import SettingsError, did_you_mean
 from limner.models import ModelSettings
 from limner.runs.training_settings import TrainingSettings
 from limner.settings import Settings, override, read_yaml
-from limner.storage.names import require_name
+from limner.storage.outputs import require_name
 from limner.text.labels import LABEL_LANGUAGES
 from limner.text.words import TextSettings
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from limner.data.collection import Collection
 from limner.data.collection_writer import CollectionWriter
 from limner.data.examples import Item
-from limner.data.merging import Changes
+from limner.data.items_table import Changes
 from limner.data.readers.arrow_tables import read_datasets, read_parquet
 from limner.data.readers.coco import read_coco, read_karpathy
 from limner.data.readers.corpus_files import ReaderOptions
@@ -28,7 +28,7 @@ from limner.errors import CollectionError, counted, did_you_mean
 from limner.media.image import missing_support
 from limner.media.modality import AUDIO, IMAGE, VIDEO, Modality, find_modality
 from limner.progress import Progress
-from limner.storage.names import require_name
+from limner.storage.outputs import require_name
 from limner.storage.places import is_remote, place
 
 __all__ = ["READERS", "ImportReport", "Reader", "ReaderOptions", "ReaderResult", "import_collection", "read_source"]

@@ -15,7 +15,7 @@ from limner.errors import CollectionError, MediaError, system_reason
 from limner.files import decode_utf8, open_file
 from limner.files.structured import StructureError, parse_json
 from limner.media.image import IMAGE_SUFFIXES, image_size
-from limner.storage.names import require_name
+from limner.storage.outputs import require_name
 
 IMAGES = ("jpg", "jpeg", "png", "webp")
 """Extensions of images in shards, in the order of preference; the others of `IMAGE_SUFFIXES` follow."""

@@ -181,16 +181,22 @@ def has_index(index: Path) -> bool:
 def _is_empty(table: Path) -> bool:
     try:
         with damage_as(FolderError):
-            return not any(table.glob("_versions/*")) or not open_table(table).count_rows()
+            return not exists(table) or not open_table(table).count_rows()
     except FolderError:
         return False
+
+
+def exists(table: Path) -> bool:
+    """Whether a table has at least one commit."""
+    return any(table.glob("_versions/*"))
 
 
 def create_index(index: Path, record: IndexRecord) -> None:
     """Write an index without rows: its tables, then its record; WriteError if they cannot be written."""
     with write_errors(index):
         for name, schema in ((FILES, _FILES_SCHEMA), (IMAGES, _images_schema(record))):
-            lance.write_dataset(schema.empty_table(), str(index / name), mode="overwrite")
+            mode = "overwrite" if exists(index / name) else "create"
+            lance.write_dataset(schema.empty_table(), str(index / name), mode=mode)
     record.save(index)
 
 
@@ -202,7 +208,7 @@ def state_of_index(index: Path) -> tuple[str, ...]:
 
 def _open_table(index: Path, name: str) -> Any:  # noqa: ANN401  (Lance has no types)
     """Open the newest version of a table, whose files have the sizes that it names."""
-    if not any((index / name).glob("_versions/*")):
+    if not exists(index / name):
         raise damaged(index, f"{name} is gone")
     table = open_table(index / name)
     for fragment in table.get_fragments():

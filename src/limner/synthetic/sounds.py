@@ -211,9 +211,7 @@ def synthesise(sound: Sound, seconds: float, rate: int) -> Samples:
     count = round(sound.length * seconds * rate)
     begin = min(round(sound.start * seconds * rate), len(samples) - count)
     match sound.kind:
-        case "tone":
-            signal = _wave(sound, count, rate) * _fade_envelope(count, rate)
-        case "sweep":
+        case "tone" | "sweep":
             signal = _wave(sound, count, rate) * _fade_envelope(count, rate)
         case "noise":
             signal = _filter_noise(noise.standard_normal(count), sound, rate) * _fade_envelope(count, rate)

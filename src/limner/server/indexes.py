@@ -11,8 +11,8 @@ from urllib.parse import quote
 
 from limner.data.collection import ITEMS, Collection
 from limner.errors import FeatureError, FolderError
-from limner.folders.index import FolderIndex
 from limner.folders.encoding import make_thumbnail
+from limner.folders.index import FolderIndex
 from limner.inference.captioner import Captioner
 from limner.inference.retrieval_results import ImageSearch
 from limner.inference.retriever import Retriever

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     __version__: str
     from limner.data.collection import Collection
     from limner.data.readers import import_collection
+    from limner.decoding.sentence import Sentence
     from limner.decoding.settings import DecodingSettings
     from limner.errors import LimnerError
     from limner.evaluation.evaluate import evaluate
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
     from limner.inference.retrieval_results import RetrievalResult
     from limner.inference.retriever import Retriever
     from limner.inference.scorer import Scorer, SentenceScore
-    from limner.inference.sentences import Caption, Translation
     from limner.inference.translator import Translator
     from limner.inference.word_vectors import nearest_words
     from limner.report import write_report
@@ -54,7 +54,6 @@ _MODULES = {
     "Captioner": "inference.captioner",
     "ClipSettings": "synthetic.scenes",
     "Collection": "data.collection",
-    "Caption": "inference.sentences",
     "Classification": "inference.classifier",
     "Classifier": "inference.classifier",
     "CrossValidation": "training.cross_validation",
@@ -70,9 +69,9 @@ _MODULES = {
     "SceneSettings": "synthetic.scenes",
     "DecodingSettings": "decoding.settings",
     "Scorer": "inference.scorer",
+    "Sentence": "decoding.sentence",
     "SentenceScore": "inference.scorer",
     "SoundSettings": "synthetic.sounds",
-    "Translation": "inference.sentences",
     "Translator": "inference.translator",
     "cross_validate": "training.cross_validation",
     "back_translate": "inference.back_translation",
@@ -104,7 +103,6 @@ _MODULES = {
 }
 
 __all__ = [
-    "Caption",
     "Captioner",
     "Classification",
     "Classifier",
@@ -126,10 +124,10 @@ __all__ = [
     "ReviewSettings",
     "SceneSettings",
     "Scorer",
+    "Sentence",
     "SentenceScore",
     "SoundSequenceSettings",
     "SoundSettings",
-    "Translation",
     "Translator",
     "back_translate",
     "cross_validate",

@@ -82,8 +82,9 @@ def test_the_runtime_finds_the_hypotheses_of_the_beam_search(case, stop):
     settings = DecodingSettings(beam_size=3, n_best=3, **rules)
     expected = beam_search([build(case)], data, settings, prefixes)
     values = {**data.image._asdict(), "source": data.source, "source_mask": data.source_mask}
-    encoded = Graph("encoder", graphs.encoder)({name: one.numpy() for name, one in values.items() if one is not None})
-    model = GraphModel(Graph("step", graphs.step), VOCAB, graphs.memory, graphs.state)
+    encoder = Graph("encoder", graphs.encoder)
+    encoded = encoder({name: one.numpy() for name, one in values.items() if one is not None})
+    model = GraphModel(encoder, Graph("step", graphs.step), VOCAB, graphs.memory, graphs.state)
     found = search(model, model.encoded(encoded), data.ids, settings, prefixes)
     ranked = [[[(round(-one.score, 3), one.tokens) for one in n] for n in decoded] for decoded in (found, expected)]
     assert [sorted(n_best) for n_best in ranked[0]] == [sorted(n_best) for n_best in ranked[1]]  # ties in any order

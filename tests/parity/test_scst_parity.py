@@ -10,7 +10,7 @@ from lightning_fabric import Fabric
 from torch import nn
 
 from limner.data.examples import Example, collate
-from limner.decoding.ranking import Hypothesis
+from limner.decoding.sentence import Sentence
 from limner.decoding.settings import DecodingSettings
 from limner.models.protocols import Output
 from limner.runs.training_settings import SelfCriticalSettings
@@ -68,7 +68,7 @@ class Table(nn.Module):
 def hypothesis(sentence):
     """The oracle's sentence as ours, which has no end token."""
     ended = sentence[-1] == 0
-    return Hypothesis(tuple(WORDS[word] for word in sentence[: len(sentence) - ended]), 0.0, 0.0, ended)
+    return Sentence(tuple(WORDS[word] for word in sentence[: len(sentence) - ended]), 0.0, 0.0, ended)
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from parity_models import array, cell_weights, randomised
 
 from limner.data.dataset import GenerationInput
 from limner.data.examples import Example, Item, collate
-from limner.decoding.ranking import Hypothesis
+from limner.decoding.sentence import Sentence
 from limner.errors import TrainingError
 from limner.evaluation.labels import label_texts
 from limner.layers.frame_encoder import frame_mask
@@ -151,6 +151,6 @@ def test_another_number_of_labels_than_frames_is_an_error_with_a_remedy():
     with pytest.raises(TrainingError, match=message):
         model.train()(batch)
     trained = SimpleNamespace(model=model.eval(), recipe=SimpleNamespace(data=SimpleNamespace(lang="frame_labels")))
-    inputs, decoded = [GenerationInput(Item("clip", "test"), None, ("a b c",))], [Hypothesis((4,) * 8, 0.0, 0.0, True)]
+    inputs, decoded = [GenerationInput(Item("clip", "test"), None, ("a b c",))], [Sentence((4,) * 8, 0.0, 0.0, True)]
     with pytest.raises(TrainingError, match=message):
         label_texts([trained], inputs, decoded, None)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from limner.data.examples import Batch, ImageFeatures
 from limner.decoding.beam_tree import BeamRecorder
-from limner.decoding.ranking import Hypothesis
+from limner.decoding.sentence import Sentence
 from limner.decoding.settings import DecodingSettings, SampleSettings
 from limner.decoding.torch_models import SECTION, beam_search, select, topk_by_section
 from limner.errors import RunError, SettingsError
@@ -98,7 +98,7 @@ def every_sentence(model, image, settings, prefix=()):
                 continue
             total = summed(table, tokens, ended)
             score = total / (length + ended) ** settings.length_penalty
-            hypotheses.append(Hypothesis(tokens, total, score, ended))
+            hypotheses.append(Sentence(tokens, total, score, ended))
     return sorted(hypotheses, key=lambda hypothesis: -hypothesis.score)
 
 
@@ -136,7 +136,7 @@ def plain_beam(table, settings, prefix):
 
     def finish(total, tokens, ended):
         score = total / max(1, len(tokens) + ended) ** settings.length_penalty
-        done.append(Hypothesis(tokens, total, score, ended))
+        done.append(Sentence(tokens, total, score, ended))
 
     for length in range(settings.max_length):
         may_end = length >= settings.min_length
@@ -212,7 +212,7 @@ def gen_sample(next_p, settings, allowed):
     for words, cost in zip(sample, score, strict=True):
         ended = words[-1] == EOS
         tokens = tuple(int(word) for word in (words[:-1] if ended else words))
-        result.append(Hypothesis(tokens, -cost, -cost / len(words) ** settings.length_penalty, ended))
+        result.append(Sentence(tokens, -cost, -cost / len(words) ** settings.length_penalty, ended))
     return sorted(result, key=lambda hypothesis: -hypothesis.score)[: settings.n_best]
 
 

@@ -11,11 +11,10 @@ from test_beam_search import BOS, EOS, PAD, UNK, VOCAB, Chain, images
 
 from limner.cli import explanations
 from limner.decoding.beam_tree import BeamRecorder
-from limner.decoding.ranking import Hypothesis
 from limner.decoding.selection import SampleRecorder
+from limner.decoding.sentence import Sentence
 from limner.decoding.settings import DecodingSettings, SampleSettings
 from limner.decoding.torch_models import beam_search
-from limner.inference.sentences import Caption
 
 
 def search_by_lists(image, settings):
@@ -197,8 +196,8 @@ def test_samples_are_recorded_in_order_after_the_greedy_sentence(max_length):
 
 @pytest.mark.parametrize(("tokens", "notes"), [((5, 6), 0), ((7,), 1)])
 def test_a_note_says_when_tags_change_the_caption(tokens, notes, capsys):
-    described = [[Caption("a turtle on a wall", -1.0, -1.0, (5, 6))]]
+    described = [[Sentence((5, 6), -1.0, -1.0, text="a turtle on a wall")]]
     captioner = SimpleNamespace(describe=lambda images, **options: described)
-    explanations._note_of_tags(captioner, Path("a.jpg"), Hypothesis(tokens, -1.0, -1.0, True), {})
+    explanations._note_of_tags(captioner, Path("a.jpg"), Sentence(tokens, -1.0, -1.0, True), {})
     printed = capsys.readouterr().err
     assert printed.count("'a turtle on a wall'") == printed.count("\n") == notes

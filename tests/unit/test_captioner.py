@@ -341,7 +341,7 @@ def test_a_captioning_model_with_attention_is_explained(captioner, photos):
     model = captioner.models[0]._replace(model=AttendsToLocations(captioner.models[0].model.vocab_size))
     explanations = limner.Captioner([model], captioner.backbone).explain([photos["red"], photos["blue"]], captions)
     for caption, explanation in zip(captions, explanations, strict=True):
-        assert " ".join(explanation.target[:-1]) == model.tokenizer.decode(caption.ids)
+        assert " ".join(explanation.target[:-1]) == model.tokenizer.decode(caption.tokens)
         assert explanation.attention == pytest.approx(np.tile([0.1, 0.2, 0.3, 0.4], (len(explanation.target), 1)))
         assert explanation.source == () and explanation.alignment is None and explanation.gate is None
 

@@ -18,6 +18,7 @@ from PIL import Image, ImageCms, PngImagePlugin
 from limner.cli import main
 from limner.cli.caption_output import caption_output
 from limner.cli.stored_captions import StoredCaptions
+from limner.decoding.sentence import Sentence
 from limner.errors import MetadataError, SettingsError
 from limner.folders.captions import (
     caption_in_file,
@@ -29,7 +30,6 @@ from limner.folders.captions import (
 )
 from limner.folders.metadata import read_metadata
 from limner.folders.xmp import add_caption, find_captions
-from limner.inference.sentences import Caption
 
 FOREIGN = (
     b'<?xpacket begin="" id="W5M0MpCehiHzreSzNTczkc9d"?><x:xmpmeta xmlns:x="adobe:ns:meta/"><!-- kept -->'
@@ -387,7 +387,7 @@ def test_a_caption_of_which_the_model_is_not_sure_is_not_written(tmp_path, capsy
     stored = StoredCaptions(kind, embed, False, None)
     assert stored.select([image], [tmp_path]) == [image]
     with stored.opened("en", ["confidence"]) as write:
-        write(image, [Caption("a dog runs", -1.0, -1.0, confidence=0.1, is_sure=False)])
+        write(image, [Sentence((), -1.0, -1.0, text="a dog runs", confidence=0.1, is_sure=False)])
     stored.report()
     assert image.read_bytes() == before
     others = [path for path in tmp_path.iterdir() if path != image]
@@ -447,7 +447,7 @@ def test_a_text_file_that_is_there_is_kept_in_any_case_of_its_suffix(tmp_path):
     assert stored.select(files, [tmp_path]) == files[1:]
     with stored.opened("en") as write:
         for file in files[1:]:
-            write(file, [Caption("a dog", -1.0, -1.0)])
+            write(file, [Sentence((), -1.0, -1.0, text="a dog")])
     assert {path.name: path.read_text() for path in tmp_path.glob("*.[tT]*")} == {
         "a.TXT": "mine",
         "b.txt": "a dog\n",
@@ -475,7 +475,7 @@ def test_a_damaged_packet_in_the_image_refuses_embedding_only(packet, tmp_path):
     stored = StoredCaptions("xmp", False, False, None)
     assert stored.select([image], [tmp_path]) == [image]
     with stored.opened("en") as write:
-        write(image, [Caption("a dog", -1.0, -1.0)])
+        write(image, [Sentence((), -1.0, -1.0, text="a dog")])
     assert (stored.written, stored.errors, caption_of_sidecar(image)) == (1, [], "a dog")
     embedded = StoredCaptions(None, True, True, None)
     assert embedded.select([image], [tmp_path]) == []
@@ -517,7 +517,7 @@ def test_unreadable_files_are_counted_among_all_files(photos, trained, run):
 @pytest.mark.parametrize("kind", ["text", "csv", "jsonl", "json"])
 def test_an_abstention_is_printed_once(kind, tmp_path):
     sure = [True, False, True, False]
-    captions = [Caption(f"dog {rank}", -rank, -rank, is_sure=is_sure) for rank, is_sure in enumerate(sure)]
+    captions = [Sentence((), -rank, -rank, text=f"dog {rank}", is_sure=is_sure) for rank, is_sure in enumerate(sure)]
     output = tmp_path / "captions"
     with caption_output(output, kind) as write:
         write(tmp_path / "a.png", captions)

@@ -9,7 +9,7 @@ from test_beam_search import EOS, UNK, VOCAB, Chain, Fixed, assert_same, every_s
 
 from limner.decoding.automaton import MAX_STATES, Automaton, Bans, WordBoundaries
 from limner.decoding.beam_tree import BeamRecorder
-from limner.decoding.ranking import Hypothesis
+from limner.decoding.sentence import Sentence
 from limner.decoding.settings import DecodingSettings, SampleSettings
 from limner.decoding.torch_models import beam_search
 from limner.errors import SettingsError
@@ -162,7 +162,7 @@ def shrinking_beams(table, machine, settings, prefix):
         done += [hypothesis for beam in beams.values() for hypothesis in beam]
     ranked = sorted(((total / len(tokens) ** settings.length_penalty, total, tokens) for total, tokens in done))[::-1]
     return [
-        Hypothesis(tokens[:-1] if tokens[-1] == EOS else tokens, total, score, tokens[-1] == EOS)
+        Sentence(tokens[:-1] if tokens[-1] == EOS else tokens, total, score, tokens[-1] == EOS)
         for score, total, tokens in ranked[: settings.n_best]
     ]
 

@@ -10,7 +10,7 @@ from toy_translation import GridBackbone, image_collection, learn, text_collecti
 
 from limner.data.dataset import GenerationInput
 from limner.data.examples import Item
-from limner.decoding.ranking import Hypothesis
+from limner.decoding.sentence import Sentence
 from limner.errors import SettingsError
 from limner.evaluation import gates
 from limner.evaluation.gates import gate_scores, gate_statistics, measure_gates
@@ -29,7 +29,7 @@ from limner.text.words import TextSettings
 
 
 def hypothesis_of(*ids):
-    return Hypothesis(tuple(ids), -1.0, -1.0, True)
+    return Sentence(tuple(ids), -1.0, -1.0, True)
 
 
 class FixedWeights(torch.nn.Module):

@@ -17,13 +17,15 @@ from typer.core import TyperGroup
 from limner import cli
 from limner.cli.caption_output import caption_output, choose_format
 from limner.cli.translate import _format_json
+from limner.decoding.sentence import Sentence
 from limner.errors import MediaError, SettingsError, WriteError
 from limner.files import write_text
-from limner.inference.sentences import Caption, Translation
 from limner.plots.figures import save_plot
 from limner.report.images import save_sheet
 from limner.storage import outputs
 from limner.storage.outputs import claim_file, claim_folder, is_marked, require_writable, save_output
+from limner.text.tokenizer import Tokenizer
+from limner.text.words import TextSettings
 
 MODEL = ("--model", "run")
 ON_COLLECTION = (*MODEL, "--collection", "c")
@@ -202,7 +204,7 @@ def test_files_of_limner_are_known_by_their_marks(tmp_path):
 def test_captions_of_an_earlier_run_are_replaced(kind, tmp_path):
     path = tmp_path / f"captions.{kind}"
     with caption_output(path, kind) as write:
-        write(Path('"quoted".jpg'), [Caption("a dog", -1.0, -1.0)])
+        write(Path('"quoted".jpg'), [Sentence((), -1.0, -1.0, text="a dog")])
     assert choose_format(None, False, path) == kind
     for other in {"jsonl", "json", "csv"} - {kind}:
         with pytest.raises(SettingsError, match="add --force to replace it"):
@@ -213,8 +215,8 @@ def test_captions_of_an_earlier_run_are_replaced(kind, tmp_path):
 
 
 def test_translations_as_json_are_replaced_by_translations_as_json(tmp_path, capsys, monkeypatch):
-    path = tmp_path / "translations.json"
-    path.write_text(_format_json(["A dog ."], [None], [[Translation("Ein Hund .", ("Ein",), -1.0, -1.0)]]))
+    path, tokenizer = tmp_path / "translations.json", Tokenizer.train(["Ein Hund ."], TextSettings())
+    path.write_text(_format_json(["A dog ."], [None], [[Sentence((), -1.0, -1.0, text="Ein Hund .")]], tokenizer))
     command = ("translate", "A cat .", "--model", tmp_path / "missing", "--out", path)
     remedy = "add --force to replace it"
     assert remedy not in run(capsys, monkeypatch, *command, "--json")[2]

@@ -104,7 +104,7 @@ def test_an_evaluation_without_a_metric_is_one_error_and_keeps_the_sentences(run
 
 def test_n_best_translations_differ_and_descend(run):
     (found,) = Translator.load(run).translate(["a red dog runs today ."], n_best=5)
-    assert len({one.ids for one in found}) == len(found) > 1
+    assert len({one.tokens for one in found}) == len(found) > 1
     weights = dict(load_trained_model(run).config.provenance["feature_weights"])
     for one in found:
         assert sum(weights[name] * value for name, value in one.features) == pytest.approx(one.score)
@@ -156,8 +156,8 @@ def test_every_translation_that_was_found_is_explained_by_its_own_phrases(run):
 def test_the_report_explains_evaluated_sentences_with_copied_words(run, collection):
     trained = load_trained_model(run)
     ((best,),) = Translator.load(run).translate(["a small Zeppelin sings outside ."])
-    assert SPECIAL_TOKENS.unk in best.ids
-    item = EvaluatedItem.model_construct(ids=best.ids, hypothesis=best.text)
+    assert SPECIAL_TOKENS.unk in best.tokens
+    item = EvaluatedItem.model_construct(ids=best.tokens, hypothesis=best.text)
     assert _is_generated_by(trained, item)
     assert not _is_generated_by(trained, item.model_copy(update={"ids": (4, 5)}))
 
@@ -316,7 +316,7 @@ def test_unknown_words_are_kept(run, caplog):
 
 def test_copied_words_of_the_target_vocabulary_have_their_own_tokens(run):
     ((best,),) = Translator.load(run).translate(["a small Hund sings outside ."])
-    assert SPECIAL_TOKENS.unk not in best.ids
+    assert SPECIAL_TOKENS.unk not in best.tokens
     assert best.tokens.count("Hund") == 1
 
 

@@ -17,7 +17,7 @@ from limner import cli
 from limner.cli import terminal
 from limner.cli.caption_output import caption_output
 from limner.cli.terminal import echo, print_error, print_json, printable, tab_separated
-from limner.inference.sentences import Caption
+from limner.decoding.sentence import Sentence
 from limner.storage.json_text import to_json
 
 HOSTILE = "a\x1b[2J\tb\nc\r\x07\x9b31m\u202ed\u2028e\udcff"
@@ -73,7 +73,7 @@ def test_json_is_valid_and_has_no_control_characters(capsys):
 @pytest.mark.parametrize("kind", ["text", "tsv", "csv", "json", "jsonl"])
 def test_captions_of_hostile_names_are_one_record_each(kind, tmp_path):
     out = tmp_path / "captions"
-    caption = Caption(HOSTILE, -1.0, -1.0)
+    caption = Sentence((), -1.0, -1.0, text=HOSTILE)
     with caption_output(out, kind) as write:
         write(Path(HOSTILE), [caption])
     text = out.read_text(encoding="utf-8")

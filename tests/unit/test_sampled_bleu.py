@@ -9,7 +9,7 @@ import torch
 from limner.data.dataset import Examples
 from limner.data.examples import Example, collate
 from limner.decoding.next_tokens import NumpyNextTokens
-from limner.decoding.ranking import Hypothesis
+from limner.decoding.sentence import Sentence
 from limner.decoding.settings import DecodingSettings, SampleSettings
 from limner.decoding.torch_models import TorchNextTokens, beam_search
 from limner.errors import SettingsError
@@ -50,7 +50,7 @@ def saying(say):
 
     def search(models, batch, how, prefixes):
         words = [[say(tuple(given), how.max_length, k) for k in range(how.n_best)] for given in prefixes]
-        return [[Hypothesis(tokens, -float(k), -float(k), False) for k, tokens in enumerate(own)] for own in words]
+        return [[Sentence(tokens, -float(k), -float(k), False) for k, tokens in enumerate(own)] for own in words]
 
     return search
 
@@ -107,7 +107,7 @@ def test_repetitions_of_the_reference_itself_are_perfect(model, examples, monkey
 
     def search(models, batch, how, prefixes):
         some = [by_start[how.max_length].pop(0) for _ in prefixes]
-        return [[Hypothesis(tokens, 0.0, 0.0, False)] * how.n_best for tokens in some]
+        return [[Sentence(tokens, 0.0, 0.0, False)] * how.n_best for tokens in some]
 
     monkeypatch.setattr(sampled_bleu, "beam_search", search)
     result = scored(model, examples)

@@ -13,7 +13,7 @@ from lightning_fabric import Fabric
 from limner.data.dataset import Examples
 from limner.data.examples import Item, Sentence
 from limner.data.languages import SourceLanguage, TargetLanguage
-from limner.decoding.ranking import Hypothesis
+from limner.decoding.sentence import Sentence as GeneratedSentence
 from limner.errors import SettingsError
 from limner.metrics import sentence_scores
 from limner.metrics.cider import CiderD
@@ -121,7 +121,7 @@ def expected_reward(run, objective, batch, temperature=1.0):
         mass = 0.0
         for tokens, ended in sentences(words):
             p = probability(run.trained.model, batch, row, tokens, ended, temperature)
-            reward = objective.reward([objective.rows[id_]], [Hypothesis(tokens, 0.0, 0.0, ended)])[0]
+            reward = objective.reward([objective.rows[id_]], [GeneratedSentence(tokens, 0.0, 0.0, ended)])[0]
             total = total + p * reward / len(batch)
             mass += float(p.detach())
         assert mass == pytest.approx(1, abs=1e-5)
@@ -139,7 +139,7 @@ def test_the_expected_estimate_is_the_gradient_of_the_expected_reward(monkeypatc
     monkeypatch.setattr(objective, "_decode", lambda *given: [[decode(*given)[0][0], *chosen]])
     model, estimate = run.trained.model, 0.0
     for row, (tokens, ended) in itertools.product(range(2), sentences((4, 5))):
-        chosen[:] = [Hypothesis(tokens, 0.0, 0.0, ended)]
+        chosen[:] = [GeneratedSentence(tokens, 0.0, 0.0, ended)]
         p = float(probability(model, batch, row, tokens, ended, temperature).detach())
         estimate = estimate + p / 2 * gradient(objective.loss(objective.batch([row]), 0).loss, model)
     exact = gradient(-expected_reward(run, objective, batch, temperature), model)
@@ -200,7 +200,7 @@ def test_every_source_sentence_is_an_example_of_its_own():
 def reward_of(weights, ended=True, text="a b"):
     tokenizer = Tokenizer.train(["a b"], TEXT)
     reward = Reward(weights, tokenizer, [("a b", "a a b"), ("b", " ", "b b a")])
-    return reward([0], [Hypothesis(tuple(tokenizer.encode(text)), 0.0, 0.0, ended)])[0]
+    return reward([0], [GeneratedSentence(tuple(tokenizer.encode(text)), 0.0, 0.0, ended)])[0]
 
 
 def test_rewards_count_the_end_of_the_sentence():

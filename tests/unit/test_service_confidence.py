@@ -13,6 +13,7 @@ from running_engine import run_with_engine
 from running_service import png, with_service
 
 from limner.features.class_probabilities import pooled_vector
+from limner.generation.request import RuleOptions
 from limner.inference.captioner import Captioner
 from limner.inference.new_images import new_item
 from limner.inference.scorer import Scorer
@@ -26,7 +27,6 @@ from limner.runs.calibration import (
 )
 from limner.runs.trained_model import load_trained_model
 from limner.server.events import FinalEvent, TokenEvent
-from limner.server.jobs import RequestRules
 from limner.server.models import Models, ServedModel
 
 RED, BLUE, WHITE = png((250, 20, 20)), png((20, 20, 250)), png((250, 250, 250))
@@ -107,16 +107,16 @@ def test_captions_that_are_decoded_together_are_those_of_the_captioner(run, capt
         expected = captioner.describe([image], **decoding)[0]
         assert [one.text for one in final.sentences] == [one.text for one in expected]
         assert [one.is_sure for one in final.sentences] == [one.is_sure for one in expected]
-        for one, other in zip(final.sentences, expected, strict=True):
+        for one, other, tokens in zip(final.sentences, expected, final.tokens, strict=True):
             assert one.confidence == pytest.approx(other.confidence, abs=1e-4)
             words = [word.probability for word in other.words]
-            assert [token.confidence for token in one.tokens] == pytest.approx(words, abs=1e-4)
+            assert [token.confidence for token in tokens] == pytest.approx(words, abs=1e-4)
 
 
 def test_a_caption_that_misses_its_tag_is_decoded_again(run, captioner):
     async def describe(engine):
         named = engine.describe_all(RED, decoding={"beam_size": 3})
-        left = engine.describe_all(RED, decoding={"beam_size": 3}, rules=RequestRules(name_tags=False))
+        left = engine.describe_all(RED, decoding={"beam_size": 3}, rules=RuleOptions(True, False))
         begun = engine.describe_all(RED, decoding={"beam_size": 3}, prefix="a red")
         return await asyncio.gather(named, left, begun)
 
@@ -134,7 +134,7 @@ def test_the_tokens_of_a_stream_are_those_of_the_final_caption(run, image):
     *tokens, final = run(read)
     assert isinstance(final, FinalEvent) and all(isinstance(token, TokenEvent) for token in tokens)
     assert "".join(token.text for token in tokens) == final.best.text
-    assert [token.token_id for token in tokens] == [token.token_id for token in final.best.tokens]
+    assert [token.token_id for token in tokens] == list(final.best.tokens)
 
 
 def test_scores_are_those_of_the_trained_model_without_the_nouns_of_tags(trained, backbone_of):

@@ -3,7 +3,6 @@
 import asyncio
 import queue
 import threading
-from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
 
@@ -14,12 +13,14 @@ from running_service import png
 from toy_translation import learn, text_collection
 
 from limner.data.examples import Example, collate
+from limner.decoding.torch_models import TorchModels
+from limner.decoding.trees import split
+from limner.generation.cohort import common_prefix
+from limner.inference import base
 from limner.inference.captioner import Captioner
 from limner.inference.new_images import new_item
 from limner.inference.translator import Translator
 from limner.models.protocols import device_of
-from limner.server import batching
-from limner.server.batching import common_prefix, concatenate, split
 from limner.server.errors import (
     InvalidRequestError,
     NotFoundError,
@@ -80,7 +81,7 @@ def assert_same(final, expected):
     assert [one.text for one in final.sentences] == [one.text for one in expected]
     for one, other in zip(final.sentences, expected, strict=True):
         assert one.log_prob == pytest.approx(other.log_prob, abs=1e-5)
-        assert tuple(token.token_id for token in one.tokens) == other.ids
+        assert one.tokens == other.tokens
         assert one.ended == other.ended
 
 
@@ -127,22 +128,22 @@ def test_the_tokens_of_a_stream_are_the_best_sentence(run, decoding):
     assert isinstance(final, FinalEvent) and all(isinstance(token, TokenEvent) for token in tokens)
     assert [token.position for token in tokens] == list(range(len(tokens)))
     assert "".join(token.text for token in tokens) == final.best.text
-    assert [token.log_prob for token in tokens] == pytest.approx([one.log_prob for one in final.best.tokens])
+    assert [token.log_prob for token in tokens] == pytest.approx([token.log_prob for token in final.tokens[0]])
 
 
 def test_the_log_probabilities_of_the_tokens_are_those_of_the_model(run, captioner):
     async def describe(engine):
         return await engine.describe_all(IMAGES[1], decoding={"beam_size": 4})
 
-    best = run(describe).best
-    ids = [token.token_id for token in best.tokens]
+    final = run(describe)
+    ids, tokens = final.best.tokens, final.tokens[0]
     features = captioner.features_of([IMAGES[1]]).take([new_item(IMAGES[1])])[0]
     model = captioner.models[0].model
     batch = collate([Example("", ids, None, features)]).to(device_of(model))
     with torch.no_grad():
         log_probs = model(batch).logits[0].log_softmax(-1)
     expected = [float(log_probs[position, token]) for position, token in enumerate(ids)]
-    assert [token.log_prob for token in best.tokens] == pytest.approx(expected, abs=1e-4)
+    assert [token.log_prob for token in tokens] == pytest.approx(expected, abs=1e-4)
 
 
 def test_must_include_and_a_prefix_hold_beside_free_requests(run):
@@ -239,19 +240,19 @@ def test_models_and_languages_are_found_by_name(run):
 
 
 def test_an_error_of_one_request_is_its_own(run, captioner, monkeypatch):
-    encode = batching.collate
+    encode = base.collate
 
     def failing(examples):
         if any("broken" in one.id for one in examples):
             raise ValueError("broken")
         return encode(examples)
 
-    monkeypatch.setattr(batching, "collate", failing)
+    monkeypatch.setattr(base, "collate", failing)
 
     async def ask(engine, started):
         streams = [await engine.describe(image) for image in IMAGES[:3]]
         job = streams[1].job
-        job.one = job.one._replace(item=replace(job.one.item, id="broken"))
+        job.id = "broken"
         started.set()
         return await asyncio.gather(*(stream.final() for stream in streams), return_exceptions=True)
 
@@ -292,8 +293,7 @@ def test_the_thread_that_decodes_keeps_its_number_of_threads(worker):
 
 def test_cancelled_requests_do_not_count_among_the_rows(worker):
     def job(beam_size, cancelled=False):
-        sizes = {"decoding": SimpleNamespace(beam_size=beam_size), "constraint": SimpleNamespace(size=1)}
-        return SimpleNamespace(**sizes, cancelled=cancelled)
+        return SimpleNamespace(decoding=SimpleNamespace(beam_size=beam_size), states=1, is_done=cancelled)
 
     jobs = job(1), job(MAX_ROWS, cancelled=True), job(MAX_ROWS - 1), job(1), job(1, cancelled=True)
     worker._waiting.extend(jobs)
@@ -303,7 +303,7 @@ def test_cancelled_requests_do_not_count_among_the_rows(worker):
 
 def test_memories_are_split_as_they_were_concatenated():
     trees = [([torch.full((rows, 2), float(rows))], (None, torch.arange(rows))) for rows in (1, 3, 2)]
-    joined = concatenate(trees)
+    joined = TorchModels.concatenate(trees)
     for part, tree in zip(split(joined, [1, 3, 2]), trees, strict=True):
         assert torch.equal(part[0][0], tree[0][0]) and torch.equal(part[1][1], tree[1][1]) and part[1][0] is None
 

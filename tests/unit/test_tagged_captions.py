@@ -11,12 +11,13 @@ import torch
 from limner.data.dataset import GenerationInput
 from limner.data.examples import Example, Item, collate
 from limner.decoding.automaton import Bans
-from limner.decoding.ranking import Hypothesis
+from limner.decoding.sentence import Sentence
 from limner.decoding.settings import DecodingSettings
 from limner.errors import RunError
 from limner.evaluation.calibration import cross_validated, expected_calibration_error, fit_logistic
 from limner.features.class_probabilities import ClassProbabilities
 from limner.features.spec import FeatureSpec
+from limner.inference.base import GenerationModels
 from limner.inference.caption_nouns import CaptionNouns, NamedThing
 from limner.inference.caption_rules import CaptionRules
 from limner.inference.confidence import (
@@ -27,8 +28,15 @@ from limner.inference.confidence import (
     thing_evidence,
     word_evidence,
 )
-from limner.inference.generate import encode_images, generate, generate_captions
-from limner.inference.tagged_captions import name_tags, required_words, start_with_tags, without_denied_words
+from limner.inference.generate import generate
+from limner.inference.tagged_captions import (
+    EncodedImages,
+    generate_captions,
+    name_tags,
+    required_words,
+    start_with_tags,
+    without_denied_words,
+)
 from limner.inference.tags import Tag, Tagger
 from limner.inference.unseen_words import nearest_known, with_unseen_nouns
 from limner.models import build_model
@@ -95,7 +103,10 @@ class Grids:
 
 
 def encoded(model, inputs):
-    return encode_images([model], inputs, Grids(len(inputs)), DecodingSettings())
+    features = Grids(len(inputs)).take([source.item for source in inputs])
+    batch = collate([Example(source.item.id, (), None, image) for source, image in zip(inputs, features, strict=True)])
+    models = GenerationModels([model.model], "fp32", torch.device("cpu"))
+    return EncodedImages(list(inputs), features, models.encode_batch(batch), models.device)
 
 
 def test_unseen_nouns_copy_the_nearest_known_one_of_their_kind(trained, classifier):
@@ -141,7 +152,7 @@ def test_words_that_a_caption_must_include(trained, caption, tags, expected):
 def test_captions_name_their_tag_unless_it_costs_too_much(trained, max_loss, certain, named):
     inputs = [GenerationInput(Item(str(n), "new", image=str(n)), None, ()) for n in range(2)]
     (man,), (dog,) = trained.tokenizer.encode("man"), trained.tokenizer.encode("dog")
-    before = [[Hypothesis((man,), -1.0, -1.0, True)]] * 2
+    before = [[Sentence((man,), -1.0, -1.0, True)]] * 2
     calibration = TagCalibration(threshold=0.5, max_loss=max_loss, certain=certain)
     tags = [(tag("dog", 0.95),), ()]
     settings = DecodingSettings(beam_size=2, max_length=8)
@@ -159,7 +170,7 @@ def test_a_tag_whose_words_are_banned_is_not_required(trained):
         assert found == expected
     inputs = [GenerationInput(Item("0", "new", image="0"), None, (), at_most_once=("cat", "dog"))]
     settings = DecodingSettings(beam_size=1, max_length=6)
-    before = [[Hypothesis(tuple(caption), -1.0, -1.0, True)]]
+    before = [[Sentence(tuple(caption), -1.0, -1.0, True)]]
     ((best, *_),) = name_tags(
         [trained], encoded(trained, inputs), settings, before, [(tag("cat sits", 0.9),)], calibration
     )
@@ -186,7 +197,7 @@ def test_captions_with_a_denied_word_are_decoded_again_without_it(trained):
 def test_captions_that_repeat_a_noun_or_a_word_are_decoded_again(trained):
     inputs = [GenerationInput(Item(str(n), "new", image=str(n)), None, ()) for n in range(4)]
     texts = ["a dog runs a dog", "a dog runs", "a a dog", "a man a bird"]
-    before = [[Hypothesis(tuple(trained.tokenizer.encode(text)), -1.0, -1.0, True)] for text in texts]
+    before = [[Sentence(tuple(trained.tokenizer.encode(text)), -1.0, -1.0, True)] for text in texts]
     settings = DecodingSettings(beam_size=2, min_length=5, max_length=8, ban_unknown=True)
     nothing = [frozenset[str]()] * 4
     _, same = without_denied_words([trained], encoded(trained, inputs), settings, before, nothing)
@@ -252,7 +263,7 @@ def test_captions_start_with_a_tag_that_is_a_subject(trained, kind, subject_loss
     found = [(tag("dog", 0.95)._replace(kind=kind),)]
     settings = DecodingSettings(beam_size=2, max_length=8)
     ((best, *_),) = name_tags(
-        [trained], encoded(trained, inputs), settings, [[Hypothesis((man,), -1.0, -1.0, True)]], found, calibration
+        [trained], encoded(trained, inputs), settings, [[Sentence((man,), -1.0, -1.0, True)]], found, calibration
     )
     assert trained.tokenizer.decode(best.tokens).startswith("a dog") == starts
     assert trained.tokenizer.encode("dog")[0] in best.tokens
@@ -329,7 +340,11 @@ def test_images_are_encoded_once_for_all_searches(trained, monkeypatch):
     images, settings = encoded(trained, inputs), DecodingSettings(beam_size=2, max_length=8)
     expected = generate([trained], inputs, Grids(3), settings)
     monkeypatch.setattr(type(trained.model), "encode", None)
-    assert generate_captions([trained], images, settings) == expected
+    texts = [
+        [caption.decoded(trained.tokenizer) for caption in n_best]
+        for n_best in generate_captions([trained], images, settings)
+    ]
+    assert texts == expected
     assert [one[0].tokens for one in generate_captions([trained], images.take([2, 0, 2]), settings)] == [
         expected[row][0].tokens for row in (2, 0, 2)
     ]

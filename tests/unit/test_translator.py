@@ -66,7 +66,7 @@ def test_translations_are_in_the_order_of_the_sentences(translator):
 def test_the_batch_size_changes_no_translation(translator, size):
     alone = translator.translate(SENTENCES, batch_size=size, beam_size=3, n_best=2)
     together = translator.translate(SENTENCES, beam_size=3, n_best=2)
-    assert [[one.ids for one in result] for result in alone] == [[one.ids for one in result] for result in together]
+    assert [[one.tokens for one in result] for result in alone] == [[one.tokens for one in result] for result in together]
 
 
 def test_an_empty_sentence_is_not_decoded(translator, monkeypatch):
@@ -80,7 +80,7 @@ def test_log_probs_are_those_of_the_model(translator):
     assert [one.score for one in result] == sorted((one.score for one in result), reverse=True)
     checkpoint = translator.models[0]
     source = checkpoint.source_tokenizer.encode("zwei eins")
-    batch = collate([Example("", one.ids, source) for one in result])
+    batch = collate([Example("", one.tokens, source) for one in result])
     with torch.inference_mode():
         each = checkpoint.model(batch).logits.log_softmax(-1).gather(-1, batch.target_out[..., None]).squeeze(-1)
     expected = (each * batch.target_mask).sum(1).tolist()
@@ -114,7 +114,7 @@ def test_translations_cut_off_are_logged(translator, caplog):
 def test_an_ensemble_of_equal_models_equals_one_model(run, translator):
     both = limner.load(run, run).translate(SENTENCES, beam_size=2)
     for ours, theirs in zip(both, translator.translate(SENTENCES, beam_size=2), strict=True):
-        assert ours[0].ids == theirs[0].ids
+        assert ours[0].tokens == theirs[0].tokens
         assert ours[0].log_prob == pytest.approx(theirs[0].log_prob, abs=1e-5)
 
 

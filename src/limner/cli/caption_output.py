@@ -17,7 +17,7 @@ from limner.storage.json_text import to_json
 from limner.storage.outputs import OutputStream, begins_with, claim_file
 
 if TYPE_CHECKING:
-    from limner.inference.sentences import Caption
+    from limner.decoding.sentence import Sentence
 
 CaptionFormat = Literal["text", "tsv", "csv", "jsonl", "json"]
 """Format of captions: `text` has the file and the caption, `tsv` and `csv` a header, `jsonl` one object per input, and
@@ -47,7 +47,7 @@ class KeptCaption(NamedTuple):
     text: str
 
 
-WriteCaptions = Callable[[Path, "list[Caption] | KeptCaption | LimnerError"], None]
+WriteCaptions = Callable[[Path, "list[Sentence] | KeptCaption | LimnerError"], None]
 """Called with each input and its captions, or with the error that it cannot be read."""
 
 
@@ -107,7 +107,7 @@ def _write(emit: Callable[[str], None], kind: CaptionFormat, columns: Sequence[s
     """Yield the function that writes the captions of an input."""
     records: list[dict[str, Any]] = []
 
-    def write(file: Path, result: list[Caption] | KeptCaption | LimnerError) -> None:
+    def write(file: Path, result: list[Sentence] | KeptCaption | LimnerError) -> None:
         if isinstance(result, list):
             first = next((rank for rank, caption in enumerate(result) if not caption.is_sure), None)
             result = [caption for rank, caption in enumerate(result) if caption.is_sure or rank == first]
@@ -125,7 +125,7 @@ def _write(emit: Callable[[str], None], kind: CaptionFormat, columns: Sequence[s
         emit(to_json(records, indent=1) + "\n")
 
 
-def _record(file: Path, result: list[Caption] | KeptCaption | LimnerError, columns: Sequence[str]) -> dict[str, Any]:
+def _record(file: Path, result: list[Sentence] | KeptCaption | LimnerError, columns: Sequence[str]) -> dict[str, Any]:
     if isinstance(result, LimnerError):
         return {"image": str(file), "error": str(result)}
     if isinstance(result, KeptCaption):
@@ -143,7 +143,7 @@ def _record(file: Path, result: list[Caption] | KeptCaption | LimnerError, colum
     return record
 
 
-def _caption(caption: Caption, columns: Sequence[str]) -> dict[str, Any]:
+def _caption(caption: Sentence, columns: Sequence[str]) -> dict[str, Any]:
     """Return a caption as plain values; the text is null where the model is not sure."""
     text = caption.text if caption.is_sure else None
     values: dict[str, Any] = {"text": text, "log_prob": caption.log_prob, "score": caption.score}
@@ -154,19 +154,19 @@ def _caption(caption: Caption, columns: Sequence[str]) -> dict[str, Any]:
     return values
 
 
-def _origin(result: list[Caption] | KeptCaption) -> str:
+def _origin(result: list[Sentence] | KeptCaption) -> str:
     """Say where captions are from, in tables that list those of a model and those that are kept."""
     return "file" if isinstance(result, KeptCaption) else "model"
 
 
 def _lines(
-    file: Path, result: list[Caption] | KeptCaption, kind: CaptionFormat, columns: Sequence[str]
+    file: Path, result: list[Sentence] | KeptCaption, kind: CaptionFormat, columns: Sequence[str]
 ) -> Iterator[str]:
     """Yield the lines of an input; the log-probability is part of the text where there are several captions.
 
     In place of a caption of which the model is not sure, text says so and names likely tags; tables have an empty one.
     """
-    from limner.inference.sentences import format_tags
+    from limner.decoding.sentence import format_tags
 
     if isinstance(result, KeptCaption):
         yield _row((str(file), 1, result.text, "", *(_origin(result) if c == "origin" else "" for c in columns)), kind)

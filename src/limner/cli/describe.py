@@ -29,8 +29,8 @@ from limner.cli.terminal import activity, print_error, progress_bar
 from limner.errors import LimnerError, MediaError
 
 if TYPE_CHECKING:
+    from limner.decoding.sentence import Sentence
     from limner.inference.captioner import Captioner
-    from limner.inference.sentences import Caption
 
 
 @command(USE)
@@ -189,7 +189,7 @@ def _selection(captioner: Captioner, tags: bool, no_tags: bool, min_confidence: 
 
 def _write(
     files: Sequence[Path],
-    results: Iterable[tuple[Path, list[Caption] | MediaError]],
+    results: Iterable[tuple[Path, list[Sentence] | MediaError]],
     writers: Sequence[WriteCaptions],
     strips: StripPlotter | None,
 ) -> list[MediaError]:

@@ -14,10 +14,9 @@ from limner.storage.json_text import to_json
 from limner.storage.outputs import SavedOutput, claim_file, claim_folder, save_output
 
 if TYPE_CHECKING:
-    from limner.decoding.ranking import Hypothesis
+    from limner.decoding.sentence import Sentence
     from limner.inference.captioner import Captioner
     from limner.inference.explain_beam import BeamExplanation
-    from limner.inference.sentences import Caption
 
 STANDARD_OUTPUT = Path("-")
 _SUFFIXES = (".png", ".svg", ".json", ".txt")
@@ -78,7 +77,6 @@ def explain_caption(
     out: Path,
 ) -> None:
     """Write the tree of the beam of one image, and print its captions unless the tree is printed."""
-    from limner.decoding.settings import change_decoding
     from limner.inference.captioner import Captioner
 
     check_runs(runs, device, decoding, backbone)
@@ -86,19 +84,17 @@ def explain_caption(
     explanation = captioner.explain_beam(image, prefix=prefix, must_include=must_include, **decoding)
     saved = write_beam(explanation, out)
     if out != STANDARD_OUTPUT:
-        for one in explanation.hypotheses:
-            caption = captioner.tokenizer.decode(one.tokens, detokenise=True)
-            echo(tab_separated(image, caption, f"{one.log_prob:.2f}"))
-    settings = change_decoding(captioner.decoding, decoding)
-    if not prefix and not must_include and captioner.rules.named_tags(settings) is not None:
+        for caption in explanation.hypotheses:
+            echo(tab_separated(image, caption.text, f"{caption.log_prob:.2f}"))
+    if not prefix and not must_include and captioner.rules.names_tags:
         _note_of_tags(captioner, image, explanation.hypotheses[0], decoding)
     saved.require()
 
 
-def _note_of_tags(captioner: Captioner, image: Path, best: Hypothesis, decoding: dict[str, Any]) -> None:
+def _note_of_tags(captioner: Captioner, image: Path, best: Sentence, decoding: dict[str, Any]) -> None:
     """Print that the caption of an image is another one than the best of its beam, if the tags change it."""
     (described,) = captioner.describe([image], log_cut_off=False, **decoding)
-    if described[0].ids != best.tokens:
+    if described[0].tokens != best.tokens:
         err.print(
             "note: the tree is of the search without the rules of tags, denied and repeated words; with them the "
             f"caption is '{described[0].text}'",
@@ -143,7 +139,7 @@ class StripPlotter:
 
         self.folder = folder
         self.images: list[Path] = []
-        self.captions: list[Caption] = []
+        self.captions: list[Sentence] = []
         paths = [runs[0], *compared]
         require_attention(captioner.models[0], paths[0])
         self.captioners = [captioner]
@@ -161,7 +157,7 @@ class StripPlotter:
         if not compared:
             self.names = [""]
 
-    def add(self, image: Path, caption: Caption) -> None:
+    def add(self, image: Path, caption: Sentence) -> None:
         """Add a caption to be plotted."""
         self.images.append(image)
         self.captions.append(caption)

@@ -20,7 +20,7 @@ from limner.files import write_text
 from limner.storage.outputs import require_writable
 
 if TYPE_CHECKING:
-    from limner.inference.sentences import Caption
+    from limner.decoding.sentence import Sentence
 
 WriteKind = Literal["csv", "jsonl", "txt", "xmp"]
 TABLES: dict[str, Literal["csv", "jsonl"]] = {"csv": "csv", "jsonl": "jsonl"}
@@ -88,7 +88,7 @@ class StoredCaptions:
         """
         with ExitStack() as tables:
 
-            def list_in_table(file: Path, result: list[Caption] | KeptCaption | LimnerError) -> None:
+            def list_in_table(file: Path, result: list[Sentence] | KeptCaption | LimnerError) -> None:
                 table = self._table_of(file)
                 if table not in self._tables:
                     shown = (*columns, *(["origin"] if self._embed else []))
@@ -101,7 +101,7 @@ class StoredCaptions:
                         return
                     list_in_table(unlisted, self._not_described[unlisted])
 
-            def write(file: Path, result: list[Caption] | KeptCaption | LimnerError) -> None:
+            def write(file: Path, result: list[Sentence] | KeptCaption | LimnerError) -> None:
                 list_until(file)
                 if self._kind in TABLES:
                     list_in_table(file, result)

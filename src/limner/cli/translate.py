@@ -32,9 +32,10 @@ from limner.storage.json_text import to_json
 from limner.storage.outputs import SavedOutput, begins_with, claim_file, require_saved, save_output
 
 if TYPE_CHECKING:
-    from limner.inference.sentences import Translation
+    from limner.decoding.sentence import Sentence
     from limner.inference.translator import Translator
     from limner.runs.trained_model import TrainedModel
+    from limner.text.tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)
 _JSON = re.compile(rb'\[\s*\{\s*"source": .*"translations": ', re.DOTALL)
@@ -139,8 +140,9 @@ def translate(
         translations = translator.translate(
             source.texts, images=images, batch_size=batch_size, on_progress=bar, **decoding
         )
-    lines = _format_lines(translations, scores, tokenised, several)
-    saved.append(_write(_format_json(source.texts, images, translations) if as_json else "".join(lines), out))
+    lines = _format_lines(translations, translator.tokenizer if tokenised else None, scores, several)
+    as_text = _format_json(source.texts, images, translations, translator.tokenizer) if as_json else "".join(lines)
+    saved.append(_write(as_text, out))
     if attention is not None:
         _plot_attention(translator, source.texts, images, translations, missing, attention)
     require_saved(saved)
@@ -158,7 +160,7 @@ def _plot_attention(
     translator: Translator,
     sentences: Sequence[str],
     images: Sequence[Path | None],
-    translations: Sequence[Sequence[Translation]],
+    translations: Sequence[Sequence[Sentence]],
     missing: Literal["refuse", "text"],
     folder: Path,
 ) -> None:
@@ -221,36 +223,52 @@ def _read_images(sentences: SourceSentences, images: Sequence[Path], file: Path 
 
 
 def _format_lines(
-    translations: Iterable[Sequence[Translation]], scores: bool, tokenised: bool, several: bool
+    translations: Iterable[Sequence[Sentence]], tokenizer: Tokenizer | None, scores: bool, several: bool
 ) -> Iterator[str]:
-    """Yield one line per hypothesis, as n-best lists of Moses if there can be several for a sentence."""
-    for number, hypotheses in enumerate(translations):
-        for one in hypotheses:
-            text = printable(" ".join(one.tokens) if tokenised else one.text)
+    """Yield one line per translation, as n-best lists of Moses if there can be several for a sentence.
+
+    Args:
+        translations: translations of each sentence.
+        tokenizer: tokenizer whose tokens are separated by spaces; None for running text.
+        scores: whether the log-probability follows the translation.
+        several: whether there can be several translations of a sentence.
+    """
+    for number, n_best in enumerate(translations):
+        for translation in n_best:
+            text = printable(translation.text if tokenizer is None else translation.tokenised(tokenizer))
             if several:
-                features = one.features or (("logprob", one.log_prob),)
+                features = translation.features or (("logprob", translation.log_prob),)
                 values = " ".join(f"{name}= {value:.4f}" for name, value in features)
-                yield f"{number} ||| {text} ||| {values} ||| {one.score:.4f}\n"
+                yield f"{number} ||| {text} ||| {values} ||| {translation.score:.4f}\n"
             else:
-                yield tab_separated(text, *((f"{one.log_prob:.4f}",) if scores else ())) + "\n"
+                yield tab_separated(text, *((f"{translation.log_prob:.4f}",) if scores else ())) + "\n"
 
 
-def _json_values(one: Translation) -> dict[str, object]:
-    """Return the fields of a translation for JSON; one with features has no probability."""
-    values = {key: value for key, value in one._asdict().items() if key not in ("ids", "features", "derivation")}
-    return values | {"log_prob": None, "features": dict(one.features)} if one.features else values
+def _json_values(translation: Sentence, tokenizer: Tokenizer) -> dict[str, object]:
+    """Return a translation for JSON; a translation with features has no probability."""
+    values: dict[str, object] = {
+        "text": translation.text,
+        "tokens": translation.tokenised(tokenizer).split(),
+        "log_prob": None if translation.features else translation.log_prob,
+        "score": translation.score,
+        "ended": translation.ended,
+    }
+    return values | ({"features": dict(translation.features)} if translation.features else {})
 
 
 def _format_json(
-    texts: Sequence[str], images: Sequence[Path | None], translations: Sequence[Sequence[Translation]]
+    texts: Sequence[str],
+    images: Sequence[Path | None],
+    translations: Sequence[Sequence[Sentence]],
+    tokenizer: Tokenizer,
 ) -> str:
     records = [
         {
             "source": text,
             "image": None if image is None else str(image),
-            "translations": [_json_values(one) for one in hypotheses],
+            "translations": [_json_values(translation, tokenizer) for translation in n_best],
         }
-        for text, image, hypotheses in zip(texts, images, translations, strict=True)
+        for text, image, n_best in zip(texts, images, translations, strict=True)
     ]
     return to_json(records, indent=1) + "\n"
 

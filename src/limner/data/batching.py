@@ -10,9 +10,8 @@ from typing import Any, Protocol, TypeVar, overload
 
 import numpy as np
 
-from limner.data.examples import Batch
-
 T = TypeVar("T")
+BatchT = TypeVar("BatchT")
 
 
 class Shards(Protocol):
@@ -100,13 +99,13 @@ def epoch_order(lengths: Sequence[Any], size: int, bucket: int, seed: int, epoch
     return [batches[k] for k in random.permutation(len(batches))]
 
 
-def prefetch(make_batch: Callable[[T], Batch], inputs: Iterable[T], depth: int) -> Iterator[Batch]:
+def prefetch(make_batch: Callable[[T], BatchT], inputs: Iterable[T], depth: int) -> Iterator[BatchT]:
     """Prepare batches in a background thread, at most `depth` in advance.
 
     A thread is used because Lance does not support forked processes and reading releases the GIL. An exception in the
     thread is raised in the caller; the thread ends when the iterator is closed.
     """
-    ready: queue.SimpleQueue[Batch | BaseException | None] = queue.SimpleQueue()
+    ready: queue.SimpleQueue[BatchT | BaseException | None] = queue.SimpleQueue()
     slots = threading.Semaphore(depth)  # acquired before a batch is made, so that at most `depth` batches wait
     stop = threading.Event()
 

@@ -9,6 +9,7 @@ Shapes: N examples, K hypotheses of each, V vocabulary, G groups of hypotheses, 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -34,6 +35,10 @@ class NextTokens(Protocol):
     @property
     def shape(self) -> tuple[int, ...]:
         """Shape (N, K, V)."""
+        ...
+
+    def split(self, sizes: Sequence[int]) -> Sequence[NextTokens]:
+        """Return the log-probabilities of consecutive examples, `sizes` of them each."""
         ...
 
     def gather(self, tokens: Tokens) -> Floats:
@@ -80,6 +85,10 @@ class NumpyNextTokens:
     def shape(self) -> tuple[int, ...]:
         """Shape (N, K, V)."""
         return self.values.shape
+
+    def split(self, sizes: Sequence[int]) -> list[NumpyNextTokens]:
+        """Return the log-probabilities of consecutive examples."""
+        return [NumpyNextTokens(part) for part in np.split(self.values, np.cumsum(sizes)[:-1])]
 
     def gather(self, tokens: Tokens) -> Floats:
         """Return the values of some tokens (N, K, C)."""

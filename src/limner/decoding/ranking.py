@@ -8,53 +8,11 @@ from __future__ import annotations
 import bisect
 import math
 from collections.abc import Collection, Iterable, Sequence
-from itertools import pairwise
-from typing import NamedTuple
 
+from limner.decoding.sentence import Sentence
 from limner.decoding.settings import DecodingSettings
 from limner.errors import SettingsError
 from limner.text.vocab import SPECIAL_TOKENS
-
-Span = tuple[int, int]
-"""First token or word, and the one after the last."""
-
-
-class Derivation(NamedTuple):
-    """How a translation was made of phrases."""
-
-    phrases: tuple[tuple[Span, Span], ...]
-    """Source tokens of each phrase and the tokens that translate them, in the order of the translation."""
-    alignment: tuple[tuple[int, int], ...]
-    """Aligned source and target tokens."""
-
-
-class Hypothesis(NamedTuple):
-    """A decoded sentence."""
-
-    tokens: tuple[int, ...]
-    """Token ids without special tokens, the prefix included."""
-    log_prob: float
-    """Natural logarithm of the probability under the model, prefix and end-of-sentence token included."""
-    score: float
-    """Score that hypotheses are ranked by; see `DecodingSettings`."""
-    ended: bool
-    """False where the sentence was cut off at `max_length`."""
-    totals: tuple[float, ...] = ()
-    """Log-probability of the sentence up to each token, the end-of-sentence token excluded; empty if not recorded."""
-
-    copied: tuple[str, ...] = ()
-    """Pieces of the source in place of the unknown tokens, in their order; empty where the model copies none."""
-    features: tuple[tuple[str, float], ...] = ()
-    """Features whose weighted sum is the score, of a model without probabilities; `log_prob` is the score as well."""
-    derivation: Derivation | None = None
-    """Phrases of the translation; None for a model that has none."""
-
-    @property
-    def token_log_probs(self) -> list[float] | None:
-        """Log-probability of each token given those before, the end of the sentence included; None if not recorded."""
-        if not self.ended or len(self.totals) != len(self.tokens):
-            return None
-        return [after - before for before, after in pairwise((0.0, *self.totals, self.log_prob))]
 
 
 def ranking_score(log_prob: float, length: int, settings: DecodingSettings) -> float:
@@ -74,7 +32,7 @@ class HypothesisLists:
     def __init__(self, count: int, settings: DecodingSettings, constrained: Collection[int] = ()) -> None:
         """Create empty lists for `count` examples; the sentences of those at `constrained` must satisfy constraints."""
         self.settings = settings
-        self.hypotheses: list[list[Hypothesis]] = [[] for _ in range(count)]
+        self.hypotheses: list[list[Sentence]] = [[] for _ in range(count)]
         self.max_norm = settings.max_length**settings.length_penalty
         self.constrained = frozenset(constrained)
 
@@ -91,10 +49,10 @@ class HypothesisLists:
         for example, log_prob, ids, before in zip(examples, log_probs, tokens, totals, strict=True):
             if log_prob > -math.inf:
                 score = ranking_score(log_prob, len(ids) + ended, self.settings)
-                hypothesis = Hypothesis(tuple(ids), log_prob, score, ended, tuple(before))
+                hypothesis = Sentence(tuple(ids), log_prob, score, ended, tuple(before))
                 bisect.insort(self.hypotheses[example], hypothesis, key=lambda other: -other.score)
 
-    def n_best(self, ids: Sequence[str]) -> list[list[Hypothesis]]:
+    def n_best(self, ids: Sequence[str]) -> list[list[Sentence]]:
         """Return the `n_best` hypotheses of every example.
 
         Raises:

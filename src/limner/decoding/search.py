@@ -18,8 +18,9 @@ from numpy.typing import NDArray
 from limner.decoding.automaton import Automaton, Bans
 from limner.decoding.constrained import BestOfEachState
 from limner.decoding.next_tokens import Floats, NextTokens, Tokens
-from limner.decoding.ranking import Hypothesis, HypothesisLists, banned_tokens, require_prefixes
+from limner.decoding.ranking import HypothesisLists, banned_tokens, require_prefixes
 from limner.decoding.selection import BestContinuations, Choice, Sampler
+from limner.decoding.sentence import Sentence
 from limner.decoding.settings import DecodingSettings
 from limner.process import require_memory
 from limner.text.vocab import SPECIAL_TOKENS
@@ -198,7 +199,7 @@ def search(
     prefixes: Sequence[Sequence[int]] | None = None,
     constraints: Sequence[Automaton] | None = None,
     trace: Trace | None = None,
-) -> list[list[Hypothesis]]:
+) -> list[list[Sentence]]:
     """Find the `n_best` most probable sentences of every example; see `Search` for arguments and errors.
 
     Returns:

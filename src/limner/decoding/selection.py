@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from limner.decoding.next_tokens import Floats, NextTokens, Tokens
-from limner.decoding.ranking import Hypothesis, HypothesisLists
+from limner.decoding.ranking import HypothesisLists
+from limner.decoding.sentence import Sentence
 from limner.decoding.settings import DecodingSettings, SampleSettings
 from limner.text.vocab import SPECIAL_TOKENS
 
@@ -138,9 +139,9 @@ class SampleRecorder:
                 if not end:
                     self._tokens[example][row].append(token)
 
-    def hypotheses(self) -> list[list[Hypothesis]]:
+    def hypotheses(self) -> list[list[Sentence]]:
         """Return the sentences of each example in the order of the rows; their score is the log-probability."""
         return [
-            [Hypothesis(tuple(ids), total, total, end) for ids, total, end in zip(*rows, strict=True)]
+            [Sentence(tuple(ids), total, total, end) for ids, total, end in zip(*rows, strict=True)]
             for rows in zip(self._tokens, self._log_probs, self._ended, strict=True)
         ]

@@ -14,9 +14,10 @@ from torch import Tensor
 from limner.data.examples import Batch
 from limner.decoding.automaton import Automaton
 from limner.decoding.next_tokens import Best, Floats, Tokens
-from limner.decoding.ranking import Hypothesis
 from limner.decoding.search import Trace, search
+from limner.decoding.sentence import Sentence
 from limner.decoding.settings import DecodingSettings, SampleSettings
+from limner.decoding.trees import map_leaves
 from limner.errors import RunError
 from limner.layers.functional import precise, require_numbers
 from limner.models.protocols import ConditionalLM, Memory, State
@@ -55,7 +56,7 @@ class TorchModels:
         return torch.autocast(self.device.type, torch.bfloat16, enabled=self.precision == "bf16")
 
     @torch.no_grad()  # not inference mode, in which autocast converts the weights at every step
-    def encode(self, batch: Batch) -> list[Memory]:
+    def encode_batch(self, batch: Batch) -> list[Memory]:
         """Encode a batch; its targets are ignored."""
         with self.autocast():
             return [model.encode(batch) for model in self.models]
@@ -79,6 +80,11 @@ class TorchModels:
         """Select rows of memories or states."""
         return select(tree, torch.from_numpy(rows).to(self.device))
 
+    @staticmethod
+    def concatenate(trees: Sequence[Any]) -> Any:  # noqa: ANN401
+        """Concatenate the rows of memories or states."""
+        return map_leaves(torch.cat, trees)
+
 
 def beam_search(
     models: Sequence[ConditionalLM],
@@ -88,7 +94,7 @@ def beam_search(
     trace: Trace | None = None,
     constraints: Sequence[Automaton] | None = None,
     memories: list[Memory] | None = None,
-) -> list[list[Hypothesis]]:
+) -> list[list[Sentence]]:
     """Decode a batch with one model or an ensemble; see `limner.decoding.search.search`.
 
     Args:
@@ -103,7 +109,7 @@ def beam_search(
     ensemble = TorchModels(models, settings.precision, batch.target_in.device)
     if len(batch) == 0:
         return []
-    memories = ensemble.encode(batch) if memories is None else memories
+    memories = ensemble.encode_batch(batch) if memories is None else memories
     return search(ensemble, memories, batch.ids, settings, prefixes, constraints, trace)
 
 
@@ -122,14 +128,8 @@ def mean_log_probs(logits: Sequence[Tensor]) -> Tensor:
 
 
 def select(tree: Any, rows: Tensor) -> Any:  # noqa: ANN401
-    """Select rows of every tensor in the nested tuples and lists of memories or states."""
-    if tree is None:
-        return None
-    if isinstance(tree, Tensor):
-        return tree.index_select(0, rows)
-    assert isinstance(tree, tuple | list), f"a memory or state holds a {type(tree).__name__}"
-    parts = [select(part, rows) for part in tree]
-    return type(tree)(*parts) if hasattr(tree, "_fields") else type(tree)(parts)
+    """Select rows of every tensor of a memory or state."""
+    return map_leaves(lambda leaves: leaves[0].index_select(0, rows), [tree])
 
 
 class TorchNextTokens:
@@ -143,6 +143,10 @@ class TorchNextTokens:
     def shape(self) -> tuple[int, ...]:
         """Shape (N, K, V)."""
         return tuple(self.values.shape)
+
+    def split(self, sizes: Sequence[int]) -> list[TorchNextTokens]:
+        """Return the log-probabilities of consecutive examples."""
+        return [TorchNextTokens(part) for part in torch.split(self.values, list(sizes))]
 
     def _tensor(self, values: NDArray[Any]) -> Tensor:
         return torch.from_numpy(np.ascontiguousarray(values)).to(self.values.device)

@@ -10,8 +10,8 @@ from typing import NamedTuple
 import numpy as np
 
 from limner.data.dataset import Examples, FeatureSource, GenerationInput
-from limner.decoding.ranking import Hypothesis
 from limner.decoding.scoring import score_examples
+from limner.decoding.sentence import Sentence
 from limner.decoding.settings import DecodingSettings
 from limner.evaluation.hypothesis_statistics import hypothesis_statistics
 from limner.evaluation.measurements import ConditionResult, ConditionScore
@@ -68,7 +68,7 @@ class ConditionComparison:
         features: FeatureSource | None,
         inputs: Sequence[GenerationInput] | None = None,
         model: TrainedModel | None = None,
-    ) -> list[Hypothesis]:
+    ) -> list[Sentence]:
         """Generate the best hypothesis for each input.
 
         Args:
@@ -87,7 +87,7 @@ class ConditionComparison:
         return [hypotheses[0] for hypotheses in n_best]
 
     def measure(
-        self, name: str, best: Sequence[Hypothesis], inputs: Sequence[GenerationInput] | None = None
+        self, name: str, best: Sequence[Sentence], inputs: Sequence[GenerationInput] | None = None
     ) -> ConditionOutput:
         """Compute the statistics of the sentence metrics; `inputs` as for `generate`."""
         inputs = self.inputs if inputs is None else inputs

@@ -14,7 +14,7 @@ from pydantic import AfterValidator
 from limner.bounds import Trials
 from limner.data.collection import Collection
 from limner.data.dataset import Examples, FeatureSource
-from limner.decoding.ranking import Hypothesis
+from limner.decoding.sentence import Sentence
 from limner.decoding.settings import DecodingSettings
 from limner.diagnosis.ambiguity import (
     SOURCE_LANG,
@@ -210,7 +210,7 @@ def _image_conditions(
 
 
 def _measure_image_conditions(
-    comparison: ConditionComparison, conditions: Conditions, best: Mapping[str, Sequence[Hypothesis]]
+    comparison: ConditionComparison, conditions: Conditions, best: Mapping[str, Sequence[Sentence]]
 ) -> list[ConditionOutput]:
     outputs = [comparison.measure(name, best[name]) for name in conditions]
     if PERPLEXITY in comparison.metrics:
@@ -250,7 +250,7 @@ def _mask_inputs(comparison: ConditionComparison, name: str) -> MaskedInputs:
 
 
 def _measure_masking(
-    comparison: ConditionComparison, masked: MaskedInputs, conditions: Conditions, unmasked: Sequence[Hypothesis]
+    comparison: ConditionComparison, masked: MaskedInputs, conditions: Conditions, unmasked: Sequence[Sentence]
 ) -> MaskingResult:
     """Translate the masked sentences under several image conditions, and compare with the unmasked sentences."""
     source = comparison.model.source_tokenizer
@@ -282,7 +282,7 @@ def _measure_masking(
 
 
 def _measure_ambiguity(
-    comparison: ConditionComparison, conditions: Conditions, best: Mapping[str, Sequence[Hypothesis]]
+    comparison: ConditionComparison, conditions: Conditions, best: Mapping[str, Sequence[Sentence]]
 ) -> AmbiguityResult | None:
     """Measure the translation of the ambiguous words of generated scenes; None if there are none."""
     model, source = comparison.model, comparison.model.source
@@ -311,7 +311,7 @@ def _measure_ambiguity(
 
 
 def _sense_accuracy(
-    comparison: ConditionComparison, name: str, best: Sequence[Hypothesis], ambiguous: Sequence[AmbiguousInput]
+    comparison: ConditionComparison, name: str, best: Sequence[Sentence], ambiguous: Sequence[AmbiguousInput]
 ) -> ConditionOutput:
     """The percentages of translations that express the correct and the other sense."""
     inputs = [comparison.inputs[case.position] for case in ambiguous]

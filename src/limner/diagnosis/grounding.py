@@ -21,7 +21,7 @@ from pydantic import AfterValidator
 from limner.bounds import FewOrNone, PositiveDeviation, Trials
 from limner.data.collection import Collection
 from limner.data.dataset import Examples, FeatureSource, GenerationInput
-from limner.decoding.ranking import Hypothesis
+from limner.decoding.sentence import Sentence
 from limner.diagnosis.annotated_phrases import (
     LocationCoverage,
     PhraseSentence,
@@ -278,7 +278,7 @@ def _observe(
     for start in range(0, len(sentences), _CHUNK):
         chunk = sentences[start : start + _CHUNK]
         inputs = [GenerationInput(sentence.item, sentence.source, ()) for sentence in chunk]
-        hypotheses = [Hypothesis(tuple(model.tokenizer.encode(sentence.text)), 0.0, 0.0, True) for sentence in chunk]
+        hypotheses = [Sentence(tuple(model.tokenizer.encode(sentence.text)), 0.0, 0.0, True) for sentence in chunk]
         for sentence, explained in zip(chunk, explain(model, inputs, hypotheses, features), strict=True):
             if explained.attention is None:
                 raise SettingsError(_no_attention(model))

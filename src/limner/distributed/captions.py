@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from limner.decoding.sentence import Sentence
 from limner.distributed.cluster import connected, run_units
 from limner.distributed.journal import Journal, locked_journal
 from limner.errors import MediaError
 from limner.inference.captioner import Captioner
 from limner.inference.confidence import WordConfidence
-from limner.inference.sentences import Caption
 from limner.inference.tags import Tag
 from limner.runs.trained_model import sha256
 from limner.storage.json_text import to_json
@@ -63,7 +63,7 @@ def describe_distributed(
     device: str = "cpu",
     prefix: str | None = None,
     options: Mapping[str, Any],
-) -> Iterator[tuple[Path, list[Caption] | MediaError]]:
+) -> Iterator[tuple[Path, list[Sentence] | MediaError]]:
     """Generate captions on a Ray cluster, in the order of the files.
 
     Finished units stay in the journal until all are done, so that an interrupted command computes only the others, and
@@ -105,24 +105,24 @@ def _stamp(file: Path) -> list[int] | None:
     return [found.st_size, found.st_mtime_ns]
 
 
-def _to_fields(result: list[Caption] | MediaError, working_folder: str) -> list[Any] | str:
+def _to_fields(result: list[Sentence] | MediaError, working_folder: str) -> list[Any] | str:
     """Captions as lists of fields; an error as its message, with the path that the user gave."""
     if isinstance(result, MediaError):
         return str(result).replace(working_folder, "")
     return [one._asdict() for one in result]
 
 
-def _from_fields(fields: list[dict[str, Any]] | str) -> list[Caption] | MediaError:
+def _from_fields(fields: list[dict[str, Any]] | str) -> list[Sentence] | MediaError:
     return MediaError(fields) if isinstance(fields, str) else [_caption(one) for one in fields]
 
 
-def _caption(fields: Mapping[str, Any]) -> Caption:
+def _caption(fields: Mapping[str, Any]) -> Sentence:
     """Return a caption of the journal, as it was generated."""
     numbers = {name: _number(fields[name]) for name in ("log_prob", "score", "confidence", "log_ratio")}
     words = tuple(WordConfidence(word, float(chance), float(ratio)) for word, chance, ratio in fields["words"])
-    tuples = {"ids": tuple(fields["ids"]), "words": words}
+    tuples = {name: tuple(fields[name]) for name in ("tokens", "totals")} | {"words": words}
     tags = {name: _tags(fields[name]) for name in ("tags", "likely_tags")}
-    return Caption(**{**fields, **numbers, **tuples, **tags})
+    return Sentence(**{**fields, **numbers, **tuples, **tags})
 
 
 def _tags(rows: Sequence[Sequence[Any]]) -> tuple[Tag, ...]:

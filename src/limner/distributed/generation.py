@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from limner.data.collection import Collection
 from limner.data.dataset import FeatureSource, GenerationInput
-from limner.decoding.ranking import Hypothesis
+from limner.decoding.sentence import Sentence
 from limner.decoding.settings import DecodingSettings
 from limner.distributed.cluster import Cluster, connected, require_folder, run_units
 from limner.distributed.journal import Journal, locked_journal
@@ -77,11 +77,11 @@ class ClusterGenerator:
         *,
         batch_size: int = GENERATION_BATCH_SIZE,
         on_progress: Progress | None = None,
-    ) -> list[list[Hypothesis]]:
+    ) -> list[list[Sentence]]:
         """Decode inputs; arguments and results are those of `generate`, with the same batches."""
         batches = tuple(map(tuple, batches_of(models[0], inputs, batch_size)))
         bare = tuple(one._replace(item=replace(one.item, sentences=()), references=()) for one in inputs)
-        hypotheses: list[list[Hypothesis]] = [[] for _ in inputs]
+        hypotheses: list[list[Sentence]] = [[] for _ in inputs]
         done = 0
         with locked_journal(self._journal):
             journal = Journal.begin(self._journal, self._plan(bare, settings, batch_size))
@@ -105,14 +105,15 @@ class ClusterGenerator:
         return {"models": weights, "inputs": digest, "batch_size": batch_size, "device": self._device}
 
 
-def _hypothesis(fields: dict[str, Any]) -> Hypothesis:
+def _hypothesis(fields: dict[str, Any]) -> Sentence:
     """Return a hypothesis of the journal, as it was decoded."""
-    return Hypothesis(
+    return Sentence(
         tuple(fields["tokens"]),
         float(fields["log_prob"]),
         float(fields["score"]),
         fields["ended"],
         tuple(map(float, fields["totals"])),
+        fields["text"],
         tuple(fields["copied"]),
         tuple((name, float(value)) for name, value in fields["features"]),
     )

@@ -12,8 +12,8 @@ from limner.data.collection import Collection
 from limner.data.dataset import Examples, GenerationInput
 from limner.data.examples import Item
 from limner.data.languages import RegionItem
-from limner.decoding.ranking import Hypothesis
 from limner.decoding.scoring import score_examples
+from limner.decoding.sentence import Sentence
 from limner.decoding.settings import DecodingSettings
 from limner.errors import SettingsError
 from limner.evaluation.gates import gate_scores, measure_gates
@@ -30,8 +30,9 @@ from limner.evaluation.regions import RegionEvaluation, evaluate_regions
 from limner.evaluation.retrieval import RetrievalEvaluation, RetrievalSettings, evaluate_retrieval, retrieval_cost
 from limner.evaluation.sampled_bleu import sampled_scores
 from limner.features.store import FeatureStore
+from limner.inference.base import require_ensemble
 from limner.inference.collection_features import control_features, mean_training_features, open_features
-from limner.inference.generate import Generate, generate, require_ensemble
+from limner.inference.generate import Generate, generate
 from limner.metrics import (
     Score,
     default_metrics,
@@ -208,7 +209,7 @@ class _Decoded(NamedTuple):
     """Inputs with their best hypotheses."""
 
     inputs: Sequence[GenerationInput]
-    best: Sequence[Hypothesis]
+    best: Sequence[Sentence]
     texts: Texts | None
     """Labels with their probabilities; None for sentences."""
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 
 from limner.data.dataset import FeatureSource, GenerationInput
-from limner.decoding.ranking import Hypothesis
+from limner.decoding.sentence import Sentence
 from limner.errors import SettingsError
 from limner.inference.explain import EXPLANATION_BATCH_SIZE, Explanation, Weights, explain
 from limner.metrics.base import Score
@@ -53,7 +53,7 @@ def gate_statistics(explanations: Iterable[Explanation], thresholds: Sequence[fl
 def measure_gates(
     model: TrainedModel,
     inputs: Sequence[GenerationInput],
-    hypotheses: Sequence[Hypothesis],
+    hypotheses: Sequence[Sentence],
     features: FeatureSource | None,
     *,
     on_progress: Progress | None = None,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from limner.data.dataset import GenerationInput
-from limner.decoding.ranking import Hypothesis
+from limner.decoding.sentence import Sentence
 from limner.metrics import MetricStatistics, sentence_statistics
 from limner.text.labels import LABEL_LANGUAGES
 from limner.text.tokenizer import Tokenizer
@@ -16,7 +16,7 @@ Texts = tuple[list[str], list[tuple[str, ...]]]
 
 def hypothesis_statistics(
     tokenizer: Tokenizer,
-    best: Sequence[Hypothesis],
+    best: Sequence[Sentence],
     inputs: Sequence[GenerationInput],
     metrics: Sequence[str],
     texts: Texts | None = None,

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Sequence
 
 from limner.data.dataset import FeatureSource, GenerationInput
-from limner.decoding.ranking import Hypothesis
+from limner.decoding.sentence import Sentence
 from limner.evaluation.hypothesis_statistics import Texts
 from limner.inference.label_probabilities import Probabilities, expected_point, label_probabilities, predicted_labels
 from limner.models.sequence_labeller import SequenceLabeller
@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 def label_texts(
     models: Sequence[TrainedModel],
     inputs: Sequence[GenerationInput],
-    best: Sequence[Hypothesis],
+    best: Sequence[Sentence],
     features: FeatureSource | None,
 ) -> Texts | None:
     """Write decoded labels with their probabilities and the right labels; None for models of sentences.
@@ -60,7 +60,7 @@ def label_texts(
 def _track_texts(
     entries: Sequence[str],
     inputs: Sequence[GenerationInput],
-    best: Sequence[Hypothesis],
+    best: Sequence[Sentence],
     probabilities: Sequence[Probabilities],
 ) -> Texts:
     """Write expected and right positions in percent of the frame's width; those of hidden objects say so."""

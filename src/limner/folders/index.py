@@ -9,6 +9,7 @@ from itertools import islice
 from pathlib import Path
 from typing import NamedTuple, Self
 
+from limner.decoding.sentence import NOT_SURE
 from limner.errors import FolderError, SettingsError
 from limner.features.encoders.base import encode
 from limner.features.spec import FeatureSpec
@@ -28,7 +29,6 @@ from limner.folders.search import Snapshot
 from limner.folders.tables import FILES, IMAGES, create_index, has_index, open_index, state_of_index
 from limner.folders.update import FolderUpdate, Updater, is_unchanged
 from limner.inference.captioner import CAPTION_BATCH_SIZE, Captioner
-from limner.inference.sentences import NOT_SURE
 from limner.media.image import ImageInput, describe_input
 from limner.media.modality import IMAGE
 from limner.progress import Progress

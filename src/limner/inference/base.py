@@ -3,44 +3,49 @@
 from __future__ import annotations
 
 import copy
-import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property
 from pathlib import Path
-from typing import Protocol, Self
+from typing import Self, TypeVar
+
+import torch
 
 from limner.data.dataset import FeatureSource, GenerationInput
-from limner.decoding.ranking import Derivation, Hypothesis
+from limner.data.examples import Example, collate
+from limner.decoding.search import Trace
+from limner.decoding.sentence import Sentence
 from limner.decoding.settings import DecodingSettings
+from limner.decoding.torch_models import TorchModels
 from limner.errors import RunError, SettingsError
 from limner.features.encoders.base import Backbone
+from limner.generation.request import NO_RULE_OPTIONS, Request, RuleOptions, Rules
 from limner.inference.explain import Explanation, explain
-from limner.inference.generate import require_ensemble
+from limner.inference.must_include import compile_words
 from limner.inference.new_images import BackboneFeatures, load_backbone_of
-from limner.inference.sentences import Translation
 from limner.media.image import ImageInput
+from limner.models.protocols import Memory, device_of
 from limner.progress import Progress
 from limner.runs.trained_model import TrainedModel, load_trained_model
 from limner.text.labels import LABEL_LANGUAGES
 from limner.text.tokenizer import Tokenizer
 
-logger = logging.getLogger(__name__)
+RequestT = TypeVar("RequestT", bound=Request)
+
+NO_CONSTRAINTS = ((), (), None)
+"""`GenerationInput.constraints` of an input without words."""
 
 
-class GeneratedText(Protocol):
-    """A caption or a translation."""
+class GenerationModels(TorchModels):
+    """The model port of `limner.generation` for models of torch."""
 
-    @property
-    def ids(self) -> tuple[int, ...]: ...
-    @property
-    def log_prob(self) -> float: ...
-    @property
-    def score(self) -> float: ...
-    @property
-    def ended(self) -> bool: ...
+    def encode(self, requests: Sequence[Request]) -> list[Memory]:
+        """Encode the images and source sentences of requests."""
+        examples = [Example(request.id, (), request.source_tokens, request.features) for request in requests]
+        return self.encode_batch(collate(examples).to(self.device))
 
 
 class TextGenerator:
-    """Base class of models that generate text: one trained model, or an ensemble whose probabilities are averaged."""
+    """One trained model, or an ensemble whose probabilities are averaged: a `Generator` of `limner.generation`."""
 
     def __init__(self, models: Sequence[TrainedModel], backbone: Backbone | None = None) -> None:
         """Combine models that share their vocabularies and features.
@@ -81,6 +86,55 @@ class TextGenerator:
         return self.models[0].tokenizer
 
     @property
+    def rules(self) -> Rules | None:
+        """What changes or withholds sentences after the search; None for nothing."""
+        return None
+
+    @cached_property
+    def _device(self) -> torch.device:
+        return device_of(self.models[0].model)
+
+    def model(self, settings: DecodingSettings) -> GenerationModels:
+        """Return the models as the search sees them."""
+        return GenerationModels([trained.model for trained in self.models], settings.precision, self._device)
+
+    def request(
+        self,
+        source: GenerationInput,
+        settings: DecodingSettings,
+        *,
+        prefix: str = "",
+        rules: RuleOptions = NO_RULE_OPTIONS,
+        trace: Trace | None = None,
+        make: Callable[..., RequestT] = Request,  # type: ignore[assignment]
+    ) -> RequestT:
+        """Return the request for the sentences of an input.
+
+        Args:
+            source: image to describe, or source sentence to translate.
+            settings: decoding settings.
+            prefix: words that the sentence starts with.
+            rules: as for `Request`.
+            trace: as for `Request`.
+            make: creates the request.
+
+        Raises:
+            SettingsError: the words that the sentence must include are not in the vocabulary, or too many.
+        """
+        tokenizer, words = self.models[0].source_tokenizer, source.constraints
+        return make(
+            self,
+            source.item.id,
+            settings,
+            source=source,
+            prefix=self.tokenizer.encode(prefix) if prefix else (),
+            source_tokens=None if source.source is None or tokenizer is None else tokenizer.encode(source.source),
+            constraint=compile_words(self.tokenizer, *words) if words != NO_CONSTRAINTS else None,
+            rules=rules,
+            trace=trace,
+        )
+
+    @property
     def decoding(self) -> DecodingSettings:
         """Decoding settings of the recipe, the default of all methods."""
         return self.models[0].recipe.decoding
@@ -105,7 +159,7 @@ class TextGenerator:
     def _explain(
         self,
         inputs: Sequence[GenerationInput],
-        generated: Sequence[GeneratedText],
+        sentences: Sequence[Sentence],
         images: Iterable[ImageInput | None],
         on_progress: Progress | None,
     ) -> list[Explanation]:
@@ -115,10 +169,7 @@ class TextGenerator:
             SettingsError: the model has no attention, alignment or gate.
         """
         model = self.models[0]
-        hypotheses = [
-            Hypothesis(one.ids, one.log_prob, one.score, one.ended, derivation=_derivation(one)) for one in generated
-        ]
-        explanations = explain(model, inputs, hypotheses, self.features_of(images), on_progress=on_progress)
+        explanations = explain(model, inputs, sentences, self.features_of(images), on_progress=on_progress)
         if explanations and not any(one.has_weights for one in explanations):
             raise SettingsError(
                 f"model '{model.recipe.model.name}' has no attention to explain; use a model that attends to the "
@@ -127,8 +178,25 @@ class TextGenerator:
         return explanations
 
 
-def _derivation(one: GeneratedText) -> Derivation | None:
-    return one.derivation if isinstance(one, Translation) else None
+def require_ensemble(models: Sequence[TrainedModel]) -> None:
+    """Check that the probabilities of models can be averaged.
+
+    Raises:
+        RunError: the vocabularies or the features differ.
+    """
+    first = models[0].config
+    for other in (model.config for model in models[1:]):
+        if other.tokenizer_sha256 != first.tokenizer_sha256 or (
+            other.source_tokenizer_sha256 != first.source_tokenizer_sha256
+        ):
+            raise RunError(
+                "the models of an ensemble must share one vocabulary: train them on the same collection with the same "
+                "text settings and another training.seed"
+            )
+        if [spec.fingerprint for spec in other.features] != [spec.fingerprint for spec in first.features]:
+            raise RunError(
+                "the models of an ensemble must be trained on the same features; name models that are, or one --model"
+            )
 
 
 def load_models(

@@ -5,17 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cached_property
 
-from limner.data.examples import StoredFeatures
-from limner.decoding.ranking import Hypothesis
-from limner.decoding.settings import DecodingSettings
+from limner.decoding.sentence import Sentence
+from limner.decoding.torch_models import TorchModels
 from limner.errors import RunError, SettingsError
+from limner.generation.request import Request, RuleOptions, Searched
 from limner.inference.caption_nouns import CaptionNouns
 from limner.inference.confidence import THINGS, Confidence, confidences, thing_evidence
-from limner.inference.generate import EncodedImages
-from limner.inference.sentences import Caption
-from limner.inference.tagged_captions import name_tags, without_denied_words
-from limner.inference.tags import ClassifiedImage, Tag, Tagger
+from limner.inference.tagged_captions import EncodedImages, name_tags, without_denied_words
+from limner.inference.tags import Tagger, require_tagger
 from limner.inference.unseen_words import with_unseen_nouns
+from limner.models.protocols import device_of
 from limner.runs.calibration import FILE, StoredCalibration, TagCalibration, load_calibration
 from limner.runs.trained_model import TrainedModel
 
@@ -71,44 +70,88 @@ class CaptionRules:
         """Whether captions have a confidence."""
         return self.calibration is not None and self.calibration.settings.confidence is not None
 
-    def named_tags(self, settings: DecodingSettings) -> TagCalibration | None:
-        """Return which tags captions name; None where they name none.
+    def named_tags(self, request: Request) -> TagCalibration | None:
+        """Return which tags the caption of a request names; None where it names none.
 
-        Args:
-            settings: decoding settings of captions without a prefix and without words that they must include.
+        A caption names tags if its prefix and words are not prescribed and it is not sampled.
         """
-        if settings.sample is not None or not self.names_tags or self.calibration is None:
+        free = request.rules.name_tags and not request.prefix and not request.source.must_include
+        if not free or request.decoding.sample is not None or not self.names_tags or self.calibration is None:
             return None
         return self.calibration.settings.tags
 
-    def name_tags(
-        self,
-        images: EncodedImages,
-        settings: DecodingSettings,
-        hypotheses: Sequence[list[Hypothesis]],
-        classified: Sequence[ClassifiedImage],
-        named: TagCalibration,
-    ) -> list[list[Hypothesis]]:
-        """Return the hypotheses of images, decoded again where they have denied words or miss a tag.
+    def check(self, options: RuleOptions) -> None:
+        """Check options before an image is read.
 
-        Args:
-            images: images, without words that the captions must include.
-            settings: decoding settings without sampling.
-            hypotheses: hypotheses of each image without constraints, best first.
-            classified: what the tagger computes of the images.
-            named: result of `named_tags`.
+        Raises:
+            SettingsError: tags are computed of other features than the model reads, or it has no calibration of its
+                confidence.
         """
-        assert self.tagger is not None, "named_tags is None without a tagger"
+        if options.with_tags:
+            require_tagger(self.tagger)
+        self.least_confidence(options.min_confidence)
+
+    def apply_to(self, request: Request) -> bool:
+        """Whether the sentences of a request have tags or a confidence, or may be replaced."""
+        return request.evidence is not None or self.has_confidence
+
+    def prepare(self, requests: Sequence[Request]) -> None:
+        """Classify the images of requests, where their captions need it."""
+        needed = [
+            request
+            for request in requests
+            if request.features is not None
+            and (request.rules.with_tags or self.has_confidence or self.named_tags(request) is not None)
+        ]
+        if needed and self.tagger is not None:
+            classified = self.tagger.classify([request.features for request in needed])
+            for request, image in zip(needed, classified, strict=True):
+                request.evidence = image
+
+    def finish(self, searched: Sequence[Searched]) -> list[list[Sentence]]:
+        """Return the captions of requests of the same settings: of the search, or others, with tags and confidence."""
+        requests = [entry.request for entry in searched]
+        captions = [
+            [caption._replace(tags=() if request.evidence is None else request.evidence.tags) for caption in n_best]
+            for request, n_best in zip(requests, self._name_tags(searched), strict=True)
+        ]
+        if not self.has_confidence:
+            return captions
+        return [
+            [self._with_confidence(request, *pair) for pair in zip(n_best, computed, strict=True)]
+            for request, n_best, computed in zip(requests, captions, self._confidences(requests, captions), strict=True)
+        ]
+
+    def _name_tags(self, searched: Sequence[Searched]) -> list[list[Sentence]]:
+        """Return the captions of images, decoded again where they have denied words or miss a tag."""
+        captions = [entry.sentences for entry in searched]
+        rows = [row for row, entry in enumerate(searched) if self.named_tags(entry.request) is not None]
+        if not rows or self.tagger is None:
+            return captions
+        requests = [searched[row].request for row in rows]
+        named, settings = self.named_tags(requests[0]), requests[0].decoding
+        assert named is not None, "rows have tags to name"
+        images = EncodedImages(
+            [request.source for request in requests],
+            [request.features for request in requests],
+            TorchModels.concatenate([searched[row].memory for row in rows]),
+            device_of(self.models[0].model),
+        )
+        classified = [request.evidence for request in requests]
         denied = self.tagger.denied(classified, named.denied, named.min_people_probability)
         at_most_once = self.nouns.single if named.no_repeats else None
-        images, hypotheses = without_denied_words(self.models, images, settings, hypotheses, denied, at_most_once)
-        return name_tags(self.models, images, settings, hypotheses, [one.tags for one in classified], named)
+        n_bests = [captions[row] for row in rows]
+        images, n_bests = without_denied_words(self.models, images, settings, n_bests, denied, at_most_once)
+        n_bests = name_tags(self.models, images, settings, n_bests, [image.tags for image in classified], named)
+        for row, n_best in zip(rows, n_bests, strict=True):
+            captions[row] = [caption.decoded(self.models[0].tokenizer) for caption in n_best]
+        return captions
 
     def least_confidence(self, min_confidence: float | None) -> float:
         """Return the confidence below which the model is not sure of a caption.
 
         Args:
-            min_confidence: the confidence given by the user; None for that of the calibration.
+            min_confidence: the confidence given by the user; None for the confidence of the calibration.
 
         Raises:
             SettingsError: a confidence was given, and the model has no calibration of it.
@@ -123,54 +166,28 @@ class CaptionRules:
             "(--min-confidence), or use the built-in English captioner"
         )
 
-    def confidences(
-        self,
-        hypotheses: Sequence[list[Hypothesis]],
-        images: Sequence[StoredFeatures | None],
-        classified: Sequence[ClassifiedImage] | None,
-        settings: DecodingSettings,
-    ) -> list[list[Confidence]]:
-        """Compute the confidence of captions; only for models with `has_confidence`.
-
-        Args:
-            hypotheses: captions of N images.
-            images: features of the images.
-            classified: what the tagger computes of the images; None without a tagger.
-            settings: decoding settings of the captions.
-        """
+    def _confidences(self, requests: Sequence[Request], captions: Sequence[list[Sentence]]) -> list[list[Confidence]]:
+        """Compute the confidence of the captions of requests."""
         calibrated = None if self.calibration is None else self.calibration.settings.confidence
         assert self.calibration is not None and calibrated is not None, "has_confidence is false"
-        captions = [one.tokens for n_best in hypotheses for one in n_best]
-        rows = [row for row, n_best in enumerate(hypotheses) for _ in n_best]
-        things = None
-        if THINGS & calibrated.caption.keys() and self.tagger is not None and classified is not None:
-            things = thing_evidence(self.tagger, self.nouns, captions, [classified[row] for row in rows])
-        stored, searched = [image or {} for image in images], None
-        if settings.precision == "fp32":  # as the model computes without a search
-            searched = [one.token_log_probs for n_best in hypotheses for one in n_best]
-        of_captions = [stored[row] for row in rows]
-        found = iter(confidences(self.models, captions, of_captions, self.calibration, things, searched))
-        return [[next(found) for _ in n_best] for n_best in hypotheses]
+        tokens = [caption.tokens for n_best in captions for caption in n_best]
+        owners = [request for request, n_best in zip(requests, captions, strict=True) for _ in n_best]
+        things = searched = None
+        if THINGS & calibrated.caption.keys() and self.tagger is not None:
+            things = thing_evidence(self.tagger, self.nouns, tokens, [request.evidence for request in owners])
+        if requests[0].decoding.precision == "fp32":  # as the model computes without a search
+            searched = [caption.token_log_probs for n_best in captions for caption in n_best]
+        features = {id(request): request.features or {} for request in requests}
+        images = [features[id(request)] for request in owners]
+        computed = iter(confidences(self.models, tokens, images, self.calibration, things, searched))
+        return [[next(computed) for _ in n_best] for n_best in captions]
 
-    def with_confidence(
-        self, captions: list[list[Caption]], computed: Sequence[Sequence[Confidence]], min_confidence: float
-    ) -> list[list[Caption]]:
-        """Add the confidence to the captions of each image."""
-        return [
-            [self._with(*pair, min_confidence) for pair in zip(n_best, own, strict=True)]
-            for n_best, own in zip(captions, computed, strict=True)
-        ]
-
-    def likely_tags(self, tags: Sequence[Tag], is_sure: bool) -> tuple[Tag, ...]:
-        """Return the likely tags that are named in place of a caption of which the model is not sure; else none."""
-        return () if is_sure or self.tagger is None else self.tagger.likely(tags)
-
-    def _with(self, caption: Caption, confidence: Confidence, min_confidence: float) -> Caption:
-        is_sure = confidence.probability >= min_confidence
+    def _with_confidence(self, request: Request, caption: Sentence, confidence: Confidence) -> Sentence:
+        is_sure = confidence.probability >= self.least_confidence(request.rules.min_confidence)
         return caption._replace(
             confidence=confidence.probability,
             log_ratio=confidence.log_ratio,
             words=confidence.words,
             is_sure=is_sure,
-            likely_tags=self.likely_tags(caption.tags, is_sure),
+            likely_tags=() if is_sure or self.tagger is None else self.tagger.likely(caption.tags),
         )

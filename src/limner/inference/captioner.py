@@ -2,27 +2,28 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from limner.data.dataset import GenerationInput
-from limner.decoding.ranking import Hypothesis
-from limner.decoding.settings import DecodingSettings, change_decoding
+from limner.decoding.sentence import Sentence
+from limner.decoding.settings import change_decoding
 from limner.errors import MediaError
 from limner.features.encoders.base import Backbone
+from limner.generation.engine import Engine
+from limner.generation.request import Features, Request, RuleOptions
 from limner.inference.base import TextGenerator, require_captioning
 from limner.inference.caption_rules import CaptionRules
 from limner.inference.explain import Explanation
 from limner.inference.explain_beam import BeamExplanation, explain_beam
-from limner.inference.generate import EncodedImages, encode_images, generate_captions
+from limner.inference.generate import FeaturesOfItems
 from limner.inference.must_include import MustInclude, words_of_inputs
-from limner.inference.new_images import new_item
-from limner.inference.sentences import Caption, caption_of, warn_of_cut_off, warn_of_unknown_words
+from limner.inference.new_images import IN_MEMORY, new_item, require_images
+from limner.inference.sentences import warn_of_cut_off, warn_of_unknown_words
 from limner.inference.tags import Tag, require_tagger
 from limner.media.image import ImageInput
-from limner.media.modality import IMAGE, Modality, modality_of
+from limner.media.modality import IMAGE, Modality
 from limner.progress import Progress
 from limner.runs.trained_model import TrainedModel
 
@@ -31,31 +32,6 @@ CAPTION_BATCH_SIZE = 32
 UNKNOWN_PREFIX = "captions do not depend on them"
 
 ImageT = TypeVar("ImageT", bound=ImageInput)
-
-
-class _Request(NamedTuple):
-    """Options of `describe`, checked and completed."""
-
-    settings: DecodingSettings
-    words: Sequence[tuple[str, ...]]
-    """Words that the caption of each image includes."""
-    prefixes: Sequence[str] | None
-    with_tags: bool
-    name_tags: bool
-    min_confidence: float
-    stops_at_errors: bool = False
-    """Whether an image that cannot be read raises its error, instead of being yielded with it."""
-    log_cut_off: bool = True
-
-    def take(self, rows: slice) -> _Request:
-        """Return the request of some of the images."""
-        prefixes = None if self.prefixes is None else self.prefixes[rows]
-        return self._replace(words=self.words[rows], prefixes=prefixes)
-
-    @property
-    def is_free(self) -> bool:
-        """Whether captions have no prefix and no required words, so that they may name tags."""
-        return self.name_tags and self.prefixes is None and not any(self.words)
 
 
 class Captioner(TextGenerator):
@@ -76,9 +52,13 @@ class Captioner(TextGenerator):
         """
         super().__init__(models, backbone)
         require_captioning(models[0])
-        self.rules = CaptionRules(self.models)
+        self._rules = CaptionRules(self.models)
+        self.models = self._rules.models
+
+    @property
+    def rules(self) -> CaptionRules:
         """Tags in captions, and confidence."""
-        self.models = self.rules.models
+        return self._rules
 
     @property
     def modality(self) -> Modality:
@@ -97,7 +77,7 @@ class Captioner(TextGenerator):
         batch_size: int = CAPTION_BATCH_SIZE,
         log_cut_off: bool = True,
         **decoding: Any,  # noqa: ANN401
-    ) -> list[list[Caption]]:
+    ) -> list[list[Sentence]]:
         """Generate captions of images.
 
         Args:
@@ -108,7 +88,7 @@ class Captioner(TextGenerator):
             with_tags: whether captions have the `tags` of their images.
             name_tags: whether captions without `prefixes` and `must_include` name the most probable tag; only for
                 models with a calibration, such as the built-in captioner, and without sampling.
-            min_confidence: confidence below which `Caption.is_sure` is false; None for that of the calibration.
+            min_confidence: confidence below which `Sentence.is_sure` is false; None for that of the calibration.
             batch_size: number of images that are captioned together; captions do not depend on it.
             log_cut_off: whether to log how many captions did not end before `max_length`.
             decoding: settings of `DecodingSettings` to change, such as beam_size=5, n_best=3.
@@ -121,10 +101,23 @@ class Captioner(TextGenerator):
             SettingsError: a decoding setting is unknown or not allowed, or no caption can include the words of
                 `must_include`.
         """
-        request = self._request(images, prefixes, must_include, with_tags, name_tags, min_confidence, decoding)
-        request = request._replace(stops_at_errors=True, log_cut_off=log_cut_off)
-        results = self._describe_batches(images, request, batch_size)
-        return [result for _, result in results if not isinstance(result, MediaError)]
+        captions = []
+        results = self.describe_each(
+            images,
+            prefixes=prefixes,
+            must_include=must_include,
+            with_tags=with_tags,
+            name_tags=name_tags,
+            min_confidence=min_confidence,
+            batch_size=batch_size,
+            log_cut_off=log_cut_off,
+            **decoding,
+        )
+        for _, result in results:
+            if isinstance(result, MediaError):
+                raise result
+            captions.append(result)
+        return captions
 
     def check_options(self, *, with_tags: bool, name_tags: bool, min_confidence: float | None) -> None:
         """Check options of `describe` before the first image is read.
@@ -133,7 +126,7 @@ class Captioner(TextGenerator):
             SettingsError: the model reads other features than those that tags are computed of, or it has no calibration
                 of its confidence.
         """
-        self._request((), None, None, with_tags, name_tags, min_confidence, {})
+        self.rules.check(RuleOptions(with_tags, name_tags, min_confidence))
 
     def tags(self, images: Sequence[ImageInput], *, batch_size: int = CAPTION_BATCH_SIZE) -> list[tuple[Tag, ...]]:
         """Name what the classifier of the built-in backbone sees in images, without captioning them.
@@ -168,8 +161,9 @@ class Captioner(TextGenerator):
         name_tags: bool = True,
         min_confidence: float | None = None,
         batch_size: int = CAPTION_BATCH_SIZE,
+        log_cut_off: bool = True,
         **decoding: Any,  # noqa: ANN401
-    ) -> Iterator[tuple[ImageT, list[Caption] | MediaError]]:
+    ) -> Iterator[tuple[ImageT, list[Sentence] | MediaError]]:
         """Generate captions batch by batch; an image that cannot be read does not stop the others.
 
         Args:
@@ -180,18 +174,31 @@ class Captioner(TextGenerator):
             name_tags: as for `describe`.
             min_confidence: as for `describe`.
             batch_size: as for `describe`.
+            log_cut_off: as for `describe`.
             decoding: as for `describe`.
 
         Yields:
             Each image with its captions, or with the error that it cannot be read.
         """
-        request = self._request(images, prefixes, must_include, with_tags, name_tags, min_confidence, decoding)
-        yield from self._describe_batches(images, request, batch_size)
+        options = RuleOptions(with_tags, name_tags, min_confidence)
+        requests = self._requests(images, prefixes, must_include, options, decoding)
+        batches = [requests[start : start + batch_size] for start in range(0, len(requests), batch_size)]
+        done = cut = described = 0
+        for batch in Engine(self._features_port(images)).run(batches):
+            for image, request in zip(images[done : done + len(batch)], batch, strict=True):
+                if isinstance(request.error, MediaError):
+                    yield image, request.error
+                else:
+                    described, cut = described + 1, cut + (not request.sentences[0].ended)
+                    yield image, request.sentences
+            done += len(batch)
+        if log_cut_off and described:
+            warn_of_cut_off(cut, described, "captions", requests[0].decoding.max_length, "raise max_length")
 
     def explain(
         self,
         images: Sequence[ImageInput],
-        captions: Sequence[Caption],
+        captions: Sequence[Sentence],
         *,
         on_progress: Progress | None = None,
     ) -> list[Explanation]:
@@ -206,7 +213,8 @@ class Captioner(TextGenerator):
             MediaError: an image cannot be read.
             SettingsError: the model has no attention.
         """
-        return self._explain(self._inputs(images), captions, images, on_progress)
+        inputs = [GenerationInput(new_item(image), None, ()) for image in images]
+        return self._explain(inputs, captions, images, on_progress)
 
     def explain_beam(
         self,
@@ -229,95 +237,38 @@ class Captioner(TextGenerator):
             SettingsError: a decoding setting is unknown or not allowed, or it samples.
         """
         settings = change_decoding(self.models[0].recipe.decoding, decoding)
-        (one,) = self._inputs([image], words_of_inputs(self.tokenizer, must_include, 1))
-        return explain_beam(self.models, one, self.features_of([image]), settings, prefix)
+        (words,) = words_of_inputs(self.tokenizer, must_include, 1)
+        source = GenerationInput(new_item(image), None, (), words)
+        return explain_beam(self.models, source, self.features_of([image]), settings, prefix)
 
-    def _request(
+    def _requests(
         self,
         images: Sequence[ImageInput],
         prefixes: Sequence[str] | None,
         must_include: MustInclude | None,
-        with_tags: bool,
-        name_tags: bool,
-        min_confidence: float | None,
+        rules: RuleOptions,
         decoding: Mapping[str, Any],
-    ) -> _Request:
-        """Check and complete the options of `describe`."""
+    ) -> list[Request]:
+        """Check the options of `describe`; return a request for each image."""
         settings = change_decoding(self.decoding, decoding)
-        if with_tags:
-            require_tagger(self.rules.tagger)
-        least = self.rules.least_confidence(min_confidence)
+        self.rules.check(rules)
         warn_of_unknown_words(self.tokenizer, prefixes or (), UNKNOWN_PREFIX)
         words = words_of_inputs(self.tokenizer, must_include, len(images))
-        return _Request(settings, words, prefixes, with_tags, name_tags, least)
+        starts = [""] * len(images) if prefixes is None else prefixes
+        return [
+            self.request(GenerationInput(new_item(image), None, (), include), settings, prefix=prefix, rules=rules)
+            for image, include, prefix in zip(images, words, starts, strict=True)
+        ]
 
-    def _describe_batches(
-        self, images: Sequence[ImageT], request: _Request, batch_size: int
-    ) -> Iterator[tuple[ImageT, list[Caption] | MediaError]]:
-        """Yield images with their captions, or with the error that they cannot be read; see `describe_each`."""
-        starts = range(0, len(images), batch_size)
-        pending = deque(slice(start, min(start + batch_size, len(images))) for start in starts)
-        cut = done = 0
-        while pending:
-            rows = pending.popleft()
-            batch, options = images[rows], request.take(rows)
-            try:
-                inputs, settings = self._inputs(batch, options.words), options.settings
-                encoded = encode_images(self.models, inputs, self.features_of(batch), settings)
-                found = generate_captions(self.models, encoded, settings, options.prefixes)
-                captions = self._captions(encoded, found, options)
-            except MediaError as error:
-                if request.stops_at_errors:
-                    raise
-                if len(batch) == 1:
-                    yield batch[0], error
-                else:  # one by one, to find the images that cannot be read
-                    pending.extendleft(slice(row, row + 1) for row in reversed(range(rows.start, rows.stop)))
-                continue
-            for image, n_best in zip(batch, captions, strict=True):
-                cut, done = cut + (not n_best[0].ended), done + 1
-                yield image, n_best
-        if request.log_cut_off:
-            warn_of_cut_off(cut, done, "captions", request.settings.max_length, "raise max_length")
+    def _features_port(self, images: Sequence[ImageInput]) -> Features:
+        """Return the features port of new images; of a model without features it checks that they can be read."""
+        source = self.features_of(images)
+        if source is not None:
+            return FeaturesOfItems(source)
 
-    def _captions(
-        self,
-        images: EncodedImages,
-        hypotheses: list[list[Hypothesis]],
-        request: _Request,
-    ) -> list[list[Caption]]:
-        """Return the captions of images: the hypotheses, or others by the rules, with tags and confidence."""
-        rules, settings, classified = self.rules, request.settings, None
-        named = rules.named_tags(settings) if request.is_free else None
-        if (request.with_tags or named is not None or rules.has_confidence) and rules.tagger is not None:
-            classified = rules.tagger.classify(images.features)
-        if named is not None and classified is not None:
-            hypotheses = rules.name_tags(images, settings, hypotheses, classified, named)
-        captions = [[caption_of(self.tokenizer, one) for one in n_best] for n_best in hypotheses]
-        if classified is not None:
-            captions = [
-                [one._replace(tags=image.tags) for one in n_best]
-                for n_best, image in zip(captions, classified, strict=True)
-            ]
-        if not rules.has_confidence:
-            return captions
-        computed = rules.confidences(hypotheses, images.features, classified, settings)
-        return rules.with_confidence(captions, computed, request.min_confidence)
+        def check(requests: Sequence[Request]) -> list[None]:
+            names = (request.source.item.media_path for request in requests)
+            require_images(self.models[0], [Path(name) for name in names if not name.startswith(IN_MEMORY)])
+            return [None] * len(requests)
 
-    def _inputs(
-        self, images: Sequence[ImageInput], words: Sequence[tuple[str, ...]] | None = None
-    ) -> list[GenerationInput]:
-        require_images(self.models[0], images)
-        words = [()] * len(images) if words is None else words
-        return [GenerationInput(new_item(image), None, (), some) for image, some in zip(images, words, strict=True)]
-
-
-def require_images(model: TrainedModel, images: Sequence[ImageInput]) -> None:
-    """Check that the images of a model without features can be read, as the backbone does for other models.
-
-    Raises:
-        MediaError: an image cannot be read.
-    """
-    if not model.config.features:
-        for path in dict.fromkeys(image for image in images if isinstance(image, Path | str)):
-            modality_of(path).open(path)
+        return check

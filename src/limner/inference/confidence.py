@@ -89,7 +89,7 @@ def word_evidence(
         images: features of their images.
         mean: features of the mean image, see `mean_image`.
         searched: log P(w_t | w_1 … w_{t-1}, I) of the tokens of each caption, where a search of the same models has
-            computed it; see `Hypothesis.token_log_probs`.
+            computed it; see `Sentence.token_log_probs`.
     """
     given = [None if one is None else np.asarray(one, float) for one in searched or [None] * len(captions)]
     missing = [row for row, one in enumerate(given) if one is None]

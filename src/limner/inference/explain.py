@@ -13,7 +13,7 @@ from torch import Tensor
 from limner.data.batching import bounded_batches
 from limner.data.dataset import FeatureSource, GenerationInput
 from limner.data.examples import Example, StoredFeatures, collate
-from limner.decoding.ranking import Derivation, Hypothesis, Span
+from limner.decoding.sentence import Derivation, Sentence, Span
 from limner.decoding.settings import change_decoding
 from limner.errors import SettingsError
 from limner.features.spec import FeatureSpec
@@ -87,7 +87,7 @@ class Word(NamedTuple):
 def explain(
     model: TrainedModel,
     inputs: Sequence[GenerationInput],
-    hypotheses: Sequence[Hypothesis],
+    hypotheses: Sequence[Sentence],
     features: FeatureSource | None,
     *,
     batch_size: int = EXPLANATION_BATCH_SIZE,
@@ -131,7 +131,7 @@ def explain(
 def explain_search(
     model: TrainedModel,
     inputs: Sequence[GenerationInput],
-    hypotheses: Sequence[Hypothesis],
+    hypotheses: Sequence[Sentence],
     on_progress: Progress | None = None,
 ) -> list[Explanation]:
     """Return the word alignment and the phrases of translations by a `PhraseBased`.

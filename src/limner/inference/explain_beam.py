@@ -8,7 +8,7 @@ from typing import Any
 
 from limner.data.dataset import FeatureSource, GenerationInput
 from limner.decoding.beam_tree import BeamRecorder, BeamTree, RankedNode
-from limner.decoding.ranking import Hypothesis
+from limner.decoding.sentence import Sentence
 from limner.decoding.settings import DecodingSettings
 from limner.errors import SettingsError
 from limner.inference.generate import generate
@@ -25,7 +25,7 @@ class BeamExplanation:
     """All hypotheses that were ever in the beam."""
     ranking: list[RankedNode]
     """Complete and cut-off hypotheses, best first."""
-    hypotheses: list[Hypothesis]
+    hypotheses: list[Sentence]
     """The `n_best` hypotheses that the search returned."""
     settings: DecodingSettings
     """Settings of the search."""

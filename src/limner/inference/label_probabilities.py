@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from limner.data.batching import bounded_batches
 from limner.data.dataset import FeatureSource, GenerationInput
 from limner.data.examples import Example, collate
-from limner.decoding.ranking import Hypothesis
+from limner.decoding.sentence import Sentence
 from limner.decoding.torch_models import mean_log_probs
 from limner.models.protocols import device_of
 from limner.runs.trained_model import TrainedModel
@@ -26,7 +26,7 @@ LABEL_BATCH_SIZE = 64
 def label_probabilities(
     models: Sequence[TrainedModel],
     inputs: Sequence[GenerationInput],
-    hypotheses: Sequence[Hypothesis],
+    hypotheses: Sequence[Sentence],
     features: FeatureSource | None,
     *,
     batch_size: int = LABEL_BATCH_SIZE,
@@ -62,7 +62,7 @@ def label_probabilities(
 
 
 def predicted_labels(
-    entries: Sequence[str], hypothesis: Hypothesis, probabilities: Probabilities
+    entries: Sequence[str], hypothesis: Sentence, probabilities: Probabilities
 ) -> list[PredictedLabel]:
     """Return the decoded labels with their probabilities.
 

@@ -17,6 +17,8 @@ from limner.media.image import ImageInput
 from limner.media.modality import IMAGE, modality_of
 from limner.runs.trained_model import TrainedModel
 
+IN_MEMORY = "sha256:"
+"""Beginning of the names of images that are no files."""
 NEW_SPLIT = "new"
 """Split of items that belong to no collection."""
 
@@ -79,7 +81,18 @@ def image_name(image: ImageInput) -> str:
         content = repr((image.mode, image.size)).encode() + image.tobytes()
     else:
         content = repr((image.dtype, image.shape)).encode() + image.tobytes()
-    return f"sha256:{hashlib.sha256(content).hexdigest()}"
+    return f"{IN_MEMORY}{hashlib.sha256(content).hexdigest()}"
+
+
+def require_images(model: TrainedModel, images: Iterable[ImageInput]) -> None:
+    """Check that the images of a model without features can be read, as the backbone does for other models.
+
+    Raises:
+        MediaError: an image cannot be read.
+    """
+    if not model.config.features:
+        for path in dict.fromkeys(image for image in images if isinstance(image, Path | str)):
+            modality_of(path).open(path)
 
 
 def load_backbone_of(model: TrainedModel, backbone: str | None = None, device: str = "cpu") -> Backbone | None:

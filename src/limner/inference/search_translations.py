@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from limner.data.dataset import GenerationInput
-from limner.decoding.ranking import Derivation, Hypothesis
 from limner.decoding.search import Trace
+from limner.decoding.sentence import Derivation, Sentence
 from limner.decoding.settings import DecodingSettings
 from limner.errors import RunError, SettingsError
 from limner.models.phrase_based import PhraseBased
@@ -30,7 +30,7 @@ def search_translations(
     prefixes: Sequence[str] | None = None,
     trace: Trace | None = None,
     on_progress: Progress | None = None,
-) -> list[list[Hypothesis]]:
+) -> list[list[Sentence]]:
     """Translate by a `PhraseBased`; arguments are those of `limner.inference.generate.generate`.
 
     Returns:
@@ -55,27 +55,27 @@ def search_translations(
         )
     sources = [models[0].source_tokenizer.encode(one.source or "") for one in inputs]
     rows = [row for row, source in enumerate(sources) if source]
-    hypotheses = [[Hypothesis((), 0.0, 0.0, True)] for _ in inputs]
+    hypotheses = [[Sentence((), 0.0, 0.0, True)] for _ in inputs]
     for start in range(0, len(rows), CHUNK):
         part = rows[start : start + CHUNK]
         pieces = [models[0].source_tokenizer.pieces(inputs[row].source or "") for row in part]
         copies = [[models[0].tokenizer.token_id(piece) for piece in one] for one in pieces]
         found = model.search_translations([sources[row] for row in part], copies, settings.n_best, settings.beam_size)
         for row, own, translations in zip(part, pieces, found, strict=True):
-            hypotheses[row] = [_hypothesis(one, own) for one in translations]
+            hypotheses[row] = [_hypothesis(one, own).decoded(models[0].tokenizer) for one in translations]
         if on_progress is not None:
             on_progress(start + len(part), len(rows))
     return hypotheses
 
 
-def _hypothesis(one: ScoredTranslation, pieces: Sequence[str]) -> Hypothesis:
+def _hypothesis(one: ScoredTranslation, pieces: Sequence[str]) -> Sentence:
     """Return a translation as a hypothesis; its unknown tokens stand for the aligned pieces of the source."""
     sources = {target: source for source, target in one.alignment}
     unknown = [position for position, token in enumerate(one.tokens) if token == SPECIAL_TOKENS.unk]
     copied = tuple(pieces[sources[position]] for position in unknown)
     features = tuple(zip(FEATURES, one.features.tolist(), strict=True))
     derivation = Derivation(one.phrases, one.alignment)
-    return Hypothesis(one.tokens, one.score, one.score, True, (), copied, features, derivation)
+    return Sentence(one.tokens, one.score, one.score, copied=copied, features=features, derivation=derivation)
 
 
 def _require_settings(name: str, settings: DecodingSettings) -> None:

@@ -1,4 +1,4 @@
-"""Captions and translations as results, and the limits of source sentences.
+"""Checks of source sentences and their images, and warnings about generated sentences.
 
 This module does not import torch: `limner.runtime` returns the same results.
 """
@@ -7,21 +7,17 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
 if TYPE_CHECKING:
-    from limner.inference.confidence import WordConfidence
-    from limner.inference.tags import Tag
     from limner.media.image import ImageInput
 
-from limner.decoding.ranking import Derivation, Hypothesis
+from limner.decoding.sentence import Sentence
 from limner.errors import SettingsError, counted
 from limner.text.tokenizer import Tokenizer
 from limner.text.vocab import SPECIAL_TOKENS
 
 UNKNOWN_WORDS_SHOWN = 5
-NOT_SURE = "not sure"
-"""Text in place of a caption whose confidence is too low."""
 UNKNOWN_SOURCE = "their translation is a guess"
 """Effect of unknown words of a source sentence."""
 COPIED_SOURCE = "they are copied into the translation"
@@ -39,72 +35,8 @@ MissingImage = Literal["refuse", "text"]
 """How a model trained with images treats a sentence without one: as an error, or by translating the text alone."""
 
 
-class Caption(NamedTuple):
-    """A generated sentence about an image."""
-
-    text: str
-    log_prob: float
-    """Natural logarithm of the probability given the image, end-of-sentence token included."""
-    score: float
-    """Score that hypotheses are ranked by; see `DecodingSettings`."""
-    ids: tuple[int, ...] = ()
-    """Token ids in the vocabulary of the model, without special tokens."""
-    ended: bool = True
-    """False where the caption was cut off at `max_length`."""
-    tags: tuple[Tag, ...] = ()
-    """What the classifier of a built-in backbone sees in the image; empty unless tags are requested."""
-    confidence: float | None = None
-    """Calibrated probability that the caption fits the image; None for a model without calibration."""
-    log_ratio: float | None = None
-    """log P(w|I) - log P(w); None for a model without calibration."""
-    words: tuple[WordConfidence, ...] = ()
-    """Confidence of each word; empty for a model without calibration."""
-    is_sure: bool = True
-    """False where the confidence is below `min_confidence`: the caption should not be shown as a description."""
-    likely_tags: tuple[Tag, ...] = ()
-    """Likely tags, or the likely kind of thing, in place of a caption of which the model is not sure; else empty."""
-
-    @property
-    def display_text(self) -> str:
-        """The text, or the text in its place where the model is not sure: 'not sure; perhaps: cup 97 %'."""
-        return self.text if self.is_sure else unsure_text(self.likely_tags)
-
-
-class Translation(NamedTuple):
-    """A generated translation of a sentence."""
-
-    text: str
-    tokens: tuple[str, ...]
-    """Tokens of the text, as metrics that compare tokens read them."""
-    log_prob: float
-    """Natural logarithm of the probability given the source sentence and the image, end-of-sentence token included."""
-    score: float
-    """Score that hypotheses are ranked by; see `DecodingSettings`."""
-    ids: tuple[int, ...] = ()
-    """Token ids in the vocabulary of the model, without special tokens."""
-    ended: bool = True
-    """False where the translation was cut off at `max_length`."""
-    features: tuple[tuple[str, float], ...] = ()
-    """Features whose weighted sum is the score, of a model without probabilities; `log_prob` is the score as well."""
-    derivation: Derivation | None = None
-    """Phrases of the translation, for `explain`; None for a model that has none."""
-
-
-EMPTY_TRANSLATION = Translation("", (), 0.0, 0.0)
+EMPTY_TRANSLATION = Sentence((), 0.0, 0.0)
 """Translation of an empty sentence, which is not decoded."""
-
-
-def caption_of(tokenizer: Tokenizer, one: Hypothesis) -> Caption:
-    """Return a hypothesis as a caption."""
-    return Caption(tokenizer.decode(one.tokens, detokenise=True), one.log_prob, one.score, one.tokens, one.ended)
-
-
-def translation_of(tokenizer: Tokenizer, one: Hypothesis) -> Translation:
-    """Return a hypothesis as a translation."""
-    text = tokenizer.decode(one.tokens, detokenise=True, copied=one.copied)
-    tokens = tokenizer.decode(one.tokens, copied=one.copied).split()
-    fields = (one.log_prob, one.score, one.tokens, one.ended, one.features, one.derivation)
-    return Translation(text, tuple(tokens), *fields)
 
 
 def images_of_sentences(
@@ -127,16 +59,6 @@ def images_of_sentences(
             f"{counted(len(sentences), 'sentence')}"
         )
     return images
-
-
-def unsure_text(likely_tags: Sequence[Tag]) -> str:
-    """Return the text in place of a caption of which the model is not sure, with the likely tags."""
-    return f"{NOT_SURE}; perhaps: {format_tags(likely_tags)}" if likely_tags else NOT_SURE
-
-
-def format_tags(tags: Iterable[Tag]) -> str:
-    """Return tags as text: 'dog 93 %, ball 7 %'."""
-    return ", ".join(f"{tag.word} {tag.probability:.0%}".replace("%", " %") for tag in tags)
 
 
 def require_source_length(row: int, count: int) -> None:

@@ -11,15 +11,22 @@ at once, without the repetition. Thresholds are those of the run's calibration.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
 
 from limner.data.dataset import GenerationInput
+from limner.data.examples import StoredFeatures
 from limner.decoding.automaton import Bans
-from limner.decoding.ranking import Hypothesis
+from limner.decoding.search import search
+from limner.decoding.sentence import Sentence
 from limner.decoding.settings import DecodingSettings
-from limner.inference.generate import EncodedImages, generate_captions
+from limner.decoding.torch_models import TorchModels, select
+from limner.generation.engine import CONSTRAINED_BEAMS
 from limner.inference.must_include import SEPARATOR, compile_words
 from limner.inference.tags import SUBJECT_KINDS, Tag
 from limner.inference.unseen_words import LOG_ODDS, is_known_word, known_words
+from limner.models.protocols import Memory
 from limner.runs.calibration import TagCalibration
 from limner.runs.trained_model import TrainedModel
 from limner.text.tokenizer import Tokenizer
@@ -28,14 +35,75 @@ ARTICLES = {"en": ("a", "an"), "de": ("ein", "eine")}
 """Articles before a subject by language, of which the most probable is taken; other languages have no such captions."""
 
 
+class EncodedImages(NamedTuple):
+    """Images to caption that are encoded once, for several searches and for the evidence about their captions."""
+
+    inputs: list[GenerationInput]
+    features: list[StoredFeatures | None]
+    memories: list[Memory]
+    """Memory of each model, a row for each input."""
+    device: torch.device
+
+    def take(self, rows: Sequence[int]) -> EncodedImages:
+        """Return some of the images; one may be taken several times."""
+        return EncodedImages(
+            [self.inputs[row] for row in rows],
+            [self.features[row] for row in rows],
+            select(self.memories, torch.tensor(rows, device=self.device, dtype=torch.long)),
+            self.device,
+        )
+
+
+def generate_captions(
+    models: Sequence[TrainedModel],
+    images: EncodedImages,
+    settings: DecodingSettings,
+    prefixes: Sequence[str] | None = None,
+) -> list[list[Sentence]]:
+    """Decode captions of encoded images together, fewer at a time where words must be included.
+
+    Args:
+        models: the models that have encoded the images.
+        images: the images.
+        settings: decoding settings.
+        prefixes: for each image the words that its caption starts with.
+
+    Returns:
+        The `n_best` hypotheses of each image, best first.
+
+    Raises:
+        SettingsError: no sentence of at most `max_length` tokens includes the words that it must.
+    """
+    tokenizer = models[0].tokenizer
+    starts = None if prefixes is None else [tokenizer.encode(text) for text in prefixes]
+    machines = {words: compile_words(tokenizer, *words) for words in {one.constraints for one in images.inputs}}
+    count = len(images.inputs)
+    beams = max((machine.size for machine in machines.values()), default=1)  # a beam for each state
+    size = max(1, max(CONSTRAINED_BEAMS, 2 * count) // beams)
+    ensemble = TorchModels([one.model for one in models], settings.precision, images.device)
+    found: list[list[Sentence]] = []
+    for start in range(0, count, size):
+        rows = range(start, min(start + size, count))
+        part = images if len(rows) == count else images.take(rows)
+        found += search(
+            ensemble,
+            part.memories,
+            [one.item.id for one in part.inputs],
+            settings,
+            None if starts is None else [starts[row] for row in rows],
+            [machines[one.constraints] for one in part.inputs],
+        )
+    return found
+
+
 def without_denied_words(
     models: Sequence[TrainedModel],
     images: EncodedImages,
     settings: DecodingSettings,
-    hypotheses: Sequence[list[Hypothesis]],
+    hypotheses: Sequence[list[Sentence]],
     denied: Sequence[frozenset[str]],
     at_most_once: Sequence[str] | None = None,
-) -> tuple[EncodedImages, list[list[Hypothesis]]]:
+) -> tuple[EncodedImages, list[list[Sentence]]]:
     """Decode captions again that have denied words, or words too often.
 
     Args:
@@ -74,10 +142,10 @@ def name_tags(
     models: Sequence[TrainedModel],
     images: EncodedImages,
     settings: DecodingSettings,
-    hypotheses: Sequence[list[Hypothesis]],
+    hypotheses: Sequence[list[Sentence]],
     tags: Sequence[tuple[Tag, ...]],
     calibration: TagCalibration,
-) -> list[list[Hypothesis]]:
+) -> list[list[Sentence]]:
     """Return the hypotheses of each image, those that miss a tag replaced.
 
     Args:
@@ -127,11 +195,11 @@ def _with_required(tokenizer: Tokenizer, one: GenerationInput, required: str) ->
 
 def choose_named(
     model: TrainedModel,
-    plain: list[Hypothesis],
-    named: list[Hypothesis],
+    plain: list[Sentence],
+    named: list[Sentence],
     tag: Tag,
     calibration: TagCalibration,
-) -> list[Hypothesis]:
+) -> list[Sentence]:
     """Return the hypotheses that name a tag, unless naming it costs too much.
 
     Args:
@@ -152,7 +220,7 @@ def start_with_tags(
     images: EncodedImages,
     settings: DecodingSettings,
     tags: Sequence[Tag],
-) -> list[list[Hypothesis] | None]:
+) -> list[list[Sentence] | None]:
     """Return the hypotheses that start with an article and the tag of each image; None for other kinds of things."""
     tokenizer = models[0].tokenizer
     articles = known_words(tokenizer, ARTICLES.get(models[0].recipe.data.lang, ()))
@@ -163,7 +231,7 @@ def start_with_tags(
         for article in articles
     ]
     starts = [(row, text) for row, text in starts if len(tokenizer.encode(text)) < settings.max_length]
-    result: list[list[Hypothesis] | None] = [None] * len(tags)
+    result: list[list[Sentence] | None] = [None] * len(tags)
     if not starts:
         return result
     decoded = generate_captions(models, images.take([row for row, _ in starts]), settings, [text for _, text in starts])
@@ -203,7 +271,7 @@ def required_words(
     return None if compile_words(tokenizer, (required,)).accepts(caption) else required
 
 
-def mean_log_prob(model: TrainedModel, hypothesis: Hypothesis) -> float:
+def mean_log_prob(model: TrainedModel, hypothesis: Sentence) -> float:
     """Compute the log-probability per token, that of unseen words being that of the words they copy."""
     unseen = sum(token >= model.config.vocab_size for token in hypothesis.tokens)
     return (hypothesis.log_prob - LOG_ODDS * unseen) / (len(hypothesis.tokens) + hypothesis.ended)

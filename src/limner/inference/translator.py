@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from limner.data.dataset import GenerationInput
 from limner.data.languages import SourceLanguage
+from limner.decoding.sentence import Sentence
 from limner.decoding.settings import change_decoding
 from limner.errors import MediaError, RunError, SettingsError
 from limner.features.encoders.base import Backbone
@@ -25,11 +26,9 @@ from limner.inference.sentences import (
     EMPTY_TRANSLATION,
     UNKNOWN_SOURCE,
     MissingImage,
-    Translation,
     images_of_sentences,
     missing_image,
     require_source_length,
-    translation_of,
     warn_of_cut_off,
     warn_of_unknown_words,
 )
@@ -78,7 +77,7 @@ class Translator(TextGenerator):
         batch_size: int = TRANSLATION_BATCH_SIZE,
         on_progress: Progress | None = None,
         **decoding: Any,  # noqa: ANN401
-    ) -> list[list[Translation]]:
+    ) -> list[list[Sentence]]:
         """Translate sentences.
 
         Args:
@@ -111,11 +110,11 @@ class Translator(TextGenerator):
         warn_of_cut_off(unfinished, len(sentences), "translations", settings.max_length, CUT_TRANSLATIONS)
         translations = [[self._empty_translation] for _ in sentences]
         for row, n_best in zip(rows, hypotheses, strict=True):
-            translations[row] = [translation_of(self.tokenizer, one) for one in n_best]
+            translations[row] = n_best
         return translations
 
     @property
-    def _empty_translation(self) -> Translation:
+    def _empty_translation(self) -> Sentence:
         """Translation of an empty sentence; of a model with features, each of them is 0."""
         model = self.models[0].model
         if not isinstance(model, PhraseBased):
@@ -132,7 +131,7 @@ class Translator(TextGenerator):
     def explain(
         self,
         sentences: Sequence[str],
-        translations: Sequence[Translation],
+        translations: Sequence[Sentence],
         *,
         images: Sequence[ImageInput | None] | None = None,
         missing: MissingImage = "refuse",

@@ -16,7 +16,7 @@ from markupsafe import Markup
 
 from limner.data.collection import Collection
 from limner.data.dataset import GenerationInput
-from limner.decoding.ranking import Hypothesis
+from limner.decoding.sentence import Sentence
 from limner.errors import CollectionError, MediaError, MissingExtraError, RunError
 from limner.features.spec import FeatureSpec
 from limner.inference.collection_features import open_features
@@ -99,7 +99,7 @@ def explain_items(
             f"{evaluation.collection}: split '{evaluation.split}' has no item '{missing[0]}' any more"
         )
     inputs = [GenerationInput(by_id[item.id], item.source, item.references) for item in items]
-    hypotheses = [Hypothesis(item.ids, item.log_prob or 0.0, 0.0, True) for item in items]
+    hypotheses = [Sentence(item.ids, item.log_prob or 0.0, 0.0, True) for item in items]
     features = open_features(model, collection, cache_mib=0)  # few rows: read from disk
     return [
         plot_explanation(explanation, item, model.config.features, thumbnails)

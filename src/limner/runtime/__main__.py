@@ -21,7 +21,7 @@ from limner.storage.json_text import LineFormatter, printable, tab_separated
 from limner.storage.streams import flush_streams, prepare_streams
 
 if TYPE_CHECKING:
-    from limner.inference.sentences import Caption, Translation
+    from limner.decoding.sentence import Sentence
 
 WRONG_USAGE = 2
 """Exit status after an error in the command line."""
@@ -126,7 +126,7 @@ def _decoding(options: argparse.Namespace) -> dict[str, Any]:
     return {name: value for name, value in chosen.items() if value is not None}
 
 
-def _fields(sentences: Sequence[Caption] | Sequence[Translation]) -> Iterator[tuple[str, ...]]:
+def _fields(sentences: Sequence[Sentence] | Sequence[Sentence]) -> Iterator[tuple[str, ...]]:
     """Yield the text of each sentence, and its log-probability where there are several."""
     for one in sentences:
         yield (one.text, f"{one.log_prob:.2f}") if len(sentences) > 1 else (one.text,)

@@ -1,31 +1,28 @@
-"""Captioners and translators of exported models."""
+"""Captions and translations by exported models: generation with ONNX Runtime instead of torch."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from limner.decoding.ranking import Hypothesis
-from limner.decoding.search import search
+from limner.decoding.sentence import Sentence
 from limner.decoding.settings import DecodingSettings, change_decoding
 from limner.errors import MediaError, RunError, SettingsError
 from limner.features.preprocessing import read_image
+from limner.generation.engine import Engine
+from limner.generation.request import Request
 from limner.inference.sentences import (
     CUT_TRANSLATIONS,
     EMPTY_TRANSLATION,
     UNKNOWN_SOURCE,
-    Caption,
     MissingImage,
-    Translation,
-    caption_of,
     images_of_sentences,
     missing_image,
     require_source_length,
-    translation_of,
     warn_of_cut_off,
     warn_of_unknown_words,
 )
@@ -54,7 +51,9 @@ Features = Mapping[str, NDArray[Any]]
 
 
 class ExportedModel:
-    """The parts that captioners and translators share: graphs, tokenizer, settings of decoding."""
+    """The parts that captioners and translators share: a `Generator` of `limner.generation`."""
+
+    rules = None
 
     def __init__(self, folder: Path, exported: Exported) -> None:
         """Start the sessions of the graphs.
@@ -72,14 +71,18 @@ class ExportedModel:
         graphs = start_sessions(folder, exported.files, names)
         self.tokenizer = Tokenizer.load(folder / TOKENIZER)
         self._backbone = graphs.get(BACKBONE)  # waited for when the first image has been read
-        self._encoder = graphs[ENCODER].result()
+        encoder, step = graphs[ENCODER].result(), graphs[STEP].result()
         memory, state = ([spec.name for spec in specs] for specs in (self.manifest.memory, self.manifest.state))
-        self._step = GraphModel(graphs[STEP].result(), self.manifest.vocab_size, memory, state)
+        self._model = GraphModel(encoder, step, self.manifest.vocab_size, memory, state, self.manifest.features)
 
     @property
     def decoding(self) -> DecodingSettings:
         """Decoding settings of the recipe, the default of all methods."""
         return self.manifest.decoding
+
+    def model(self, settings: DecodingSettings) -> GraphModel:
+        """Return the graphs as the search sees them."""
+        return self._model
 
     def read(self, image: ImageInput) -> Pixels:
         """Open an image, and resize it for the backbone.
@@ -110,35 +113,22 @@ class ExportedModel:
         rounded = {kind: values.astype(np.float16) for kind, values in computed.items()}  # as they are stored
         return [{kind: values[row] for kind, values in rounded.items()} for row in range(len(images))]
 
-    def _generate(
-        self,
-        features: Sequence[Features | None],
-        settings: DecodingSettings,
-        prefixes: Sequence[str] | None,
-        sources: Sequence[Sequence[int]] | None = None,
-    ) -> list[list[Hypothesis]]:
-        inputs = self._collate(features)
-        if sources is not None:
-            inputs |= _pad(sources)
-        memory = self._step.encoded(self._encoder(inputs))
-        given = None if prefixes is None else [self.tokenizer.encode(text) for text in prefixes]
-        ids = [str(number) for number in range(len(features))]
-        return search(self._step, memory, ids, settings, given)
+    def _features_of_requests(self, requests: Sequence[Request]) -> list[Features | None]:
+        """Return the features of the image of each request: the features port."""
+        pixels = [None if request.source is None else self.read(request.source) for request in requests]
+        computed = iter(self.features_of([image for image in pixels if image is not None]))
+        return [None if image is None else next(computed) for image in pixels]
 
-    def _collate(self, features: Sequence[Features | None]) -> dict[str, NDArray[Any]]:
-        """Stack the features of a batch; those of a missing image are zero."""
-        inputs: dict[str, NDArray[Any]] = {"present": np.array([bool(one) for one in features])}
-        for expected in self.manifest.features:
-            rows = np.zeros((len(features), *expected.shape), np.float32)
-            for row, one in zip(rows, features, strict=True):
-                if not one:
-                    continue
-                if expected.kind not in one or one[expected.kind].shape != expected.shape:
-                    found = {kind: values.shape for kind, values in one.items()}
-                    raise SettingsError(f"expected {expected.kind} features of shape {expected.shape}, got {found}")
-                row[:] = one[expected.kind]
-            inputs[expected.kind] = rows
-        return inputs
+    def _settings(self, changes: Mapping[str, Any]) -> DecodingSettings:
+        """Return the decoding settings with some values changed.
+
+        Raises:
+            SettingsError: a setting is unknown or not allowed, or needs torch.
+        """
+        settings = change_decoding(self.decoding, changes)
+        if settings.precision != "fp32":
+            raise SettingsError("an exported model decodes in fp32; bf16 needs the run itself")
+        return settings
 
 
 class ExportedCaptioner(ExportedModel):
@@ -151,7 +141,7 @@ class ExportedCaptioner(ExportedModel):
         prefixes: Sequence[str] | None = None,
         batch_size: int = BATCH_SIZE,
         **decoding: Any,  # noqa: ANN401
-    ) -> list[list[Caption]]:
+    ) -> list[list[Sentence]]:
         """Generate captions of images.
 
         Args:
@@ -182,28 +172,29 @@ class ExportedCaptioner(ExportedModel):
         prefixes: Sequence[str] | None = None,
         batch_size: int = BATCH_SIZE,
         **decoding: Any,  # noqa: ANN401
-    ) -> Iterator[tuple[ImageT, list[Caption] | MediaError]]:
+    ) -> Iterator[tuple[ImageT, list[Sentence] | MediaError]]:
         """Generate captions batch by batch; an image that cannot be read does not stop the others.
 
-        Arguments are those of `describe`.
+        The arguments are the arguments of `describe`.
 
         Yields:
             Each image with its captions, or with the error that it cannot be read.
         """
-        settings = searchable(self.decoding, decoding)
-        warn_of_unknown_words(self.tokenizer, prefixes or (), "captions do not depend on them")
-        cut = 0
-        for first in range(0, len(images), batch_size):
-            batch = images[first : first + batch_size]
-            pixels = [_attempt(self.read, image) for image in batch]
-            rows = [row for row, one in enumerate(pixels) if not isinstance(one, MediaError)]
-            given = None if prefixes is None else [prefixes[first + row] for row in rows]
-            read = [one for one in pixels if not isinstance(one, MediaError)]
-            captions = dict(zip(rows, self._describe(self.features_of(read), given, settings), strict=True))
-            for row, (image, one) in enumerate(zip(batch, pixels, strict=True)):
-                yield image, one if isinstance(one, MediaError) else captions[row]
-            cut += sum(not n_best[0].ended for n_best in captions.values())
-        warn_of_cut_off(cut, len(images), "captions", settings.max_length, "raise max_length")
+        requests = self._requests(len(images), prefixes, decoding)
+        for image, request in zip(images, requests, strict=True):
+            request.source = image
+        batches = [requests[first : first + batch_size] for first in range(0, len(requests), batch_size)]
+        cut = done = 0
+        for batch in Engine(self._features_of_requests).run(batches):
+            for image, request in zip(images[done : done + len(batch)], batch, strict=True):
+                if isinstance(request.error, MediaError):
+                    yield image, request.error
+                else:
+                    cut += not request.sentences[0].ended
+                    yield image, request.sentences
+            done += len(batch)
+        if requests:
+            warn_of_cut_off(cut, len(images), "captions", requests[0].decoding.max_length, "raise max_length")
 
     def describe_features(
         self,
@@ -211,24 +202,27 @@ class ExportedCaptioner(ExportedModel):
         *,
         prefixes: Sequence[str] | None = None,
         **decoding: Any,  # noqa: ANN401
-    ) -> list[list[Caption]]:
+    ) -> list[list[Sentence]]:
         """Generate captions of images or videos from their features by kind; other arguments as for `describe`."""
-        return self._describe(features, prefixes, searchable(self.decoding, decoding))
+        requests = self._requests(len(features), prefixes, decoding)
+        for request, values in zip(requests, features, strict=True):
+            request.features = values
+        return [request.sentences for batch in Engine().run([requests]) for request in batch]
 
-    def _describe(
-        self, features: Sequence[Features], prefixes: Sequence[str] | None, settings: DecodingSettings
-    ) -> list[list[Caption]]:
-        if not features:
-            return []
-        hypotheses = self._generate(features, settings, prefixes)
-        return [[caption_of(self.tokenizer, one) for one in n_best] for n_best in hypotheses]
+    def _requests(self, count: int, prefixes: Sequence[str] | None, decoding: Mapping[str, Any]) -> list[Request]:
+        settings = self._settings(decoding)
+        warn_of_unknown_words(self.tokenizer, prefixes or (), "captions do not depend on them")
+        starts = [self.tokenizer.encode(text) for text in prefixes or [""] * count]
+        return [
+            Request(self, str(row), settings, prefix=start) for row, start in zip(range(count), starts, strict=True)
+        ]
 
 
 class ExportedTranslator(ExportedModel):
     """Translations by an exported model; see `limner.Translator`."""
 
     def __init__(self, folder: Path, exported: Exported) -> None:
-        """Start the sessions of the graphs; arguments and errors are those of `ExportedModel`."""
+        """Start the sessions of the graphs; the arguments and errors are described at `ExportedModel`."""
         super().__init__(folder, exported)
         self.source_tokenizer = Tokenizer.load(folder / SOURCE_TOKENIZER)
 
@@ -241,28 +235,32 @@ class ExportedTranslator(ExportedModel):
         batch_size: int = BATCH_SIZE,
         on_progress: Progress | None = None,
         **decoding: Any,  # noqa: ANN401
-    ) -> list[list[Translation]]:
-        """Translate sentences; arguments, results and errors are those of `limner.Translator.translate`.
+    ) -> list[list[Sentence]]:
+        """Translate sentences; arguments, results and errors are described at `limner.Translator.translate`.
 
         Raises:
             RunError: an image is given, and the model was exported without its backbone.
         """
-        settings = searchable(self.decoding, decoding)
+        settings = self._settings(decoding)
         images = self._check(sentences, images, missing)
         sources = [self.source_tokenizer.encode(text) for text in sentences]
         for row, source in enumerate(sources):
             require_source_length(row, len(source))
         rows = sorted((row for row, source in enumerate(sources) if source), key=lambda row: len(sources[row]))
         warn_of_unknown_words(self.source_tokenizer, (sentences[row] for row in rows), UNKNOWN_SOURCE)
-        translations = [[EMPTY_TRANSLATION] for _ in sentences]
-        for first in range(0, len(rows), batch_size):
-            batch = rows[first : first + batch_size]
-            features = self._features([images[row] for row in batch])
-            decoded = self._generate(features, settings, None, [sources[row] for row in batch])
-            for row, n_best in zip(batch, decoded, strict=True):
-                translations[row] = [translation_of(self.tokenizer, one) for one in n_best]
+        requests = [Request(self, str(row), settings, source=images[row], source_tokens=sources[row]) for row in rows]
+        batches = [requests[first : first + batch_size] for first in range(0, len(requests), batch_size)]
+        done = 0
+        for batch in Engine(self._features_of_requests).run(batches):
+            for request in batch:
+                if request.error is not None:
+                    raise request.error
+            done += len(batch)
             if on_progress is not None:
-                on_progress(min(first + batch_size, len(rows)), len(rows))
+                on_progress(done, len(requests))
+        translations = [[EMPTY_TRANSLATION] for _ in sentences]
+        for row, request in zip(rows, requests, strict=True):
+            translations[row] = request.sentences
         cut = sum(not n_best[0].ended for n_best in translations)
         warn_of_cut_off(cut, len(sentences), "translations", settings.max_length, CUT_TRANSLATIONS)
         return translations
@@ -279,40 +277,6 @@ class ExportedTranslator(ExportedModel):
         if without and missing == "refuse":
             raise SettingsError(missing_image(without[0]))
         return images
-
-    def _features(self, images: Sequence[ImageInput | None]) -> list[Features | None]:
-        """Compute the features of the images of a batch, each once."""
-        pixels = [None if image is None else self.read(image) for image in images]
-        computed = iter(self.features_of([one for one in pixels if one is not None]))
-        return [None if one is None else next(computed) for one in pixels]
-
-
-def searchable(default: DecodingSettings, changes: Mapping[str, Any]) -> DecodingSettings:
-    """Return decoding settings with some values changed.
-
-    Raises:
-        SettingsError: a setting is unknown or not allowed, or needs what only the torch path does.
-    """
-    settings = change_decoding(default, changes)
-    if settings.precision != "fp32":
-        raise SettingsError("an exported model decodes in fp32; bf16 needs the run itself")
-    return settings
-
-
-def _pad(sequences: Sequence[Sequence[int]]) -> dict[str, NDArray[Any]]:
-    """Pad source sentences to one tensor (B, S), with the mask of their tokens."""
-    lengths = np.array([len(one) for one in sequences])[:, None]
-    tokens = np.zeros((len(sequences), int(lengths.max(initial=1))), np.int64)
-    mask = np.arange(tokens.shape[1]) < lengths
-    tokens[mask] = [token for sequence in sequences for token in sequence]
-    return {"source": tokens, "source_mask": mask}
-
-
-def _attempt(read: Callable[[ImageInput], Pixels], image: ImageInput) -> Pixels | MediaError:
-    try:
-        return read(image)
-    except MediaError as error:
-        return error
 
 
 def load_captioner(folder: Path | str) -> ExportedCaptioner:

@@ -15,13 +15,16 @@ from numpy.typing import NDArray
 
 from limner.bounds import GraphMemory, GraphSeconds, bounds_of
 from limner.decoding.next_tokens import NumpyNextTokens
+from limner.decoding.trees import map_leaves
 from limner.errors import MissingExtraError, RunError, SettingsError
 from limner.process import available_memory, usable_cores
-from limner.runtime.manifest import EXPORT_AGAIN
+from limner.runtime.manifest import EXPORT_AGAIN, FeatureInput
 from limner.runtime.wire_format import require_self_contained
 
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession
+
+    from limner.generation.request import Request
 
 ResultT = TypeVar("ResultT")
 
@@ -202,59 +205,83 @@ def start_sessions(folder: Path, files: Mapping[str, bytes], names: Sequence[str
     return graphs
 
 
-class RepeatedMemory:
-    """Memory of N examples, whose rows are repeated for K hypotheses once for all steps."""
+class EncodedInputs(NamedTuple):
+    """Result of the encoder, a row for each example."""
 
-    def __init__(self, tensors: Tensors) -> None:
-        self.tensors = tensors
-        self._width, self._repeated = 1, tensors
-
-    def repeated(self, width: int) -> Tensors:
-        """Return the tensors with each row repeated `width` times."""
-        if width != self._width:
-            self._width = width
-            self._repeated = {name: values.repeat(width, 0) for name, values in self.tensors.items()}
-        return self._repeated
+    constant: Tensors
+    """Tensors that all steps read."""
+    start: Tensors
+    """State before the first token."""
 
 
 class GraphModel:
-    """The step of an exported model, as the search sees it: a `limner.decoding.search.StepModel`."""
+    """The encoder and the step of an exported model: the model port of `limner.generation`."""
 
-    def __init__(self, graph: Graph, vocab_size: int, memory: Sequence[str], state: Sequence[str]) -> None:
+    def __init__(
+        self,
+        encoder: Graph,
+        step: Graph,
+        vocab_size: int,
+        memory: Sequence[str],
+        state: Sequence[str],
+        features: Sequence[FeatureInput] = (),
+    ) -> None:
         """Initialise the model.
 
         Args:
-            graph: graph of one step.
+            encoder: graph of the encoder.
+            step: graph of one step.
             vocab_size: size V of the vocabulary.
             memory: names of the tensors of the memory.
             state: names of the tensors of the state.
+            features: features that the encoder reads.
         """
         self.vocab_size = vocab_size
-        self._graph, self._memory, self._state = graph, tuple(memory), tuple(state)
+        self._encoder, self._step, self._features = encoder, step, tuple(features)
+        self._memory, self._state = tuple(memory), tuple(state)
+        self._repeated: tuple[Tensors | None, int, Tensors] = None, 0, {}
 
     @property
     def free_memory(self) -> int | None:
         """Bytes of memory that can be allocated."""
         return available_memory()
 
-    def encoded(self, results: Tensors) -> tuple[RepeatedMemory, Tensors]:
-        """Return the outputs of the encoder as the memory that `start` takes: constant tensors and first state."""
-        memory, state = ({name: results[name] for name in names} for names in (self._memory, self._state))
-        return RepeatedMemory(memory), state
+    def encode(self, requests: Sequence[Request]) -> EncodedInputs:
+        """Encode the features and source sentences of requests; the features of a missing image are zero.
 
-    def start(self, memory: tuple[RepeatedMemory, Tensors]) -> Tensors:
+        Raises:
+            SettingsError: features have another kind or shape than the model reads.
+        """
+        inputs: dict[str, NDArray[Any]] = {"present": np.array([bool(request.features) for request in requests])}
+        for expected in self._features:
+            rows = np.zeros((len(requests), *expected.shape), np.float32)
+            for row, request in zip(rows, requests, strict=True):
+                features = request.features or {expected.kind: row}
+                if (values := features.get(expected.kind)) is None or values.shape != expected.shape:
+                    shapes = {kind: values.shape for kind, values in features.items() if values is not None}
+                    raise SettingsError(f"expected {expected.kind} features of shape {expected.shape}, got {shapes}")
+                row[:] = values
+            inputs[expected.kind] = rows
+        if requests[0].source_tokens is not None:
+            inputs |= pad([request.source_tokens or () for request in requests])
+        return self.encoded(self._encoder(inputs))
+
+    def encoded(self, results: Tensors) -> EncodedInputs:
+        """Return the outputs of the encoder as a memory."""
+        constant, start = ({name: results[name] for name in names} for names in (self._memory, self._state))
+        return EncodedInputs(constant, start)
+
+    def start(self, memory: EncodedInputs) -> Tensors:
         """Return the state before the first token."""
-        return memory[1]
+        return memory.start
 
-    def step(
-        self, tokens: NDArray[np.int64], memory: tuple[RepeatedMemory, Tensors], state: Tensors
-    ) -> tuple[NumpyNextTokens, Tensors]:
+    def step(self, tokens: NDArray[np.int64], memory: EncodedInputs, state: Tensors) -> tuple[NumpyNextTokens, Tensors]:
         """Compute the log-probabilities after the last tokens (N, K), and the next state.
 
         Raises:
             RunError: a probability is NaN.
         """
-        results = self._graph({TOKENS: tokens.reshape(-1), **memory[0].repeated(tokens.shape[1]), **state})
+        results = self._step({TOKENS: tokens.reshape(-1), **self._repeat(memory.constant, tokens.shape[1]), **state})
         log_probs = results[LOG_PROBS]
         if np.isnan(log_probs[:, :1]).any():  # a NaN spreads to all probabilities of its row
             raise RunError(
@@ -264,9 +291,31 @@ class GraphModel:
         after = {name: results[NEXT + name] for name in self._state}
         return NumpyNextTokens(log_probs.reshape(*tokens.shape, -1)), after
 
-    def select(self, tree: Any, rows: NDArray[np.int64]) -> Any:  # noqa: ANN401
+    def _repeat(self, tensors: Tensors, width: int) -> Tensors:
+        """Return tensors with each row repeated for `width` hypotheses, computed once for all steps of a search."""
+        if width == 1:
+            return tensors
+        known, known_width, repeated = self._repeated
+        if known is not tensors or known_width != width:
+            repeated = {name: values.repeat(width, 0) for name, values in tensors.items()}
+            self._repeated = tensors, width, repeated
+        return repeated
+
+    @staticmethod
+    def select(tree: Any, rows: NDArray[np.int64]) -> Any:  # noqa: ANN401
         """Select rows of a memory or a state."""
-        if isinstance(tree, tuple):
-            memory, state = tree
-            return RepeatedMemory(self.select(memory.tensors, rows)), state  # the first state is read once
-        return {name: values[rows] for name, values in tree.items()}
+        return map_leaves(lambda leaves: leaves[0][rows], [tree])
+
+    @staticmethod
+    def concatenate(trees: Sequence[Any]) -> Any:  # noqa: ANN401
+        """Concatenate the rows of memories or states."""
+        return map_leaves(np.concatenate, trees)
+
+
+def pad(sequences: Sequence[Sequence[int]]) -> dict[str, NDArray[Any]]:
+    """Pad source sentences to one tensor (B, S), with the mask of their tokens."""
+    lengths = np.array([len(sequence) for sequence in sequences])[:, None]
+    tokens = np.zeros((len(sequences), int(lengths.max(initial=1))), np.int64)
+    mask = np.arange(tokens.shape[1]) < lengths
+    tokens[mask] = [token for sequence in sequences for token in sequence]
+    return {"source": tokens, "source_mask": mask}

@@ -18,6 +18,8 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from limner.generation.request import RuleOptions
+from limner.inference.sentences import EMPTY_TRANSLATION
 from limner.server.errors import (
     InvalidRequestError,
     NotSupportedError,
@@ -25,12 +27,12 @@ from limner.server.errors import (
     RequestTimeoutError,
     StoppingError,
 )
-from limner.server.events import Event, FinalEvent, GeneratedSentence
+from limner.server.events import Event, FinalEvent
 from limner.server.explanations import SentenceExplanation, explain_sentence
 from limner.server.features import FeatureCache
 from limner.server.images import ImageFetcher, require_size
 from limner.server.indexes import open_indexes
-from limner.server.jobs import GenerationRequest, Job, RequestRules, make_job
+from limner.server.jobs import GenerationRequest, Job, make_job
 from limner.server.metrics import Metrics
 from limner.server.models import Models, ServedModel
 from limner.server.pools import Kind, Pools
@@ -99,7 +101,7 @@ class EventStream(AsyncIterator[Event]):
     def _close(self) -> None:
         if self._open:
             self._open = False
-            self._job.cancelled = True
+            self._job.is_done = True
             self._engine.release()
 
 
@@ -146,7 +148,7 @@ class Engine:
         prefix: str = "",
         must_include: Sequence[str] = (),
         attention: bool = False,
-        rules: RequestRules | None = None,
+        rules: RuleOptions | None = None,
     ) -> EventStream:
         """Caption an image.
 
@@ -177,7 +179,7 @@ class Engine:
                 prefix,
                 must_include,
                 attention,
-                rules=rules or RequestRules(),
+                rules=rules or RuleOptions(),
             )
         )
 
@@ -277,11 +279,10 @@ class Engine:
         request = GenerationRequest(served, served.generator(lang), image)
 
         def read() -> Job:
-            job, failed = make_job(request, self.cache, self.settings), list[BaseException]()
-            job.deliver = lambda event: failed.append(event) if isinstance(event, BaseException) else None
+            job = make_job(request, self.cache, self.settings)
             self._worker.encode([job])
-            for error in failed:
-                raise error
+            if job.error is not None:
+                raise job.error
             return job
 
         return await self.compute("explain", read)
@@ -358,7 +359,7 @@ class Engine:
             reading = self._pools.run(kind, make_job, request, self.cache, self.settings)
             job = await asyncio.wait_for(reading, self.settings.timeout)
             job.deliver = lambda event: _call_soon(loop, events, event)
-            if job.source == []:
+            if job.source_tokens == []:
                 job.deliver(empty_translation(request))
             else:
                 self._worker.submit(job)
@@ -380,7 +381,7 @@ class Engine:
 def empty_translation(request: GenerationRequest) -> FinalEvent:
     """Return the translation of a text without words, which is not decoded."""
     lang = request.generator.models[0].recipe.data.lang
-    return FinalEvent(request.served.name, lang, (GeneratedSentence("", 0.0, 0.0, True, ()),))
+    return FinalEvent(request.served.name, lang, (EMPTY_TRANSLATION,), ((),))
 
 
 def _call_soon(loop: asyncio.AbstractEventLoop, events: asyncio.Queue[Any], event: Event | BaseException) -> None:

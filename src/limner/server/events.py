@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from limner.inference.sentences import NOT_SURE
+from limner.decoding.sentence import Sentence
 
 
 class ProbableToken(NamedTuple):
@@ -30,31 +30,6 @@ class GeneratedToken(NamedTuple):
     """The most probable tokens at its position, as many as are requested."""
 
 
-class GeneratedSentence(NamedTuple):
-    """A caption or a translation."""
-
-    text: str
-    log_prob: float
-    """Natural logarithm of the probability, end-of-sentence token included."""
-    score: float
-    """Score that sentences are ranked by; see `DecodingSettings`."""
-    ended: bool
-    """False where the sentence was cut off at `max_length`."""
-    tokens: tuple[GeneratedToken, ...]
-    """Its tokens, without special tokens."""
-    confidence: float | None = None
-    """Calibrated confidence, where the model has one."""
-    is_sure: bool = True
-    """False where the confidence is below `min_confidence`."""
-    unsure: str = NOT_SURE
-    """Text in place of a sentence of which the model is not sure."""
-
-    @property
-    def display_text(self) -> str:
-        """The text, or 'not sure' with likely tags, for interfaces that have no field for it."""
-        return self.text if self.is_sure else self.unsure
-
-
 class TokenEvent(NamedTuple):
     """A token of the best sentence that has been decided; the texts of all events joined are its text."""
 
@@ -75,8 +50,10 @@ class FinalEvent(NamedTuple):
     """Name of the model that generated them."""
     lang: str
     """Language of the sentences."""
-    sentences: tuple[GeneratedSentence, ...]
+    sentences: tuple[Sentence, ...]
     """The `n_best` sentences, best first."""
+    tokens: tuple[tuple[GeneratedToken, ...], ...] = ()
+    """Tokens of each sentence, without special tokens."""
     grid_size: tuple[int, int] | None = None
     """Rows and columns of the image locations that attention weights belong to."""
     box: tuple[float, float, float, float] | None = None
@@ -87,7 +64,7 @@ class FinalEvent(NamedTuple):
     """Number of tokens read: of the prefix, or of the source sentence."""
 
     @property
-    def best(self) -> GeneratedSentence:
+    def best(self) -> Sentence:
         """The best sentence."""
         return self.sentences[0]
 

@@ -11,14 +11,14 @@ from numpy.typing import NDArray
 from pydantic import BaseModel
 
 from limner.data.examples import Item, StoredFeatures, collate
-from limner.decoding.ranking import Hypothesis
-from limner.features.preprocessing import Preprocessing, encoded_box
+from limner.decoding.sentence import Sentence
 from limner.inference.explain import explain, words_of
 from limner.layers.functional import precise
-from limner.media.image import image_size, open_image
+from limner.media.image import open_image
 from limner.models.protocols import device_of
 from limner.server.errors import NotSupportedError
 from limner.server.jobs import Job
+from limner.server.sentences import image_grid
 
 Rows = list[list[float]]
 
@@ -61,16 +61,16 @@ class _SingleImage:
 
 def explain_sentence(job: Job, tokens: Sequence[int]) -> SentenceExplanation:
     """Explain a sentence of a request whose image is encoded."""
-    trained = job.request.generator.models[0]
-    hypothesis = Hypothesis(tuple(tokens), 0.0, 0.0, ended=True)
-    explanation = explain(trained, [job.one], [hypothesis], _SingleImage(job.features))[0]
+    trained = job.generator.models[0]
+    sentence = Sentence(tuple(tokens), 0.0, 0.0)
+    explanation = explain(trained, [job.source], [sentence], _SingleImage(job.features))[0]
     log_probs = _token_log_probs(job, tokens)
     target = [
         ExplainedWord(text=word.text, log_prob=sum(log_probs[position] for position in word.positions))
         for word in words_of(trained.tokenizer, tokens)
     ]
     count = len(target)  # without the end of the sentence
-    grid, box = grid_of(job)
+    grid, box = image_grid(job)
     return SentenceExplanation(
         source=explanation.source,
         target=target,
@@ -84,7 +84,7 @@ def explain_sentence(job: Job, tokens: Sequence[int]) -> SentenceExplanation:
 
 @torch.no_grad()
 def _token_log_probs(job: Job, tokens: Sequence[int]) -> list[float]:
-    trained = job.request.generator.models[0]
+    trained = job.generator.models[0]
     batch = collate([job.example(tokens)]).to(device_of(trained.model))
     log_probs = precise(trained.model(batch).logits[0]).log_softmax(-1)  # (T, V)
     chosen: list[float] = log_probs.gather(1, batch.target_out[0][:, None])[:, 0].tolist()
@@ -96,17 +96,6 @@ def _rows(weights: NDArray[np.float64] | None, count: int) -> Rows | None:
         return None
     rows: Rows = weights[:count].tolist()
     return rows
-
-
-def grid_of(job: Job) -> tuple[tuple[int, int] | None, tuple[float, float, float, float] | None]:
-    """Return rows and columns of the image locations, and the part of the image that they cover as fractions."""
-    specs = job.request.generator.models[0].config.features
-    spec = next((one for one in specs if one.kind == "grid" and one.grid_size is not None), None)
-    if spec is None or job.request.image is None:
-        return None, None
-    width, height = image_size(job.request.image)
-    left, top, right, bottom = encoded_box((width, height), Preprocessing.model_validate(spec.preprocessing))
-    return spec.grid_size, (left / width, top / height, right / width, bottom / height)
 
 
 def draw_attention(image: bytes, explanation: SentenceExplanation) -> bytes:

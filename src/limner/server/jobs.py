@@ -1,38 +1,31 @@
-"""Requests as the worker decodes them: checked, with the image read and preprocessed."""
+"""Requests as the service generates them: checked, with the image read, and delivered to the stream of their route."""
 
 from __future__ import annotations
 
-from collections import deque
+import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 from limner.data.dataset import GenerationInput
-from limner.data.examples import Example, StoredFeatures
-from limner.decoding.automaton import Automaton
-from limner.decoding.settings import DecodingSettings, change_decoding
-from limner.errors import SettingsError
+from limner.data.examples import Example
+from limner.decoding.sentence import Sentence
+from limner.decoding.settings import change_decoding
+from limner.errors import LimnerError, SettingsError
 from limner.features.encoders.base import EncoderInput
+from limner.generation.request import Request, RuleOptions
 from limner.inference.captioner import Captioner
-from limner.inference.must_include import compile_words, words_of_inputs
+from limner.inference.must_include import words_of_inputs
 from limner.inference.new_images import image_name, new_item
-from limner.inference.tags import ClassifiedImage, Tag
 from limner.inference.translator import Translator
-from limner.runs.calibration import TagCalibration
-from limner.server.events import Event
+from limner.server.events import Event, FinalEvent, TokenEvent
 from limner.server.features import FeatureCache
 from limner.server.images import require_size
 from limner.server.models import ServedModel
+from limner.server.sentences import generated_tokens, image_grid, probable_tokens, token_attention, token_texts
 from limner.server.settings import ServerSettings
 
-
-class RequestRules(NamedTuple):
-    """Tags in a caption, and abstention; without effect where the captioner has no calibration of them."""
-
-    name_tags: bool = True
-    """Whether the caption names the most probable tag of its image."""
-    min_confidence: float | None = None
-    """Confidence below which the captioner abstains; None for that of its calibration."""
+logger = logging.getLogger(__name__)
 
 
 class GenerationRequest(NamedTuple):
@@ -49,69 +42,84 @@ class GenerationRequest(NamedTuple):
     attention: bool = False
     probable_tokens: int = 0
     """Number of probable tokens to return at each position."""
-    rules: RequestRules = RequestRules()
+    rules: RuleOptions = RuleOptions(with_tags=True)
     """Tags in the caption, and abstention."""
     withholds: bool = False
     """Whether no token is delivered of a caption of which the captioner is not sure."""
 
 
-@dataclass(eq=False)
-class Job:
-    """A request that the worker decodes."""
+class Job(Request):
+    """A request of a route, whose sentences become events."""
 
-    request: GenerationRequest
-    one: GenerationInput
-    decoding: DecodingSettings
-    prefix: list[int]
-    source: list[int] | None
-    constraint: Automaton
-    image_key: str | None
-    """Name of the image in the cache of features; None without an image or a backbone."""
-    pixels: EncoderInput | None
-    """Preprocessed image; None where its features are cached."""
-    features: StoredFeatures | None = None
-    deliver: Callable[[Event | BaseException], None] = lambda event: None
-    cancelled: bool = False
-    streams: bool = True
-    """Whether tokens are delivered before the end."""
-    classified: ClassifiedImage | None = None
-    """What is in the image, where the backbone has a classifier; known when the image is encoded."""
-    named_tags: TagCalibration | None = None
-    """Tags that the caption names; None where it names none."""
-    min_confidence: float = 0.0
-    """Confidence below which the captioner abstains."""
+    generator: Captioner | Translator
 
-    @property
-    def tags(self) -> tuple[Tag, ...]:
-        """The most probable tags of the image; none where the backbone has no classifier."""
-        return () if self.classified is None else self.classified.tags
+    def __init__(self, *arguments: Any, request: GenerationRequest, **options: Any) -> None:  # noqa: ANN401
+        """Create a job; `request` is what the route requests, other arguments are described at `Request`."""
+        super().__init__(*arguments, **options)
+        self.request = request
+        self.image_key: str | None = None
+        """Name of the image in the cache of features; None without an image or a backbone."""
+        self.pixels: EncoderInput | None = None
+        """Preprocessed image; None where its features are cached."""
+        self.deliver: Callable[[Event | BaseException], None] = lambda event: None
+        self.streams = True
+        self._delivered = 0
 
     @property
     def holds_tokens(self) -> bool:
         """Whether tokens are delivered at the end only: the caption may be withheld, or replaced by one with a tag."""
-        generator = self.request.generator
-        withheld = self.request.withholds and isinstance(generator, Captioner) and generator.rules.has_confidence
-        return withheld or self.named_tags is not None
-
-    @property
-    def has_passes_after_search(self) -> bool:
-        """Whether the model computes more when the search is done, which is done for several requests together."""
-        generator = self.request.generator
-        return self.named_tags is not None or (isinstance(generator, Captioner) and generator.rules.has_confidence)
+        rules = self.generator.rules if isinstance(self.generator, Captioner) else None
+        if rules is None:
+            return False
+        return (self.request.withholds and rules.has_confidence) or rules.named_tags(self) is not None
 
     def example(self, tokens: Sequence[int] = ()) -> Example:
         """Return the example of the model with some target tokens."""
-        return Example(self.one.item.id, tokens, self.source, self.features)
+        return Example(self.id, tokens, self.source_tokens, self.features)
 
+    def decided(self, tokens: Sequence[int], totals: Sequence[float]) -> None:
+        """Deliver tokens of the best sentence."""
+        if not self.holds_tokens:
+            self._deliver_tokens(tokens, totals)
 
-def take_jobs(jobs: deque[Job], most: int) -> list[Job]:
-    """Remove and return the first jobs that are not cancelled."""
-    taken: list[Job] = []
-    while jobs and len(taken) < most:
-        job = jobs.popleft()
-        if not job.cancelled:
-            taken.append(job)
-    return taken
+    def _deliver_tokens(self, tokens: Sequence[int], totals: Sequence[float]) -> None:
+        attention = token_attention(self, [tokens]) if self.request.attention else None
+        probable = probable_tokens(self, [tokens])[0]
+        texts = token_texts(self.generator.tokenizer, tokens)
+        for position in range(self._delivered, len(tokens)):
+            log_prob = totals[position] - (totals[position - 1] if position else 0.0)
+            weights = None if attention is None else attention[0][position]
+            self.deliver(TokenEvent(position, texts[position], tokens[position], log_prob, weights, probable[position]))
+        self._delivered = len(tokens)
+
+    def finished(self, sentences: list[Sentence]) -> None:
+        """Deliver the last tokens, and all sentences."""
+        best = sentences[0]
+        if self.streams and (best.is_sure or not self.request.withholds):
+            self._deliver_tokens(best.tokens, best.totals)
+        grid, box = image_grid(self) if self.request.attention else (None, None)
+        read = len(self.prefix) if self.source_tokens is None else len(self.source_tokens)
+        tags = () if self.evidence is None else self.evidence.tags
+        self.deliver(
+            FinalEvent(
+                self.request.served.name,
+                self.generator.models[0].recipe.data.lang,
+                tuple(sentences),
+                generated_tokens(self, sentences),
+                grid,
+                box,
+                tuple((tag.word, tag.probability) for tag in tags),
+                read,
+            )
+        )
+        super().finished(sentences)
+
+    def failed(self, error: Exception) -> None:
+        """Deliver an error in place of the sentences."""
+        if not isinstance(error, LimnerError):
+            logger.error("a request failed", exc_info=error)
+        super().failed(error)
+        self.deliver(error)
 
 
 def make_job(request: GenerationRequest, cache: FeatureCache, settings: ServerSettings) -> Job:
@@ -125,26 +133,21 @@ def make_job(request: GenerationRequest, cache: FeatureCache, settings: ServerSe
     generator, image = request.generator, request.image
     decoding = change_decoding(generator.decoding, request.decoding)
     (words,) = words_of_inputs(generator.tokenizer, request.must_include, 1)
-    source = None
     if isinstance(generator, Translator):
         image = image if generator.uses_image else None
         generator.inputs([request.text or ""], [image], "text")  # checks the length
-        source = generator.source.tokenizer.encode(request.text or "")
-    prefix = generator.tokenizer.encode(request.prefix) if request.prefix else []
-    if len(prefix) > decoding.max_length:
-        raise SettingsError(f"prefix: expected at most {decoding.max_length} tokens, got {len(prefix)}; shorten it")
+    else:
+        generator.rules.least_confidence(request.rules.min_confidence)
+    source = GenerationInput(new_item(image, request.text), request.text, (), words)
+    rules = request.rules._replace(with_tags=isinstance(generator, Captioner) and generator.rules.tagger is not None)
+    job = generator.request(source, decoding, prefix=request.prefix, rules=rules, make=partial(Job, request=request))
+    if len(job.prefix) > decoding.max_length:
+        length = len(job.prefix)
+        raise SettingsError(f"prefix: expected at most {decoding.max_length} tokens, got {length}; shorten it")
     if image is not None:
         require_size(image, settings)
-    key, pixels, backbone = None, None, generator.backbone
-    if image is not None and backbone is not None:
-        key = image_name(image)
-        if not cache.has(backbone, key):
-            pixels = backbone.read(image)
-    one = GenerationInput(new_item(image, request.text), request.text, (), words)
-    machine = compile_words(generator.tokenizer, words)
-    job = Job(request, one, decoding, prefix, source, machine, key, pixels)
-    if isinstance(generator, Captioner):
-        job.min_confidence = generator.rules.least_confidence(request.rules.min_confidence)
-        if request.rules.name_tags and not prefix and not words:
-            job.named_tags = generator.rules.named_tags(decoding)
+    if image is not None and generator.backbone is not None:
+        job.image_key = image_name(image)
+        if not cache.has(generator.backbone, job.image_key):
+            job.pixels = generator.backbone.read(image)
     return job

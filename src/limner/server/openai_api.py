@@ -15,7 +15,7 @@ from fastapi import APIRouter, Request
 from limner.server.conversations import Conversation, find_model, read_conversation
 from limner.server.engine import EventStream
 from limner.server.errors import error_body, problem_of
-from limner.server.events import FinalEvent, GeneratedSentence, GeneratedToken, TokenEvent
+from limner.server.events import FinalEvent, GeneratedToken, TokenEvent
 from limner.server.generation_options import StopText
 from limner.server.openai_schemas import (
     Completion,
@@ -63,17 +63,18 @@ async def complete(body: CompletionBody, engine: EngineOf, request: Request) -> 
     final = await stream.final()
     return Completion(
         **header,
-        choices=[_choice(index, sentence, body, stop) for index, sentence in enumerate(final.sentences)],
+        choices=[_choice(final, index, body, stop) for index in range(len(final.sentences))],
         usage=_usage(final, conversation),
     )
 
 
-def _choice(index: int, sentence: GeneratedSentence, body: CompletionBody, stop: StopText) -> CompletionChoice:
+def _choice(final: FinalEvent, index: int, body: CompletionBody, stop: StopText) -> CompletionChoice:
+    sentence = final.sentences[index]
     text, stopped = stop.cut(sentence.display_text)
     return CompletionChoice(
         index=index,
         message=CompletionAnswer(content=text),
-        logprobs=_logprobs(sentence.tokens if sentence.is_sure else (), body),
+        logprobs=_logprobs(final.tokens[index] if sentence.is_sure else (), body),
         finish_reason="stop" if stopped or sentence.ended else "length",
     )
 
@@ -97,8 +98,8 @@ async def _chunks(
             unsure = "" if event.best.is_sure else stop.feed(event.best.display_text)  # no token was delivered
             if text := unsure + stop.end():
                 yield chunk(0, {"content": text})
-            for index, sentence in enumerate(event.sentences):
-                choice = _choice(index, sentence, body, stop)
+            for index in range(len(event.sentences)):
+                choice = _choice(event, index, body, stop)
                 if index:
                     yield chunk(index, {"role": "assistant", "content": choice.message.content}, choice.logprobs)
                 yield chunk(index, {}, finish_reason=choice.finish_reason)

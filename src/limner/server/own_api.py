@@ -12,12 +12,12 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from sse_starlette import EventSourceResponse
 
 import limner
+from limner.generation.request import RuleOptions
 from limner.server.engine import Engine, EventStream
 from limner.server.errors import InvalidRequestError, NotFoundError, error_body, problem_of
 from limner.server.events import FinalEvent, TokenEvent
 from limner.server.explanations import draw_attention
 from limner.server.images import read_image_reference
-from limner.server.jobs import RequestRules
 from limner.server.models import ServedModel
 from limner.server.request_bodies import MULTIPART, UploadRoute, reads
 from limner.server.schemas import (
@@ -131,7 +131,7 @@ async def describe(body: DescribeBody, engine: EngineOf, request: Request) -> An
         prefix=body.prefix,
         must_include=body.must_include,
         attention=body.attention,
-        rules=RequestRules(body.name_tags, body.min_confidence),
+        rules=RuleOptions(True, body.name_tags, body.min_confidence),
     )
 
     def response(final: FinalEvent) -> DescribeResponse:
@@ -139,7 +139,7 @@ async def describe(body: DescribeBody, engine: EngineOf, request: Request) -> An
         return DescribeResponse(
             model=final.model,
             lang=final.lang,
-            captions=[SentenceBody.model_validate(sentence) for sentence in final.sentences],
+            captions=sentence_bodies(final),
             tags=[TagBody(name=name, probability=probability) for name, probability in tags],
             abstained=not final.best.is_sure,
             grid_size=final.grid_size,
@@ -149,6 +149,16 @@ async def describe(body: DescribeBody, engine: EngineOf, request: Request) -> An
     if body.stream:
         return sse_response(server_sent_events(stream, request.url.path, response), engine.settings)
     return response(await stream.final())
+
+
+def sentence_bodies(final: FinalEvent) -> list[SentenceBody]:
+    """Return the sentences of a stream for a response."""
+    return [
+        SentenceBody.model_validate(
+            {**sentence._asdict(), "display_text": sentence.display_text, "tokens": tokens}
+        )
+        for sentence, tokens in zip(final.sentences, final.tokens, strict=True)
+    ]
 
 
 @router.post(
@@ -178,7 +188,7 @@ async def translate(body: TranslationRequest, engine: EngineOf, request: Request
     ]
 
     def response(*finals: FinalEvent) -> TranslationAnswer:
-        translations = [[SentenceBody.model_validate(sentence) for sentence in final.sentences] for final in finals]
+        translations = [sentence_bodies(final) for final in finals]
         return TranslationAnswer(
             model=served.name,
             source=served.source or "",
@@ -195,7 +205,7 @@ async def translate(body: TranslationRequest, engine: EngineOf, request: Request
             await stream.aclose()
     answer = response(*finals)
     if body.explain and finals[0].best.tokens:
-        answer.explanation = await engine.explain(streams[0].job, [token.token_id for token in finals[0].best.tokens])
+        answer.explanation = await engine.explain(streams[0].job, finals[0].best.tokens)
     return answer
 
 
@@ -239,7 +249,7 @@ async def explain(body: ExplainBody, engine: EngineOf) -> Any:  # noqa: ANN401
     if body.caption is None:
         stream = await engine.describe(image, model=body.model, lang=body.lang)
         best, job = (await stream.final()).best, stream.job
-        caption, tokens = best.text, [token.token_id for token in best.tokens]
+        caption, tokens = best.text, list(best.tokens)
     else:
         job, caption = await engine.read(image, model=body.model, lang=body.lang), body.caption
         tokens = job.request.generator.tokenizer.encode(caption)

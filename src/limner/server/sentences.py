@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import torch
 
 from limner.data.examples import collate
-from limner.decoding.ranking import Hypothesis
-from limner.inference.captioner import Captioner
-from limner.inference.confidence import Confidence
-from limner.inference.sentences import unsure_text
+from limner.decoding.sentence import Sentence
+from limner.features.preprocessing import Preprocessing, encoded_box
+from limner.media.image import image_size
 from limner.models.protocols import device_of
-from limner.server.events import GeneratedSentence, GeneratedToken, ProbableToken
-from limner.server.jobs import Job
+from limner.server.events import GeneratedToken, ProbableToken
 from limner.text.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from limner.server.jobs import Job
 
 Attention = tuple[tuple[float, ...], ...]
 """Weights over the image locations for each token."""
@@ -48,7 +50,7 @@ def token_attention(job: Job, sentences: Sequence[Sequence[int]]) -> list[Attent
     """
     if job.features is None or not sentences:
         return None
-    trained = job.request.generator.models[0]
+    trained = job.generator.models[0]
     batch = collate([job.example(tokens) for tokens in sentences]).to(device_of(trained.model))
     output = trained.model(batch)
     weights = output.attention if output.selected is None else output.selected
@@ -63,7 +65,7 @@ def token_attention(job: Job, sentences: Sequence[Sequence[int]]) -> list[Attent
 @torch.no_grad()
 def probable_tokens(job: Job, sentences: Sequence[Sequence[int]]) -> list[list[tuple[ProbableToken, ...]]]:
     """Compute the most probable tokens at each position of sentences of one request, as many as it requests."""
-    count, generator = job.request.probable_tokens, job.request.generator
+    count, generator = job.request.probable_tokens, job.generator
     if not count or not any(sentences):
         return [[()] * len(tokens) for tokens in sentences]
     batch = collate([job.example(tokens) for tokens in sentences])
@@ -88,60 +90,42 @@ def _text_of(tokenizer: Tokenizer, token: int, position: int) -> str:
     return (" " if position and tokenizer.starts_word(token) else "") + tokenizer.spelling(token)
 
 
-def make_sentences(jobs: Sequence[Job], hypotheses: Sequence[list[Hypothesis]]) -> list[tuple[GeneratedSentence, ...]]:
-    """Return the hypotheses of requests of one model as they are answered; called in the thread that decodes."""
-    generator = jobs[0].request.generator
-    confidences: Sequence[Sequence[Confidence | None]] = [[None] * len(n_best) for n_best in hypotheses]
-    if isinstance(generator, Captioner) and generator.rules.has_confidence:
-        classified = [job.classified for job in jobs if job.classified is not None]
-        features = [job.features for job in jobs]
-        known = classified if len(classified) == len(jobs) else None
-        confidences = generator.rules.confidences(hypotheses, features, known, jobs[0].decoding)
-    found = []
-    for job, n_best, of_job in zip(jobs, hypotheses, confidences, strict=True):
-        tokens = [one.tokens for one in n_best]
-        weights = token_attention(job, tokens) if job.request.attention else None
-        attention: Sequence[Attention | None] = [None] * len(tokens) if weights is None else weights
-        rows = zip(n_best, attention, probable_tokens(job, tokens), of_job, strict=True)
-        sentences = (make_sentence(generator.tokenizer, *row, min_confidence=job.min_confidence) for row in rows)
-        found.append(tuple(_with_likely_tags(job, one) for one in sentences))
-    return found
+def generated_tokens(job: Job, sentences: Sequence[Sentence]) -> tuple[tuple[GeneratedToken, ...], ...]:
+    """Return the tokens of each sentence of a request with what it requests of them."""
+    sequences = [sentence.tokens for sentence in sentences]
+    weights = token_attention(job, sequences) if job.request.attention else None
+    attention: Sequence[Attention | None] = [None] * len(sequences) if weights is None else weights
+    rows = zip(sentences, attention, probable_tokens(job, sequences), strict=True)
+    return tuple(_tokens(job.generator.tokenizer, *row) for row in rows)
 
 
-def _with_likely_tags(job: Job, one: GeneratedSentence) -> GeneratedSentence:
-    """Add what is answered in place of a caption of which the model is not sure."""
-    generator = job.request.generator
-    if one.is_sure or not isinstance(generator, Captioner):
-        return one
-    return one._replace(unsure=unsure_text(generator.rules.likely_tags(job.tags, one.is_sure)))
-
-
-def make_sentence(
+def _tokens(
     tokenizer: Tokenizer,
-    one: Hypothesis,
+    sentence: Sentence,
     attention: Attention | None,
     probable: Sequence[tuple[ProbableToken, ...]],
-    confidence: Confidence | None,
-    *,
-    min_confidence: float,
-) -> GeneratedSentence:
-    """Return a hypothesis as it is answered."""
-    texts = token_texts(tokenizer, one.tokens)
-    tokens = tuple(
+) -> tuple[GeneratedToken, ...]:
+    before = (0.0, *sentence.totals[:-1])
+    rows = zip(token_texts(tokenizer, sentence.tokens), sentence.tokens, sentence.totals, before, strict=True)
+    return tuple(
         GeneratedToken(
             text,
             token,
-            total - before,
+            total - previous,
             None if attention is None else attention[position],
-            None if confidence is None else confidence.words[position].probability,
+            sentence.words[position].probability if sentence.words else None,
             probable[position],
         )
-        for position, (text, token, total, before) in enumerate(
-            zip(texts, one.tokens, one.totals, (0.0, *one.totals[:-1]), strict=True)
-        )
+        for position, (text, token, total, previous) in enumerate(rows)
     )
-    text = tokenizer.decode(one.tokens, detokenise=True, copied=one.copied)
-    sentence = GeneratedSentence(text, one.log_prob, one.score, one.ended, tokens)
-    if confidence is None:
-        return sentence
-    return sentence._replace(confidence=confidence.probability, is_sure=confidence.probability >= min_confidence)
+
+
+def image_grid(job: Job) -> tuple[tuple[int, int] | None, tuple[float, float, float, float] | None]:
+    """Return rows and columns of the image locations, and the part of the image that they cover as fractions."""
+    specs = job.generator.models[0].config.features
+    spec = next((spec for spec in specs if spec.kind == "grid" and spec.grid_size is not None), None)
+    if spec is None or job.request.image is None:
+        return None, None
+    width, height = image_size(job.request.image)
+    left, top, right, bottom = encoded_box((width, height), Preprocessing.model_validate(spec.preprocessing))
+    return spec.grid_size, (left / width, top / height, right / width, bottom / height)

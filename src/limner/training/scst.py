@@ -13,8 +13,9 @@ from torch import Tensor
 
 from limner.data.batching import epoch_order
 from limner.data.examples import Batch, Example, collate, with_targets
-from limner.decoding.ranking import Hypothesis, banned_tokens
+from limner.decoding.ranking import banned_tokens
 from limner.decoding.selection import SampleRecorder
+from limner.decoding.sentence import Sentence
 from limner.decoding.settings import DecodingSettings, SampleSettings
 from limner.decoding.torch_models import beam_search
 from limner.metrics.bleu import bleu_statistics, sentence_bleu
@@ -54,7 +55,7 @@ class Reward:
         self.references = [[[*tokenizer.words(text), EOS] for text in own if text.strip()] for own in references]
         self.cider = CiderD(self.references) if "cider" in weights else None
 
-    def __call__(self, items: Sequence[int], hypotheses: Sequence[Hypothesis]) -> list[float]:
+    def __call__(self, items: Sequence[int], hypotheses: Sequence[Sentence]) -> list[float]:
         """Compute the reward of each hypothesis for the item of that index."""
         sentences = [[*self.tokenizer.decode(one.tokens).split(), *([EOS] if one.ended else [])] for one in hypotheses]
         rewards = [0.0] * len(items)
@@ -168,13 +169,13 @@ class SelfCritical:
         assert self.run.optimization is not None
         return "bf16" if self.run.optimization.fabric.strategy.precision.precision == "bf16-mixed" else "fp32"
 
-    def _decode(self, model: Model, batch: Batch, settings: DecodingSettings) -> list[list[Hypothesis]]:
+    def _decode(self, model: Model, batch: Batch, settings: DecodingSettings) -> list[list[Sentence]]:
         """Decode the greedy sentence, if it is the baseline, and the samples of each example."""
         recorder = SampleRecorder(len(batch), settings.beam_size)
         beam_search([model], batch, settings, trace=recorder)
         return recorder.hypotheses()
 
-    def _rewards(self, batch: Batch, sentences: Sequence[Sequence[Hypothesis]]) -> list[list[float]]:
+    def _rewards(self, batch: Batch, sentences: Sequence[Sequence[Sentence]]) -> list[list[float]]:
         """Compute the reward of each sentence of each example."""
         items = [self.rows[id_] for id_, own in zip(batch.ids, sentences, strict=True) for _ in own]
         values = iter(self.reward(items, [hypothesis for own in sentences for hypothesis in own]))
@@ -187,7 +188,7 @@ class SelfCritical:
         return [[reward - (sum(own) - reward) / (len(own) - 1) for reward in own] for own in rewards]
 
 
-def sampled_batch(batch: Batch, rows: Sequence[int], hypotheses: Sequence[Hypothesis]) -> Batch:
+def sampled_batch(batch: Batch, rows: Sequence[int], hypotheses: Sequence[Sentence]) -> Batch:
     """Collate generated sentences with their images and source sentences.
 
     Args:

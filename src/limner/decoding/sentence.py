@@ -1,0 +1,90 @@
+"""The record of a generated sentence, whoever generates it and whatever for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import pairwise
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from limner.inference.confidence import WordConfidence
+    from limner.inference.tags import Tag
+    from limner.text.tokenizer import Tokenizer
+
+Span = tuple[int, int]
+"""First token or word, and the one after the last."""
+NOT_SURE = "not sure"
+"""Text in place of a caption whose confidence is too low."""
+
+
+class Derivation(NamedTuple):
+    """How a translation was made of phrases."""
+
+    phrases: tuple[tuple[Span, Span], ...]
+    """Source tokens of each phrase and the tokens that translate them, in the order of the translation."""
+    alignment: tuple[tuple[int, int], ...]
+    """Aligned source and target tokens."""
+
+
+class Sentence(NamedTuple):
+    """A generated sentence: a caption or a translation."""
+
+    tokens: tuple[int, ...]
+    """Token ids without special tokens, the prefix included."""
+    log_prob: float
+    """Natural logarithm of the probability under the model, prefix and end-of-sentence token included."""
+    score: float
+    """Score that sentences are ranked by; see `DecodingSettings`."""
+    ended: bool = True
+    """False where the sentence was cut off at `max_length`."""
+    totals: tuple[float, ...] = ()
+    """Log-probability of the sentence up to each token, the end-of-sentence token excluded; empty if not recorded."""
+    text: str = ""
+    """Detokenised text; empty as long as the sentence is within a search."""
+
+    copied: tuple[str, ...] = ()
+    """Pieces of the source in place of the unknown tokens, in their order; empty where the model copies none."""
+    features: tuple[tuple[str, float], ...] = ()
+    """Features whose weighted sum is the score, of a model without probabilities; `log_prob` is the score as well."""
+    derivation: Derivation | None = None
+    """Phrases of the translation; None for a model that has none."""
+
+    tags: tuple[Tag, ...] = ()
+    """What the classifier of a built-in backbone sees in the image; empty unless tags are requested."""
+    confidence: float | None = None
+    """Calibrated probability that the caption fits the image; None for a model without calibration."""
+    log_ratio: float | None = None
+    """log P(w|I) - log P(w); None for a model without calibration."""
+    words: tuple[WordConfidence, ...] = ()
+    """Confidence of each word; empty for a model without calibration."""
+    is_sure: bool = True
+    """False where the confidence is below `min_confidence`: the caption should not be shown as a description."""
+    likely_tags: tuple[Tag, ...] = ()
+    """Likely tags, or the likely kind of thing, in place of a caption of which the model is not sure; else empty."""
+
+    @property
+    def token_log_probs(self) -> list[float] | None:
+        """Log-probability of each token given those before, the end of the sentence included; None if not recorded."""
+        if not self.ended or len(self.totals) != len(self.tokens):
+            return None
+        return [after - before for before, after in pairwise((0.0, *self.totals, self.log_prob))]
+
+    @property
+    def display_text(self) -> str:
+        """The text, or the text in its place where the model is not sure: 'not sure; perhaps: cup 97 %'."""
+        if self.is_sure:
+            return self.text
+        return f"{NOT_SURE}; perhaps: {format_tags(self.likely_tags)}" if self.likely_tags else NOT_SURE
+
+    def decoded(self, tokenizer: Tokenizer) -> Sentence:
+        """Return the sentence with its text."""
+        return self._replace(text=tokenizer.decode(self.tokens, detokenise=True, copied=self.copied))
+
+    def tokenised(self, tokenizer: Tokenizer) -> str:
+        """Return the tokens as text, separated by spaces, as metrics read them."""
+        return tokenizer.decode(self.tokens, copied=self.copied)
+
+
+def format_tags(tags: Iterable[Tag]) -> str:
+    """Return tags as text: 'dog 93 %, ball 7 %'."""
+    return ", ".join(f"{tag.word} {tag.probability:.0%}".replace("%", " %") for tag in tags)

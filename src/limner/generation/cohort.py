@@ -1,0 +1,131 @@
+"""Requests that are decoded by one search."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from limner.decoding.automaton import Automaton
+from limner.decoding.search import Memory, Search
+from limner.decoding.sentence import Sentence
+from limner.decoding.trees import signature
+from limner.errors import SettingsError
+from limner.generation.request import Request, Searched
+
+
+class Cohort:
+    """Requests that start together, of one generator and the same settings."""
+
+    def __init__(self, requests: Sequence[Request]) -> None:
+        """Encode the requests, and start their search.
+
+        Raises:
+            SettingsError: the prefix or the words of a request do not fit its settings.
+            ResourceError: there is not enough memory.
+        """
+        first = requests[0]
+        self.requests = list(requests)
+        self.model = first.generator.model(first.decoding)
+        self.memory = self.model.encode(requests)
+        constraints = None
+        if any(request.constraint is not None for request in requests):
+            constraints = [request.constraint or Automaton.build(()) for request in requests]
+        self.search = Search(
+            self.model,
+            self.memory,
+            [request.id for request in requests],
+            first.decoding,
+            [request.prefix for request in requests],
+            constraints,
+            first.trace,
+        )
+        self._finished: set[int] = set()
+        self._decided = [0] * len(requests)
+
+    @property
+    def rows(self) -> int:
+        """Number of hypotheses that are continued."""
+        return 0 if self.search.beam is None else self.search.beam.total.size
+
+    @property
+    def live(self) -> int:
+        """Number of requests that are not finished."""
+        return 0 if self.search.beam is None else len(self.search.beam.live)
+
+    @property
+    def key(self) -> object:
+        """What cohorts have in common whose steps can be computed together."""
+        beam, generator = self.search.beam, self.requests[0].generator
+        assert beam is not None, "a search that is done"
+        precision, width = self.search.settings.precision, beam.total.shape[1]
+        return id(generator), precision, width, signature(beam.memory), signature(beam.state)
+
+    def leave_out_done(self) -> None:
+        """Leave out requests that are cancelled or have failed; their rows leave with the next step."""
+        self.search.left |= {row for row, request in enumerate(self.requests) if request.is_done}
+
+    def searched(self) -> list[Searched]:
+        """Return the requests whose search was completed since the last call.
+
+        Raises:
+            SettingsError: all sentences with the words that a request must include have probability zero.
+        """
+        live = set() if self.search.beam is None else set(self.search.beam.live)
+        completed = set(range(len(self.requests))) - live - self._finished
+        self._finished |= completed
+        return [self._searched(row) for row in sorted(completed) if not self.requests[row].is_done]
+
+    def _searched(self, row: int) -> Searched:
+        request = self.requests[row]
+        sentences = [sentence.decoded(request.generator.tokenizer) for sentence in self._n_best(row)]
+        rules = request.generator.rules
+        needs_memory = rules is not None and rules.apply_to(request)
+        return Searched(request, sentences, self._memory_of(row) if needs_memory else None)
+
+    def _n_best(self, row: int) -> list[Sentence]:
+        return self.search.results.hypotheses[row][: self.search.settings.n_best]
+
+    def _memory_of(self, row: int) -> Memory:
+        return self.model.select(self.memory, np.array([row]))
+
+    def stream(self) -> None:
+        """Deliver to requests that stream what all their hypotheses agree on, the best complete one included."""
+        beam = self.search.beam
+        for place, row in enumerate(() if beam is None else beam.live):
+            request = self.requests[row]
+            if beam is None or not request.streams or request.is_done:
+                continue
+            alive = beam.total[place] > -math.inf
+            tokens = beam.tokens[place, alive]
+            differs = (tokens != tokens[:1]).any(0)
+            agreed = tokens[0, : int(differs.argmax()) if differs.any() else None].tolist()
+            if complete := self.search.results.hypotheses[row]:
+                agreed = common_prefix(agreed, complete[0].tokens)
+            if len(agreed) > self._decided[row]:
+                self._decided[row] = len(agreed)
+                request.decided(agreed, beam.totals[place, alive][0, : len(agreed)].tolist())
+
+
+def common_prefix(first: Sequence[int], second: Sequence[int]) -> list[int]:
+    """Return the tokens that both sequences begin with."""
+    length = 0
+    for token, other in zip(first, second, strict=False):
+        if token != other:
+            break
+        length += 1
+    return list(first[:length])
+
+
+def require_sentences(searched: Searched) -> None:
+    """Check that the search of a request has a result.
+
+    Raises:
+        SettingsError: all sentences with the words that it must include have probability zero.
+    """
+    if not searched.sentences:
+        raise SettingsError(
+            f"must_include of example '{searched.request.id}': every sentence with these words has "
+            "probability zero under the model; give other words"
+        )

@@ -1,0 +1,227 @@
+"""The engine: encodes, decodes and finishes requests, those that can be computed together in one batch.
+
+    requests ── encode ── start ── step … step ── finish ── Request.finished(sentences)
+                features   model    model and search  rules
+
+A local call (`run`) goes this way batch by batch. The service calls the same methods as requests arrive: new ones join
+between two steps (`start`), tokens are streamed (`Request.decided`), and an error reaches only the request that causes
+it. The engine has no threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from limner.data.batching import prefetch
+from limner.decoding.search import Memory
+from limner.decoding.trees import signature, split
+from limner.errors import MediaError
+from limner.generation.cohort import Cohort, require_sentences
+from limner.generation.request import Features, Request, Searched
+
+CONSTRAINED_BEAMS = 128
+"""Beams of constrained requests that are decoded together: one of each state of each request."""
+ROWS_TOGETHER = 256
+"""Sentences of requests that the rules finish together, which bounds the memory of their logits."""
+BATCHES_AHEAD = 2
+"""Batches whose features are read while another is decoded."""
+
+
+class Engine:
+    """Requests that are generated at the same time."""
+
+    def __init__(self, features: Features | None = None, isolated: type[Exception] = MediaError) -> None:
+        """Start without requests.
+
+        Args:
+            features: features of the images of requests; None where requests have their features.
+            isolated: type of the errors that are delivered to the request that causes them (`Request.failed`) instead
+                of being raised; the others of its batch are then computed one by one.
+        """
+        self.features, self.isolated = features, isolated
+        self.live: list[Cohort] = []
+        self.searched: list[Searched] = []
+        """Requests whose search is done, and which the rules have not finished."""
+        self._memories: dict[object, tuple[list[Memory], Memory]] = {}
+
+    def run(self, batches: Iterable[Sequence[Request]], *, ahead: bool = False) -> Iterator[Sequence[Request]]:
+        """Generate the sentences of batches of requests, each of one generator and the same settings.
+
+        Args:
+            batches: requests that are computed together.
+            ahead: whether a thread encodes the next batches meanwhile.
+
+        Yields:
+            Each batch when it is finished.
+        """
+        for batch in prefetch(self._encoded, batches, BATCHES_AHEAD) if ahead else map(self._encoded, batches):
+            self.start(batch)
+            while self.live:
+                self.step()
+            self.finish()
+            yield batch
+
+    def _encoded(self, batch: Sequence[Request]) -> Sequence[Request]:
+        self.encode(batch)
+        return batch
+
+    def encode(self, requests: Sequence[Request]) -> None:
+        """Take the features of the images of requests, and what the rules compute of them."""
+        self._together(self._take_features, requests)
+        self._together(_prepare_rules, requests)
+
+    def _take_features(self, requests: Sequence[Request]) -> None:
+        if self.features is not None:
+            for request, features in zip(requests, self.features(requests), strict=True):
+                request.features = features
+
+    def start(self, requests: Sequence[Request]) -> None:
+        """Start the searches of requests whose images are encoded."""
+        for group in groups_of(requests):
+            size = max(1, CONSTRAINED_BEAMS // max(request.states for request in group))
+            unconstrained = all(request.states == 1 for request in group)
+            for first in range(0, len(group), len(group) if unconstrained else size):
+                part = group if unconstrained else group[first : first + size]
+                self._together(lambda members: self.live.append(Cohort(members)), part)
+
+    def step(self) -> None:
+        """Continue all live searches by one token, and hand on what they have decided and completed."""
+        groups: dict[object, list[Cohort]] = {}
+        for cohort in self.live:
+            cohort.leave_out_done()
+            if cohort.search.beam is not None:
+                groups.setdefault(cohort.key if len(self.live) > 1 else None, []).append(cohort)
+        self._memories = {key: joined for key, joined in self._memories.items() if key in groups}
+        for key, cohorts in groups.items():
+            try:
+                self._step(key, cohorts)
+            except self.isolated:
+                for cohort in cohorts:
+                    self._step_alone(cohort)
+        for cohort in self.live:
+            self._hand_on(cohort)
+        self.live = [cohort for cohort in self.live if cohort.search.beam is not None]
+
+    def _step(self, key: object, cohorts: Sequence[Cohort]) -> None:
+        """Compute the next step of cohorts in one batch."""
+        beams = [cohort.search.beam for cohort in cohorts if cohort.search.beam is not None]
+        model, (first, *others) = cohorts[0].model, beams
+        if not others:
+            cohorts[0].search.advance(*model.step(first.last, first.memory, first.state))
+            return
+        memory, state = self._joined(key, cohorts), model.concatenate([beam.state for beam in beams])
+        next_tokens, state = model.step(np.concatenate([beam.last for beam in beams]), memory, state)
+        states = split(state, [beam.total.size for beam in beams])
+        parts = next_tokens.split([len(beam.live) for beam in beams])
+        for cohort, *step in zip(cohorts, parts, states, strict=True):
+            cohort.search.advance(*step)
+
+    def _step_alone(self, cohort: Cohort) -> None:
+        """Compute the next step of one cohort, whose requests fail if it does."""
+        try:
+            if cohort.search.beam is not None:
+                self._step(None, [cohort])
+        except self.isolated as error:
+            cohort.search.beam = None
+            for request in cohort.requests:
+                if not request.is_done:
+                    request.failed(error)
+
+    def _joined(self, key: object, cohorts: Sequence[Cohort]) -> Memory:
+        """Concatenate the memories of cohorts, which change only when a request joins or leaves."""
+        parts = [cohort.search.beam.memory for cohort in cohorts if cohort.search.beam is not None]
+        before, joined = self._memories.get(key, ([], None))
+        if len(before) != len(parts) or any(old is not new for old, new in zip(before, parts, strict=True)):
+            joined = cohorts[0].model.concatenate(parts)
+            self._memories[key] = parts, joined
+        return joined
+
+    def _hand_on(self, cohort: Cohort) -> None:
+        """Deliver decided tokens, and the requests of a cohort whose search is done: to the rules, or finished."""
+        for searched in cohort.searched():
+            rules = searched.request.generator.rules
+            if rules is not None and rules.apply_to(searched.request):
+                self.searched.append(searched)
+            else:
+                self._together_searched(_deliver, [searched])
+        cohort.stream()
+
+    def finish(self, most: int | None = None) -> None:
+        """Apply the rules to requests whose search is done, and deliver their sentences.
+
+        Args:
+            most: number of requests that are finished together; None for no other limit than `ROWS_TOGETHER`.
+        """
+        waiting, self.searched = self.searched, []
+        groups: dict[object, list[Searched]] = {}
+        for searched in waiting:
+            if not searched.request.is_done:
+                request = searched.request
+                groups.setdefault((*_settings_of(request), signature(searched.memory)), []).append(searched)
+        for group in groups.values():
+            size = max(1, ROWS_TOGETHER // group[0].request.decoding.beam_size)
+            size = size if most is None else min(most, size)
+            for first in range(0, len(group), size):
+                self._together_searched(_finish_by_rules, group[first : first + size])
+
+    def _together(self, work: Callable[[Sequence[Request]], None], requests: Sequence[Request]) -> None:
+        """Do some work for requests at once, or one by one where it fails."""
+        requests = [request for request in requests if not request.is_done]
+        try:
+            if requests:
+                work(requests)
+        except self.isolated as error:
+            if len(requests) == 1:
+                requests[0].failed(error)
+            for request in requests if len(requests) > 1 else ():
+                self._together(work, [request])
+
+    def _together_searched(self, work: Callable[[Sequence[Searched]], None], searched: Sequence[Searched]) -> None:
+        """Do some work for searched requests at once, or one by one where it fails."""
+        by_request = {id(entry.request): entry for entry in searched}
+        self._together(
+            lambda requests: work([by_request[id(request)] for request in requests]),
+            [entry.request for entry in searched],
+        )
+
+
+def groups_of(requests: Iterable[Request]) -> list[list[Request]]:
+    """Group requests that one search can decode: of one generator and settings, with or without image and words."""
+    groups: dict[object, list[Request]] = {}
+    for request in requests:
+        if not request.is_done:
+            kind = request.features is None, request.states > 1
+            groups.setdefault((*_settings_of(request), *kind), []).append(request)
+    return list(groups.values())
+
+
+def _settings_of(request: Request) -> tuple[Any, ...]:
+    return id(request.generator), request.decoding
+
+
+def _prepare_rules(requests: Sequence[Request]) -> None:
+    """Let the rules of each generator compute what they need to know of the images."""
+    by_generator: dict[int, list[Request]] = {}
+    for request in requests:
+        by_generator.setdefault(id(request.generator), []).append(request)
+    for group in by_generator.values():
+        if (rules := group[0].generator.rules) is not None:
+            rules.prepare(group)
+
+
+def _deliver(searched: Sequence[Searched]) -> None:
+    for entry in searched:
+        require_sentences(entry)
+        entry.request.finished(entry.sentences)
+
+
+def _finish_by_rules(searched: Sequence[Searched]) -> None:
+    for entry in searched:
+        require_sentences(entry)
+    rules = searched[0].request.generator.rules
+    assert rules is not None, "requests without rules are delivered at once"
+    for entry, sentences in zip(searched, rules.finish(searched), strict=True):
+        entry.request.finished(sentences)

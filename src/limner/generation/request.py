@@ -1,0 +1,165 @@
+"""A request for sentences, and the three ports of generation: features, model and rules.
+
+This package does not import torch: exported models generate in the same way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from limner.decoding.automaton import Automaton
+from limner.decoding.search import Memory, StepModel, Trace
+from limner.decoding.sentence import Sentence
+from limner.decoding.settings import DecodingSettings
+from limner.text.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from limner.data.examples import StoredFeatures
+
+
+class Model(StepModel, Protocol):
+    """The model port: a model of torch, an ensemble, or the graphs of an exported model."""
+
+    def encode(self, requests: Sequence[Request]) -> Memory:
+        """Compute all that is constant while the sentences of requests are generated."""
+        ...
+
+    def concatenate(self, trees: Sequence[Any]) -> Any:  # noqa: ANN401
+        """Concatenate the rows of memories or states of equal `limner.decoding.trees.signature`."""
+        ...
+
+
+class Features(Protocol):
+    """The features port: computes or reads the features of the images of requests."""
+
+    def __call__(self, requests: Sequence[Request]) -> Sequence[StoredFeatures | None]:
+        """Return the features of the image of each request, None for a request without an image."""
+        ...
+
+
+class Generator(Protocol):
+    """What generates the sentences of a request."""
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """Tokenizer of the sentences."""
+        ...
+
+    @property
+    def rules(self) -> Rules | None:
+        """The rules port; None for none."""
+        ...
+
+    def model(self, settings: DecodingSettings) -> Model:
+        """Return the model that decodes with some settings."""
+        ...
+
+
+class RuleOptions(NamedTuple):
+    """Options of the rules of a caption; without effect on a generator without rules."""
+
+    with_tags: bool = False
+    """Whether the sentences have the tags of their image."""
+    name_tags: bool = True
+    """Whether the caption names the most probable tag of its image."""
+    min_confidence: float | None = None
+    """Confidence below which the captioner abstains; None for that of its calibration."""
+
+
+NO_RULE_OPTIONS = RuleOptions()
+
+
+class Request:
+    """One input of which sentences are generated, and what is known of it on the way.
+
+    A caller that delivers sentences, such as the service, overrides `decided`, `finished` and `failed`.
+    """
+
+    def __init__(
+        self,
+        generator: Generator,
+        id_: str,
+        decoding: DecodingSettings,
+        *,
+        source: object = None,
+        prefix: Sequence[int] = (),
+        source_tokens: Sequence[int] | None = None,
+        constraint: Automaton | None = None,
+        rules: RuleOptions = NO_RULE_OPTIONS,
+        trace: Trace | None = None,
+    ) -> None:
+        """Create a request.
+
+        Args:
+            generator: what generates the sentences.
+            id_: id of the input, which with a seed determines sampled sentences.
+            decoding: decoding settings.
+            source: what the features port reads: a `GenerationInput`, or the image itself.
+            prefix: tokens that the sentence starts with.
+            source_tokens: tokens of the source sentence; None for a caption.
+            constraint: machine of the words that the sentence includes or must not have; None for none.
+            rules: options of the rules of the generator.
+            trace: called with every step of the search, for a request that is decoded alone.
+        """
+        self.generator, self.id, self.decoding = generator, id_, decoding
+        self.source: Any = source
+        self.prefix, self.source_tokens, self.constraint = prefix, source_tokens, constraint
+        self.rules, self.trace = rules, trace
+        self.streams = False
+        """Whether `decided` is called before the end."""
+        self.is_done = False
+        """Whether the request has its sentences or an error, or is cancelled."""
+        self.features: StoredFeatures | None = None
+        """Features of the image, once it is encoded."""
+        self.evidence: Any = None
+        """What the rules have computed of the image."""
+        self.sentences: list[Sentence] = []
+        self.error: Exception | None = None
+
+    @property
+    def states(self) -> int:
+        """Number of states of the constraint, each of which has a beam."""
+        return 1 if self.constraint is None else self.constraint.size
+
+    def decided(self, tokens: Sequence[int], totals: Sequence[float]) -> None:
+        """Receive the beginning of the best sentence that no further step can change.
+
+        Args:
+            tokens: its tokens.
+            totals: log-probability of the sentence up to each token.
+        """
+
+    def finished(self, sentences: list[Sentence]) -> None:
+        """Receive the `n_best` sentences, best first."""
+        self.sentences, self.is_done = sentences, True
+
+    def failed(self, error: Exception) -> None:
+        """Receive the error in place of the sentences."""
+        self.error, self.is_done = error, True
+
+
+class Searched(NamedTuple):
+    """A request whose search is done."""
+
+    request: Request
+    sentences: list[Sentence]
+    """The `n_best` sentences of the search, best first."""
+    memory: Memory
+    """Result of encoding the request, one row."""
+
+
+class Rules(Protocol):
+    """The rules port: what may change, replace or withhold the sentences of a generator."""
+
+    def prepare(self, requests: Sequence[Request]) -> None:
+        """Compute the `evidence` of requests whose images are encoded."""
+        ...
+
+    def apply_to(self, request: Request) -> bool:
+        """Whether `finish` has something to do for a request."""
+        ...
+
+    def finish(self, searched: Sequence[Searched]) -> list[list[Sentence]]:
+        """Return the sentences of requests of one generator, settings and shape of memory."""
+        ...

@@ -66,7 +66,9 @@ def test_translations_are_in_the_order_of_the_sentences(translator):
 def test_the_batch_size_changes_no_translation(translator, size):
     alone = translator.translate(SENTENCES, batch_size=size, beam_size=3, n_best=2)
     together = translator.translate(SENTENCES, beam_size=3, n_best=2)
-    assert [[one.tokens for one in result] for result in alone] == [[one.tokens for one in result] for result in together]
+    assert [[one.tokens for one in result] for result in alone] == [
+        [one.tokens for one in result] for result in together
+    ]
 
 
 def test_an_empty_sentence_is_not_decoded(translator, monkeypatch):

@@ -154,9 +154,7 @@ async def describe(body: DescribeBody, engine: EngineOf, request: Request) -> An
 def sentence_bodies(final: FinalEvent) -> list[SentenceBody]:
     """Return the sentences of a stream for a response."""
     return [
-        SentenceBody.model_validate(
-            {**sentence._asdict(), "display_text": sentence.display_text, "tokens": tokens}
-        )
+        SentenceBody.model_validate({**sentence._asdict(), "display_text": sentence.display_text, "tokens": tokens})
         for sentence, tokens in zip(final.sentences, final.tokens, strict=True)
     ]
 

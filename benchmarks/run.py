@@ -284,7 +284,7 @@ def _random_mobilenet(folder: Path) -> str:
 def training() -> None:
     """Measure training of the m-RNN, with features cached in memory or read from disk, and of LBL."""
     from limner.data.collection import Collection, write_items
-    from limner.data.examples import Item, Sentence
+    from limner.data.examples import Item, ItemSentence
     from limner.features.extract import extract
     from limner.runs.recipe import load_recipe
     from limner.training.loop import train as train_model
@@ -297,7 +297,12 @@ def training() -> None:
         for all_splits in (False, True):
             texts, origin = load_texts(all_splits)
             items = [
-                Item(f"{row:04d}", "train", image=f"../{image.name}", sentences=tuple(Sentence("en", t) for t in five))
+                Item(
+                    f"{row:04d}",
+                    "train",
+                    image=f"../{image.name}",
+                    sentences=tuple(ItemSentence("en", t) for t in five),
+                )
                 for row, five in enumerate(zip(*[iter(texts)] * 5, strict=False))
             ]
             val = Item("val", "val", image=items[0].image, sentences=items[0].sentences)

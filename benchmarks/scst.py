@@ -12,7 +12,7 @@ import torch
 from lightning_fabric import Fabric
 
 from limner.data.dataset import Examples
-from limner.data.examples import Batch, Item, Sentence
+from limner.data.examples import Batch, Item, ItemSentence
 from limner.data.languages import TargetLanguage
 from limner.decoding.torch_models import beam_search
 from limner.device import native_bf16
@@ -88,7 +88,7 @@ def _training(texts: Sequence[str], samples: int, precision: str, out: Path) -> 
     tokenizer = Tokenizer.train(texts, TextSettings(punctuation=False, max_size=VOCAB))
     groups = list(zip(*[iter(texts)] * 5, strict=False))
     items = [
-        Item(str(row), "train", sentences=tuple(Sentence("en", text) for text in groups[row % len(groups)]))
+        Item(str(row), "train", sentences=tuple(ItemSentence("en", text) for text in groups[row % len(groups)]))
         for row in range(ITEMS)
     ]
     examples = Examples(items, TargetLanguage("en", tokenizer), ItemFeatures(ITEMS))

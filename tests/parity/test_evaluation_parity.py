@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from limner.data.dataset import Examples
-from limner.data.examples import Item, Sentence
+from limner.data.examples import Item, ItemSentence
 from limner.data.languages import TargetLanguage
 from limner.decoding.scoring import score_examples
 from limner.evaluation.retrieval import RetrievalSettings, evaluate_retrieval
@@ -43,7 +43,8 @@ def world():
             "test",
             image=f"{row}.png",
             sentences=tuple(
-                Sentence("en", " ".join(random.choice(WORDS, size=random.integers(1, 10)))) for _ in range(1 + row % 2)
+                ItemSentence("en", " ".join(random.choice(WORDS, size=random.integers(1, 10))))
+                for _ in range(1 + row % 2)
             ),
         )
         for row in range(COUNT)

@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 from limner.data.collection import Collection, write_items
-from limner.data.examples import Item, Sentence
+from limner.data.examples import Item, ItemSentence
 from limner.features.encoders.load import load_backbone
 from limner.features.extract import extract
 from limner.features.preprocessing import Preprocessing, read_image
@@ -59,8 +59,8 @@ def tiny_items(folder):
             texts = (f"a {names[0]} wall", f"look , a {names[0]} wall")
             if number == 0:
                 texts += (f"only {split} says {split}word",)
-            german = Sentence("de", "eine wand", 1)
-            sentences = (*(Sentence("en", text, k) for k, text in enumerate(texts)), german)
+            german = ItemSentence("de", "eine wand", 1)
+            sentences = (*(ItemSentence("en", text, k) for k, text in enumerate(texts)), german)
             yield Item(id_, split, image=f"{id_}.png", sentences=sentences)
 
 

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from limner.server.engine import Engine
+from limner.server.engine import ServiceEngine
 from limner.server.settings import ServerSettings
 
 MAX_SECONDS = 60
@@ -12,7 +12,7 @@ def run_with_engine(models, use, **settings):
     """Run a coroutine function of an engine with some settings, and stop the engine."""
 
     async def with_engine():
-        engine = Engine(models, ServerSettings.parse(settings))
+        engine = ServiceEngine(models, ServerSettings.parse(settings))
         engine.start()
         try:
             return await asyncio.wait_for(use(engine), MAX_SECONDS)

@@ -10,7 +10,7 @@ from toy_translation import image_collection, learn, text_collection
 
 from limner import cli
 from limner.data.collection import Collection, write_items
-from limner.data.examples import Item, Sentence
+from limner.data.examples import Item, ItemSentence
 from limner.data.languages import text_pairs
 from limner.errors import CollectionError, FeatureError
 from limner.files import locked
@@ -36,12 +36,12 @@ def model(run):
 @pytest.fixture
 def collection(tmp_path):
     """Three items in training, whose German sentences are mostly untranslated, and one in validation."""
-    pair = (Sentence("de", "eins"), Sentence("en", "number one"))
+    pair = (ItemSentence("de", "eins"), ItemSentence("en", "number one"))
     items = [
-        Item("a", "train", sentences=(*pair, Sentence("de", WRITTEN[0], 11), Sentence("de", WRITTEN[1], 21))),
-        Item("b", "train", sentences=(Sentence("de", WRITTEN[2], 11), Sentence("en", "something else", 10))),
-        Item("c", "train", sentences=(*pair, Sentence("de", WRITTEN[3], 11), Sentence("de", WRITTEN[4], 21))),
-        Item("d", "val", sentences=(Sentence("de", "drei drei", 3),)),
+        Item("a", "train", sentences=(*pair, ItemSentence("de", WRITTEN[0], 11), ItemSentence("de", WRITTEN[1], 21))),
+        Item("b", "train", sentences=(ItemSentence("de", WRITTEN[2], 11), ItemSentence("en", "something else", 10))),
+        Item("c", "train", sentences=(*pair, ItemSentence("de", WRITTEN[3], 11), ItemSentence("de", WRITTEN[4], 21))),
+        Item("d", "val", sentences=(ItemSentence("de", "drei drei", 3),)),
     ]
     write_items(tmp_path / "collection", items)
     return Collection.open(tmp_path / "collection")
@@ -66,7 +66,9 @@ def test_untranslated_sentences_get_a_translation_in_their_group(model, collecti
     assert [item.texts("en") for item in after] == [
         item.texts("en") for item in before
     ]  # human-written sentences are unchanged
-    assert after[1].pairs("en", "de") == [(Sentence("en", MEANT[2], 11, "run:1"), Sentence("de", WRITTEN[2], 11))]
+    assert after[1].pairs("en", "de") == [
+        (ItemSentence("en", MEANT[2], 11, "run:1"), ItemSentence("de", WRITTEN[2], 11))
+    ]
 
 
 def test_a_second_run_translates_nothing(model, collection):
@@ -134,7 +136,7 @@ def test_limit_and_split(model, collection):
 
 
 def test_empty_long_and_unfinished_translations_are_left_out(model, collection):
-    odd = (Sentence("de", "  ", 31), Sentence("de", "eins " * 1001, 41), Sentence("de", "drei zwei", 51))
+    odd = (ItemSentence("de", "  ", 31), ItemSentence("de", "eins " * 1001, 41), ItemSentence("de", "drei zwei", 51))
     write_items(collection.path, [Item("e", "odd", sentences=odd)])
     collection = Collection.open(collection.path)
     assert back_translate([model], collection, generated_by="m", settings=BackTranslationSettings(split="odd")) == (
@@ -148,7 +150,7 @@ def test_empty_long_and_unfinished_translations_are_left_out(model, collection):
 
 
 def test_generated_sentences_are_not_translated(model, collection):
-    write_items(collection.path, [Item("e", "odd", sentences=(Sentence("de", "drei", 1, "other:2"),))])
+    write_items(collection.path, [Item("e", "odd", sentences=(ItemSentence("de", "drei", 1, "other:2"),))])
     settings = BackTranslationSettings(split="odd")
     assert list(translate_untranslated([model], Collection.open(collection.path), settings=settings)) == []
 
@@ -156,7 +158,7 @@ def test_generated_sentences_are_not_translated(model, collection):
 def test_missing_features_are_reported_before_decoding(tmp_path):
     collection = image_collection(tmp_path / "c")
     multimodal = load_trained_model(learn(collection, tmp_path / "run", image=("attention",), steps=2))
-    sentences = (Sentence("de", "eins", 7),)
+    sentences = (ItemSentence("de", "eins", 7),)
     write_items(collection.path, [Item("green0", "train", sentences=sentences)])
     write_items(collection.path, [Item("later", "train", image="later.png", sentences=sentences)])
     collection = Collection.open(collection.path)
@@ -171,7 +173,9 @@ def test_missing_features_are_reported_before_decoding(tmp_path):
 
 def test_groups_with_several_source_sentences_are_logged(model, tmp_path, caplog):
     """Each source sentence would be paired with the translations of all."""
-    write_items(tmp_path / "c", [Item("a", "train", sentences=(Sentence("de", "eins"), Sentence("de", "zwei")))])
+    write_items(
+        tmp_path / "c", [Item("a", "train", sentences=(ItemSentence("de", "eins"), ItemSentence("de", "zwei")))]
+    )
     back_translate([model], Collection.open(tmp_path / "c"), generated_by="m")
     assert "1 groups have several sentences in 'de', for example group 0 of item 'a'" in caplog.text
 

@@ -9,7 +9,7 @@ import pytest
 
 from limner.data.collection import Collection, write_items
 from limner.data.dataset import Examples
-from limner.data.examples import Item, Sentence
+from limner.data.examples import Item, ItemSentence
 from limner.data.languages import SourceLanguage, TargetLanguage
 from limner.errors import RunError, SettingsError
 from limner.inference.load import load
@@ -116,7 +116,7 @@ def corpus(tmp_path_factory):
     folder = tmp_path_factory.mktemp("corpus")
     texts = [(text, text.upper()) for text in SENTENCES] * 4
     items = [
-        Item(f"{split}{row}", split, sentences=(Sentence("de", german), Sentence("en", english)))
+        Item(f"{split}{row}", split, sentences=(ItemSentence("de", german), ItemSentence("en", english)))
         for split, chosen in (("train", texts), ("val", texts[:2]))
         for row, (german, english) in enumerate(chosen)
     ]

@@ -12,7 +12,7 @@ from PIL import Image
 
 import limner
 from limner.data.collection import Collection, write_items
-from limner.data.examples import Example, Item, Sentence, collate
+from limner.data.examples import Example, Item, ItemSentence, collate
 from limner.errors import BackboneError, CollectionError, MediaError, RunError, SettingsError
 from limner.inference.new_images import new_item
 from limner.media.image import open_image
@@ -109,8 +109,8 @@ def test_retrieval_without_candidates_is_an_error(retriever, own_tiny, photos):
         own_tiny.path,
         [
             Item("silent", "mute", image="train0.png"),
-            Item("blind", "words", sentences=(Sentence("en", "a red wall"),)),
-            Item("late", "late", image="late.png", sentences=(Sentence("en", "a red wall"),)),
+            Item("blind", "words", sentences=(ItemSentence("en", "a red wall"),)),
+            Item("late", "late", image="late.png", sentences=(ItemSentence("en", "a red wall"),)),
         ],
     )
     collection = Collection.open(own_tiny.path)
@@ -202,7 +202,7 @@ def test_captions_that_are_cut_off_are_counted(captioner, photos, caplog):
 
 
 def test_retrieval_leaves_out_items_without_features(retriever, own_tiny, photos, caplog):
-    sentence = (Sentence("en", "a green wall"),)
+    sentence = (ItemSentence("en", "a green wall"),)
     write_items(own_tiny.path, [Item("late", "test", image="late.png", sentences=sentence)])
     collection = Collection.open(own_tiny.path)
     result = retriever.retrieve_images("a green wall", collection, split="test", count=100)
@@ -231,7 +231,7 @@ def test_a_sentence_without_words_is_an_error(scorer, retriever, tiny, photos, s
 def test_models_that_form_no_ensemble(trained, trained_on_colours, own_tiny, recipe_of, tmp_path):
     with pytest.raises(RunError, match="must be trained on the same features"):
         limner.load(trained, trained_on_colours, encode_images=False)
-    write_items(own_tiny.path, [Item("more", "train", sentences=(Sentence("en", "a purple wall"),))])
+    write_items(own_tiny.path, [Item("more", "train", sentences=(ItemSentence("en", "a purple wall"),))])
     other = train(recipe_of("pixels16", epochs=1), Collection.open(own_tiny.path), tmp_path / "run")
     with pytest.raises(RunError, match="must share one vocabulary"):
         limner.load(trained, other)

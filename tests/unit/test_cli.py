@@ -24,7 +24,7 @@ from limner import cli
 from limner.cli import doctor, terminal
 from limner.cli.reference import reference
 from limner.data.collection import write_items
-from limner.data.examples import Item, Sentence
+from limner.data.examples import Item, ItemSentence
 from limner.data.readers import READERS
 from limner.inference.captioner import CAPTION_BATCH_SIZE, Captioner
 from limner.metrics import Score
@@ -47,7 +47,7 @@ def run(capsys, monkeypatch, *arguments: object) -> tuple[int, str, str]:
 
 @pytest.fixture
 def collection(tmp_path) -> Path:
-    items = [Item(f"{n}", "train", sentences=(Sentence("en", f"Sentence {n}."),)) for n in range(3)]
+    items = [Item(f"{n}", "train", sentences=(ItemSentence("en", f"ItemSentence {n}."),)) for n in range(3)]
     write_items(tmp_path / "collection", items)
     return tmp_path / "collection"
 
@@ -327,7 +327,7 @@ def test_search_runs_on_the_given_device(trained, tiny, capsys, monkeypatch):
 
 
 def test_evaluate_skips_a_damaged_image_if_requested(trained, own_tiny, tmp_path, capsys, monkeypatch):
-    write_items(own_tiny.path, [Item("broken", "test", image="none.png", sentences=(Sentence("en", "a wall"),))])
+    write_items(own_tiny.path, [Item("broken", "test", image="none.png", sentences=(ItemSentence("en", "a wall"),))])
     model = shutil.copytree(trained, tmp_path / "run")
     arguments = [
         "evaluate",

@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from limner.data.collection import ITEMS, Collection, write_items
-from limner.data.examples import Item, Region, Sentence
+from limner.data.examples import Item, ItemSentence, Region
 from limner.data.items_table import Changes, item_of_row
 from limner.data.summary import summarise
 from limner.errors import CollectionError
@@ -21,11 +21,11 @@ DOG = Item(
     "dog",
     "train",
     image="pictures/dog.jpg",
-    sentences=(Sentence("en", "a dog", 0), Sentence("de", "ein Hund – „süß“", 0)),
+    sentences=(ItemSentence("en", "a dog", 0), ItemSentence("de", "ein Hund – „süß“", 0)),
     regions=(Region((0.1, 2.0, 30.5, 4.0), "its nose"),),
     label="animal",
 )
-TEXT = Item("text", "val", sentences=(Sentence("fr", "un chat", 3),))
+TEXT = Item("text", "val", sentences=(ItemSentence("fr", "un chat", 3),))
 CLIP = Item("clip's", "val", video="clips/1.mp4")
 
 
@@ -77,7 +77,7 @@ def test_writing_again_changes_nothing(path):
 
 
 def test_sentences_unite_by_language_text_and_group(path):
-    more = replace(DOG, sentences=(DOG.sentences[0], Sentence("en", "a dog", 1), Sentence("cs", "pes", 0)))
+    more = replace(DOG, sentences=(DOG.sentences[0], ItemSentence("en", "a dog", 1), ItemSentence("cs", "pes", 0)))
     assert write_items(path, [more, Item("new", "train")]) == Changes(1, 1, 0)
     items = Collection.open(path).items()
     assert [item.id for item in items] == ["dog", "text", "clip's", "new"]
@@ -88,7 +88,7 @@ def test_sentences_unite_by_language_text_and_group(path):
 
 
 def test_an_item_written_twice_at_once_is_united(tmp_path):
-    twice = [Item("a", "x", sentences=(Sentence("en", text),)) for text in ("one", "two", "one")]
+    twice = [Item("a", "x", sentences=(ItemSentence("en", text),)) for text in ("one", "two", "one")]
     assert write_items(tmp_path / "c", twice) == Changes(1, 0, 0)
     assert Collection.open(tmp_path / "c").items()[0].texts("en") == ["one", "two"]
 
@@ -121,7 +121,7 @@ def test_the_fingerprint_depends_on_contents_and_not_on_folders(path, tmp_path):
     moved = Collection.open(tmp_path / "moved").fingerprint()
     write_items(tmp_path / "d", [replace(DOG, image="../pictures/dog.jpg"), TEXT, CLIP])
     assert Collection.open(tmp_path / "d").fingerprint() == moved
-    for item in (replace(TEXT, split="test"), replace(TEXT, sentences=(Sentence("fr", "un chat", 4),))):
+    for item in (replace(TEXT, split="test"), replace(TEXT, sentences=(ItemSentence("fr", "un chat", 4),))):
         write_items(tmp_path / "e", [DOG, item, CLIP])
         assert Collection.open(tmp_path / "e").fingerprint() != moved
         shutil.rmtree(tmp_path / "e")
@@ -233,7 +233,7 @@ def test_another_process_that_adds_a_version_meanwhile_is_no_damage(path, monkey
 
 def test_summary_counts(path):
     (path / "features" / "pixels.lance").mkdir(parents=True)
-    write_items(path, [Item("cat", "train", image="cat.jpg", sentences=(Sentence("en", "a cat"),))])
+    write_items(path, [Item("cat", "train", image="cat.jpg", sentences=(ItemSentence("en", "a cat"),))])
     Image.new("RGB", (4, 4)).save(path / "cat.jpg")
     counts = summarise(Collection.open(path))
     assert counts.splits == {"train": 2, "val": 2}
@@ -248,7 +248,7 @@ def test_contact_sheet_draws_tiles_for_damaged_images(tmp_path):
     (tmp_path / "c").mkdir()
     Image.new("RGB", (640, 200), "#ff0000").save(tmp_path / "c" / "red.png")
     (tmp_path / "c" / "broken.jpg").write_bytes(b"\xff\xd8 not a picture")
-    long = Sentence("en", "a very long sentence " * 300_000)
+    long = ItemSentence("en", "a very long sentence " * 300_000)
     items = [Item("a", "x", image="red.png", sentences=(long,)), Item("b", "x", image="broken.jpg")]
     write_items(tmp_path / "c", [*items, Item("gone", "x", image="gone.jpg"), Item("words", "x")])
     sheet = contact_sheet(Collection.open(tmp_path / "c"), "x")
@@ -275,12 +275,12 @@ def test_contact_sheet_without_images(path):
 def test_files_of_an_interrupted_table_write_are_removed(path):
     left = path / ITEMS / "data" / ".tmpAbCdEf"
     left.write_bytes(b"half a file")
-    write_items(path, [replace(TEXT, sentences=(Sentence("fr", "un chien", 4),))])
+    write_items(path, [replace(TEXT, sentences=(ItemSentence("fr", "un chien", 4),))])
     assert not left.exists()
     assert len(Collection.open(path)) == 3
 
 
-WRITTEN = Sentence("en", "a sweet dog", 0, generated_by="de-en:0123456789ab")
+WRITTEN = ItemSentence("en", "a sweet dog", 0, generated_by="de-en:0123456789ab")
 
 
 def test_paths_to_files_elsewhere_are_short_unless_a_link_changes_their_meaning(tmp_path):

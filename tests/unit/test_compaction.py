@@ -9,7 +9,7 @@ import pytest
 from test_integrity import SPEC
 
 from limner.data.collection import ITEMS, Collection, write_items
-from limner.data.examples import Item, Sentence
+from limner.data.examples import Item, ItemSentence
 from limner.errors import CollectionError
 from limner.features import compaction
 from limner.features.compaction import compact
@@ -26,7 +26,7 @@ def path(tmp_path):
     path = tmp_path / "c"
     writer = TableWriter(table_path(path, SPEC.name), SPEC, IdSet())
     for part in range(PARTS):
-        items = [Item(f"{part}-{row}", "train", sentences=(Sentence("en", f"{part} {row}"),)) for row in range(5)]
+        items = [Item(f"{part}-{row}", "train", sentences=(ItemSentence("en", f"{part} {row}"),)) for row in range(5)]
         write_items(path, items)
         values = np.full((5, *SPEC.shape), part, np.float16)
         writer.add([item.id for item in items], values)

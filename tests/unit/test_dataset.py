@@ -5,7 +5,7 @@ import pytest
 
 from limner.data.collection import Collection, write_items
 from limner.data.dataset import Examples, GenerationInput
-from limner.data.examples import Item, Sentence
+from limner.data.examples import Item, ItemSentence
 from limner.data.languages import SourceLanguage, TargetLanguage
 from limner.errors import CollectionError, FeatureError, TrainingError
 from limner.features.store import FeatureStore
@@ -13,9 +13,13 @@ from limner.text.tokenizer import Tokenizer
 from limner.text.words import TextSettings
 
 ITEMS = [
-    Item("a", "train", sentences=(Sentence("en", "one two three"), Sentence("de", "eins"))),
-    Item("b", "train", sentences=(Sentence("de", "zwei"),)),
-    Item("c", "train", sentences=(Sentence("en", "one"), Sentence("en", "one two three four"), Sentence("en", "two"))),
+    Item("a", "train", sentences=(ItemSentence("en", "one two three"), ItemSentence("de", "eins"))),
+    Item("b", "train", sentences=(ItemSentence("de", "zwei"),)),
+    Item(
+        "c",
+        "train",
+        sentences=(ItemSentence("en", "one"), ItemSentence("en", "one two three four"), ItemSentence("en", "two")),
+    ),
 ]
 
 
@@ -44,8 +48,8 @@ def test_order_is_by_length_and_whole():
 
 
 def test_a_batch_to_score_is_bounded_by_both_languages():
-    german = [Sentence("de", "eins", k) for k in range(6)]
-    read = [Sentence("en", "one " * (3000 if k == 4 else 2), k) for k in range(6)]
+    german = [ItemSentence("de", "eins", k) for k in range(6)]
+    read = [ItemSentence("en", "one " * (3000 if k == 4 else 2), k) for k in range(6)]
     pairs = translated(items=[Item("i", "train", sentences=(*german, *read))], max_tokens=None)
     assert pairs.batches_by_length(20) == [[0, 1, 2, 3, 5], [4]]
 
@@ -94,20 +98,20 @@ def test_items_without_features_are_refused_or_left_out(tiny, caplog) -> None:
 
 MADE = "run:0123456789ab"
 TRANSLATED = [
-    Item("a", "train", sentences=(Sentence("en", "one two", 0), Sentence("de", "eins zwei drei", 0))),
-    Item("b", "train", sentences=(Sentence("en", "two", 0), Sentence("de", "zwei", 1))),
+    Item("a", "train", sentences=(ItemSentence("en", "one two", 0), ItemSentence("de", "eins zwei drei", 0))),
+    Item("b", "train", sentences=(ItemSentence("en", "two", 0), ItemSentence("de", "zwei", 1))),
     Item(
         "c",
         "train",
         sentences=(
-            Sentence("en", "one", 5),
-            Sentence("en", "four", 6),
-            Sentence("de", "eins", 5),
-            Sentence("de", "zwei eins", 5),
-            Sentence("en", "three three", 7, MADE),
-            Sentence("en", "four one", 5, MADE),
-            Sentence("de", "drei", 7),
-            Sentence("de", "vier", 6, MADE),
+            ItemSentence("en", "one", 5),
+            ItemSentence("en", "four", 6),
+            ItemSentence("de", "eins", 5),
+            ItemSentence("de", "zwei eins", 5),
+            ItemSentence("en", "three three", 7, MADE),
+            ItemSentence("en", "four one", 5, MADE),
+            ItemSentence("de", "drei", 7),
+            ItemSentence("de", "vier", 6, MADE),
         ),
     ),
 ]
@@ -153,14 +157,14 @@ def test_model_generated_sentences_are_sources_only_and_optional():
 def test_a_pair_with_a_long_sentence_on_either_side_is_left_out(max_tokens, texts, left_out):
     pairs = translated(max_tokens=max_tokens)
     assert (list(pairs.texts), pairs.too_long) == (texts, left_out)
-    other = Item("long", "train", sentences=(Sentence("en", "one " * 90), Sentence("de", "eins")))
+    other = Item("long", "train", sentences=(ItemSentence("en", "one " * 90), ItemSentence("de", "eins")))
     assert translated(items=[*TRANSLATED, other]).too_long == 1
 
 
 def test_batches_are_sorted_by_both_lengths():
-    german = [Sentence("de", "eins zwei", k) for k in range(4)]
-    read = [Sentence("en", "one " * words, k) for k, words in enumerate((4, 1, 3, 2))]
-    short = (Sentence("en", "one " * 9, 9), Sentence("de", "eins", 9))
+    german = [ItemSentence("de", "eins zwei", k) for k in range(4)]
+    read = [ItemSentence("en", "one " * words, k) for k, words in enumerate((4, 1, 3, 2))]
+    short = (ItemSentence("en", "one " * 9, 9), ItemSentence("de", "eins", 9))
     pairs = translated(items=[Item("i", "train", sentences=(*german, *read, *short))])
     assert pairs.lengths == [(2, 4), (2, 1), (2, 3), (2, 2), (1, 9)]
     assert pairs.batches_by_length(2) == [[4, 1], [3, 2], [0]]
@@ -169,7 +173,7 @@ def test_batches_are_sorted_by_both_lengths():
 def of_both(people, written, synthetic):
     """Human-written pairs followed by pairs with a generated source sentence."""
     sentences = [
-        Sentence(lang, text, group, MADE if lang == "en" and group >= people else "")
+        ItemSentence(lang, text, group, MADE if lang == "en" and group >= people else "")
         for group in range(people + written)
         for lang, text in (("en", "one two"), ("de", "eins"))
     ]
@@ -241,7 +245,7 @@ def test_splits_of_translation(tiny):
 
 def test_an_error_names_excluded_model_generated_sentences(tmp_path):
     """Generated sentences are used only if configured, and never for validation."""
-    sentences = (Sentence("en", "one", 0, MADE), Sentence("de", "eins", 0))
+    sentences = (ItemSentence("en", "one", 0, MADE), ItemSentence("de", "eins", 0))
     write_items(tmp_path, [Item("a", "val", sentences=sentences)])
     english, german = (Tokenizer.train([text], TextSettings()) for text in ("one", "eins"))
     collection = Collection.open(tmp_path)

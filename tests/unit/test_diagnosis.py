@@ -14,7 +14,7 @@ from torch.nn import functional
 from limner.cli import main
 from limner.data.collection import Collection, write_items
 from limner.data.dataset import Examples, GenerationInput
-from limner.data.examples import Item, Sentence
+from limner.data.examples import Item, ItemSentence
 from limner.decoding.scoring import score_examples
 from limner.diagnosis import DiagnosisSettings, diagnose, verdict
 from limner.diagnosis.ambiguity import (
@@ -51,7 +51,10 @@ def toy_items(folder):
             id_, word = f"{split}{number}", label.partition(":")[0]
             ink = (255 * (number % 2), 255 * (german == "blau"), 9 * number)
             Image.new("RGB", (8, 8), ink).save(folder / f"{id_}.png")
-            sentences = (Sentence("en", f"a {english} {word} ."), Sentence("de", f"{german} : {GERMAN[label]} ."))
+            sentences = (
+                ItemSentence("en", f"a {english} {word} ."),
+                ItemSentence("de", f"{german} : {GERMAN[label]} ."),
+            )
             yield Item(id_, split, image=f"{id_}.png", sentences=sentences, label=label)
 
 
@@ -500,14 +503,14 @@ def test_image_controls_without_images_are_left_out(using, own_toy_data, caplog)
 
 
 def test_a_training_split_without_images_has_no_mean_image(using, own_toy_data, caplog):
-    write_items(own_toy_data.path, [Item("text", "train", sentences=(Sentence("en", "a bat"),))])
+    write_items(own_toy_data.path, [Item("text", "train", sentences=(ItemSentence("en", "a bat"),))])
     diagnosis = run_diagnosis(using, Collection.open(own_toy_data.path), metrics=["bleu1"], trials=20)
     assert [one.name for one in diagnosis.image_controls] == ["right", "shuffled", "none"]
     assert "expected items with an image in the training split" in caplog.text
 
 
 def test_items_without_an_image_are_left_out(using, own_toy_data):
-    sentences = (Sentence("en", "a red bat ."), Sentence("de", ANIMAL))
+    sentences = (ItemSentence("en", "a red bat ."), ItemSentence("de", ANIMAL))
     write_items(
         own_toy_data.path,
         [Item("text", "test", sentences=sentences), Item("other", "words", sentences=sentences)],

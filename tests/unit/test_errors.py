@@ -5,7 +5,7 @@ from huggingface_hub import constants
 
 import limner
 from limner.data.collection import Collection, write_items
-from limner.data.examples import Item, Sentence
+from limner.data.examples import Item, ItemSentence
 from limner.data.readers import read_source
 from limner.errors import LimnerError, counted, did_you_mean
 from limner.features.encoders.load import load_backbone
@@ -34,7 +34,7 @@ def test_the_most_similar_name_is_suggested(name, known, expected):
 
 @pytest.fixture
 def collection(tmp_path) -> Collection:
-    write_items(tmp_path, [Item("1", "train", image="1.jpg", sentences=(Sentence("en", "A dog ."),))])
+    write_items(tmp_path, [Item("1", "train", image="1.jpg", sentences=(ItemSentence("en", "A dog ."),))])
     (tmp_path / "features" / "lite2.lance").mkdir(parents=True)
     return Collection.open(tmp_path)
 

@@ -11,7 +11,7 @@ from toy_translation import learn, text_collection
 from limner.data.batching import MAX_TOKENS_PER_EXAMPLE
 from limner.data.collection import Collection, write_items
 from limner.data.dataset import Examples, GenerationInput
-from limner.data.examples import Example, Item, Sentence, collate
+from limner.data.examples import Example, Item, ItemSentence, collate
 from limner.decoding.scoring import counted_tokens, score_examples, sentence_log_probs
 from limner.decoding.settings import DecodingSettings
 from limner.errors import CollectionError, FeatureError, RunError, SettingsError, TrainingError
@@ -61,7 +61,10 @@ def test_every_score_has_a_signature(evaluated):
 
 
 def test_notes_tell_few_sentences_cut_hypotheses_unknown_words_and_training_data(model, own_tiny, backbone_of):
-    added = [Item("odd", "few", image="test0.png", sentences=(Sentence("en", "zyzzyva xylem"),)), Item("mute", "few")]
+    added = [
+        Item("odd", "few", image="test0.png", sentences=(ItemSentence("en", "zyzzyva xylem"),)),
+        Item("mute", "few"),
+    ]
     write_items(own_tiny.path, added)
     collection = Collection.open(own_tiny.path)
     extract(collection, backbone_of())
@@ -153,7 +156,7 @@ def test_a_long_sentence_changes_neither_other_results_nor_memory(translating, m
     inputs = [GenerationInput(Item(str(row), "new"), source, ()) for row, source in enumerate(sources)]
     settings = DecodingSettings(max_length=6)
     one = generate([model], inputs, None, settings, batch_size=1)
-    for module in ("limner.inference.generate", "limner.inference.explain"):
+    for module in ("limner.inference.base", "limner.inference.explain"):
         monkeypatch.setattr(f"{module}.collate", watched)
     together = generate([model], inputs, None, settings, batch_size=16)
     assert [evaluated[0].tokens for evaluated in together] == [evaluated[0].tokens for evaluated in one]
@@ -166,8 +169,8 @@ def test_a_long_sentence_changes_neither_other_results_nor_memory(translating, m
 
 def test_novelty_excludes_sentences_without_references(translating, tmp_path):
     model, collection = translating
-    more = [Item("bare", "train", sentences=(Sentence("en", "one"),))]
-    more.append(Item("made", "train", sentences=(Sentence("en", "one"), Sentence("de", "eins", 0, "run:0123"))))
+    more = [Item("bare", "train", sentences=(ItemSentence("en", "one"),))]
+    more.append(Item("made", "train", sentences=(ItemSentence("en", "one"), ItemSentence("de", "eins", 0, "run:0123"))))
     write_items(tmp_path, [*collection.items(), *more])
     again = evaluate([model], Collection.open(tmp_path), options=EvaluationOptions(metrics=("bleu1",)))
     assert (again.left_out, len(again.items)) == (0, len(collection.items()))
@@ -185,7 +188,7 @@ def test_items_without_a_sentence_are_skipped(evaluated, model, own_tiny):
 
 
 def test_items_without_an_image_are_described_but_excluded_from_retrieval(evaluated, model, own_tiny, caplog):
-    write_items(own_tiny.path, [Item("blind", "test", sentences=(Sentence("en", "a red wall"),))])
+    write_items(own_tiny.path, [Item("blind", "test", sentences=(ItemSentence("en", "a red wall"),))])
     again = evaluate([model], Collection.open(own_tiny.path), options=EvaluationOptions(metrics=METRICS))
     assert "retrieval leaves out 1 item without an image" in caplog.text
     assert len(again.items) == 9
@@ -194,7 +197,7 @@ def test_items_without_an_image_are_described_but_excluded_from_retrieval(evalua
 
 
 def test_retrieval_is_skipped_for_a_split_without_images(model, own_tiny, caplog):
-    write_items(own_tiny.path, [Item("blind", "words", sentences=(Sentence("en", "a red wall"),))])
+    write_items(own_tiny.path, [Item("blind", "words", sentences=(ItemSentence("en", "a red wall"),))])
     evaluated = evaluate(
         [model], Collection.open(own_tiny.path), options=EvaluationOptions(split="words", metrics=("bleu1",))
     )
@@ -223,7 +226,7 @@ def test_features_of_another_network_are_refused_by_name(model, own_tiny, backbo
 
 
 def test_an_evaluation_may_exclude_items_without_features(evaluated, model, own_tiny):
-    write_items(own_tiny.path, [Item("late", "test", image="late.png", sentences=(Sentence("en", "a wall"),))])
+    write_items(own_tiny.path, [Item("late", "test", image="late.png", sentences=(ItemSentence("en", "a wall"),))])
     again = evaluate(
         [model], Collection.open(own_tiny.path), options=EvaluationOptions(metrics=METRICS, skip_missing=True)
     )
@@ -284,7 +287,7 @@ def test_long_sentences_are_scored_in_small_batches(model, tiny, monkeypatch):
 
 
 def test_an_image_without_features_is_an_error_that_names_it(model, own_tiny):
-    write_items(own_tiny.path, [Item("late", "test", image="late.png", sentences=(Sentence("en", "a wall"),))])
+    write_items(own_tiny.path, [Item("late", "test", image="late.png", sentences=(ItemSentence("en", "a wall"),))])
     with pytest.raises(FeatureError, match=r"split 'test' has 1 item without features .*'late'; run 'limner features'"):
         evaluate([model], Collection.open(own_tiny.path))
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from limner.data.examples import Example, Item, Sentence, collate, collate_features
+from limner.data.examples import Example, Item, ItemSentence, collate, collate_features
 from limner.layers.image_encoder import ImageEncoder, ImageEncoderSettings
 from limner.text.vocab import SPECIAL_TOKENS
 
@@ -78,9 +78,12 @@ def test_an_empty_source_has_one_masked_position():
     assert batch.source_mask.tolist() == [[False]]
 
 
-A, B, C = Sentence("en", "a", 0), Sentence("en", "b", 1), Sentence("en", "c", 1)
-X, Y, Z = Sentence("de", "x", 1), Sentence("de", "y", 1), Sentence("de", "z", 2)
-MADE, MADE_X = Sentence("en", "made", 2, generated_by="run:1"), Sentence("de", "made x", 0, generated_by="run:2")
+A, B, C = ItemSentence("en", "a", 0), ItemSentence("en", "b", 1), ItemSentence("en", "c", 1)
+X, Y, Z = ItemSentence("de", "x", 1), ItemSentence("de", "y", 1), ItemSentence("de", "z", 2)
+MADE, MADE_X = (
+    ItemSentence("en", "made", 2, generated_by="run:1"),
+    ItemSentence("de", "made x", 0, generated_by="run:2"),
+)
 SPOKEN = Item("i", "train", sentences=(A, B, X, C, Y, Z, MADE, MADE_X))
 
 

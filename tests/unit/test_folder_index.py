@@ -153,7 +153,7 @@ def test_a_calibration_that_was_added_is_named(folder, captioner):
     index = FolderIndex(folder)
     index.update(captioner)
     calibrated = copy.copy(captioner)
-    calibrated.rules = copy.copy(captioner.rules)
+    calibrated._rules = copy.copy(captioner.rules)
     statistics = FeatureStatistics(*(np.ones(4, np.float32) for _ in FeatureStatistics._fields))
     calibrated.rules.calibration = StoredCalibration(Calibration(weights_sha256=""), statistics)
     with pytest.raises(FolderError, match=r"calibration\.json.* was added.*--rebuild"):

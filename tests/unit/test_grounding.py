@@ -11,7 +11,7 @@ from test_cli import run
 from toy_translation import GridBackbone, image_collection, learn
 
 from limner.data.collection import Collection, write_items
-from limner.data.examples import Item, Phrase, Region, Sentence
+from limner.data.examples import Item, ItemSentence, Phrase, Region
 from limner.data.languages import TargetLanguage
 from limner.diagnosis import GroundingSettings, grounding_verdict, measure_grounding
 from limner.diagnosis.annotated_phrases import (
@@ -179,7 +179,7 @@ REGIONS = (
 @pytest.fixture
 def dogs(tmp_path):
     Image.new("RGB", (16, 16), "red").save(tmp_path / "dog.png")
-    sentences = (Sentence("en", TEXT, 0, phrases=PHRASES), Sentence("de", "ein hund", 1))
+    sentences = (ItemSentence("en", TEXT, 0, phrases=PHRASES), ItemSentence("de", "ein hund", 1))
     items = [Item(name, "test", image="dog.png", sentences=sentences, regions=REGIONS) for name in ("x", "y")]
     write_items(tmp_path, items)
     extract(Collection.open(tmp_path), GridBackbone())
@@ -241,7 +241,7 @@ def test_attention_one_step_later_gives_other_values(dogs):
 def test_significance_exchanges_images(tmp_path):
     """With twelve images of equal differences, p is about 2 / 2^12; the phrases of an image are exchanged together."""
     Image.new("RGB", (16, 16), "red").save(tmp_path / "dog.png")
-    sentence = (Sentence("en", TEXT, 0, phrases=PHRASES[:1]),)
+    sentence = (ItemSentence("en", TEXT, 0, phrases=PHRASES[:1]),)
     write_items(
         tmp_path,
         [Item(f"{k}", "test", image="dog.png", sentences=sentence, regions=REGIONS[:1]) for k in range(12)],
@@ -327,7 +327,7 @@ def test_annotations_that_are_no_grid_are_refused(dogs, monkeypatch):
 def test_phrases_that_cannot_be_aligned_are_counted(dogs):
     target = TargetLanguage("en", Tokenizer.train([TEXT], TextSettings(tokenise="space")))
     phrase = PHRASES[0]._replace(first=9)
-    item = Item("x", "test", sentences=(Sentence("en", TEXT, phrases=(phrase,)),), regions=REGIONS)
+    item = Item("x", "test", sentences=(ItemSentence("en", TEXT, phrases=(phrase,)),), regions=REGIONS)
     assert find_phrases([item], target, None) == ([], {NOT_ALIGNED: 1})
 
 
@@ -389,7 +389,7 @@ def test_heat_maps_have_the_outlines_of_the_boxes(dogs):
 
 
 def test_the_command_sets_the_baseline_and_the_number_of_examples(capsys, monkeypatch, tmp_path):
-    write_items(tmp_path / "c", [Item("a", "test", sentences=(Sentence("en", "a dog"),))])
+    write_items(tmp_path / "c", [Item("a", "test", sentences=(ItemSentence("en", "a dog"),))])
     command = ["diagnose", "--model", tmp_path / "run", "--collection", tmp_path / "c"]
     own, received = ["--centre-sigma", 0.4, "--examples", 1], []
 

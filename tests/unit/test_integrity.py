@@ -16,7 +16,7 @@ from PIL import Image
 from safetensors.torch import load_file, save_file
 
 from limner.data.collection import ITEMS, Collection, write_items
-from limner.data.examples import Item, Region, Sentence
+from limner.data.examples import Item, ItemSentence, Region
 from limner.data.summary import summarise
 from limner.decoding.torch_models import mean_log_probs
 from limner.errors import BackboneError, CollectionError, FeatureError, MediaError, RunError
@@ -283,7 +283,7 @@ def collection(tmp_path):
         Item(
             f"i{number}",
             "val" if number % 3 == 2 else "train",
-            sentences=(Sentence("en", f"a sentence about number {number} and ü"),),
+            sentences=(ItemSentence("en", f"a sentence about number {number} and ü"),),
             regions=(Region((0.1, 2, 3, 4), "region"),),
         )
         for number in range(9)
@@ -310,7 +310,7 @@ def test_an_item_that_left_its_split_is_missed(collection):
 
 
 def test_a_missing_newest_version_is_refused(collection):
-    write_items(collection, [Item("new", "train", sentences=(Sentence("en", "a new one"),))])
+    write_items(collection, [Item("new", "train", sentences=(ItemSentence("en", "a new one"),))])
     min((collection / ITEMS / "_versions").glob("*.manifest")).unlink()
     with pytest.raises(CollectionError, match="version 2 is missing, the newest that is left is 1"):
         Collection.open(collection)

@@ -14,7 +14,7 @@ from limner.cli import app
 from limner.cli.classify import _columns, _lines, _record
 from limner.data.collection import Collection, write_items
 from limner.data.dataset import Examples
-from limner.data.examples import Item, Sentence
+from limner.data.examples import Item, ItemSentence
 from limner.data.languages import SourceLanguage, TargetLanguage
 from limner.data.readers import ReaderOptions, read_source
 from limner.errors import CollectionError, MediaError, RunError, SettingsError, TrainingError
@@ -38,7 +38,7 @@ def test_labels_are_sentences_of_an_item():
     item = Item(
         "a",
         "train",
-        sentences=(Sentence("en", "good film", 0), Sentence("en", "a film", 1), Sentence("de", "Film", 0)),
+        sentences=(ItemSentence("en", "good film", 0), ItemSentence("en", "a film", 1), ItemSentence("de", "Film", 0)),
         label="very good",
         frame_labels=("tone", "no sound"),
         track=((0.0, 0.0, 10.0, 10.0), (90.0, 40.0, 10.0, 10.0)),
@@ -67,7 +67,7 @@ def test_labels_of_frames_are_stored_with_the_item(tmp_path):
 
 
 def test_a_split_without_labels_is_an_error_that_says_so(tmp_path):
-    write_items(tmp_path / "c", [Item("a", "train", sentences=(Sentence("en", "a film"),))])
+    write_items(tmp_path / "c", [Item("a", "train", sentences=(ItemSentence("en", "a film"),))])
     settings = load_recipe("lecture/reviews", [])
     tokenizer = Tokenizer.train([], settings.text)
     assert settings.source_text is not None

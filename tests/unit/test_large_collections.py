@@ -7,7 +7,7 @@ import pytest
 
 from limner.data import collection as collections
 from limner.data.collection import ITEMS, Collection, write_items
-from limner.data.examples import Item, Sentence
+from limner.data.examples import Item, ItemSentence
 from limner.data.items_table import Changes
 from limner.data.readers import import_collection
 from limner.data.stored_items import CHUNK_ITEMS
@@ -23,7 +23,7 @@ HELD = 3 * CHUNK_ITEMS
 def many_items(rows=ROWS):
     for row in range(rows):
         split = "test" if row % 10 == 0 else "train"
-        yield Item(f"{row:06d}", split, image=f"images/{row}.jpg", sentences=(Sentence("en", f"number {row}"),))
+        yield Item(f"{row:06d}", split, image=f"images/{row}.jpg", sentences=(ItemSentence("en", f"number {row}"),))
 
 
 @pytest.fixture(scope="module")
@@ -137,7 +137,7 @@ def test_writing_holds_no_items(tmp_path):
 def test_new_items_are_appended_and_repeated_ones_are_merged(tmp_path):
     path = tmp_path / "c"
     write_items(path, many_items(CHUNK_ITEMS + 5))
-    more = [Item("new", "val"), Item("other", "val"), Item("new", "val", sentences=(Sentence("en", "later"),))]
+    more = [Item("new", "val"), Item("other", "val"), Item("new", "val", sentences=(ItemSentence("en", "later"),))]
     assert write_items(path, [*more, *many_items(3)]) == Changes(2, 0, 3)
     collection = Collection.open(path)
     assert len(collection.table.get_fragments()) == 2, "the stored rows are not written again"
@@ -148,7 +148,7 @@ def test_new_items_are_appended_and_repeated_ones_are_merged(tmp_path):
 def test_a_changed_item_keeps_its_place(tmp_path):
     path = tmp_path / "c"
     write_items(path, many_items(2 * CHUNK_ITEMS))
-    german = [Item(f"{row:06d}", "train", sentences=(Sentence("de", "neu"),)) for row in (CHUNK_ITEMS + 1, 1)]
+    german = [Item(f"{row:06d}", "train", sentences=(ItemSentence("de", "neu"),)) for row in (CHUNK_ITEMS + 1, 1)]
     assert write_items(path, [*german, Item("last", "train")]) == Changes(1, 2, 0)
     items = Collection.open(path).items()
     assert [items[row].texts("de") for row in (1, 2, CHUNK_ITEMS + 1)] == [["neu"], [], ["neu"]]

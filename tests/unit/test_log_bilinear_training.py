@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from limner.data.collection import Collection, write_items
-from limner.data.examples import Item, Sentence
+from limner.data.examples import Item, ItemSentence
 from limner.decoding.scoring import score_examples
 from limner.errors import SettingsError
 from limner.retrieval import all_pairs
@@ -80,7 +80,7 @@ def test_the_second_stage_starts_from_the_best_weights_and_their_loss(scripted, 
 
 
 def test_the_second_stage_ends_after_its_maximum_epochs_with_a_warning(own_tiny, tmp_path, caplog):
-    strange = (Sentence("en", "nobody ever heard these words before today"),)
+    strange = (ItemSentence("en", "nobody ever heard these words before today"),)
     write_items(own_tiny.path, [Item(f"strange{k}", "val", sentences=strange) for k in range(20)])
     vanishing = {"name": "exponential", "decay": 1e-9}  # only the first epoch changes the weights
     recipe = recipe_of(epochs=1, train_on_val_epochs=2, schedule=vanishing)

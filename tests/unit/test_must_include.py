@@ -125,10 +125,10 @@ def test_captions_include_words_and_their_images_words_of_their_own(captioner, p
     for one, colours in zip(captioner.describe(photos, must_include=["green|white"]), plain, strict=True):
         assert re.search("green|white", one[0].text) and one[0].log_prob < colours[0].log_prob
     own = captioner.describe(photos, must_include=[["green"], []], beam_size=3, n_best=2)
-    assert [one.ids for one in own[1]] == [one.ids for one in plain[1]]
+    assert [one.tokens for one in own[1]] == [one.tokens for one in plain[1]]
     assert all("green" in caption.text for caption in own[0])
     streamed = dict(captioner.describe_each(photos, must_include=[["green"], []], batch_size=1, beam_size=3, n_best=2))
-    assert [[one.ids for one in streamed[path]] for path in photos] == [[one.ids for one in n] for n in own]
+    assert [[one.tokens for one in streamed[path]] for path in photos] == [[one.tokens for one in n] for n in own]
 
 
 def test_the_beam_of_constrained_search_is_explained(captioner, photos):

@@ -11,7 +11,7 @@ from PIL import Image
 
 from limner.data import collection_writer
 from limner.data.collection import Collection, write_items
-from limner.data.examples import Item, Sentence
+from limner.data.examples import Item, ItemSentence
 from limner.data.readers import import_collection
 from limner.data.readers.corpus_files import ReaderOptions, assign_split
 from limner.data.readers.media_files import NO_MEDIA, OWN_FILES
@@ -144,7 +144,7 @@ def test_a_collection_that_another_process_creates_meanwhile_is_extended(tmp_pat
 
     def locked_late(folder, error_type, lock_file=None):
         monkeypatch.setattr(collection_writer, "locked", original)
-        write_items(path, [Item("first", "train", sentences=(Sentence("en", "a dog", 0),))])
+        write_items(path, [Item("first", "train", sentences=(ItemSentence("en", "a dog", 0),))])
         return original(folder, error_type, lock_file)
 
     monkeypatch.setattr(collection_writer, "locked", locked_late)

@@ -9,7 +9,7 @@ import typer
 from limner import cli
 from limner.cli.next_steps import after_evaluate, after_features, after_import, after_train
 from limner.data.collection import Collection, write_items
-from limner.data.examples import Item, Sentence
+from limner.data.examples import Item, ItemSentence
 from limner.features.spec import FeatureSpec
 from limner.media.video import FrameSampling
 
@@ -17,7 +17,7 @@ COMMANDS = typer.main.get_command(cli.app).commands
 
 
 def collection_of(path: Path, count: int = 2, split: str = "train", **media: str) -> Collection:
-    write_items(path, [Item(f"{n}", split, sentences=(Sentence("en", "A wall."),), **media) for n in range(count)])
+    write_items(path, [Item(f"{n}", split, sentences=(ItemSentence("en", "A wall."),), **media) for n in range(count)])
     return Collection.open(path)
 
 

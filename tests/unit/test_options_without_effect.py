@@ -10,7 +10,7 @@ from PIL import Image
 from limner import cli
 from limner.cli.inputs import find_input_files
 from limner.data.collection import write_items
-from limner.data.examples import Item, Sentence
+from limner.data.examples import Item, ItemSentence
 from limner.inference.scorer import Scorer
 from limner.media.modality import IMAGE
 
@@ -28,7 +28,7 @@ def place(tmp_path, trained_on_colours, monkeypatch) -> Path:
     config = json.loads((Path(trained_on_colours) / "config.json").read_text())
     (text_run / "config.json").write_text(json.dumps({**config, "features": []}))
     Image.new("RGB", (8, 8)).save("a.png")
-    write_items(tmp_path / "c", [Item("a", "test", image="../a.png", sentences=(Sentence("en", "a wall"),))])
+    write_items(tmp_path / "c", [Item("a", "test", image="../a.png", sentences=(ItemSentence("en", "a wall"),))])
     (tmp_path / "texts.csv").write_text("text,label\ngood,pos\n")
     (tmp_path / "lists").mkdir()
     return tmp_path

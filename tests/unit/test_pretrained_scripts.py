@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 from limner.data.collection import write_items
-from limner.data.examples import Item, Sentence
+from limner.data.examples import Item, ItemSentence
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ def test_mirror_images_have_the_sentences_that_name_no_side(tmp_path, mirror):
     (tmp_path / "collection").mkdir()
     Image.fromarray(pixels).save(tmp_path / "collection" / "a.png")
     texts = [("en", "a dog on the Left ."), ("en", "leftover food"), ("de", "sein linkes Bein"), ("zh", "左边的狗")]
-    sentences = tuple(Sentence(lang, text, group) for group, (lang, text) in enumerate([*texts, ("zh", "狗")]))
+    sentences = tuple(ItemSentence(lang, text, group) for group, (lang, text) in enumerate([*texts, ("zh", "狗")]))
     items = [Item(id=split, split=split, image="a.png", sentences=sentences) for split in ("train", "val")]
     write_items(tmp_path / "collection", items)
 

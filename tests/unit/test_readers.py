@@ -6,7 +6,7 @@ import pytest
 from PIL import Image
 
 from limner.data.collection import Collection
-from limner.data.examples import Sentence
+from limner.data.examples import ItemSentence
 from limner.data.items_table import Changes
 from limner.data.readers import READERS, ReaderOptions, import_collection, read_source
 from limner.data.readers.corpus_files import assign_split
@@ -413,7 +413,7 @@ def test_tables_agree(dog):
     first = read_source("jsonl", write(dog / "t.jsonl", lines), options).items
     assert first == read_source("csv", write(dog / "t.tsv", tabs), options).items
     assert first[0].label == "x"
-    assert first[0].sentences == (Sentence("en", "a dog", 4),)
+    assert first[0].sentences == (ItemSentence("en", "a dog", 4),)
 
 
 @pytest.mark.parametrize(

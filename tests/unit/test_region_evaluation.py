@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from limner.cli import app
 from limner.data.collection import Collection, write_items
 from limner.data.dataset import Examples
-from limner.data.examples import Item, Region, Sentence
+from limner.data.examples import Item, ItemSentence, Region
 from limner.data.languages import RegionItem, TargetLanguage, region_items
 from limner.errors import FeatureError, RunError, SettingsError
 from limner.evaluation import regions as evaluation
@@ -61,7 +61,7 @@ def collection(tmp_path_factory):
         tree = Region((30.0, 10.0, 24.0, 28.0), "a tree")
         regions = (Region(left, "a red ball"), Region(left, "the ball"), tree, Region(left, " "))
         split = "train" if number < 4 else "test" if number == 4 else "val"
-        sentences = (Sentence("en", "a red ball and a tree"),)
+        sentences = (ItemSentence("en", "a red ball and a tree"),)
         items.append(Item(f"{number}", split, f"../{number}.png", sentences=sentences, regions=regions))
     Image.fromarray(pixels).save(folder / "6.png")
     items.append(Item("6", "test", "../6.png"))

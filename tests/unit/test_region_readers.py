@@ -5,7 +5,7 @@ import pytest
 from PIL import Image
 
 from limner.data.collection import Collection, write_items
-from limner.data.examples import Item, Phrase, Region, Sentence
+from limner.data.examples import Item, ItemSentence, Phrase, Region
 from limner.data.items_table import Changes
 from limner.data.readers import ReaderOptions, import_collection, read_source
 from limner.data.readers.flickr import parse_tagged_sentence
@@ -44,7 +44,7 @@ TAGGED = (
     "[/EN#5/people Two men] pose .\n"
 )
 SENTENCES = (
-    Sentence(
+    ItemSentence(
         "en",
         "Two men wear red hats in the sun .",
         0,
@@ -54,7 +54,7 @@ SENTENCES = (
             Phrase(6, "the sun", "7", ("scene",)),
         ),
     ),
-    Sentence("en", "Two men pose .", 1, phrases=(Phrase(0, "Two men", "5", ("people",)),)),
+    ItemSentence("en", "Two men pose .", 1, phrases=(Phrase(0, "Two men", "5", ("people",)),)),
 )
 MEN = Region((10.0, 5.0, 20.0, 20.0), "Two men", "5", ("people",))  # the stored image has half the size
 REGIONS = {

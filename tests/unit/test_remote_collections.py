@@ -14,7 +14,7 @@ import limner
 from limner.cli import app
 from limner.data import collection_writer
 from limner.data.collection import ITEMS, Collection, write_items
-from limner.data.examples import Item, Sentence
+from limner.data.examples import Item, ItemSentence
 from limner.data.items_table import Changes
 from limner.data.readers import import_collection
 from limner.data.summary import summarise
@@ -24,8 +24,8 @@ from limner.features.extract import extract
 from limner.storage.places import place
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of the server and its clients
-DOG = Item("dog", "train", sentences=(Sentence("en", "a dog"),))
-CAT = Item("cat", "val", sentences=(Sentence("en", "a cat"),))
+DOG = Item("dog", "train", sentences=(ItemSentence("en", "a dog"),))
+CAT = Item("cat", "val", sentences=(ItemSentence("en", "a cat"),))
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +60,7 @@ def test_items_are_added_and_read(bucket):
     path = f"s3://{bucket}/a/c"
     assert write_items(path, [DOG]) == Changes(1, 0, 0)
     assert write_items(path, [CAT, DOG]) == Changes(1, 0, 1)
-    german = Item("dog", "train", sentences=(Sentence("de", "ein Hund"),))
+    german = Item("dog", "train", sentences=(ItemSentence("de", "ein Hund"),))
     assert write_items(path, [german]) == Changes(0, 1, 0)
     collection = Collection.open(path)
     assert [(item.id, item.texts("de")) for item in collection.items()] == [("dog", ["ein Hund"]), ("cat", [])]
@@ -167,7 +167,7 @@ def test_two_writers_of_one_id_conflict_and_are_merged(bucket, monkeypatch):
     path = f"s3://{bucket}/c"
     write_items(path, [DOG])
     append, conflicts = collection_writer.append_rows, []
-    german = Item("cat", "val", sentences=(Sentence("de", "eine Katze"),))
+    german = Item("cat", "val", sentences=(ItemSentence("de", "eine Katze"),))
 
     def late(table, batches, splits):
         monkeypatch.setattr(collection_writer, "append_rows", append)

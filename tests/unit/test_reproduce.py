@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from limner.data.collection import Collection, write_items
-from limner.data.examples import Item, Sentence
+from limner.data.examples import Item, ItemSentence
 from limner.errors import FeatureError, LimnerError, RunError, SettingsError
 from limner.evaluation.gradients import GradientNorms
 from limner.features.extract import extract
@@ -174,7 +174,7 @@ def test_rows_with_other_settings_or_data_are_rejected(small, tiny, own_tiny, tm
     run_table(TABLE, tiny, tmp_path / "out", overrides=SMALL, rows=["GT2"])
     with pytest.raises(RunError, match="other settings"):
         run_table(TABLE, tiny, tmp_path / "out", overrides=[*SMALL, "model.order=1"], rows=["GT2"])
-    write_items(own_tiny.path, [Item("more", "train", sentences=(Sentence("en", "one more wall"),))])
+    write_items(own_tiny.path, [Item("more", "train", sentences=(ItemSentence("en", "one more wall"),))])
     before = dict(small)
     for row in ("GT2", "bow"):  # the stored row, or another row of the table
         with pytest.raises(RunError, match=r"gt2\.json: made from another collection"):

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from limner.cli import app
 from limner.data.collection import Collection, write_items
-from limner.data.examples import Item, Sentence
+from limner.data.examples import Item, ItemSentence
 from limner.errors import CollectionError, RunError, SettingsError
 from limner.reproduce import (
     PublishedRow,
@@ -105,7 +105,7 @@ def trained(monkeypatch):
 def numbers(words, split, lengths):
     for chosen in itertools.chain(*(itertools.product(words, repeat=length) for length in lengths)):
         german, english = " ".join(chosen), " ".join(map(words.get, chosen))
-        yield Item(f"{split} {german}", split, sentences=(Sentence("de", german), Sentence("en", english)))
+        yield Item(f"{split} {german}", split, sentences=(ItemSentence("de", german), ItemSentence("en", english)))
 
 
 def write(folder, *items):
@@ -117,8 +117,8 @@ def write(folder, *items):
 def counting(tmp_path_factory):
     """Numbers to three in German and English, and independent descriptions in English."""
     splits = [numbers(ONES, "train", (1, 2)), numbers(ONES, "val", (1, 2)), numbers(ONES, "test", (1, 2, 3))]
-    generated = (Sentence("de", "null", 3, "a model"), Sentence("en", "zero", 3))
-    alone = Item("alone", "train", sentences=(Sentence("en", "a number"), *generated))
+    generated = (ItemSentence("de", "null", 3, "a model"), ItemSentence("en", "zero", 3))
+    alone = Item("alone", "train", sentences=(ItemSentence("en", "a number"), *generated))
     return write(tmp_path_factory.mktemp("counting") / "small", *splits, [alone])
 
 
@@ -228,7 +228,7 @@ def test_a_corpus_that_no_row_uses_is_refused(counting, more, tmp_path):
 
 
 def test_the_corpus_is_checked_before_the_first_training(counting, tmp_path, trained):
-    french = [Item("1", "train", sentences=(Sentence("de", "vier"), Sentence("fr", "quatre")))]
+    french = [Item("1", "train", sentences=(ItemSentence("de", "vier"), ItemSentence("fr", "quatre")))]
     wrong, later = write(tmp_path / "french", french), write(tmp_path / "later", numbers(MORE, "test", (1,)))
     for row in WITH_CORPUS:
         with pytest.raises(

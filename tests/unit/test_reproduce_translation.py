@@ -10,7 +10,7 @@ from functools import partial
 import pytest
 
 from limner.data.collection import Collection, write_items
-from limner.data.examples import Item, Sentence
+from limner.data.examples import Item, ItemSentence
 from limner.errors import RunError, SettingsError
 from limner.evaluation.compare import compare
 from limner.evaluation.comparison import ComparisonSettings
@@ -117,7 +117,7 @@ def done(monkeypatch):
 def numbers(split, lengths, generated_by=""):
     for words in itertools.chain(*(itertools.product(WORDS, repeat=length) for length in lengths)):
         german, english = " ".join(words), " ".join(map(WORDS.get, words))
-        pair = (Sentence("de", german, generated_by=generated_by), Sentence("en", english))
+        pair = (ItemSentence("de", german, generated_by=generated_by), ItemSentence("en", english))
         yield Item(f"{split} {german}{generated_by}", split, sentences=pair)
 
 
@@ -337,7 +337,7 @@ def changed(name, **values):
 def described(tmp_path):
     """Numbers in both languages, and some in English alone, as the independent descriptions of task 2."""
     alone = [
-        Item(f"alone {word}", "train", sentences=(Sentence("en", f"{word} {word} {word} {word}"),))
+        Item(f"alone {word}", "train", sentences=(ItemSentence("en", f"{word} {word} {word} {word}"),))
         for word in WORDS.values()
     ]
     return write(tmp_path / "described", *alone)

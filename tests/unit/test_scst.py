@@ -11,7 +11,7 @@ import torch
 from lightning_fabric import Fabric
 
 from limner.data.dataset import Examples
-from limner.data.examples import Item, Sentence
+from limner.data.examples import Item, ItemSentence
 from limner.data.languages import SourceLanguage, TargetLanguage
 from limner.decoding.sentence import Sentence as GeneratedSentence
 from limner.errors import SettingsError
@@ -50,13 +50,15 @@ def training(translates=False, dropout=0.0, decoding=None, **settings):
     tokenizer = Tokenizer.train([text for own in REFERENCES.values() for text in own], TEXT)
     assert set(tokenizer.entries[4:]) == {"a", "b"}
     items = [
-        Item(id_, "train", sentences=tuple(Sentence("en", text, k) for k, text in enumerate(texts)))
+        Item(id_, "train", sentences=tuple(ItemSentence("en", text, k) for k, text in enumerate(texts)))
         for id_, texts in REFERENCES.items()
     ]
     source = None
     if translates:
         items = [
-            Item(item.id, "train", sentences=(*item.sentences, Sentence("de", "b a", 0), Sentence("de", "a", 1)))
+            Item(
+                item.id, "train", sentences=(*item.sentences, ItemSentence("de", "b a", 0), ItemSentence("de", "a", 1))
+            )
             for item in items
         ]
         source = SourceLanguage("de", tokenizer)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from limner.data.collection import Collection, write_items
 from limner.data.dataset import Examples
-from limner.data.examples import Item, Sentence
+from limner.data.examples import Item, ItemSentence
 from limner.errors import SettingsError
 from limner.evaluation.evaluate import evaluate
 from limner.evaluation.options import EvaluationOptions
@@ -170,7 +170,7 @@ def test_pair_scores_fill_the_matrix(model, monkeypatch):
             return image.pooled[:, 0] + 10 * torch.arange(len(sentences))[:, None]
 
     source = Stored([[0], [1], [2], [3], [4]])
-    items = [replace(item, sentences=(Sentence("en", "a red wall"),)) for item in source.items()]
+    items = [replace(item, sentences=(ItemSentence("en", "a red wall"),)) for item in source.items()]
     examples, into = Examples(items, model.target, source, max_tokens=80), np.full((5, 5), np.nan, dtype=np.float32)
     shortlist.fill_pair_scores(model, Rater(), examples, source, into)
     assert into.tolist() == [[10 * row + column for column in range(5)] for row in range(5)]
@@ -189,7 +189,7 @@ def unlike(model):
     source, words = Stored(random.normal(size=(9, 6))), ["a", "red", "green", "blue", "white", "wall", "look"]
     texts = [[" ".join(random.choice(words, random.integers(2, 7))) for _ in range(1 + k % 3)] for k in range(9)]
     items = [
-        replace(item, sentences=tuple(Sentence("en", text) for text in own))
+        replace(item, sentences=tuple(ItemSentence("en", text) for text in own))
         for item, own in zip(source.items(), texts, strict=True)
     ]
     return model._replace(model=network), Examples(items, model.target, source, max_tokens=80)
@@ -230,13 +230,13 @@ def test_both_directions_equal_the_definition(unlike, tiny, size):
 
 
 def test_a_shortlist_longer_than_the_images_is_an_error_before_decoding(model, tiny, monkeypatch):
-    monkeypatch.setattr("limner.inference.generate.beam_search", None)
+    monkeypatch.setattr("limner.inference.generate.Engine", None)
     with pytest.raises(SettingsError, match=r"expected at most 8, .*got 9; set evaluation\.shortlist=8"):
         searched(model, tiny, 9)
 
 
 def test_retrieval_is_skipped_for_a_split_without_images(model, own_tiny):
-    write_items(own_tiny.path, [Item("blind", "words", sentences=(Sentence("en", "a red wall"),))])
+    write_items(own_tiny.path, [Item("blind", "words", sentences=(ItemSentence("en", "a red wall"),))])
     collection = Collection.open(own_tiny.path)
     result = evaluate(
         [model],

@@ -11,7 +11,7 @@ import torch
 from limner.cli.train import _times
 from limner.data.collection import Collection, write_items
 from limner.data.dataset import Examples
-from limner.data.examples import Item, Sentence
+from limner.data.examples import Item, ItemSentence
 from limner.errors import FeatureError, RunError, SettingsError, TrainingError
 from limner.evaluation.validate import validate as real_validate
 from limner.features.extract import extract
@@ -402,7 +402,7 @@ def test_a_pattern_without_a_match_is_an_error_before_the_run_is_created(tiny, r
 
 
 def test_another_collection_is_not_resumed(short_run, own_tiny, recipe_of):
-    write_items(own_tiny.path, [Item("more", "train", sentences=(Sentence("en", "a new wall"),))])
+    write_items(own_tiny.path, [Item("more", "train", sentences=(ItemSentence("en", "a new wall"),))])
     with pytest.raises(RunError, match=r"data was .* and is now"):
         train(recipe_of(epochs=1), Collection.open(own_tiny.path), short_run, resume=True)
 
@@ -415,14 +415,14 @@ def test_other_features_are_not_resumed(short_run, own_tiny, recipe_of, backbone
 
 
 def test_an_image_without_features_is_an_error_before_training(own_tiny, recipe_of, tmp_path):
-    write_items(own_tiny.path, [Item("late", "train", image="late.png", sentences=(Sentence("en", "a wall"),))])
+    write_items(own_tiny.path, [Item("late", "train", image="late.png", sentences=(ItemSentence("en", "a wall"),))])
     with pytest.raises(FeatureError, match=r"split 'train' has 1 item without features 'colour', the first is 'late'"):
         train(recipe_of(), Collection.open(own_tiny.path), tmp_path / "run")
 
 
 def test_training_includes_sentences_without_an_image_if_configured(own_tiny, recipe_of, tmp_path):
     """A batch of one text-only item has no image features, without an error."""
-    write_items(own_tiny.path, [Item("bare", "train", sentences=(Sentence("en", "a wall without a picture"),))])
+    write_items(own_tiny.path, [Item("bare", "train", sentences=(ItemSentence("en", "a wall without a picture"),))])
     run = train(recipe_of(epochs=1, batch_size=1, bucket=1), Collection.open(own_tiny.path), tmp_path / "run")
     assert "without" in load_trained_model(run).tokenizer.entries
 

@@ -10,7 +10,7 @@ from PIL import Image
 
 from limner.data.collection import Collection, write_items
 from limner.data.dataset import Examples
-from limner.data.examples import Item, Sentence
+from limner.data.examples import Item, ItemSentence
 from limner.decoding.scoring import score_examples
 from limner.errors import RunError, SettingsError, TrainingError
 from limner.evaluation.validate import validate
@@ -64,7 +64,7 @@ def items(folder):
             if number % 3:
                 Image.new("RGB", (8, 8), colour).save(folder / f"{id_}.png")
             origin = (f"a {english} wall", f"eine {german} Wand"), (f"a wall of {split}", f"eine Wand von {split}wort")
-            pairs = [(Sentence("en", en, k), Sentence("de", de, k)) for k, (en, de) in enumerate(origin)]
+            pairs = [(ItemSentence("en", en, k), ItemSentence("de", de, k)) for k, (en, de) in enumerate(origin)]
             sentences = tuple(sentence for pair in pairs for sentence in pair)
             yield Item(id_, split, image=f"{id_}.png" if number % 3 else None, sentences=sentences)
 
@@ -201,7 +201,7 @@ def half_made(walls, tmp_path):
     folder = tmp_path / "half-made"
     more = []
     for item in walls.items():
-        pair = Sentence("de", "noch eine Wand", 9), Sentence("en", f"yet synthetic{item.split} wall", 9, MADE)
+        pair = ItemSentence("de", "noch eine Wand", 9), ItemSentence("en", f"yet synthetic{item.split} wall", 9, MADE)
         more.append(Item(item.id, item.split, sentences=(*item.sentences[:2], *pair)))
     write_items(folder, more)
     return Collection.open(folder)
@@ -256,7 +256,7 @@ def test_the_share_of_synthetic_sentences_is_logged(half_made, tmp_path, caplog,
 def all_made(walls, tmp_path):
     """Walls whose English training sentences are all generated."""
     folder = tmp_path / "all-made"
-    made = (Sentence("de", "rote Wand", 0), Sentence("en", "red wall", 0, MADE))
+    made = (ItemSentence("de", "rote Wand", 0), ItemSentence("en", "red wall", 0, MADE))
     learned = [Item(item.id, "train", sentences=made) for item in walls.items("train")]
     write_items(folder, [*learned, *(Item(item.id, "val", sentences=item.sentences) for item in walls.items("val"))])
     return Collection.open(folder)
@@ -311,7 +311,7 @@ def test_the_vocabulary_is_transferred_with_the_weights(walls, text_only, tmp_pa
 
 
 def pair(english, german):
-    return (Sentence("en", english), Sentence("de", german))
+    return (ItemSentence("en", english), ItemSentence("de", german))
 
 
 @pytest.mark.parametrize("data", [{"lang": "en", "source_lang": "de"}, {"lang": "de", "source_lang": "fr"}], ids=str)

@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from limner.data.collection import Collection, write_items
-from limner.data.examples import Item, Sentence
+from limner.data.examples import Item, ItemSentence
 from limner.data.readers import read_source
 from limner.errors import BackboneError, FeatureError, MediaError, MissingExtraError, SettingsError
 from limner.features.encoders.base import Backbone
@@ -212,7 +212,7 @@ def clips(tmp_path, count=3) -> Collection:
     tmp_path.mkdir(exist_ok=True)
     for number in range(count):
         write_video(tmp_path / f"{number}.mp4", 4 + number)
-        items.append(Item(str(number), "train", video=f"{number}.mp4", sentences=(Sentence("en", "a clip"),)))
+        items.append(Item(str(number), "train", video=f"{number}.mp4", sentences=(ItemSentence("en", "a clip"),)))
     Image.new("RGB", (8, 8), (90, 90, 90)).save(tmp_path / "photo.png")
     items.append(Item("photo", "train", image="photo.png"))
     write_items(tmp_path, items)

@@ -9,7 +9,7 @@ from PIL import Image
 
 from limner.data.collection import Collection, write_items
 from limner.data.dataset import Examples
-from limner.data.examples import Item, Sentence
+from limner.data.examples import Item, ItemSentence
 from limner.data.languages import SourceLanguage, TargetLanguage
 from limner.features.extract import extract
 from limner.features.preprocessing import Preprocessing, read_image
@@ -61,7 +61,7 @@ def text_collection(folder: Path) -> Collection:
         Item(
             f"pair{row}",
             "train",
-            sentences=(Sentence("de", " ".join(words)), Sentence("en", " ".join(map(WORDS.get, words)))),
+            sentences=(ItemSentence("de", " ".join(words)), ItemSentence("en", " ".join(map(WORDS.get, words)))),
         )
         for row, words in enumerate(pairs)
     ]
@@ -76,7 +76,7 @@ def image_collection(folder: Path) -> Collection:
     for colour, bat in BATS.items():
         Image.new("RGB", (16, 16), COLOURS[colour]).save(folder / f"{colour}.png")
         for row, (german, english) in enumerate([("bat", bat), ("eins bat", f"one {bat}"), ("bat zwei", f"{bat} two")]):
-            pair = (Sentence("de", german), Sentence("en", english))
+            pair = (ItemSentence("de", german), ItemSentence("en", english))
             items.append(Item(f"{colour}{row}", "train", image=f"{colour}.png", sentences=pair))
     write_items(folder, items)
     extract(Collection.open(folder), GridBackbone())

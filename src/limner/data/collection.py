@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from pyarrow import compute
 
-from limner.data.examples import Item, Sentence
+from limner.data.examples import Item, ItemSentence
 from limner.data.items_table import SCHEMA, SPLITS_KEY, Changes, file_name, item_of_row, row_checksum
 from limner.data.stored_items import CHUNK_ITEMS, ITEM_BYTES, ItemCache, Positions, StoredItems
 from limner.errors import CollectionError, MediaError, did_you_mean, system_reason
@@ -333,7 +333,7 @@ def write_items(
         return writer.finish(files, on_progress)
 
 
-def _sentence_contents(sentence: Sentence) -> tuple[object, ...]:
+def _sentence_contents(sentence: ItemSentence) -> tuple[object, ...]:
     """Fields of a sentence in the fingerprint; fields that are empty in most collections are omitted."""
     contents = sentence[:4] if sentence.generated_by else sentence[:3]
     return (*contents, sentence.phrases) if sentence.phrases else contents

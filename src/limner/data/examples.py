@@ -35,8 +35,8 @@ class Phrase(NamedTuple):
     """Types of the entity, for example 'people', 'clothing', 'scene'."""
 
 
-class Sentence(NamedTuple):
-    """Sentence of an item."""
+class ItemSentence(NamedTuple):
+    """ItemSentence of an item."""
 
     lang: str
     """Language code."""
@@ -80,7 +80,7 @@ class Item:
     image: str | None = None
     video: str | None = None
     audio: str | None = None
-    sentences: tuple[Sentence, ...] = ()
+    sentences: tuple[ItemSentence, ...] = ()
     regions: tuple[Region, ...] = ()
     label: str | None = None
     track: Track = ()
@@ -129,7 +129,7 @@ class Item:
         """Distinct boxes of an entity; none if the entity has no box, such as a whole scene."""
         return list(dict.fromkeys(region.box for region in self.regions if entity and region.entity == entity))
 
-    def pairs(self, source: str, target: str) -> list[tuple[Sentence, Sentence]]:
+    def pairs(self, source: str, target: str) -> list[tuple[ItemSentence, ItemSentence]]:
         """Pairs of a source sentence and a human-written target sentence of the same group.
 
         Args:
@@ -139,12 +139,12 @@ class Item:
         before = [sentence for sentence in self.sentences if sentence.lang == source]
         if target in LABEL_LANGUAGES:
             return [(other, labels) for labels in self._written(target) for other in before]
-        by_group: dict[int, list[Sentence]] = {}
+        by_group: dict[int, list[ItemSentence]] = {}
         for sentence in before:
             by_group.setdefault(sentence.group, []).append(sentence)
         return [(other, sentence) for sentence in self._written(target) for other in by_group.get(sentence.group, ())]
 
-    def _written(self, lang: str) -> list[Sentence]:
+    def _written(self, lang: str) -> list[ItemSentence]:
         """Human-written sentences in a language, or the sentence of labels."""
         labels: Sequence[str]
         if lang == LABEL:
@@ -156,7 +156,7 @@ class Item:
             labels = [cell_token(point, rng) for point in self.positions]
         else:
             return [sentence for sentence in self.sentences if sentence.lang == lang and not sentence.generated_by]
-        return [Sentence(lang, " ".join(map(label_token, labels)))] if labels else []
+        return [ItemSentence(lang, " ".join(map(label_token, labels)))] if labels else []
 
 
 StoredFeatures = Mapping[str, NDArray[Any] | None]

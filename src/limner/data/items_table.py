@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from limner.data.examples import Item, Phrase, Region, Sentence
+from limner.data.examples import Item, ItemSentence, Phrase, Region
 from limner.errors import CollectionError
 from limner.storage.checksums import CHECKSUM, checksum
 from limner.storage.json_text import to_json
@@ -148,9 +148,9 @@ def _frame_size_of_row(row: dict[str, Any]) -> tuple[int, int] | None:
     return (size[0], size[1]) if size else None
 
 
-def _sentence_of_row(row: dict[str, Any]) -> Sentence:
+def _sentence_of_row(row: dict[str, Any]) -> ItemSentence:
     phrases = _phrases_of_row(row) if row.get("phrases") else ()
-    return Sentence(row["lang"], row["text"], row["group"], row.get("generated_by") or "", phrases)
+    return ItemSentence(row["lang"], row["text"], row["group"], row.get("generated_by") or "", phrases)
 
 
 def _phrases_of_row(row: dict[str, Any]) -> tuple[Phrase, ...]:
@@ -161,7 +161,7 @@ def _region_of_row(row: dict[str, Any]) -> Region:
     return Region(tuple(row["box"]), row["text"], row.get("entity") or "", tuple(row.get("types") or ()))
 
 
-def _sentence_row(sentence: Sentence) -> dict[str, Any]:
+def _sentence_row(sentence: ItemSentence) -> dict[str, Any]:
     return {**sentence._asdict(), "phrases": [phrase._asdict() for phrase in sentence.phrases]}
 
 
@@ -221,9 +221,9 @@ def merge(old: Item, new: Item) -> Item:
     )
 
 
-def _merge_sentences(sentences: Sequence[Sentence]) -> tuple[Sentence, ...]:
+def _merge_sentences(sentences: Sequence[ItemSentence]) -> tuple[ItemSentence, ...]:
     human = {sentence[:3] for sentence in sentences if not sentence.generated_by}
-    merged: dict[tuple[object, ...], Sentence] = {}
+    merged: dict[tuple[object, ...], ItemSentence] = {}
     for sentence in sentences:
         if sentence.generated_by and sentence[:3] in human:
             continue

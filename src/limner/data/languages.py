@@ -19,7 +19,7 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from limner.data.examples import Region, Sentence, StoredFeatures
+from limner.data.examples import ItemSentence, Region, StoredFeatures
 
 logger = logging.getLogger(__name__)
 
@@ -72,7 +72,7 @@ def region_items(
             id=f"{item.id}#{number}",
             split=item.split,
             image=item.image,
-            sentences=(Sentence(lang, region.text),),
+            sentences=(ItemSentence(lang, region.text),),
             regions=(region,),
             image_id=item.id,
         )

@@ -128,7 +128,7 @@ class Search:
         prefixes = require_prefixes(prefixes, ids, settings.max_length, model.vocab_size)
         shared = min(map(len, prefixes))  # tokens before the first choice
         self.model, self.settings, self.trace = model, settings, trace
-        self._rules = Rules(settings, prefixes, [machine.bans for machine in constraints or ()], model.vocab_size)
+        self._rules = TokenRules(settings, prefixes, [machine.bans for machine in constraints or ()], model.vocab_size)
         constrained = [number for number, machine in enumerate(machines or ()) if machine.size > 1]
         self.results = HypothesisLists(len(ids), settings, constrained)
         self._select: Callable[[NextTokens, Beam], Choice]
@@ -213,7 +213,7 @@ def search(
     return running.results.n_best(ids)
 
 
-class Rules:
+class TokenRules:
     """Next tokens that are not allowed: other tokens than the prefix, an early end, special and banned tokens."""
 
     def __init__(

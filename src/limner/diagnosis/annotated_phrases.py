@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from limner.data.examples import Item, Phrase, Sentence
+from limner.data.examples import Item, ItemSentence, Phrase
 from limner.data.languages import SourceLanguage, TargetLanguage
 from limner.inference.explain import words_of
 from limner.text.tokenizer import Tokenizer
@@ -38,7 +38,7 @@ class PhraseWords(NamedTuple):
 
 
 class PhraseSentence(NamedTuple):
-    """Sentence with annotated phrases, as a target of the model."""
+    """ItemSentence with annotated phrases, as a target of the model."""
 
     item: Item
     text: str
@@ -80,7 +80,7 @@ def find_phrases(
     return sentences, excluded
 
 
-def _targets(item: Item, lang: str, source: SourceLanguage | None) -> list[tuple[str | None, Sentence]]:
+def _targets(item: Item, lang: str, source: SourceLanguage | None) -> list[tuple[str | None, ItemSentence]]:
     """Human-written sentences of an item in a language, each with its human-written source sentence."""
     if source is None:
         return [(None, sentence) for sentence in item.sentences if sentence.lang == lang and not sentence.generated_by]

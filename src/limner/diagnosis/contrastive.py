@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple
 
 from limner.data.collection import Collection
 from limner.data.dataset import Examples
-from limner.data.examples import Item, Sentence, StoredFeatures
+from limner.data.examples import Item, ItemSentence, StoredFeatures
 from limner.data.readers.corpus_files import read_lines
 from limner.data.readers.item_builder import SourceLocation
 from limner.decoding.scoring import score_examples
@@ -173,8 +173,8 @@ def _candidate_items(model: TrainedModel, contrastive_set: ContrastiveSet) -> li
     items = []
     for pair in contrastive_set.pairs:
         for candidate in (pair.correct, pair.incorrect):
-            source = () if candidate.source is None else (Sentence(str(data.source_lang), candidate.source),)
-            sentences = (*source, Sentence(data.lang, candidate.target))
+            source = () if candidate.source is None else (ItemSentence(str(data.source_lang), candidate.source),)
+            sentences = (*source, ItemSentence(data.lang, candidate.target))
             items.append(replace(contrastive_set.items[candidate.image], sentences=sentences))
     return items
 

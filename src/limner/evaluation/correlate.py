@@ -10,7 +10,7 @@ import numpy as np
 
 from limner.data.collection import Collection
 from limner.data.dataset import Examples
-from limner.data.examples import Item, Sentence
+from limner.data.examples import Item, ItemSentence
 from limner.errors import CollectionError, SettingsError, counted
 from limner.evaluation.judgements import Judgements, Pair
 from limner.features.store import FeatureStore
@@ -106,11 +106,11 @@ def score_judged_pairs(
 
 def _judged_parts(
     collection: Collection, judgements: Judgements, features: FeatureStore, lang: str
-) -> tuple[dict[str, Item], dict[str, Sentence]]:
+) -> tuple[dict[str, Item], dict[str, ItemSentence]]:
     """Find the judged images that have features, by the names of their files, and the judged captions."""
     wanted = {name for image, caption in judgements.ratings for name in (image, caption.rpartition("#")[0])}
     images: dict[str, Item] = {}
-    captions: dict[str, Sentence] = {}
+    captions: dict[str, ItemSentence] = {}
     for item in collection.items():
         name = Path(item.media_path or "").name
         if name not in wanted:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from limner.data.examples import StoredFeatures
 
 
-class Model(StepModel, Protocol):
+class GenerationModel(StepModel, Protocol):
     """The model port: a model of torch, an ensemble, or the graphs of an exported model."""
 
     def encode(self, requests: Sequence[Request]) -> Memory:
@@ -51,7 +51,7 @@ class Generator(Protocol):
         """The rules port; None for none."""
         ...
 
-    def model(self, settings: DecodingSettings) -> Model:
+    def model(self, settings: DecodingSettings) -> GenerationModel:
         """Return the model that decodes with some settings."""
         ...
 
@@ -86,8 +86,6 @@ class Request:
         prefix: Sequence[int] = (),
         source_tokens: Sequence[int] | None = None,
         constraint: Automaton | None = None,
-        rules: RuleOptions = NO_RULE_OPTIONS,
-        trace: Trace | None = None,
     ) -> None:
         """Create a request.
 
@@ -99,13 +97,14 @@ class Request:
             prefix: tokens that the sentence starts with.
             source_tokens: tokens of the source sentence; None for a caption.
             constraint: machine of the words that the sentence includes or must not have; None for none.
-            rules: options of the rules of the generator.
-            trace: called with every step of the search, for a request that is decoded alone.
         """
         self.generator, self.id, self.decoding = generator, id_, decoding
         self.source: Any = source
         self.prefix, self.source_tokens, self.constraint = prefix, source_tokens, constraint
-        self.rules, self.trace = rules, trace
+        self.rules: RuleOptions = NO_RULE_OPTIONS
+        """Options of the rules of the generator."""
+        self.trace: Trace | None = None
+        """Called with every step of the search, for a request that is decoded alone."""
         self.streams = False
         """Whether `decided` is called before the end."""
         self.is_done = False

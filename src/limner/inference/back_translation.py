@@ -15,7 +15,7 @@ from typing import NamedTuple
 from limner.data.collection import Collection, write_items
 from limner.data.collection_writer import remove_interrupted_writes
 from limner.data.dataset import GenerationInput
-from limner.data.examples import Item, Sentence
+from limner.data.examples import Item, ItemSentence
 from limner.decoding.settings import DecodingSettings
 from limner.errors import FeatureError, counted
 from limner.features.store import FeatureStore
@@ -37,7 +37,7 @@ class BackTranslation(NamedTuple):
     """A sentence of a collection and its machine translation."""
 
     item: Item
-    sentence: Sentence
+    sentence: ItemSentence
     text: str
     """Translation; empty where the sentence is empty or too long, its image has no features, or the translation is
     empty or was cut off at `max_length`."""
@@ -179,7 +179,7 @@ def translate_untranslated(
         done += len(batch)
 
 
-def untranslated(item: Item, source: str, target: str) -> list[Sentence]:
+def untranslated(item: Item, source: str, target: str) -> list[ItemSentence]:
     """Return the sentences in language `source` that people wrote and whose group has none in language `target`."""
     translated = {sentence.group for sentence in item.sentences if sentence.lang == target}
     return [
@@ -189,7 +189,7 @@ def untranslated(item: Item, source: str, target: str) -> list[Sentence]:
     ]
 
 
-def _warn_of_shared_groups(pairs: Sequence[tuple[Item, Sentence]], lang: str) -> None:
+def _warn_of_shared_groups(pairs: Sequence[tuple[Item, ItemSentence]], lang: str) -> None:
     """Log groups with several source sentences, each of which is paired with the translations of all of them."""
     counts = Counter((item.id, sentence.group) for item, sentence in pairs)
     shared = [key for key, count in counts.items() if count > 1]
@@ -208,7 +208,7 @@ def _warn_of_shared_groups(pairs: Sequence[tuple[Item, Sentence]], lang: str) ->
 def _without_features(
     model: TrainedModel,
     collection: Collection,
-    pairs: Sequence[tuple[Item, Sentence]],
+    pairs: Sequence[tuple[Item, ItemSentence]],
     features: FeatureStore | None,
 ) -> set[str]:
     """Return the ids of items whose images have no features; FeatureError unless the recipe leaves them out."""
@@ -223,9 +223,9 @@ def _without_features(
     return missing
 
 
-def _batches(pairs: Iterable[tuple[Item, Sentence]], size: int) -> Iterator[list[tuple[Item, Sentence]]]:
+def _batches(pairs: Iterable[tuple[Item, ItemSentence]], size: int) -> Iterator[list[tuple[Item, ItemSentence]]]:
     """Cut pairs into batches of at least `size`, without separating the sentences of an item."""
-    batch: list[tuple[Item, Sentence]] = []
+    batch: list[tuple[Item, ItemSentence]] = []
     for item, sentence in pairs:
         if len(batch) >= size and batch[-1][0] is not item:
             yield batch
@@ -240,6 +240,6 @@ def _items(translations: Iterable[BackTranslation], lang: str, generated_by: str
     new: dict[str, Item] = {}
     for item, sentence, text in translations:
         before = new[item.id].sentences if item.id in new else ()
-        translation = Sentence(lang, text, sentence.group, generated_by)
+        translation = ItemSentence(lang, text, sentence.group, generated_by)
         new[item.id] = Item(item.id, item.split, sentences=(*before, translation))
     return list(new.values())

@@ -122,7 +122,7 @@ class TextGenerator:
             SettingsError: the words that the sentence must include are not in the vocabulary, or too many.
         """
         tokenizer, words = self.models[0].source_tokenizer, source.constraints
-        return make(
+        request = make(
             self,
             source.item.id,
             settings,
@@ -130,9 +130,9 @@ class TextGenerator:
             prefix=self.tokenizer.encode(prefix) if prefix else (),
             source_tokens=None if source.source is None or tokenizer is None else tokenizer.encode(source.source),
             constraint=compile_words(self.tokenizer, *words) if words != NO_CONSTRAINTS else None,
-            rules=rules,
-            trace=trace,
         )
+        request.rules, request.trace = rules, trace
+        return request
 
     @property
     def decoding(self) -> DecodingSettings:

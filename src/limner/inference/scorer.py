@@ -9,7 +9,7 @@ from typing import NamedTuple, Self
 
 from limner.data.collection import Collection
 from limner.data.dataset import Examples
-from limner.data.examples import Item, Sentence
+from limner.data.examples import Item, ItemSentence
 from limner.decoding.scoring import score_examples
 from limner.errors import SettingsError, counted
 from limner.features.encoders.base import Backbone
@@ -95,7 +95,7 @@ class Scorer:
         warn_of_unknown_words(self.model.tokenizer, sentences, "the scores of such sentences are not comparable")
         lang = self.model.recipe.data.lang
         items = [
-            replace(new_item(image), sentences=(Sentence(lang, text),))
+            replace(new_item(image), sentences=(ItemSentence(lang, text),))
             for image, text in zip(images, sentences, strict=True)
         ]
         features = BackboneFeatures(self.backbone, images) if self.backbone is not None else None
@@ -135,7 +135,7 @@ class Scorer:
             )
         others = marginal_items(self.model, collection, features)
         lang = self.model.recipe.data.lang
-        item = Item("scored", "", sentences=tuple(Sentence(lang, text) for text in sentences))
+        item = Item("scored", "", sentences=tuple(ItemSentence(lang, text) for text in sentences))
         targets = Examples([item], self.model.target, None).targets
         marginal = log_marginal(self.model.model, targets, others, features, on_progress=on_progress)
         values = [one.log_prob - log_prob for one, log_prob in zip(scores, marginal.tolist(), strict=True)]

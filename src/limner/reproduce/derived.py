@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from limner.data.collection import FEATURES, Collection, write_items
-from limner.data.examples import Item, Sentence
+from limner.data.examples import Item, ItemSentence
 from limner.errors import RunError, SettingsError
 from limner.files import write_error
 from limner.inference.back_translation import BackTranslationSettings, back_translate, run_name, untranslated
@@ -241,7 +241,7 @@ def _items(training: TrainingRun, corpus: Collection, job: ReproductionJob) -> I
         sentences = _pairs(item, data)
         if use == "sentences":  # target sentences alone, each in a group of its own
             texts = item.texts(data.lang)
-            sentences = tuple(Sentence(data.lang, text, group) for group, text in enumerate(texts))
+            sentences = tuple(ItemSentence(data.lang, text, group) for group, text in enumerate(texts))
         if sentences:
             added += 1
             yield Item(f"corpus:{item.id}", data.train, sentences=sentences)
@@ -253,7 +253,7 @@ def _items(training: TrainingRun, corpus: Collection, job: ReproductionJob) -> I
         )
 
 
-def _pairs(item: Item, data: DataSettings) -> tuple[Sentence, ...]:
+def _pairs(item: Item, data: DataSettings) -> tuple[ItemSentence, ...]:
     """Sentences of an item that are human translations of each other."""
     pairs = item.pairs(str(data.source_lang), data.lang)
     kept = {sentence for source, target in pairs if not source.generated_by for sentence in (source, target)}

@@ -21,7 +21,7 @@ from starlette.types import Scope
 import limner
 from limner.errors import LimnerError
 from limner.server import libretranslate_api, ollama_api, openai_api, own_api
-from limner.server.engine import Engine
+from limner.server.engine import ServiceEngine
 from limner.server.errors import COMPATIBLE, Problem, error_body, problem_of
 from limner.server.models import Models, load_served_models
 from limner.server.protection import Keys, ProtectedApp
@@ -57,7 +57,7 @@ def create_app(settings: ServerSettings, load: Callable[[ServerSettings], Models
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        engine = Engine(load(settings), settings)
+        engine = ServiceEngine(load(settings), settings)
         app.state.engine = engine
         engine.start()
         yield

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from fastapi import Request
 
-from limner.server.engine import Engine, EventStream
+from limner.server.engine import EventStream, ServiceEngine
 from limner.server.errors import InvalidRequestError
 from limner.server.generation_options import ChatFields, SamplingFields, decoding_changes
 from limner.server.images import read_image_reference
@@ -55,13 +55,13 @@ class Conversation(NamedTuple):
 
     async def generate(
         self,
-        engine: Engine,
+        engine: ServiceEngine,
         sampling: SamplingFields,
         *,
         count: int = 1,
         probable_tokens: int = 0,
     ) -> EventStream:
-        """Hand the request to the engine; see `Engine.describe` for errors, `decoding_changes` for arguments."""
+        """Hand the request to the engine; see `ServiceEngine.describe` for errors, `decoding_changes` for arguments."""
         prefix, source = (self.text, None) if self.served.task == "describe" else ("", self.text)
         decoding = decoding_changes(self.generator, sampling, prefix=prefix, count=count)
         return await engine.generate(
@@ -113,7 +113,7 @@ async def read_conversation(
         ServerError: the request requires JSON or tools, or there is no such model, no message of the user, or not one
             image.
     """
-    engine: Engine = request.app.state.engine
+    engine: ServiceEngine = request.app.state.engine
     body.require_text()
     served, lang = find_model(engine.models, body.model)
     users = [message for message in messages if message.role == "user"]

@@ -54,13 +54,15 @@ class EventStream(AsyncIterator[Event]):
     limit.
     """
 
-    def __init__(self, engine: Engine, job: Job, events: asyncio.Queue[Event | BaseException], deadline: float) -> None:
+    def __init__(
+        self, engine: ServiceEngine, job: Job, events: asyncio.Queue[Event | BaseException], deadline: float
+    ) -> None:
         self._engine, self._job, self._events, self._deadline = engine, job, events, deadline
         self._open = True
 
     @property
     def job(self) -> Job:
-        """The request as it is computed, which `Engine.explain` explains after its end."""
+        """The request as it is computed, which `ServiceEngine.explain` explains after its end."""
         return self._job
 
     async def __anext__(self) -> Event:
@@ -105,7 +107,7 @@ class EventStream(AsyncIterator[Event]):
             self._engine.release()
 
 
-class Engine:
+class ServiceEngine:
     """Served models, the queue of requests, and the worker that computes them."""
 
     def __init__(self, models: Models, settings: ServerSettings) -> None:

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Request
 from pydantic import BaseModel, Field
 
-from limner.server.engine import Engine
+from limner.server.engine import ServiceEngine
 from limner.server.errors import InvalidRequestError, NotSupportedError
 from limner.server.images import read_image_reference
 from limner.server.language_detection import Detection, detect_language, language_name
@@ -141,12 +141,12 @@ def _named(code: str) -> dict[str, str]:
     return {"code": code, "name": language_name(code)}
 
 
-def _pairs(engine: Engine) -> list[tuple[str, str]]:
+def _pairs(engine: ServiceEngine) -> list[tuple[str, str]]:
     """Return the pairs of source and target language that can be translated."""
     return [(one.source, target) for one in engine.models if one.source is not None for target in one.languages]
 
 
-async def _images(body: TranslateBody, count: int, engine: Engine) -> list[bytes | None]:
+async def _images(body: TranslateBody, count: int, engine: ServiceEngine) -> list[bytes | None]:
     references = body.image if isinstance(body.image, list) else [body.image] * (1 if body.image is None else count)
     if body.image is None:
         return [None] * count
@@ -161,7 +161,7 @@ async def _images(body: TranslateBody, count: int, engine: Engine) -> list[bytes
         raise engine.too_late() from None
 
 
-async def _sources(texts: Sequence[str], body: TranslateBody, engine: Engine) -> list[Detection]:
+async def _sources(texts: Sequence[str], body: TranslateBody, engine: ServiceEngine) -> list[Detection]:
     """Return the source language of each text, detected where it is `auto`.
 
     Raises:
@@ -176,7 +176,7 @@ async def _sources(texts: Sequence[str], body: TranslateBody, engine: Engine) ->
     return [next(one for one in await _detect(text, engine) if one.lang in able) for text in texts]
 
 
-async def _detect(text: str, engine: Engine) -> list[Detection]:
+async def _detect(text: str, engine: ServiceEngine) -> list[Detection]:
     """Detect a language outside of the event loop."""
     known = [lang for pair in _pairs(engine) for lang in pair] or [
         lang for one in engine.models for lang in one.languages
@@ -189,7 +189,7 @@ def _detected(one: Detection) -> DetectedLanguage:
 
 
 async def _translate(
-    engine: Engine, text: str, source: str, target: str, image: bytes | None, alternatives: int
+    engine: ServiceEngine, text: str, source: str, target: str, image: bytes | None, alternatives: int
 ) -> list[str]:
     """Translate each sentence of a text; return the text with the best translations, with the second, and so on."""
     parts = _SENTENCE_ENDS.split(text)

@@ -13,7 +13,7 @@ from sse_starlette import EventSourceResponse
 
 import limner
 from limner.generation.request import RuleOptions
-from limner.server.engine import Engine, EventStream
+from limner.server.engine import EventStream, ServiceEngine
 from limner.server.errors import InvalidRequestError, NotFoundError, error_body, problem_of
 from limner.server.events import FinalEvent, TokenEvent
 from limner.server.explanations import draw_attention
@@ -64,13 +64,13 @@ IMAGE_RESPONSE: dict[int | str, dict[str, Any]] = {
 router = APIRouter(tags=["limner"], responses=ERRORS, route_class=UploadRoute)
 
 
-async def get_engine(request: Request) -> Engine:
+async def get_engine(request: Request) -> ServiceEngine:
     """Return the engine of the application, for `Depends`, which calls other functions in a thread."""
-    engine: Engine = request.app.state.engine
+    engine: ServiceEngine = request.app.state.engine
     return engine
 
 
-EngineOf = Annotated[Engine, Depends(get_engine)]
+EngineOf = Annotated[ServiceEngine, Depends(get_engine)]
 
 
 @router.get("/health")

@@ -22,7 +22,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from limner.errors import LimnerError
 from limner.files.structured import parse_json
-from limner.server.engine import Engine
+from limner.server.engine import ServiceEngine
 from limner.server.errors import (
     BodyTimeoutError,
     HostRefusedError,
@@ -61,7 +61,7 @@ HEADERS = {
 """Security headers of all responses."""
 logger = logging.getLogger(__name__)
 access_logger = logging.getLogger("limner.access")
-EngineOfApp = Callable[[], Engine]
+EngineOfApp = Callable[[], ServiceEngine]
 
 
 class Keys:

@@ -14,7 +14,7 @@ from random import Random
 
 from limner.bounds import CountOrNone
 from limner.data.collection import Collection
-from limner.data.examples import Item, Sentence
+from limner.data.examples import Item, ItemSentence
 from limner.progress import Progress
 from limner.synthetic.storage import GeneratedSettings, generate_collection
 
@@ -94,7 +94,7 @@ def generate_reviews(path: Path | str, settings: ReviewSettings, on_progress: Pr
 
     def make_item(split: str, index: int, _: Path) -> Item:
         text, label = write_review(settings.seed, split, index)
-        return Item(f"{split}-{index:05d}", split, sentences=(Sentence("en", text),), label=label)
+        return Item(f"{split}-{index:05d}", split, sentences=(ItemSentence("en", text),), label=label)
 
     return generate_collection(
         path, settings, make_item, kind="reviews", edition=EDITION, file_bytes=0, on_progress=on_progress

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from limner.bounds import CountOrNone, SampleRate, Seconds, Window
 from limner.data.collection import Collection
-from limner.data.examples import Item, Sentence
+from limner.data.examples import Item, ItemSentence
 from limner.media.audio import soundfile_module
 from limner.media.modality import AUDIO
 from limner.progress import Progress
@@ -254,11 +254,13 @@ def _beat_envelope(beats: int, count: int, rate: int) -> Samples:
     return np.clip(np.minimum(phase, 0.3 - phase) / slope, 0, 1)
 
 
-def describe_sound(sound: Sound) -> tuple[Sentence, ...]:
+def describe_sound(sound: Sound) -> tuple[ItemSentence, ...]:
     """Three sentences about a sound: one with all qualities and two of random templates."""
     first, *others = _TEMPLATES[sound.kind]
     templates = [first, *Random(f"{sound.seed}/words").sample(others, 2)]
-    return tuple(Sentence("en", template.format(**sound.qualities), group) for group, template in enumerate(templates))
+    return tuple(
+        ItemSentence("en", template.format(**sound.qualities), group) for group, template in enumerate(templates)
+    )
 
 
 def generate_sound_sequences(

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from limner.data.examples import Item, Phrase, Region, Sentence
+from limner.data.examples import Item, ItemSentence, Phrase, Region
 from limner.data.tally import Tally
 from limner.errors import CollectionError
 from limner.media.image import IMAGE_SUFFIXES
@@ -55,7 +55,7 @@ class _Draft(NamedTuple):
     split: str
     image: str | None
     label: str | None
-    sentences: dict[Sentence, None]
+    sentences: dict[ItemSentence, None]
     regions: dict[tuple[tuple[float, ...], str, str], Region]
     next_groups: Counter[str]  # by language
 
@@ -164,7 +164,7 @@ class ItemBuilder:
             raise CollectionError(f"{location}: the language of the sentence is empty; expected a code such as 'en'")
         else:
             valid = tuple(phrase for phrase in phrases if self._check_phrase(phrase, stripped, id, location))
-            sentences, sentence = self._drafts[id].sentences, Sentence(lang, stripped, group, phrases=valid)
+            sentences, sentence = self._drafts[id].sentences, ItemSentence(lang, stripped, group, phrases=valid)
             if sentence in sentences:
                 self.tally.note("sentences that repeat another one of their item and group", f"{id}: {stripped}")
             sentences[sentence] = None

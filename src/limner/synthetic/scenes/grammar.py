@@ -14,7 +14,7 @@ from collections.abc import Callable
 from importlib.resources import files
 from typing import NamedTuple
 
-from limner.data.examples import Sentence
+from limner.data.examples import ItemSentence
 from limner.synthetic.scenes.scene import INVERSE, Scene, SceneObject
 
 LANGUAGES = ("en", "de", "fr")
@@ -169,7 +169,7 @@ class _TemplateFields(dict[str, str]):
         return self._noun_phrase(self._objects[name], article, "sized" in words, case)
 
 
-def describe_scene(scene: Scene) -> tuple[Sentence, ...]:
+def describe_scene(scene: Scene) -> tuple[ItemSentence, ...]:
     """Five sentences about a scene in each language; sentences of the same group are translations of each other."""
     kind = "clip" if scene.motion else ("one", "pair", "row")[len(scene.objects) - 1]
     sentences = []
@@ -177,7 +177,7 @@ def describe_scene(scene: Scene) -> tuple[Sentence, ...]:
         values = _TemplateFields(scene, lang)
         for group, template in enumerate(texts_of(kind, lang).values()):
             text = contract_prepositions(template.format_map(values))
-            sentences.append(Sentence(lang, f"{text[0].upper()}{text[1:]}.", group))
+            sentences.append(ItemSentence(lang, f"{text[0].upper()}{text[1:]}.", group))
     return tuple(sentences)
 
 

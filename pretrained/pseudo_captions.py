@@ -35,14 +35,14 @@ from numpy.typing import NDArray
 from PIL import Image
 from scipy.sparse import csr_array
 
-from concepts import Photograph, pooled_features, read_photographs
+from concepts import Photograph, is_held_out, pooled_features, read_photographs
 from limner.data.collection import Collection
 from measure_photographs import content_words
 from things import by_coco, by_label, many, mentions, names, things, tokens
 
 LENGTHS = range(4, 19)
 """Numbers of words of the sentences that are used."""
-BONUS = 2.2
+BONUS = 3.0
 """Value of a content word: one with a probability above exp(-BONUS) counts for a sentence, another one against it."""
 NAMED = 1.5
 """Value of naming a detected thing that fills the photograph."""
@@ -59,7 +59,7 @@ CONCEPT = 0.5
 """Probability from which a thing that the detector does not know is there."""
 COUNTS = {
     "a": 1, "an": 1, "one": 1, "single": 1, "the": 1, "two": 2, "pair": 2, "couple": 2, "both": 2, "three": 3,
-    "four": 4, "five": 5, "several": 3.5, "many": 4.5, "group": 3.5, "bunch": 3.5, "herd": 3.5, "flock": 3.5,
+    "four": 4, "five": 5, "six": 6, "several": 3.5, "many": 4.5, "group": 3.5, "bunch": 3.5, "herd": 3.5, "flock": 3.5,
     "row": 3.5, "lots": 4.5, "crowd": 4.5, "some": 2.5, "few": 2.5,
 }  # fmt: skip
 """Words before a name that say how many there are; fractions mean at least so many."""
@@ -109,7 +109,13 @@ def read_sentences(collection: Path, data: Path) -> dict[str, float]:
     unique: dict[str, float] = {}
     for number, line in enumerate(lines):
         unique.setdefault(" ".join(tokens(line)), EVERYDAY if number < everyday else 0.0)
-    return {line: value for line, value in unique.items() if len(line.split()) in LENGTHS}
+    return {line: value for line, value in unique.items() if len(line.split()) in LENGTHS and not repeats_name(line)}
+
+
+def repeats_name(sentence: str) -> bool:
+    """Tell whether a sentence names a thing twice ('a black dog and a white dog'), which hides how many there are."""
+    found = [mention.nouns for mention in mentions(sentence) if "person" not in mention.nouns]
+    return len(found) > len(set(found))
 
 
 def _lines(path: Path) -> Iterator[str]:
@@ -292,8 +298,9 @@ def select(evidence: Evidence, corpus: Corpus, uses: NDArray[np.int64], wanted: 
         return []
     part = corpus.entries[rows]
     data = np.minimum(0, part.data + evidence.ratios[part.indices]) + BONUS
-    scores = csr_array((data, part.indices, part.indptr), shape=part.shape).sum(1)
-    scores = scores + corpus.named[rows] @ values + corpus.values[rows] - REUSE * uses[rows]
+    likely = csr_array((data, part.indices, part.indptr), shape=part.shape).sum(1)
+    rows, likely = rows[likely >= 0], likely[likely >= 0]
+    scores = likely + corpus.named[rows] @ values + corpus.values[rows] - REUSE * uses[rows]
     chosen: list[str] = []
     taken: list[set[str]] = []
     for row in rows[np.argsort(-scores, kind="stable")[:200]]:
@@ -354,7 +361,7 @@ def background_of(path: Path) -> str | None:
 
 
 def main() -> None:
-    """Write the pseudo-captions of the pool as lines of JSON: id, split, image, lang, text."""
+    """Write the pseudo-captions of the pool as lines of JSON; those of held-out photographs train nothing."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("collection", type=Path)
     parser.add_argument("--data", type=Path, required=True)
@@ -378,7 +385,7 @@ def main() -> None:
     concepts, rates = [str(one) for one in layer["concepts"]], layer["rate"]
     rate = dict(zip(concepts, rates.tolist(), strict=True))
     opened = Collection.open(options.collection)
-    images = {item.id: (item.image, opened.absolute_image_path(item)) for item in opened.items("pool")}
+    images = {item.id: Path(opened.absolute_image_path(item) or "") for item in opened.items("pool")}
     uses, generator = np.zeros(len(corpus.sentences), np.int64), random.Random(1)
     counts: Counter[int] = Counter()
     with options.out.open("w", encoding="utf-8") as out:
@@ -386,18 +393,12 @@ def main() -> None:
             evidence = evidence_of(photograph, dict(zip(concepts, row.tolist(), strict=True)), rate, corpus.words)
             chosen = select(evidence, corpus, uses, options.number)
             counts[len(chosen)] += 1
-            if len(chosen) < 3:
-                chosen += plain_sentences(evidence, background_of(images[photograph.id][1]), generator)[
-                    : 3 - len(chosen)
-                ]
+            if len(chosen) < 2:
+                chosen += plain_sentences(evidence, background_of(images[photograph.id]), generator)[: 2 - len(chosen)]
             for text in chosen:
-                line = {
-                    "id": photograph.id,
-                    "split": "pool",
-                    "image": str(images[photograph.id][0]),
-                    "lang": "en",
-                    "text": text,
-                }
+                split = "held-out" if is_held_out(photograph) else "train"
+                image = str(images[photograph.id].relative_to(options.data.resolve()))
+                line = {"id": photograph.id, "split": split, "image": image, "lang": "en", "text": text}
                 out.write(json.dumps(line) + "\n")
     print(
         "sentences of the corpora a photograph:",

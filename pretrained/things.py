@@ -25,6 +25,8 @@ IRREGULAR = {
 """Plurals that are not regular."""
 LONGEST = 3
 """Number of words of the longest name."""
+GROUPS = re.compile(r"\b(couple|family|band|pair) of\b")
+"""A number of things, which is no group of people."""
 NOT_A_FRUIT = re.compile(r"\borange (?!(is|on|in|and|with|next|sitting|that|sits|at|has|from|to|or)\b)(?=\w)")
 """The colour, as in 'an orange shirt'."""
 YOUNG = re.compile(
@@ -109,7 +111,8 @@ class Mention(NamedTuple):
 @functools.lru_cache(maxsize=400_000)
 def mentions(sentence: str) -> tuple[Mention, ...]:
     """Find the names of things in a sentence; of names that overlap, the longest first."""
-    lowered = YOUNG.sub("", NOT_A_FRUIT.sub("colour ", sentence.lower()))
+    lowered = YOUNG.sub("young ", NOT_A_FRUIT.sub("colour ", sentence.lower()))
+    lowered = GROUPS.sub("number of", lowered)
     return tuple(_mentions(tokens(lowered)))
 
 

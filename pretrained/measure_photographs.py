@@ -60,6 +60,7 @@ def main() -> None:
     parser.add_argument("--photographs", type=Path, required=True, help="folder with coco/ and pascal/")
     parser.add_argument("--captions", type=Path, help="file of lines file<TAB>caption, instead of a model")
     parser.add_argument("--human", action="store_true", help="measure the first human caption")
+    parser.add_argument("--beam-size", type=int, help="beam size instead of that of the model")
     parser.add_argument("--quiet", action="store_true", help="print the figures alone")
     options = parser.parse_args()
     for folder in ("coco", "pascal"):
@@ -71,7 +72,8 @@ def main() -> None:
         elif options.captions:
             captions = read_captions(options.captions)
         else:
-            captions = describe(options.model, [options.photographs / folder / "images" / row["file"] for row in rows])
+            images = [options.photographs / folder / "images" / row["file"] for row in rows]
+            captions = describe(options.model, images, options.beam_size)
         figures = measure(rows, captions)
         if not options.quiet:
             for row in rows:
@@ -85,13 +87,17 @@ def read_captions(file: Path) -> dict[str, str]:
     return {name: caption for name, _, caption in (line.partition("\t") for line in lines) if caption}
 
 
-def describe(model: str, images: Sequence[Path]) -> dict[str, str]:
+def describe(model: str, images: Sequence[Path], beam_size: int | None) -> dict[str, str]:
     """Describe photographs with the default settings; photographs without a caption are left out."""
     import limner
 
-    captioner = limner.load(Path(model) if Path(model).exists() else limner.pretrained(model))
-    results = captioner.describe(images)
-    return {image.name: result.text for image, result in zip(images, results, strict=True) if result.text}
+    captioner = limner.load(Path(model)) if Path(model).is_dir() else limner.load(lang=model)
+    results = captioner.describe(images, **({"beam_size": beam_size} if beam_size else {}))
+    return {
+        image.name: result.text
+        for image, result in zip(images, results, strict=True)
+        if result.text and not result.text.startswith("not sure")
+    }
 
 
 def measure(rows: Sequence[Mapping[str, Any]], captions: Mapping[str, str]) -> dict[str, float]:

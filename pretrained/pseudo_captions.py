@@ -48,14 +48,16 @@ NAMED = 1.5
 """Value of naming a detected thing that fills the photograph."""
 EVERYDAY = 0.5
 """Value of a sentence about a photograph of everyday things (COCO, Pascal) beside one of Flickr."""
-REUSE = 0.6
+REUSE = 0.4
 """What a sentence loses with each use."""
-MAX_USES = 10
+MAX_USES = 25
+LIKELY = -2.0
+"""Value of the content words of a sentence below which it is not used."""
 DETECTED, AGREED = 0.6, 0.35
 """Score from which a detection holds by itself, and from which it holds if the concepts agree."""
 AGREEMENT = 3.0
 """Ratio of the probability of a concept to its rate from which the concepts agree with a detection."""
-CONCEPT = 0.5
+CONCEPT = 0.2
 """Probability from which a thing that the detector does not know is there."""
 COUNTS = {
     "a": 1, "an": 1, "one": 1, "single": 1, "the": 1, "two": 2, "pair": 2, "couple": 2, "both": 2, "three": 3,
@@ -236,7 +238,11 @@ def evidence_of(
         weights[thing.noun] = max(weights.get(thing.noun, 0.0), area)
     found = dict(numbers)
     for noun, thing in things().items():
-        if not thing.coco and noun not in found and probabilities[noun] >= CONCEPT:
+        if (
+            not thing.coco
+            and noun not in found
+            and probabilities[noun] >= max(CONCEPT, min(0.5, AGREEMENT * rates[noun]))
+        ):
             found[noun], weights[noun] = 0, 0.4
     if label is not None:
         found.setdefault(label.noun, 0)
@@ -299,7 +305,7 @@ def select(evidence: Evidence, corpus: Corpus, uses: NDArray[np.int64], wanted: 
     part = corpus.entries[rows]
     data = np.minimum(0, part.data + evidence.ratios[part.indices]) + BONUS
     likely = csr_array((data, part.indices, part.indptr), shape=part.shape).sum(1)
-    rows, likely = rows[likely >= 0], likely[likely >= 0]
+    rows, likely = rows[likely >= LIKELY], likely[likely >= LIKELY]
     scores = likely + corpus.named[rows] @ values + corpus.values[rows] - REUSE * uses[rows]
     chosen: list[str] = []
     taken: list[set[str]] = []

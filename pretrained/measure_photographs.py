@@ -93,11 +93,8 @@ def describe(model: str, images: Sequence[Path], beam_size: int | None) -> dict[
 
     captioner = limner.load(Path(model)) if Path(model).is_dir() else limner.load(lang=model)
     results = captioner.describe(images, **({"beam_size": beam_size} if beam_size else {}))
-    return {
-        image.name: result.text
-        for image, result in zip(images, results, strict=True)
-        if result.text and not result.text.startswith("not sure")
-    }
+    best = [hypotheses[0] for hypotheses in results]
+    return {image.name: caption.text for image, caption in zip(images, best, strict=True) if caption.is_sure}
 
 
 def measure(rows: Sequence[Mapping[str, Any]], captions: Mapping[str, str]) -> dict[str, float]:

@@ -65,6 +65,8 @@ COUNTS = {
     "row": 3.5, "lots": 4.5, "crowd": 4.5, "some": 2.5, "few": 2.5,
 }  # fmt: skip
 """Words before a name that say how many there are; fractions mean at least so many."""
+PEOPLE = "#people"
+"""Key of the number of people that a sentence names one by one."""
 MASS = frozenset(
     """bread rice meat broccoli corn garlic ginger lettuce spinach cabbage food fruit yogurt sour cream pizza
     asparagus forest hay chocolate wine coral paper beef""".split()  # noqa: SIM905
@@ -171,6 +173,10 @@ def build_corpus(sentences: Mapping[str, float]) -> Corpus:
             columns.append(column)
             if first[row] < 0:
                 first[row] = column
+        people = sum(mention.nouns == {"person"} for mention in found)
+        if people > 1:
+            rows.append(row)
+            columns.append(keys.setdefault((PEOPLE, people), len(keys)))
         subject.append(found[0].nouns if found else frozenset())
         parts = {part for mention in found for part in mention.name.split()}
         for word in content_words(" ".join(word for word in split if word not in parts and word not in COUNTS)):
@@ -273,6 +279,9 @@ def allowed_keys(evidence: Evidence, corpus: Corpus) -> tuple[NDArray[np.bool_],
                 allowed[column] = True
                 leading[column] = weight >= 0.6 * largest
                 values[column] = NAMED * weight
+    for (name, number), column in corpus.keys.items():
+        if name == PEOPLE:
+            allowed[column] = evidence.numbers.get("person", 0) >= number
     return allowed, leading, values
 
 

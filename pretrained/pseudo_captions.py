@@ -48,7 +48,7 @@ NAMED = 1.5
 """Value of naming a detected thing that fills the photograph."""
 EVERYDAY = 0.5
 """Value of a sentence about a photograph of everyday things (COCO, Pascal) beside one of Flickr."""
-REUSE = 0.4
+REUSE = 0.8
 """What a sentence loses with each use."""
 MAX_USES = 25
 LIKELY = -2.0

@@ -34,7 +34,7 @@ WEIGHTS = (0.0, 0.25, 0.5, 1.0, 2.0)
 WORD_WEIGHT = 0.3
 PROBABLE = 0.15
 """Probability from which captions that name a thing are generated."""
-SURE = 1.6
+SURE = 2.5
 """A thing counts for a caption from a probability of exp(-SURE)."""
 
 

@@ -13,146 +13,93 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     __version__: str
-    from limner.data.collection import Collection
-    from limner.data.readers import import_collection
-    from limner.decoding.sentence import Sentence
-    from limner.decoding.settings import DecodingSettings
-    from limner.errors import LimnerError
-    from limner.evaluation.evaluate import evaluate
-    from limner.evaluation.gates import gate_statistics
-    from limner.evaluation.options import EvaluationOptions
-    from limner.features.encoders.load import load_backbone
-    from limner.features.extract import extract
-    from limner.features.kmeans import KMeansSettings, learn_filters, save_filters
-    from limner.folders.index import FolderIndex, FolderMatch
-    from limner.inference.back_translation import back_translate
-    from limner.inference.captioner import Captioner
-    from limner.inference.classifier import Classification, Classifier
-    from limner.inference.explain import Explanation, explain
-    from limner.inference.load import load
-    from limner.inference.retrieval_results import RetrievalResult
-    from limner.inference.retriever import Retriever
-    from limner.inference.scorer import Scorer, SentenceScore
-    from limner.inference.translator import Translator
-    from limner.inference.word_vectors import nearest_words
-    from limner.report import write_report
-    from limner.reproduce import ReproductionSettings, find_table, reproduce_table
-    from limner.runs.recipe import Recipe, load_recipe
-    from limner.runs.trained_model import load_trained_model
-    from limner.synthetic.reviews import ReviewSettings, generate_reviews
-    from limner.synthetic.scenes import ClipSettings, SceneSettings, generate_clips, generate_scenes
-    from limner.synthetic.sounds import (
-        SoundSequenceSettings,
-        SoundSettings,
-        generate_sound_sequences,
-        generate_sounds,
-    )
-    from limner.training.cross_validation import CrossValidation, CrossValidationSettings, cross_validate
-    from limner.training.loop import train
+    from limner.data.collection import Collection as Collection
+    from limner.data.readers import import_collection as import_collection
+    from limner.decoding.sentence import Sentence as Sentence
+    from limner.decoding.settings import DecodingSettings as DecodingSettings
+    from limner.errors import LimnerError as LimnerError
+    from limner.evaluation.evaluate import evaluate as evaluate
+    from limner.evaluation.gates import gate_statistics as gate_statistics
+    from limner.evaluation.options import EvaluationOptions as EvaluationOptions
+    from limner.features.encoders.load import load_backbone as load_backbone
+    from limner.features.extract import extract as extract
+    from limner.features.kmeans import KMeansSettings as KMeansSettings
+    from limner.features.kmeans import learn_filters as learn_filters
+    from limner.features.kmeans import save_filters as save_filters
+    from limner.folders.index import FolderIndex as FolderIndex
+    from limner.folders.index import FolderMatch as FolderMatch
+    from limner.inference.back_translation import back_translate as back_translate
+    from limner.inference.captioner import Captioner as Captioner
+    from limner.inference.classifier import Classification as Classification
+    from limner.inference.classifier import Classifier as Classifier
+    from limner.inference.explain import Explanation as Explanation
+    from limner.inference.explain import explain as explain
+    from limner.inference.load import load as load
+    from limner.inference.retrieval_results import RetrievalResult as RetrievalResult
+    from limner.inference.retriever import Retriever as Retriever
+    from limner.inference.scorer import Scorer as Scorer
+    from limner.inference.scorer import SentenceScore as SentenceScore
+    from limner.inference.translator import Translator as Translator
+    from limner.inference.word_vectors import nearest_words as nearest_words
+    from limner.report import write_report as write_report
+    from limner.reproduce import ReproductionSettings as ReproductionSettings
+    from limner.reproduce import find_table as find_table
+    from limner.reproduce import reproduce_table as reproduce_table
+    from limner.runs.recipe import Recipe as Recipe
+    from limner.runs.recipe import load_recipe as load_recipe
+    from limner.runs.trained_model import load_trained_model as load_trained_model
+    from limner.synthetic.reviews import ReviewSettings as ReviewSettings
+    from limner.synthetic.reviews import generate_reviews as generate_reviews
+    from limner.synthetic.scenes import ClipSettings as ClipSettings
+    from limner.synthetic.scenes import SceneSettings as SceneSettings
+    from limner.synthetic.scenes import generate_clips as generate_clips
+    from limner.synthetic.scenes import generate_scenes as generate_scenes
+    from limner.synthetic.sounds import SoundSequenceSettings as SoundSequenceSettings
+    from limner.synthetic.sounds import generate_sound_sequences as generate_sound_sequences
+    from limner.synthetic.sounds import SoundSettings as SoundSettings
+    from limner.synthetic.sounds import generate_sounds as generate_sounds
+    from limner.training.cross_validation import CrossValidation as CrossValidation
+    from limner.training.cross_validation import CrossValidationSettings as CrossValidationSettings
+    from limner.training.cross_validation import cross_validate as cross_validate
+    from limner.training.loop import train as train
 
-_MODULES = {
-    "Captioner": "inference.captioner",
-    "ClipSettings": "synthetic.scenes",
-    "Collection": "data.collection",
-    "Classification": "inference.classifier",
-    "Classifier": "inference.classifier",
-    "CrossValidation": "training.cross_validation",
-    "CrossValidationSettings": "training.cross_validation",
-    "Explanation": "inference.explain",
-    "FolderIndex": "folders.index",
-    "FolderMatch": "folders.index",
-    "RetrievalResult": "inference.retrieval_results",
-    "Retriever": "inference.retriever",
-    "KMeansSettings": "features.kmeans",
-    "LimnerError": "errors",
-    "Recipe": "runs.recipe",
-    "SceneSettings": "synthetic.scenes",
-    "DecodingSettings": "decoding.settings",
-    "Scorer": "inference.scorer",
-    "Sentence": "decoding.sentence",
-    "SentenceScore": "inference.scorer",
-    "SoundSettings": "synthetic.sounds",
-    "Translator": "inference.translator",
-    "cross_validate": "training.cross_validation",
-    "back_translate": "inference.back_translation",
-    "EvaluationOptions": "evaluation.options",
-    "evaluate": "evaluation.evaluate",
-    "explain": "inference.explain",
-    "extract": "features.extract",
-    "find_table": "reproduce",
-    "gate_statistics": "evaluation.gates",
-    "generate_clips": "synthetic.scenes",
-    "generate_scenes": "synthetic.scenes",
-    "generate_reviews": "synthetic.reviews",
-    "generate_sound_sequences": "synthetic.sounds",
-    "generate_sounds": "synthetic.sounds",
-    "ReviewSettings": "synthetic.reviews",
-    "SoundSequenceSettings": "synthetic.sounds",
-    "import_collection": "data.readers",
-    "learn_filters": "features.kmeans",
-    "load": "inference.load",
-    "load_backbone": "features.encoders.load",
-    "load_trained_model": "runs.trained_model",
-    "load_recipe": "runs.recipe",
-    "nearest_words": "inference.word_vectors",
-    "ReproductionSettings": "reproduce",
-    "reproduce_table": "reproduce",
-    "save_filters": "features.kmeans",
-    "train": "training.loop",
-    "write_report": "report",
+_NAMES = {
+    "data.collection": "Collection",
+    "data.readers": "import_collection",
+    "decoding.sentence": "Sentence",
+    "decoding.settings": "DecodingSettings",
+    "errors": "LimnerError",
+    "evaluation.evaluate": "evaluate",
+    "evaluation.gates": "gate_statistics",
+    "evaluation.options": "EvaluationOptions",
+    "features.encoders.load": "load_backbone",
+    "features.extract": "extract",
+    "features.kmeans": "KMeansSettings learn_filters save_filters",
+    "folders.index": "FolderIndex FolderMatch",
+    "inference.back_translation": "back_translate",
+    "inference.captioner": "Captioner",
+    "inference.classifier": "Classification Classifier",
+    "inference.explain": "Explanation explain",
+    "inference.load": "load",
+    "inference.retrieval_results": "RetrievalResult",
+    "inference.retriever": "Retriever",
+    "inference.scorer": "Scorer SentenceScore",
+    "inference.translator": "Translator",
+    "inference.word_vectors": "nearest_words",
+    "report": "write_report",
+    "reproduce": "ReproductionSettings find_table reproduce_table",
+    "runs.recipe": "Recipe load_recipe",
+    "runs.trained_model": "load_trained_model",
+    "synthetic.reviews": "ReviewSettings generate_reviews",
+    "synthetic.scenes": "ClipSettings SceneSettings generate_clips generate_scenes",
+    "synthetic.sounds": "SoundSequenceSettings SoundSettings generate_sound_sequences generate_sounds",
+    "training.cross_validation": "CrossValidation CrossValidationSettings cross_validate",
+    "training.loop": "train",
 }
+"""Public names of each module."""
+_MODULES = {name: module for module, names in _NAMES.items() for name in names.split()}
 
-__all__ = [
-    "Captioner",
-    "Classification",
-    "Classifier",
-    "ClipSettings",
-    "Collection",
-    "CrossValidation",
-    "CrossValidationSettings",
-    "DecodingSettings",
-    "EvaluationOptions",
-    "Explanation",
-    "FolderIndex",
-    "FolderMatch",
-    "KMeansSettings",
-    "LimnerError",
-    "Recipe",
-    "ReproductionSettings",
-    "RetrievalResult",
-    "Retriever",
-    "ReviewSettings",
-    "SceneSettings",
-    "Scorer",
-    "Sentence",
-    "SentenceScore",
-    "SoundSequenceSettings",
-    "SoundSettings",
-    "Translator",
-    "back_translate",
-    "cross_validate",
-    "evaluate",
-    "explain",
-    "extract",
-    "find_table",
-    "gate_statistics",
-    "generate_clips",
-    "generate_reviews",
-    "generate_scenes",
-    "generate_sound_sequences",
-    "generate_sounds",
-    "import_collection",
-    "learn_filters",
-    "load",
-    "load_backbone",
-    "load_recipe",
-    "load_trained_model",
-    "nearest_words",
-    "reproduce_table",
-    "save_filters",
-    "train",
-    "write_report",
-]
+__all__ = sorted(_MODULES)
 
 
 def __getattr__(name: str) -> object:

@@ -23,7 +23,7 @@ from limner.runs.trained_model import ModelConfig, TrainedModel
 from limner.text.tokenizer import Tokenizer
 from limner.text.vocab import SPECIAL_TOKENS
 from limner.text.words import TextSettings
-from limner.training.context import Interruption, LossModule, Optimization, TrainingContext
+from limner.training.context import Interruption, Optimization, TrainingContext
 from limner.training.epoch import train_epoch
 from limner.training.logging import RunLog
 from limner.training.optimizers import build_optimizer
@@ -113,7 +113,7 @@ def _training(texts: Sequence[str], samples: int, precision: str, out: Path) -> 
     model.softmax.bias.data[SPECIAL_TOKENS.eos] = -30.0  # no sentence ends before its maximum length
     fabric = Fabric(accelerator="cpu", devices=1, precision="bf16-mixed" if precision == "bf16" else "32-true")
     optimizer = build_optimizer(model.named_parameters(), recipe.training)
-    optimization = Optimization(fabric, *fabric.setup(LossModule(model), optimizer), optimizer, None)
+    optimization = Optimization(fabric, *fabric.setup(model, optimizer), optimizer, None)
     config = ModelConfig(recipe=recipe.model_dump(mode="json"), provenance={"init": "-"}, vocab_size=len(tokenizer))
     state = TrainState()
     trained = TrainedModel(model, tokenizer, config, recipe, None)

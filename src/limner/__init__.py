@@ -55,8 +55,8 @@ if TYPE_CHECKING:
     from limner.synthetic.scenes import generate_clips as generate_clips
     from limner.synthetic.scenes import generate_scenes as generate_scenes
     from limner.synthetic.sounds import SoundSequenceSettings as SoundSequenceSettings
-    from limner.synthetic.sounds import generate_sound_sequences as generate_sound_sequences
     from limner.synthetic.sounds import SoundSettings as SoundSettings
+    from limner.synthetic.sounds import generate_sound_sequences as generate_sound_sequences
     from limner.synthetic.sounds import generate_sounds as generate_sounds
     from limner.training.cross_validation import CrossValidation as CrossValidation
     from limner.training.cross_validation import CrossValidationSettings as CrossValidationSettings

@@ -1,9 +1,9 @@
 """Bounds of the numbers that users set: named types for the fields of settings and for the options of commands.
 
 A bound excludes values that cannot work or would exhaust any machine; whether the memory of this machine is enough is
-estimated from the values together (`limner.process.require_memory`). A field of settings has one of these types, and
-an option of a command parses its value by the bounds of such a type, so that both accept the same numbers and explain
-others in the same words.
+estimated from the values together (`limner.process.require_memory`). A field of settings has such a type, and an option
+of a command parses its value by the bounds of the type, so that both accept the same numbers and explain others in the
+same words. A type has a name here if several fields or options have it.
 """
 
 from __future__ import annotations
@@ -94,176 +94,70 @@ def bounds_of(number: Any) -> Bounds:  # noqa: ANN401  (a type with metadata has
     return bounds
 
 
-# Counts.
+# Counts. A type whose name ends in OrNone accepts 0 for none.
 Seed = Annotated[int, Bounds(0, 2**32 - 1)]
-"""Seed of random numbers."""
-Count = Annotated[int, Bounds(1, 10_000_000)]
-"""Number of things that are made or kept, at least one."""
+Count = Annotated[int, Bounds(1, 10_000_000)]  # things that are made or kept
 CountOrNone = Annotated[int, Bounds(0, 10_000_000)]
-"""Number of things that are made or kept; 0 for none."""
-Total = Annotated[int, Bounds(0, 10**12)]
-"""Number of things that were counted."""
+Total = Annotated[int, Bounds(0, 10**12)]  # things that were counted
 FewOrNone = Annotated[int, Bounds(0, 1_000)]
-"""Number of examples, seeds or samples of each thing; 0 for none."""
-Few = Annotated[int, Bounds(1, 1_000)]
-"""Number of models, seeds or samples of each thing."""
-Several = Annotated[int, Bounds(2, 10_000_000)]
-"""Number of things that are compared or sampled, at least two."""
+Few = Annotated[int, Bounds(1, 1_000)]  # models, seeds or samples of each thing
+Several = Annotated[int, Bounds(2, 10_000_000)]  # things that are compared or sampled
 Folds = Annotated[int, Bounds(2, 1_000)]
-"""Number of folds of a cross-validation."""
 Epochs = Annotated[int, Bounds(1, 1_000_000)]
-"""Number of epochs or passes."""
 EpochsOrNone = Annotated[int, Bounds(0, 1_000_000)]
-"""Number of epochs or iterations; 0 for none."""
-Steps = Annotated[int, Bounds(1, 10**9)]
-"""Number of steps of a training."""
-StepsOrNone = Annotated[int, Bounds(0, 10**9)]
-"""Number of steps of a training; 0 for none."""
 BatchSize = Annotated[int, Bounds(1, 100_000)]
-"""Number of examples computed together."""
-Batches = Annotated[int, Bounds(1, 10_000)]
-"""Number of batches prepared or sorted together."""
+Batches = Annotated[int, Bounds(1, 10_000)]  # prepared or sorted together
 BootstrapSamples = Annotated[int, Bounds(100, 1_000_000)]
-"""Number of bootstrap samples."""
-Trials = Annotated[int, Bounds(1, 10_000_000)]
-"""Number of trials of a significance test."""
 Mebibytes = Annotated[int, Bounds(1, 2**24)]
-"""Memory in MiB."""
-MebibytesOrNone = Annotated[int, Bounds(0, 2**24)]
-"""Memory in MiB; 0 for none."""
 Bytes = Annotated[int, Bounds(1, 2**44)]
-"""Memory in bytes."""
-BytesOrNone = Annotated[int, Bounds(0, 2**44)]
-"""Memory in bytes; 0 for none."""
-GraphMemory = Annotated[int, Bounds(64, 2**24)]
-"""Memory of exported graphs in MiB."""
-GraphSeconds = Annotated[float, Bounds(0.1, 10**7, whole=False)]
-"""Seconds that an exported graph may be loaded or computed."""
 
 # Decoding and text.
 BeamSize = Annotated[int, Bounds(1, 100_000)]
-"""Number of hypotheses of a beam."""
-LengthPenalty = Annotated[float, Bounds(0, 10, whole=False)]
-"""Exponent of the length of a hypothesis."""
-Length = Annotated[int, Bounds(1, 10_000)]
-"""Length of a sentence in tokens, of a word in letters, or of a sequence in frames."""
+LengthPenalty = Annotated[float, Bounds(0, 10, whole=False)]  # exponent of the length of a hypothesis
+Length = Annotated[int, Bounds(1, 10_000)]  # of a sentence in tokens, of a word in letters, or of a sequence in frames
 LengthOrNone = Annotated[int, Bounds(0, 10_000)]
-"""Length of a part of a sentence in tokens; 0 for none."""
-Group = Annotated[int, Bounds(-(2**31), 2**31 - 1)]
-"""Number of a sentence of an item: the range that a collection stores."""
-Temperature = Annotated[float, Bounds(1e-3, 1e3, whole=False)]
-"""Divisor of log-probabilities."""
-VocabularySize = Annotated[int, Bounds(1, 10_000_000)]
-"""Number of entries of a vocabulary."""
+Group = Annotated[int, Bounds(-(2**31), 2**31 - 1)]  # the range that a collection stores
+Temperature = Annotated[float, Bounds(1e-3, 1e3, whole=False)]  # divisor of log-probabilities
 
 # Parts of one.
 Probability = Annotated[float, Bounds(0, 1, whole=False)]
-"""Probability or share."""
 PositiveShare = Annotated[float, Bounds(0, 1, whole=False, low_excluded=True)]
-"""Share of something, above 0."""
 Half = Annotated[float, Bounds(0, 0.5, whole=False, low_excluded=True)]
-"""Share of something, above 0 and at most the half."""
-Level = Annotated[float, Bounds(0, 1, whole=False, low_excluded=True, high_excluded=True)]
-"""Significance level or decay, between 0 and 1."""
-Rate = Annotated[float, Bounds(0, 1, whole=False, high_excluded=True)]
-"""Dropout, momentum or share, below 1."""
+Level = Annotated[float, Bounds(0, 1, whole=False, low_excluded=True, high_excluded=True)]  # significance, decay
+Rate = Annotated[float, Bounds(0, 1, whole=False, high_excluded=True)]  # dropout, momentum or share
 
 # Weights of sums, and other factors.
-Alpha = Annotated[float, Bounds(0, 10, whole=False)]
-"""Weight of the marginal log-probability of a sentence."""
-Threshold = Annotated[float, Bounds(0, 100, whole=False)]
-"""Threshold of the activation of k-means filters."""
-Weight = Annotated[float, Bounds(0, 1e6, whole=False)]
-"""Weight in a sum, coefficient, tolerance or pseudo-count."""
+Threshold = Annotated[float, Bounds(0, 100, whole=False)]  # of the activation of k-means filters
+Weight = Annotated[float, Bounds(0, 1e6, whole=False)]  # weight in a sum, coefficient, tolerance or pseudo-count
 PositiveWeight = Annotated[float, Bounds(0, 1e6, whole=False, low_excluded=True)]
-"""Weight in a sum, above 0."""
 LearningRate = Annotated[float, Bounds(0, 1e4, whole=False, low_excluded=True)]
-"""Learning rate."""
-Deviation = Annotated[float, Bounds(0, 1e3, whole=False)]
-"""Standard deviation of initial weights."""
-PositiveDeviation = Annotated[float, Bounds(0, 1e3, whole=False, low_excluded=True)]
-"""Standard deviation, above 0."""
-TimeConstant = Annotated[float, Bounds(1, 1e6, whole=False)]
-"""Time constant of a leaky unit in steps."""
-Measured = Annotated[float, Bounds(-1e12, 1e12, whole=False)]
-"""Value of a metric, or mean of a channel."""
+PositiveDeviation = Annotated[float, Bounds(0, 1e3, whole=False, low_excluded=True)]  # standard deviation
+Measured = Annotated[float, Bounds(-1e12, 1e12, whole=False)]  # value of a metric, or mean of a channel
 
 # Sizes of models.
 Width = Annotated[int, Bounds(1, 65_536)]
-"""Number of units of a layer."""
 WidthOrNone = Annotated[int, Bounds(0, 65_536)]
-"""Number of units of a layer; 0 for no layer."""
 Layers = Annotated[int, Bounds(1, 100)]
-"""Number of layers."""
 LayersOrNone = Annotated[int, Bounds(0, 100)]
-"""Number of layers, or of steps of a delay; 0 for none."""
-Channels = Annotated[int, Bounds(4, 4_096, step=4)]
-"""Number of channels of the first convolution."""
 Order = Annotated[int, Bounds(1, 9)]
-"""Order of a count-based model."""
-PhraseLength = Annotated[int, Bounds(1, 7)]
-"""Number of words of a phrase, whose alignment is kept in the bits of an integer."""
-Reach = Annotated[int, Bounds(0, 40)]
-"""Distance between words of a sentence."""
 Context = Annotated[int, Bounds(1, 100)]
-"""Number of words of a context."""
-AnchorSize = Annotated[float, Bounds(1e-3, 1e3, whole=False)]
-"""Size or ratio of an anchor box."""
+AnchorSize = Annotated[float, Bounds(1e-3, 1e3, whole=False)]  # size or ratio
 
 # Images, clips and sounds.
-ImageSide = Annotated[int, Bounds(1, 4_096)]
-"""Side of the input of a backbone in pixels."""
-Views = Annotated[int, Bounds(1, 10)]
-"""Number of views of an image: 1, 2 or 10."""
-DrawnSide = Annotated[int, Bounds(32, 2_048)]
-"""Side of a drawn scene in pixels."""
-ClipSide = Annotated[int, Bounds(32, 1_024, step=2)]
-"""Side of a drawn clip in pixels; video formats need even sizes."""
-PatchSide = Annotated[int, Bounds(2, 1_024)]
-"""Side of a patch, or of an image that patches are cut from, in pixels."""
+ImageSide = Annotated[int, Bounds(1, 4_096)]  # pixels of the input of a backbone
+PatchSide = Annotated[int, Bounds(2, 1_024)]  # pixels of a patch, or of an image that patches are cut from
 GridSide = Annotated[int, Bounds(1, 1_024)]
-"""Side of a grid of locations."""
-PixelSide = Annotated[int, Bounds(1, 1_024)]
-"""Side of stored images in pixels."""
-FilterCount = Annotated[int, Bounds(1, 65_536)]
-"""Number of filters learned by k-means."""
 Objects = Annotated[int, Bounds(1, 3)]
-"""Number of objects of a scene."""
 Regions = Annotated[int, Bounds(1, 100)]
-"""Number of regions of an image."""
 Frames = Annotated[int, Bounds(1, 1_000)]
-"""Number of frames of a video."""
-SoundFrames = Annotated[int, Bounds(1, 10_000)]
-"""Number of frames of a sound."""
-DrawnFrames = Annotated[int, Bounds(2, 1_000)]
-"""Number of frames of a drawn clip."""
-FramesPerSecond = Annotated[int, Bounds(1, 120)]
-"""Frames of a clip in a second."""
-SampleRate = Annotated[int, Bounds(8_000, 192_000)]
-"""Samples of a sound in a second."""
-Seconds = Annotated[float, Bounds(0.5, 60, whole=False)]
-"""Length of a sound in seconds."""
-Window = Annotated[float, Bounds(0.005, 1, whole=False)]
-"""Length of a window of a sound in seconds."""
-Hop = Annotated[float, Bounds(0.001, 1, whole=False)]
-"""Distance of two windows of a sound in seconds."""
-Bands = Annotated[int, Bounds(4, 128)]
-"""Number of bands of a spectrum."""
-Frequency = Annotated[float, Bounds(0, 24_000, whole=False)]
-"""Frequency in hertz."""
-Days = Annotated[float, Bounds(0, 36_500, whole=False)]
-"""Age in days."""
-Resampling = Annotated[int, Bounds(0, 5)]
-"""Number of a resampling filter of Pillow."""
-PixelCount = Annotated[int, Bounds(1, 89_478_485)]
-"""Number of pixels of an image; at most what is decoded."""
+SampleRate = Annotated[int, Bounds(8_000, 192_000)]  # samples of a sound in a second
+Seconds = Annotated[float, Bounds(0.5, 60, whole=False)]  # of a sound
+Window = Annotated[float, Bounds(0.005, 1, whole=False)]  # seconds of a sound
+Frequency = Annotated[float, Bounds(0, 24_000, whole=False)]  # hertz
+Resampling = Annotated[int, Bounds(0, 5)]  # number of a filter of Pillow
 
 # The service.
-Port = Annotated[int, Bounds(0, 65_535)]
-"""TCP port; 0 for a free one."""
+Port = Annotated[int, Bounds(0, 65_535)]  # 0 for a free one
 Processes = Annotated[int, Bounds(1, 64)]
-"""Number of processes."""
 RequestCount = Annotated[int, Bounds(1, 100_000)]
-"""Number of requests."""
-TimeLimit = Annotated[float, Bounds(0.01, 3_600, whole=False)]
-"""Time limit of a request in seconds."""
+TimeLimit = Annotated[float, Bounds(0.01, 3_600, whole=False)]  # seconds of a request

@@ -15,7 +15,6 @@ from limner.decoding.settings import DecodingSettings
 from limner.models.protocols import Output
 from limner.runs.training_settings import SelfCriticalSettings
 from limner.text.vocab import SPECIAL_TOKENS
-from limner.training.context import LossModule
 from limner.training.scst import SelfCritical, policy_loss, sampled_batch
 
 LONGEST, WORDS, VOCAB = 3, (SPECIAL_TOKENS.eos, 4, 5), 6
@@ -87,7 +86,7 @@ def case():
         objective.run = SimpleNamespace(
             settings=SimpleNamespace(seed=1),
             trained=SimpleNamespace(model=model, recipe=SimpleNamespace(decoding=settings)),
-            optimization=SimpleNamespace(fabric=Fabric(accelerator="cpu", devices=1), forward=LossModule(model)),
+            optimization=SimpleNamespace(fabric=Fabric(accelerator="cpu", devices=1), model=model),
         )
         objective.rows = {"image": 0}
         objective.reward = lambda _, hypotheses: [by_ours[one[::3]] for one in hypotheses]

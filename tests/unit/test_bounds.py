@@ -6,6 +6,7 @@ import math
 import pkgutil
 import typing
 from types import NoneType
+from typing import Annotated
 
 import pytest
 import typer
@@ -15,7 +16,7 @@ from pydantic import TypeAdapter, ValidationError
 
 import limner
 from limner import bounds, cli
-from limner.bounds import BeamSize, Bounds, Channels, LearningRate, Probability, Rate, Seed, bounds_of
+from limner.bounds import BeamSize, Bounds, LearningRate, Probability, Rate, Seed, bounds_of
 from limner.decoding.settings import DecodingSettings
 from limner.errors import SettingsError
 from limner.runs.recipe import Recipe
@@ -135,8 +136,8 @@ def test_settings_and_options_accept_the_same_numbers(name, data):
         (Probability, "a number from 0 to 1"),
         (Rate, "a number from 0 and below 1"),
         (LearningRate, "a number above 0 to 10,000"),
-        (Channels, "a multiple of 4 from 4 to 4,096"),
-        (bounds.Hop, "a number from 0.001 to 1"),
+        (Annotated[int, Bounds(4, 4096, step=4)], "a multiple of 4 from 4 to 4,096"),
+        (bounds.AnchorSize, "a number from 0.001 to 1,000"),
     ],
 )
 def test_bounds_in_words(kind, text):
@@ -157,7 +158,6 @@ def test_bounds_in_words(kind, text):
         (Probability, "-inf"),
         (Rate, "1"),
         (LearningRate, "0"),
-        (Channels, "6"),
     ],
 )
 def test_numbers_outside_of_the_bounds(kind, value):

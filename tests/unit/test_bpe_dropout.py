@@ -21,7 +21,7 @@ from limner.text.vocab import SPECIAL_TOKENS, WORD_START
 from limner.text.words import TextSettings
 from limner.training.epoch import CrossEntropy
 from limner.training.loop import train
-from limner.training.subwords import BPEDropout, RandomSubwords
+from limner.training.subwords import BPEDropout, draw_subwords
 
 SENTENCES = [
     "Ein Mann läuft am Strand entlang.",
@@ -176,17 +176,15 @@ def test_subwords_depend_on_epoch_and_row_and_not_on_the_order(corpus, tmp_path)
     run = load_trained_model(train(recipe_of(epochs=1), corpus, tmp_path / "run"))
     target, source = TargetLanguage("de", run.tokenizer), SourceLanguage("en", run.source_tokenizer)
     examples = Examples.of_split(corpus, "train", target, None, source=source)
-    subwords = RandomSubwords.of(examples, TrainingSettings(bpe_dropout=0.3))
     rows = range(len(examples))
-    first, second = (examples.batch(range(8), subwords.of_epoch(epoch, rows).tokens) for epoch in (0, 1))
-    reverse = examples.batch(range(7, -1, -1), subwords.of_epoch(0, rows[::-1]).tokens)
-    some = examples.batch(range(8), subwords.of_epoch(0, rows[:8]).tokens)
+    first, second = (examples.batch(range(8), draw_subwords(examples, 0.3, 1, epoch, rows).tokens) for epoch in (0, 1))
+    reverse = examples.batch(range(7, -1, -1), draw_subwords(examples, 0.3, 1, 0, rows[::-1]).tokens)
+    some = examples.batch(range(8), draw_subwords(examples, 0.3, 1, 0, rows[:8]).tokens)
     assert first.target_out.tolist() == some.target_out.tolist()
     assert first.target_out.tolist() == reverse.target_out.flip(0).tolist()
     assert first.target_out.tolist() != second.target_out.tolist()
     assert first.source.tolist() != second.source.tolist()
     assert first.source[0].tolist() != first.source[4].tolist(), "equal sentences differ"
-    assert RandomSubwords.of(examples, TrainingSettings()) is None
 
 
 def test_batches_are_sorted_by_the_lengths_of_the_drawn_subwords(corpus, tmp_path):

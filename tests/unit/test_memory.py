@@ -9,20 +9,16 @@ from limner import process
 from limner.data.examples import Example, collate
 from limner.decoding.settings import DecodingSettings
 from limner.decoding.torch_models import beam_search
-from limner.device import AllocationLimit
 from limner.errors import ResourceError
 from limner.features.kmeans import KMeansSettings, learn_filters
-from limner.models import ModelInputs, build_model
-from limner.models.mrnn import MRNNSettings
+from limner.models import ModelInputs
 from limner.process import available_memory, require_memory, require_space
 from limner.retrieval.all_pairs import score_tiles
 from limner.runs.training_settings import TrainingSettings
 from limner.synthetic.reviews import ReviewSettings, generate_reviews
 from limner.synthetic.scenes import SceneSettings, generate_scenes
-from limner.training import memory
-from limner.training.launch import Devices
 from limner.training.loop import train
-from limner.training.memory import estimate_memory, weight_copies
+from limner.training.memory import estimate_memory
 
 GIB = 1 << 30
 
@@ -32,7 +28,7 @@ def little_memory(monkeypatch):
     """A machine with 1 MiB of free memory."""
     monkeypatch.setattr(process, "NEGLIGIBLE", 0)
     monkeypatch.setattr(process, "available_memory", lambda device=None: 1 << 20)
-    for module in ("device", "decoding.torch_models", "training.memory"):
+    for module in ("decoding.torch_models", "training.memory"):
         monkeypatch.setattr(f"limner.{module}.available_memory", lambda device=None: 1 << 20)
 
 
@@ -89,37 +85,6 @@ def test_disk_space(tmp_path):
         require_space(tmp_path / "new", 1 << 60, "a", "lower b")
 
 
-def test_tensors_that_do_not_fit_are_not_created(little_memory):
-    with AllocationLimit("weights", "lower sizes"):
-        torch.zeros(10, 10)
-        torch.empty(0)
-        with pytest.raises(ResourceError, match=r"^weights: needs about .*; lower sizes$"):
-            torch.empty((1 << 20, 1 << 20))
-    with AllocationLimit("weights", "lower sizes"), pytest.raises(ResourceError):
-        for _ in range(10):
-            torch.ones(50_000)
-
-
-def test_copies_of_the_weights_count(little_memory):
-    with AllocationLimit("weights", "lower sizes", copies=4), pytest.raises(ResourceError):
-        torch.zeros(100_000)
-
-
-def test_a_model_that_is_too_large_is_not_built():
-    settings = MRNNSettings(hidden_dim=65_536, embedding_dim=65_536, multimodal_dim=65_536)
-    with pytest.raises(ResourceError, match=r"weights of model 'mrnn': needs .*; lower model\.\w+_dim \(65,536\)"):
-        build_model(settings, ModelInputs(10_000_000, {"pooled": (65_536,)}))
-
-
-def test_the_limit_changes_no_weight():
-    settings, inputs = MRNNSettings(hidden_dim=4, embedding_dim=5), ModelInputs(9, {"pooled": (3,)})
-    torch.manual_seed(3)
-    limited = build_model(settings, inputs)
-    torch.manual_seed(3)
-    free = type(limited)(settings, inputs)
-    assert all(map(torch.equal, limited.state_dict().values(), free.state_dict().values()))
-
-
 def test_the_estimate_of_a_training_counts_states_and_logits(trained_on_colours, recipe_of, tiny):
     from limner.training.setup import prepare
 
@@ -141,13 +106,6 @@ def test_a_source_embedding_counts_as_an_embedding():
 
     estimate = estimate_memory(Translation(1000, 8), TrainingSettings(), Sentences(range(4)))
     assert estimate.batch == 4 * 16 * (2 * 10 + 8)  # 16 positions, logits and embeddings of 8 numbers
-
-
-def test_on_a_gpu_only_the_initial_weights_are_in_the_memory_of_the_machine(monkeypatch):
-    assert weight_copies(TrainingSettings(), Devices("cpu")) == 4
-    assert weight_copies(TrainingSettings(), Devices("cpu", 3)) == 12, "of every process on the machine"
-    monkeypatch.setattr(memory, "training_device", lambda name: torch.device("cuda"))
-    assert weight_copies(TrainingSettings()) == 1
 
 
 def test_a_training_that_does_not_fit_is_refused_before_the_first_step(recipe_of, tiny, tmp_path, monkeypatch):

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from limner.layers.image_encoder import ImageEncoderSettings
-from limner.models import LANGUAGE_MODELS, MODELS, OTHER_MODELS, ModelInputs, ModelSettings, build_model, has_gradients
+from limner.models import LANGUAGE_MODELS, MODELS, OTHER_MODELS, ModelInputs, ModelSettings, build_model
 from limner.models.bag_of_words import BagOfWordsSettings
 from limner.models.capabilities import (
     CountBasedModel,
@@ -80,7 +80,7 @@ def test_language_models_alone_implement_the_protocol_of_the_search():
 
 def test_models_of_counts_and_of_phrases_have_no_gradients():
     without = {HMMSettings, NGramSettings, PhraseBasedSettings}
-    assert {settings for settings in MODELS if not has_gradients(settings())} == without
+    assert {settings for settings in MODELS if not settings.has_gradients} == without
 
 
 @pytest.mark.parametrize("settings", CAPABILITIES, ids=lambda settings: settings.__name__)

@@ -28,7 +28,7 @@ from limner.reproduce import (
 from limner.reproduce.render import to_markdown
 from limner.reproduce.significance import TableComparison
 from limner.runs.recipe import load_recipe
-from limner.training.launch import precision
+from limner.training.launch import uses_bf16
 
 TABLE = PublishedTable(
     name="test/table",
@@ -356,7 +356,7 @@ def test_no_cell_of_the_comparison_trains_with_a_kernel_of_its_own():
     table = find_table("lecture/cells")
     for row in table.rows:
         recipe = load_recipe(f"{table.recipes}/{row.recipe}", [])
-        assert precision(recipe.training, "cpu") == "bf16-mixed"
+        assert uses_bf16(recipe.training, torch.device("cpu"))
         cell = build_cell(recipe.model.cell, 3, 4)
         with torch.autocast("cpu", torch.bfloat16):
             assert not kernels.applies_to(cell, torch.zeros(1, 2, 3))

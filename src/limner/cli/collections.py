@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from limner.bounds import CountOrNone, Days, Mebibytes, Probability, Seed
+from limner.bounds import Bounds, CountOrNone, Mebibytes, Probability, Seed
 from limner.cli.app import DATA
 from limner.cli.next_steps import after_generate, after_import
 from limner.cli.options import command, given, refuse
@@ -206,7 +206,7 @@ def show(
 def compact(
     collection: Path,
     *,
-    older_than: Days = 7.0,
+    older_than: Annotated[float, Bounds(0, 36_500, whole=False)] = 7.0,
     as_json: bool = False,
 ) -> None:
     """Rewrite the many small files of a collection as few large ones, index its ids, and remove old versions.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from limner.bounds import BootstrapSamples, Level, Seed, Trials
+from limner.bounds import BootstrapSamples, Count, Level, Seed
 from limner.cli.app import MEASURE
 from limner.cli.options import command, given, refuse
 from limner.cli.terminal import activity, echo, print_json, print_table, progress_bars
@@ -22,7 +22,7 @@ def compare(
     split: str | None = None,
     metric: list[str] | None = None,
     lang: str | None = None,
-    trials: Trials | None = None,
+    trials: Count | None = None,
     seed: Seed | None = None,
     samples: BootstrapSamples | None = None,
     level: Level | None = None,

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
-from limner.bounds import Count, Few, FewOrNone, PositiveDeviation, Seed, Trials
+from limner.bounds import Count, Few, FewOrNone, PositiveDeviation, Seed
 from limner.cli.app import MEASURE, command_line
 from limner.cli.options import (
     DecodingOptions,
@@ -42,7 +42,7 @@ def diagnose(
     centre_sigma: PositiveDeviation | None = None,
     examples: FewOrNone | None = None,
     metric: list[str] | None = None,
-    trials: Trials = 10_000,
+    trials: Count = 10_000,
     seed: Seed = 1,
     decoding: Annotated[dict[str, Any], DecodingOptions, "beam_size"],
     skip_missing: bool = False,

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from limner.bounds import (
     BatchSize,
+    Bounds,
     Count,
-    FilterCount,
     Frames,
     GridSide,
     ImageSide,
@@ -18,7 +18,7 @@ from limner.bounds import (
     Seed,
     Several,
     Threshold,
-    Views,
+    Width,
 )
 from limner.cli.app import DATA
 from limner.cli.next_steps import after_features, features_command
@@ -46,7 +46,7 @@ def features(
     kind: str = "pooled",
     size: ImageSide | None = None,
     resize: str | None = None,
-    views: Views = 1,
+    views: Annotated[int, Bounds(1, 10)] = 1,
     boxes: str | None = None,
     regions: Regions | None = None,
     frames: Frames | None = None,
@@ -137,7 +137,7 @@ def kmeans(
     out: Path,
     size: PatchSide | None = None,
     patch: PatchSide | None = None,
-    filters: FilterCount | None = None,
+    filters: Width | None = None,
     grid: GridSide | None = None,
     patches: Several | None = None,
     split: str = "train",

@@ -27,13 +27,13 @@ import typer.models
 from limner.bounds import (
     BeamSize,
     Bounds,
+    Count,
     Length,
     LengthOrNone,
     LengthPenalty,
     PositiveShare,
     Seed,
     Temperature,
-    VocabularySize,
     bounds_of,
 )
 from limner.cli.app import app
@@ -309,7 +309,7 @@ class SamplingOptions:
     """
 
     temperature: Temperature
-    top_k: VocabularySize
+    top_k: Count
     top_p: PositiveShare
     seed: Seed
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import io
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from limner.bounds import Alpha, Count, Probability, Weight
+from limner.bounds import Bounds, Count, Probability, Weight
 from limner.cli.app import USE
 from limner.cli.options import MIN_CONFIDENCE, ModelOption, check_runs, command, given, refuse, require_one_model
 from limner.cli.terminal import activity, echo, err, print_json, progress_bar, tab_separated
@@ -55,7 +55,7 @@ def search(
     exact: bool = False,
     max_scored: Count | None = None,
     slack: Weight | None = None,
-    alpha: Alpha | None = None,
+    alpha: Annotated[float, Bounds(0, 10, whole=False)] | None = None,
     sheet: Path | None = None,
     force: bool = False,
     backbone: str | None = None,

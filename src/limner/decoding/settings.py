@@ -7,16 +7,7 @@ from typing import Any, Literal, Self
 
 from pydantic import model_validator
 
-from limner.bounds import (
-    BeamSize,
-    Length,
-    LengthOrNone,
-    LengthPenalty,
-    PositiveShare,
-    Seed,
-    Temperature,
-    VocabularySize,
-)
+from limner.bounds import BeamSize, Count, Length, LengthOrNone, LengthPenalty, PositiveShare, Seed, Temperature
 from limner.settings import Settings
 
 
@@ -25,7 +16,7 @@ class SampleSettings(Settings):
 
     temperature: Temperature = 1.0
     """Divisor of the log-probabilities: below 1 probable tokens are drawn more often, above 1 less often."""
-    top_k: VocabularySize | None = None
+    top_k: Count | None = None
     """Number of most probable tokens to draw from; null for all."""
     top_p: PositiveShare | None = None
     """Probability mass of the most probable tokens to draw from (Holtzman et al., 2020); null for all."""

@@ -11,7 +11,7 @@ from typing import Annotated, NamedTuple
 
 from pydantic import AfterValidator
 
-from limner.bounds import Trials
+from limner.bounds import Count
 from limner.data.collection import Collection
 from limner.data.dataset import Examples, FeatureSource
 from limner.decoding.sentence import Sentence
@@ -62,7 +62,7 @@ class DiagnosisSettings(MeasurementSettings):
     """Source masks of a translation model, see `create_mask`."""
     contrastive: Path | None = None
     """File of a contrastive set, see `read_contrastive_set`."""
-    trials: Annotated[Trials, AfterValidator(check_trials)] = TRIALS
+    trials: Annotated[Count, AfterValidator(check_trials)] = TRIALS
     """Number of trials of each approximate randomisation test."""
 
 

@@ -18,7 +18,7 @@ from typing import Annotated, NamedTuple
 import numpy as np
 from pydantic import AfterValidator
 
-from limner.bounds import FewOrNone, PositiveDeviation, Trials
+from limner.bounds import Count, FewOrNone, PositiveDeviation
 from limner.data.collection import Collection
 from limner.data.dataset import Examples, FeatureSource, GenerationInput
 from limner.decoding.sentence import Sentence
@@ -64,7 +64,7 @@ class GroundingSettings(MeasurementSettings):
     """Standard deviation of the Gaussian of the baseline 'centre', as a fraction of each side of the grid."""
     examples: FewOrNone = 6
     """Number of hits and of misses to keep for the report."""
-    trials: Annotated[Trials, AfterValidator(check_trials)] = TRIALS
+    trials: Annotated[Count, AfterValidator(check_trials)] = TRIALS
     """Number of trials of each approximate randomisation test."""
 
 

@@ -7,7 +7,7 @@ from typing import Annotated, Self
 import numpy as np
 from pydantic import Field, model_validator
 
-from limner.bounds import BootstrapSamples, Level, Seed, Trials
+from limner.bounds import BootstrapSamples, Count, Level, Seed
 from limner.errors import counted
 from limner.metrics.hierarchical import SAMPLES, Interval
 from limner.metrics.significance import LEVEL, SEED, TRIALS, check_trials
@@ -23,7 +23,7 @@ class ComparisonSettings(Settings):
 
     metrics: tuple[str, ...] | None = Field(default=None, min_length=1)
     """Names of metrics; None for those of Calixto et al. (2017), or for labels all metrics of their kind."""
-    trials: Trials = TRIALS
+    trials: Count = TRIALS
     """Number of trials of approximate randomisation, for systems of one run."""
     samples: BootstrapSamples = SAMPLES
     """Number of bootstrap samples of the segments."""

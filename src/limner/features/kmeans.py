@@ -28,7 +28,7 @@ from pydantic import model_validator
 from torch import Tensor
 from torch.nn import functional as F
 
-from limner.bounds import Epochs, FilterCount, GridSide, PatchSide, Seed, Several, Threshold
+from limner.bounds import Epochs, GridSide, PatchSide, Seed, Several, Threshold, Width
 from limner.errors import BackboneError, CollectionError, MediaError
 from limner.features.preprocessing import Preprocessing, preprocess, raw_pixels
 from limner.files.structured import StructureError, parse_json
@@ -60,7 +60,7 @@ class KMeansSettings(Settings):
     """Side to which images are resized, ignoring the aspect ratio, in pixels."""
     patch: PatchSide = 6
     """Side r of a patch, in pixels."""
-    filters: FilterCount = 128
+    filters: Width = 128
     """Number k_f of centroids, and of maps; at least 4, as models take maps of three channels for pixels."""
     grid: GridSide = 9
     """Side G to which each map is max-pooled, in locations."""

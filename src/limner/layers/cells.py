@@ -9,19 +9,22 @@ Shapes: B batch, E input size, H hidden, G gates of the cell.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any, ClassVar, Literal, NamedTuple, Self
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
 
 import torch
 from pydantic import model_validator
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from limner.bounds import TimeConstant
+from limner.bounds import Bounds
 from limner.layers.functional import at_least_float32
 from limner.settings import Settings
 
 CellName = Literal["tanh", "relu", "leaky", "lstm", "peephole", "coupled", "gru", "gru-before"]
 Gate = Literal["input", "forget", "output"]
+
+
+TimeConstant = Annotated[float, Bounds(1, 1e6, whole=False)]
 
 
 class CellSettings(Settings):

@@ -8,13 +8,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from itertools import pairwise
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import dropout
 
-from limner.bounds import Channels, Rate, Width, WidthOrNone
+from limner.bounds import Bounds, Rate, Width, WidthOrNone
 from limner.data.examples import ImageFeatures
 from limner.errors import SettingsError
 from limner.layers.stack import GridRNN
@@ -33,7 +33,7 @@ class ImageEncoderSettings(Settings):
     and unit variance."""
     dropout: Rate = 0.0
     """Dropout rate of the image features while training."""
-    convnet_width: Channels = 16
+    convnet_width: Annotated[int, Bounds(4, 4_096, step=4)] = 16
     """Number of channels of the first layer of the convnet on pixels, for features that are pixels."""
     convnet_dim: Width = 256
     """Size of the image vector that a convnet on pixels or feature maps computes."""

@@ -9,9 +9,7 @@ from typing import Annotated, cast
 
 from pydantic import Field
 
-from limner.device import AllocationLimit
 from limner.models.bag_of_words import BagOfWords, BagOfWordsSettings
-from limner.models.capabilities import CountBasedModel
 from limner.models.dense_captioner import DenseCaptioner, DenseCaptionerSettings
 from limner.models.hmm import HMM, HMMSettings
 from limner.models.independent_descriptions import IndependentDescriptions, IndependentSettings
@@ -40,7 +38,6 @@ __all__ = [
     "ModelSettings",
     "Output",
     "build_model",
-    "has_gradients",
 ]
 
 LANGUAGE_MODELS: dict[type[Settings], type] = {
@@ -91,32 +88,10 @@ ModelSettings = Annotated[
 ]
 
 
-def build_model(settings: ModelSettings, inputs: ModelInputs, copies: int = 1) -> Model:
-    """Build the model of the given settings, with randomly initialised weights.
-
-    Args:
-        settings: settings of the model, whose class selects the model.
-        inputs: sizes of the vocabularies and shapes of the image features.
-        copies: number of copies of the weights that memory is needed for, as a training has gradients and moments.
-
-    Returns:
-        Model in training mode, on the CPU.
+def build_model(settings: ModelSettings, inputs: ModelInputs) -> Model:
+    """Build the model that the class of its settings selects, with random weights, in training mode, on the CPU.
 
     Raises:
         SettingsError: the model needs image features that `inputs` does not have.
-        ResourceError: its weights do not fit into the memory of the machine.
     """
-    with AllocationLimit(f"weights of model '{settings.name}'", f"lower {largest_size(settings)}", copies):
-        return cast(Model, MODELS[type(settings)](settings, inputs))
-
-
-def has_gradients(settings: ModelSettings) -> bool:
-    """Whether the model of the given settings is trained by gradient descent, rather than estimated from counts."""
-    return not issubclass(MODELS[type(settings)], CountBasedModel | PhraseBased)
-
-
-def largest_size(settings: ModelSettings) -> str:
-    """Return the assignment of the largest size of a model, for messages about memory."""
-    sizes = {name: value for name, value in settings if isinstance(value, int) and not isinstance(value, bool)}
-    name = max(sizes, key=sizes.__getitem__, default=None)
-    return "the sizes of the model (model.*)" if name is None else f"model.{name} ({sizes[name]:,})"
+    return cast(Model, MODELS[type(settings)](settings, inputs))

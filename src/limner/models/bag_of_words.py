@@ -7,13 +7,13 @@ I images.
 from __future__ import annotations
 
 import math
-from typing import ClassVar, Literal, NamedTuple
+from typing import Annotated, ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits, embedding_bag, logsigmoid
 
-from limner.bounds import Deviation
+from limner.bounds import Bounds
 from limner.data.examples import Batch, ImageFeatures
 from limner.layers.functional import precise
 from limner.layers.image_encoder import ImageEncoder, ImageEncoderSettings
@@ -27,10 +27,11 @@ EXCLUDED = -1e4
 class BagOfWordsSettings(ConditionalLMSettings):
     """Settings of the bag of words."""
 
+    maximises_likelihood: ClassVar = False
     name: Literal["bow"] = "bow"
     image_encoder: ImageEncoderSettings = ImageEncoderSettings()
     """Scaling and dropout of the image features. Maps are flattened, so the settings of the convnet have no effect."""
-    init_std: Deviation = 0.01
+    init_std: Annotated[float, Bounds(0, 1e3, whole=False)] = 0.01
     """Standard deviation of the normal initialisation of the weights."""
 
 
@@ -71,15 +72,6 @@ class BagOfWords(nn.Module):
     uses_image = True
 
     def __init__(self, settings: BagOfWordsSettings, inputs: ModelInputs) -> None:
-        """Build the model with randomly initialised weights.
-
-        Args:
-            settings: scaling of the features and initialisation.
-            inputs: size V of the vocabulary, and shapes of the image features.
-
-        Raises:
-            SettingsError: `inputs` has no image features.
-        """
         super().__init__()
         self.settings, self.vocab_size = settings, inputs.vocab_size
         shapes = inputs.feature_shapes

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol, runtime_checkable
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
 from limner.data.examples import Batch, ImageFeatures
 
@@ -35,6 +36,23 @@ class PretrainedEmbeddingModel(Protocol):
     def init_word_embeddings(self, vectors: Tensor) -> None:
         """Initialise the word embeddings from pre-trained vectors, (V, word_dim)."""
         ...
+
+
+class EmbeddedWords:
+    """Word vectors of a model whose layer `embedding` has one row for each word: both protocols above."""
+
+    embedding: nn.Embedding
+
+    @property
+    def word_dim(self) -> int:
+        return self.embedding.embedding_dim
+
+    @torch.no_grad()
+    def init_word_embeddings(self, vectors: Tensor) -> None:
+        self.embedding.weight.copy_(vectors)
+
+    def word_vectors(self) -> Tensor:
+        return self.embedding.weight
 
 
 @runtime_checkable

@@ -63,6 +63,7 @@ class DetectionSettings(Settings):
 class DenseCaptionerSettings(ConditionalLMSettings):
     """Settings of the dense captioner; the default sizes are those of the paper and of its published program."""
 
+    describes_regions: ClassVar = True
     name: Literal["dense_captioner"] = "dense_captioner"
     localisation: LocalisationSettings = LocalisationSettings()
     """Anchors and filters of the localisation network, and the sampling of regions in training."""
@@ -84,11 +85,6 @@ class DenseCaptionerSettings(ConditionalLMSettings):
     """Non-maximum suppression at test time."""
     image_encoder: ImageEncoderSettings = ImageEncoderSettings(convnet_width=32)
     """Width of the convnet on pixels."""
-
-    @property
-    def describes_regions(self) -> bool:
-        """Whether the model describes regions of images: yes."""
-        return True
 
 
 class RegionMemory(NamedTuple):
@@ -152,17 +148,9 @@ class DenseCaptioner(nn.Module):
     """
 
     Settings: ClassVar = DenseCaptionerSettings
+    uses_image = True
 
     def __init__(self, settings: DenseCaptionerSettings, inputs: ModelInputs) -> None:
-        """Build the model with randomly initialised weights.
-
-        Args:
-            settings: sizes of the layers.
-            inputs: size V of the vocabulary, and the shape of the maps, the square grid or the pixels.
-
-        Raises:
-            SettingsError: `inputs` has other features, or several kinds.
-        """
         super().__init__()
         self.settings, self.vocab_size = settings, inputs.vocab_size
         self.image_encoder = MapEncoder(inputs.feature_shapes, settings.image_encoder)
@@ -180,11 +168,6 @@ class DenseCaptioner(nn.Module):
         for layer in (self.final_score, self.final_box):
             nn.init.normal_(layer.weight, std=0.01)
             nn.init.zeros_(layer.bias)
-
-    @property
-    def uses_image(self) -> bool:
-        """Whether the model uses the image: yes."""
-        return True
 
     def _codes(self, features: Tensor) -> Tensor:
         """Compute the codes of sampled regions: (N, C, Y, X) to (N, D)."""

@@ -29,6 +29,8 @@ SENTENCES_PER_CHUNK = 1024
 class HMMSettings(ConditionalLMSettings):
     """Settings of the hidden Markov model."""
 
+    has_gradients: ClassVar = False
+    maximises_likelihood: ClassVar = False
     name: Literal["hmm"] = "hmm"
     states: Width = 100
     """Number K of hidden states."""
@@ -88,12 +90,6 @@ class HMM(nn.Module):
     uses_image = False
 
     def __init__(self, settings: HMMSettings, inputs: ModelInputs) -> None:
-        """Build the model with uniform distributions.
-
-        Args:
-            settings: number of hidden states, and the settings of the estimation.
-            inputs: size V of the vocabulary; image features are not used.
-        """
         super().__init__()
         self.settings, self.vocab_size = settings, inputs.vocab_size
         states = settings.states

@@ -24,6 +24,7 @@ from limner.text.vocab import SPECIAL_TOKENS
 class IndependentSettings(ConditionalLMSettings):
     """Settings of the independent descriptions; sizes and dropout are those of the authors' published program."""
 
+    translates: ClassVar = True
     name: Literal["independent"] = "independent"
     transfer: Literal["fixed", "joint"] = "fixed"
     """Training of the source-language model: 'fixed' trains it on the source sentences alone, so that its last state
@@ -44,11 +45,6 @@ class IndependentSettings(ConditionalLMSettings):
     """Dropout rate before the vocabularies."""
     image_encoder: ImageEncoderSettings = ImageEncoderSettings()
     """Scaling of the image features, dropout of them in addition to `input_dropout`, and sizes of the convnet."""
-
-    @property
-    def translates(self) -> bool:
-        """Whether the model reads a source sentence: yes."""
-        return True
 
 
 class IndependentMemory(NamedTuple):
@@ -128,15 +124,6 @@ class IndependentDescriptions(nn.Module):
     uses_image = True
 
     def __init__(self, settings: IndependentSettings, inputs: ModelInputs) -> None:
-        """Build the model with randomly initialised weights.
-
-        Args:
-            settings: sizes and training of the two models.
-            inputs: sizes of both vocabularies, and shapes of the image features.
-
-        Raises:
-            SettingsError: `inputs` has no image features.
-        """
         super().__init__()
         assert inputs.source_vocab_size is not None, "a translation model has a source vocabulary"
         self.settings, self.vocab_size = settings, inputs.vocab_size

@@ -80,15 +80,6 @@ class LBL(nn.Module):
     Settings: ClassVar = LBLSettings
 
     def __init__(self, settings: LBLSettings, inputs: ModelInputs) -> None:
-        """Build the model with randomly initialised weights.
-
-        Args:
-            settings: variant and layer sizes.
-            inputs: size V of the vocabulary, and shapes of the image features, which LBL ignores.
-
-        Raises:
-            SettingsError: the variant uses images and `inputs` has no image features.
-        """
         super().__init__()
         self.settings, self.vocab_size, self.word_dim = settings, inputs.vocab_size, settings.word_dim
         dim, factors = settings.word_dim, settings.factors

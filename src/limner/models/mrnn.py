@@ -129,15 +129,6 @@ class MRNN(nn.Module):
     Settings: ClassVar = MRNNSettings
 
     def __init__(self, settings: MRNNSettings, inputs: ModelInputs) -> None:
-        """Build the model with randomly initialised weights.
-
-        Args:
-            settings: variant and layer sizes.
-            inputs: size V of the vocabulary, and shapes of the image features, which RNN-base ignores.
-
-        Raises:
-            SettingsError: the variant uses images and `inputs` has no image features.
-        """
         super().__init__()
         self.settings, self.vocab_size = settings, inputs.vocab_size
         self.parts = parts = VARIANTS[settings.variant]

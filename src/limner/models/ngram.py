@@ -35,6 +35,8 @@ Floats = NDArray[np.float64]
 class NGramSettings(ConditionalLMSettings):
     """Settings of the n-gram model."""
 
+    has_gradients: ClassVar = False
+    maximises_likelihood: ClassVar = False
     name: Literal["ngram"] = "ngram"
     order: Order = 3
     """Number of tokens of an n-gram: 2 for GT2, 3 for GT3; the paper reports no gain above 3."""
@@ -129,12 +131,6 @@ class NGram(nn.Module):
     uses_image = False
 
     def __init__(self, settings: NGramSettings, inputs: ModelInputs) -> None:
-        """Build the model without counts; all tokens are equally probable.
-
-        Args:
-            settings: order n and cutoff K.
-            inputs: size V of the vocabulary; image features are not used.
-        """
         super().__init__()
         self.settings, self.vocab_size = settings, inputs.vocab_size
         self.word_count = self.vocab_size - 2  # all tokens except <pad> and <s>

@@ -28,6 +28,7 @@ from limner.models.protocols import ConditionalLMSettings, ModelInputs, Output
 class NMTSettings(ConditionalLMSettings):
     """Settings of the translation models; the sizes are those of Calixto et al. (2017), section 5."""
 
+    translates: ClassVar = True
     name: Literal["nmt"] = "nmt"
     decoder: Literal["conditional", "plain"] = "conditional"
     """Decoder: the conditional GRU of the 2017 paper, or the decoder of Bahdanau et al. (2015) of the 2016 paper."""
@@ -77,13 +78,7 @@ class NMTSettings(ConditionalLMSettings):
     output (residual connections)."""
 
     @property
-    def translates(self) -> bool:
-        """Whether the model reads a source sentence: yes."""
-        return True
-
-    @property
     def shares_embeddings(self) -> bool:
-        """Whether the source embeddings are the target embeddings."""
         return self.share_embeddings
 
     @model_validator(mode="after")
@@ -139,15 +134,6 @@ class NMT(nn.Module):
     Settings: ClassVar = NMTSettings
 
     def __init__(self, settings: NMTSettings, inputs: ModelInputs) -> None:
-        """Build the model with randomly initialised weights.
-
-        Args:
-            settings: variant and layer sizes.
-            inputs: sizes of both vocabularies, and shapes of the image features.
-
-        Raises:
-            SettingsError: the variant needs image features that `inputs` does not have.
-        """
         super().__init__()
         assert inputs.source_vocab_size is not None, "a translation model has a source vocabulary"
         self.settings, self.vocab_size = settings, inputs.vocab_size

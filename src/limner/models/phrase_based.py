@@ -9,13 +9,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from limner.bounds import Few, Order, PhraseLength, Reach
+from limner.bounds import Bounds, Few, Order
 from limner.errors import MissingExtraError, RunError, SettingsError, TrainingError
 from limner.models.protocols import ConditionalLMSettings, ModelInputs
 from limner.progress import StageProgress
@@ -65,6 +65,10 @@ class TuningSettings(Settings):
 class PhraseBasedSettings(ConditionalLMSettings):
     """Settings of phrase-based translation; defaults are those of Koehn et al. (2007) unless the papers differ."""
 
+    translates: ClassVar = True
+    scores_sentences: ClassVar = False
+    has_gradients: ClassVar = False
+    maximises_likelihood: ClassVar = False
     name: Literal["phrase_based"] = "phrase_based"
     order: Order = 5
     """Order of the language model, Calixto et al. (2017), section 5.1."""
@@ -76,7 +80,7 @@ class PhraseBasedSettings(ConditionalLMSettings):
     vocabulary; words of the vocabulary that it lacks have the probability of <unk>."""
     word_alignment: Literal["ibm1", "ibm2", "hmm", "ibm3", "ibm4"] = "ibm4"
     """Model of the word alignments: IBM models (Brown et al., 1993) or hidden Markov model (Vogel et al., 1996)."""
-    max_phrase_length: PhraseLength = 7
+    max_phrase_length: Annotated[int, Bounds(1, 7)] = 7
     """Maximum number of words of a phrase."""
     lexical_weights: Literal["moses", "koehn"] = "moses"
     """Estimate of the lexical weights: that of Moses, or the formula of Koehn et al. (2003), section 3.3. For the
@@ -84,21 +88,11 @@ class PhraseBasedSettings(ConditionalLMSettings):
     aligned with no source word, so that the probability is smaller; in the other direction likewise."""
     table_limit: Few = 20
     """Maximum number of phrase pairs of a source phrase that are kept, those of largest phi(e | f)."""
-    distortion_limit: Reach = 6
+    distortion_limit: Annotated[int, Bounds(0, 40)] = 6
     """Maximum distance in words from the first untranslated source word to the end of the next phrase. A phrase that
     begins at that word is always allowed."""
     tuning: TuningSettings = TuningSettings()
     """Tuning of the weights."""
-
-    @property
-    def translates(self) -> bool:
-        """Whether the model reads a source sentence: always."""
-        return True
-
-    @property
-    def scores_sentences(self) -> bool:
-        """Whether the model gives probabilities of sentences: no, it has scores of the translations that it finds."""
-        return False
 
 
 class _Tables(NamedTuple):
@@ -145,12 +139,6 @@ class PhraseBased(nn.Module):
     }
 
     def __init__(self, settings: PhraseBasedSettings, inputs: ModelInputs) -> None:
-        """Build the model with empty tables.
-
-        Args:
-            settings: sizes and limits.
-            inputs: sizes of the vocabularies.
-        """
         super().__init__()
         assert inputs.source_vocab_size is not None, "phrase-based models translate"
         self.settings, self.vocab_size, self.source_vocab_size = settings, inputs.vocab_size, inputs.source_vocab_size

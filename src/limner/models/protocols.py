@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
-from typing import Any, NamedTuple, Protocol, Self
+from typing import Any, ClassVar, NamedTuple, Protocol, Self
 
 import torch
 from torch import Tensor, nn
@@ -27,34 +27,24 @@ State = Any
 class ConditionalLMSettings(Settings):
     """Base class of the settings of a model: what the model reads and describes, besides whole images."""
 
-    @property
-    def translates(self) -> bool:
-        """Whether the model reads a source sentence."""
-        return False
+    translates: ClassVar[bool] = False
+    """Whether the model reads a source sentence."""
+    describes_regions: ClassVar[bool] = False
+    """Whether the model describes regions of images instead of whole images."""
+    generates: ClassVar[bool] = True
+    """Whether the model generates sentences; a `TwoTower` does not."""
+    scores_sentences: ClassVar[bool] = True
+    """Whether the model gives probabilities of sentences; a `TwoTower` and a `PhraseBased` do not."""
+    has_gradients: ClassVar[bool] = True
+    """Whether the model is trained by gradient descent, rather than estimated from counts."""
+    maximises_likelihood: ClassVar[bool] = True
+    """Whether the loss is the likelihood of the sentences, rather than a loss of (sentence, image) pairs."""
+    has_growing_state: ClassVar[bool] = False
+    """Whether the state of the generation grows with the sentence, instead of having one size."""
 
     @property
     def shares_embeddings(self) -> bool:
         """Whether source and target tokens have the same embeddings, which needs one vocabulary of both languages."""
-        return False
-
-    @property
-    def describes_regions(self) -> bool:
-        """Whether the model describes regions of images instead of whole images."""
-        return False
-
-    @property
-    def generates(self) -> bool:
-        """Whether the model gives probabilities of sentences, and generates them; a `TwoTower` does not."""
-        return True
-
-    @property
-    def scores_sentences(self) -> bool:
-        """Whether the model gives probabilities of given sentences; a `PhraseBased` does not."""
-        return self.generates
-
-    @property
-    def has_growing_state(self) -> bool:
-        """Whether the state of the generation grows with the sentence, instead of having one size."""
         return False
 
     @property
@@ -76,7 +66,7 @@ class ModelInputs(NamedTuple):
 
 
 class Mean(NamedTuple):
-    """Mean of a batch, kept as sum and number, of which those of several batches can be added."""
+    """Mean of a batch, kept as sum and number, which can be added to the sum and number of other batches."""
 
     total: Tensor  # scalar
     number: Tensor | int

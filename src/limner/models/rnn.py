@@ -21,6 +21,7 @@ from limner.data.examples import Batch, ImageFeatures
 from limner.layers.functional import is_exporting, precise, repeat_rows
 from limner.layers.image_encoder import ImageEncoder, ImageEncoderSettings
 from limner.layers.stack import LayerState, RecurrentLayers, RecurrentSettings
+from limner.models.capabilities import EmbeddedWords
 from limner.models.protocols import ConditionalLMSettings, ModelInputs, Output
 from limner.text.vocab import SPECIAL_TOKENS
 
@@ -89,7 +90,7 @@ class RNNState(NamedTuple):
     position: Tensor  # (B,)
 
 
-class RNN(nn.Module):
+class RNN(EmbeddedWords, nn.Module):
     """A recurrent network that predicts each token from the previous ones, with or without an image vector v.
 
         x_t = [E y_{t-1}; W_v v + b_v]                         inputs; the second part with `every-step` and `both`  (1)
@@ -121,15 +122,6 @@ class RNN(nn.Module):
     Settings: ClassVar = RNNSettings
 
     def __init__(self, settings: RNNSettings, inputs: ModelInputs) -> None:
-        """Build the model with randomly initialised weights.
-
-        Args:
-            settings: cell, sizes, conditioning and end.
-            inputs: size V of the vocabulary, and shapes of the image features, which `conditioning: none` ignores.
-
-        Raises:
-            SettingsError: the model is conditioned on an image and `inputs` has no image features.
-        """
         super().__init__()
         self.settings, self.vocab_size = settings, inputs.vocab_size
         embedding, hidden, condition = settings.embedding_dim, settings.hidden_dim, settings.conditioning
@@ -148,7 +140,8 @@ class RNN(nn.Module):
             self.feedforward.extend(nn.Linear(size, hidden) for size in sizes)
         else:
             self.recurrent = RecurrentLayers(input_dim, hidden, settings)
-        parts = settings.layers * (2 if self._has_memory_cell else 1)
+        has_memory_cell = self.recurrent is not None and self.recurrent.start(1)[0].state.cell is not None
+        parts = settings.layers * (2 if has_memory_cell else 1)
         self.initial = nn.Linear(image_dim, parts * hidden) if initial else None  # W_0, b_0
         self.output = nn.ModuleList(nn.Linear(hidden, hidden) for _ in range(settings.output_layers))  # W_k, b_k
         self.softmax = nn.Linear(hidden, inputs.vocab_size)  # W_z, b_z
@@ -163,24 +156,6 @@ class RNN(nn.Module):
     def uses_image(self) -> bool:
         """Whether the model is conditioned on an image vector."""
         return self.image_encoder is not None
-
-    @property
-    def word_dim(self) -> int:
-        """Size E of the word embeddings."""
-        return self.settings.embedding_dim
-
-    @property
-    def _has_memory_cell(self) -> bool:
-        return self.recurrent is not None and self.recurrent.start(1)[0].state.cell is not None
-
-    def init_word_embeddings(self, vectors: Tensor) -> None:
-        """Initialise the word embeddings from pre-trained vectors, (V, E)."""
-        with torch.no_grad():
-            self.embedding.weight.copy_(vectors)
-
-    def word_vectors(self) -> Tensor:
-        """Return the word embeddings E, (V, E)."""
-        return self.embedding.weight
 
     def image_vector(self, image: ImageFeatures) -> Tensor:
         """Compute the vector v of each image, (B, D)."""

@@ -68,8 +68,7 @@ class SequenceLabellerSettings(ConditionalLMSettings):
     """Scaling and dropout of the features, and sizes of the convnet on pixels of frames."""
 
     @property
-    def translates(self) -> bool:
-        """Whether the model reads a source sentence."""
+    def translates(self) -> bool:  # type: ignore[override]
         return self.reads == "source"
 
     @model_validator(mode="after")
@@ -116,15 +115,6 @@ class SequenceLabeller(nn.Module):
     Settings: ClassVar = SequenceLabellerSettings
 
     def __init__(self, settings: SequenceLabellerSettings, inputs: ModelInputs) -> None:
-        """Build the model with randomly initialised weights.
-
-        Args:
-            settings: input, outputs and layer sizes.
-            inputs: sizes of both vocabularies, and shapes of the image features.
-
-        Raises:
-            SettingsError: the model reads image features and `inputs` has none.
-        """
         super().__init__()
         self.settings, self.vocab_size = settings, inputs.vocab_size
         self.embedding = self.frame_encoder = self.projection = None

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from typing import ClassVar, Literal, NamedTuple
 
-import torch
 from torch import Tensor, nn
 from torch.nn.functional import dropout
 
@@ -16,6 +15,7 @@ from limner.data.examples import Batch, ImageFeatures
 from limner.layers.cells import CellSettings
 from limner.layers.image_encoder import ImageEncoder, ImageEncoderSettings
 from limner.layers.stack import LayerState, RecurrentLayers, RecurrentSettings, where
+from limner.models.capabilities import EmbeddedWords
 from limner.models.protocols import ConditionalLMSettings, ModelInputs, Output
 
 
@@ -49,7 +49,7 @@ class ShowAndTellState(NamedTuple):
     layers: tuple[LayerState, ...]
 
 
-class ShowAndTell(nn.Module):
+class ShowAndTell(EmbeddedWords, nn.Module):
     """The Neural Image Caption generator of Vinyals et al. (2015), section 3.1.
 
     With the image vector I and the words S_0 (begin of sentence), S_1, …:
@@ -68,17 +68,9 @@ class ShowAndTell(nn.Module):
     """
 
     Settings: ClassVar = ShowAndTellSettings
+    uses_image = True
 
     def __init__(self, settings: ShowAndTellSettings, inputs: ModelInputs) -> None:
-        """Build the model with randomly initialised weights.
-
-        Args:
-            settings: layer sizes.
-            inputs: size V of the vocabulary, and shapes of the image features.
-
-        Raises:
-            SettingsError: `inputs` has no image features.
-        """
         super().__init__()
         self.settings, self.vocab_size = settings, inputs.vocab_size
         embedding, hidden = settings.embedding_dim, settings.hidden_dim
@@ -90,25 +82,6 @@ class ShowAndTell(nn.Module):
         self.softmax = nn.Linear(hidden, inputs.vocab_size)  # W_p, b_p
         nn.init.normal_(self.embedding.weight, std=0.1)
         nn.init.zeros_(self.softmax.bias)
-
-    @property
-    def uses_image(self) -> bool:
-        """Whether the model uses the image: yes."""
-        return True
-
-    @property
-    def word_dim(self) -> int:
-        """Size E of the word embeddings."""
-        return self.settings.embedding_dim
-
-    def init_word_embeddings(self, vectors: Tensor) -> None:
-        """Initialise the word embeddings from pre-trained vectors, (V, E)."""
-        with torch.no_grad():
-            self.embedding.weight.copy_(vectors)
-
-    def word_vectors(self) -> Tensor:
-        """Return the word embeddings W_e, (V, E)."""
-        return self.embedding.weight
 
     def image_vector(self, image: ImageFeatures) -> Tensor:
         """Compute the vector I of each image, (B, D)."""

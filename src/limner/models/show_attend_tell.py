@@ -20,6 +20,7 @@ from limner.layers.attention import AdditiveAttention, Annotations, weighted_sum
 from limner.layers.cells import CellSettings, CellState, build_cell
 from limner.layers.functional import precise
 from limner.layers.image_encoder import GridEncoder, ImageEncoderSettings
+from limner.models.capabilities import EmbeddedWords
 from limner.models.protocols import ConditionalLMSettings, Mean, ModelInputs, Output
 
 DRAWS = 256
@@ -90,7 +91,7 @@ class AttentionStep(NamedTuple):
     gate: Tensor | None = None  # (B,): beta_t; soft only
 
 
-class ShowAttendTell(nn.Module):
+class ShowAttendTell(EmbeddedWords, nn.Module):
     """The captioner of Xu et al. (2015) with soft or hard attention over annotations a_i, section 3.1.
 
         c_0 = tanh(W_c mean(a) + b_c), h_0 = tanh(W_h mean(a) + b_h)       initial states
@@ -118,17 +119,9 @@ class ShowAttendTell(nn.Module):
     """
 
     Settings: ClassVar = ShowAttendTellSettings
+    uses_image = True
 
     def __init__(self, settings: ShowAttendTellSettings, inputs: ModelInputs) -> None:
-        """Build the model with randomly initialised weights.
-
-        Args:
-            settings: kind of attention and layer sizes.
-            inputs: size V of the vocabulary, and shapes of the image features.
-
-        Raises:
-            SettingsError: `inputs` has no grid, pooled vector or pixels.
-        """
         super().__init__()
         self.settings, self.vocab_size = settings, inputs.vocab_size
         embedding, hidden = settings.embedding_dim, settings.hidden_dim
@@ -149,25 +142,6 @@ class ShowAttendTell(nn.Module):
             self.register_buffer("baseline", torch.zeros(()))
         nn.init.normal_(self.embedding.weight, std=0.1)
         nn.init.zeros_(self.output.bias)
-
-    @property
-    def uses_image(self) -> bool:
-        """Whether the model uses the image: yes."""
-        return True
-
-    @property
-    def word_dim(self) -> int:
-        """Size E of the word embeddings."""
-        return self.settings.embedding_dim
-
-    def init_word_embeddings(self, vectors: Tensor) -> None:
-        """Initialise the word embeddings from pre-trained vectors, (V, E)."""
-        with torch.no_grad():
-            self.embedding.weight.copy_(vectors)
-
-    def word_vectors(self) -> Tensor:
-        """Return the word embeddings E, (V, E)."""
-        return self.embedding.weight
 
     def extend_vocabulary(self, copied: Sequence[int], log_odds: float) -> None:
         """Append tokens that copy the rows of E, L_o and b_o of known tokens, with `log_odds` added to b_o."""

@@ -22,6 +22,8 @@ from limner.models.protocols import ConditionalLMSettings, ModelInputs, Output
 class TransformerSettings(ConditionalLMSettings):
     """Settings of the Transformer; the sizes are those of the base model of Vaswani et al. (2017), Table 3."""
 
+    translates: ClassVar = True
+    has_growing_state: ClassVar = True
     name: Literal["transformer"] = "transformer"
     layers: Layers = 6
     """Number of layers of the encoder, and of the decoder."""
@@ -41,19 +43,8 @@ class TransformerSettings(ConditionalLMSettings):
     3.4); needs `data.joint_vocabulary`."""
 
     @property
-    def translates(self) -> bool:
-        """Whether the model reads a source sentence: yes."""
-        return True
-
-    @property
     def shares_embeddings(self) -> bool:
-        """Whether the source embeddings are the target embeddings."""
         return self.share_embeddings
-
-    @property
-    def has_growing_state(self) -> bool:
-        """Whether the state grows with the sentence: yes, by the keys and values of each token."""
-        return True
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -197,14 +188,9 @@ class Transformer(nn.Module):
     """
 
     Settings: ClassVar = TransformerSettings
+    uses_image = False
 
     def __init__(self, settings: TransformerSettings, inputs: ModelInputs) -> None:
-        """Build the model with randomly initialised weights.
-
-        Args:
-            settings: layer sizes.
-            inputs: sizes of both vocabularies.
-        """
         super().__init__()
         assert inputs.source_vocab_size is not None, "a translation model has a source vocabulary"
         self.settings, self.vocab_size = settings, inputs.vocab_size
@@ -224,11 +210,6 @@ class Transformer(nn.Module):
                 nn.init.xavier_uniform_(layer.weight)
                 if layer.bias is not None:
                     nn.init.zeros_(layer.bias)
-
-    @property
-    def uses_image(self) -> bool:
-        """Whether the output depends on the image: no."""
-        return False
 
     def encode(self, batch: Batch) -> TransformerMemory:
         """Encode the source tokens, and compute their keys and values for every layer of the decoder."""

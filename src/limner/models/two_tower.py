@@ -19,12 +19,16 @@ from limner.layers.cells import CellSettings
 from limner.layers.functional import precise
 from limner.layers.image_encoder import ImageEncoder, ImageEncoderSettings
 from limner.layers.stack import BidirectionalLayers, RecurrentLayers, RecurrentSettings
+from limner.models.capabilities import EmbeddedWords
 from limner.models.protocols import ConditionalLMSettings, ModelInputs
 
 
 class TwoTowerSettings(ConditionalLMSettings):
     """Settings of the two-tower model; sizes are those of VSE++."""
 
+    generates: ClassVar = False
+    scores_sentences: ClassVar = False
+    maximises_likelihood: ClassVar = False
     name: Literal["two_tower"] = "two_tower"
     cell: CellSettings = CellSettings(name="gru")
     """Recurrent cell of the sentence encoder."""
@@ -49,13 +53,8 @@ class TwoTowerSettings(ConditionalLMSettings):
     image_encoder: ImageEncoderSettings = ImageEncoderSettings()
     """Scaling and dropout of the image features, and sizes of the convnet on pixels."""
 
-    @property
-    def generates(self) -> bool:
-        """Whether the model gives probabilities of sentences: no, it compares them with images."""
-        return False
 
-
-class TwoTower(nn.Module):
+class TwoTower(EmbeddedWords, nn.Module):
     """Sentence encoder and image projection into a joint space, compared by the cosine (Faghri et al., 2018).
 
     For a sentence w_1 … w_N with w_0 = <s> and the image vector x (section 3.1 and 4.1 of the paper):
@@ -79,15 +78,6 @@ class TwoTower(nn.Module):
     uses_image = True
 
     def __init__(self, settings: TwoTowerSettings, inputs: ModelInputs) -> None:
-        """Build the model with randomly initialised weights.
-
-        Args:
-            settings: sizes and structure of both towers.
-            inputs: size of the vocabulary, and shapes of the image features.
-
-        Raises:
-            SettingsError: `inputs` has no image features.
-        """
         super().__init__()
         self.settings, self.vocab_size = settings, inputs.vocab_size
         hidden, joint = settings.hidden_dim, settings.joint_dim
@@ -105,20 +95,6 @@ class TwoTower(nn.Module):
         for layer in (self.sentence, self.image):
             nn.init.xavier_uniform_(layer.weight)
             nn.init.zeros_(layer.bias)
-
-    @property
-    def word_dim(self) -> int:
-        """Size E of the word embeddings."""
-        return self.settings.word_dim
-
-    def init_word_embeddings(self, vectors: Tensor) -> None:
-        """Initialise the word embeddings from pre-trained vectors, (V, E)."""
-        with torch.no_grad():
-            self.embedding.weight.copy_(vectors)
-
-    def word_vectors(self) -> Tensor:
-        """Return the word embeddings, (V, E)."""
-        return self.embedding.weight
 
     def image_vector(self, image: ImageFeatures) -> Tensor:
         """Compute v(I) of each image, (B, J), of unit length."""

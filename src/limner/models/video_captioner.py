@@ -22,6 +22,7 @@ from limner.layers.frame_encoder import FrameEncoder, mean_over_frames
 from limner.layers.functional import repeat_rows
 from limner.layers.image_encoder import ImageEncoderSettings
 from limner.layers.stack import RecurrentLayers, RecurrentSettings
+from limner.models.capabilities import EmbeddedWords
 from limner.models.protocols import ConditionalLMSettings, ModelInputs, Output
 
 
@@ -75,7 +76,7 @@ class VideoState(NamedTuple):
     layers: tuple[CellState, ...]
 
 
-class VideoCaptioner(nn.Module):
+class VideoCaptioner(EmbeddedWords, nn.Module):
     """The video captioner of Venugopalan et al. (2015), section 3, LRCN as its variant, and attention over frames.
 
     With frame features f_1, …, f_L, previous words w_{t-1} and h^0_t = E w_{t-1}:
@@ -105,17 +106,9 @@ class VideoCaptioner(nn.Module):
     """
 
     Settings: ClassVar = VideoCaptionerSettings
+    uses_image = True
 
     def __init__(self, settings: VideoCaptionerSettings, inputs: ModelInputs) -> None:
-        """Build the model with randomly initialised weights.
-
-        Args:
-            settings: structure and layer sizes.
-            inputs: size V of the vocabulary, and shapes of the features.
-
-        Raises:
-            SettingsError: `inputs` has no features.
-        """
         super().__init__()
         self.settings, self.vocab_size = settings, inputs.vocab_size
         hidden = settings.hidden_dim
@@ -137,25 +130,6 @@ class VideoCaptioner(nn.Module):
         nn.init.zeros_(self.softmax.bias)
         if self.frame_layers is not None:
             nn.init.normal_(self.visual.weight, std=1.0)  # the states of the frame encoder are small at first
-
-    @property
-    def uses_image(self) -> bool:
-        """Whether the model uses the clip: yes."""
-        return True
-
-    @property
-    def word_dim(self) -> int:
-        """Size E of the word embeddings."""
-        return self.settings.embedding_dim
-
-    def init_word_embeddings(self, vectors: Tensor) -> None:
-        """Initialise the word embeddings from pre-trained vectors, (V, E)."""
-        with torch.no_grad():
-            self.embedding.weight.copy_(vectors)
-
-    def word_vectors(self) -> Tensor:
-        """Return the word embeddings E, (V, E)."""
-        return self.embedding.weight
 
     def image_vector(self, image: ImageFeatures) -> Tensor:
         """Compute the mean vector of the frames of each clip, before the frame encoder, (B, D)."""

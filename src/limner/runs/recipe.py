@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from importlib import resources
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import field_validator, model_validator
 
-from limner.bounds import Count, FewOrNone, Length, LengthOrNone, Measured, MebibytesOrNone, Rate
+from limner.bounds import Bounds, Count, FewOrNone, Length, LengthOrNone, Measured, Rate
 from limner.decoding.settings import DecodingSettings
 from limner.errors import SettingsError, did_you_mean
+from limner.metrics import REGION_METRICS, RETRIEVAL_METRICS
 from limner.models import ModelSettings
 from limner.runs.training_settings import TrainingSettings
 from limner.settings import Settings, override, read_yaml
@@ -72,7 +73,7 @@ class FeatureSettings(Settings):
     """Names of the feature tables, one for each kind of features; empty for a model without images."""
     missing: Literal["refuse", "leave_out"] = "refuse"
     """Treatment of images without features, for example unreadable ones: 'refuse' is an error."""
-    cache_mib: MebibytesOrNone = 2048
+    cache_mib: Annotated[int, Bounds(0, 2**24)] = 2048
     """Maximum size in MiB of a feature table that is held in memory; larger tables are read from disk in batches."""
 
 
@@ -179,6 +180,48 @@ class Recipe(Settings):
             raise ValueError(
                 f"training.bpe_dropout={self.training.bpe_dropout:g} draws the subwords of sentences that the model "
                 "learns to generate: set text.level=bpe for such a model, or training.bpe_dropout=0"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _metrics_fit_model(self) -> Self:
+        model, training = self.model, self.training
+        for name in (training.metric, *training.metrics):
+            if (name in RETRIEVAL_METRICS) is model.generates:
+                does = "generates sentences" if model.generates else "ranks images and sentences"
+                expected = "perplexity or a metric of sentences" if model.generates else " or ".join(RETRIEVAL_METRICS)
+                raise ValueError(
+                    f"training.metric or training.metrics: '{name}' does not fit model '{model.name}', which {does}; "
+                    f"expected {expected}"
+                )
+            if name == "perplexity" and not model.scores_sentences:
+                raise ValueError(
+                    f"training.metric or training.metrics: model '{model.name}' gives no probabilities of sentences, "
+                    "so it has no 'perplexity'; expected metrics of sentences, such as bleu4"
+                )
+            if name in REGION_METRICS and not model.describes_regions:
+                raise ValueError(
+                    f"training.metric: '{name}' needs a model that describes regions, got '{model.name}'; choose "
+                    "another metric"
+                )
+        if training.train_on_val_epochs and not model.scores_sentences:
+            raise ValueError(
+                f"training.train_on_val_epochs={training.train_on_val_epochs}: model '{model.name}' has no perplexity "
+                "to stop by; set it to 0"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _reward_fits_model(self) -> Self:
+        if self.training.objective == "scst" and not self.model.maximises_likelihood:
+            raise ValueError(
+                f"training.objective=scst: model '{self.model.name}' is not trained on the likelihood of sentences by "
+                "gradient descent; choose another model, or set training.objective=cross_entropy"
+            )
+        if self.training.objective == "scst" and self.model.hard_attention is not None:
+            raise ValueError(
+                "training.objective=scst: the reward of a sentence has no gradient for the locations that "
+                f"{self.model.hard_attention} chooses; set model.attention=soft, or training.objective=cross_entropy"
             )
         return self
 

@@ -17,7 +17,7 @@ import torch
 import xxhash
 from torch import Tensor, nn
 
-from limner.bounds import VocabularySize
+from limner.bounds import Count
 from limner.data.languages import SourceLanguage, TargetLanguage
 from limner.device import find_device
 from limner.errors import RunError, SettingsError
@@ -49,11 +49,11 @@ class ModelConfig(RunConfig):
 
     features: tuple[FeatureSpec, ...] = ()
     """Image features the model was trained on; features of another fingerprint are rejected."""
-    vocab_size: VocabularySize
+    vocab_size: Count
     """Number of tokens of the target vocabulary, special tokens included."""
     tokenizer_sha256: str = ""
     """SHA-256 of tokenizer.json, set when the model is saved."""
-    source_vocab_size: VocabularySize | None = None
+    source_vocab_size: Count | None = None
     """Number of tokens of the source vocabulary (source_tokenizer.json); None for a model that does not translate."""
     source_tokenizer_sha256: str = ""
     """SHA-256 of source_tokenizer.json, set when the model is saved."""

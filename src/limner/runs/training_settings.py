@@ -10,6 +10,7 @@ from pydantic import Field, field_validator, model_validator
 from limner.bounds import (
     Batches,
     BatchSize,
+    Bounds,
     Count,
     Epochs,
     EpochsOrNone,
@@ -19,8 +20,6 @@ from limner.bounds import (
     PositiveWeight,
     Rate,
     Seed,
-    Steps,
-    StepsOrNone,
     Temperature,
     Weight,
 )
@@ -78,7 +77,7 @@ class ScheduleSettings(Settings):
     name: Literal["constant", "cosine", "linear", "exponential", "inverse_sqrt"] = "constant"
     """Shape: constant; cosine or linear decay to zero over all epochs; multiplication by `decay` every epoch; or the
     inverse square root of the step, 1 at the end of the warm-up (Vaswani et al., 2017, eq. 3)."""
-    warmup_steps: StepsOrNone = 0
+    warmup_steps: Annotated[int, Bounds(0, 10**9)] = 0
     """Number of steps at the start over which the learning rate increases linearly from zero."""
     decay: PositiveShare = 0.998
     """Factor per epoch of the exponential schedule."""
@@ -196,7 +195,7 @@ class TrainingSettings(Settings):
     weights."""
     validate_every: Epochs = 1
     """Number of epochs between validations."""
-    save_every: Steps = 500
+    save_every: Annotated[int, Bounds(1, 10**9)] = 500
     """Number of steps between saved states; the state is also saved after every epoch."""
     seed: Seed = 1
     """Seed of the initial weights, dropout and the order of the examples."""

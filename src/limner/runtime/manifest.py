@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple
 
 import xxhash
 
-from limner.bounds import Count, CountOrNone, VocabularySize
+from limner.bounds import Count, CountOrNone
 from limner.decoding.settings import DecodingSettings
 from limner.errors import RunError, SettingsError
 from limner.features.preprocessing import Preprocessing
@@ -74,7 +74,7 @@ class Manifest(Settings):
     """Language of the source sentences; null for a captioner."""
     uses_image: bool
     """Whether sentences depend on the image."""
-    vocab_size: VocabularySize
+    vocab_size: Count
     """Number of tokens, special tokens included."""
     special_tokens: dict[str, CountOrNone]
     """Ids of the special tokens."""

@@ -6,15 +6,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from limner.bounds import (
-    Bounds,
-    LengthPenalty,
-    PositiveShare,
-    Probability,
-    Seed,
-    Temperature,
-    VocabularySize,
-)
+from limner.bounds import Bounds, Count, LengthPenalty, PositiveShare, Probability, Seed, Temperature
 from limner.server.explanations import SentenceExplanation
 
 EXAMPLE_IMAGE = (
@@ -62,7 +54,7 @@ class DecodingBody(Body):
     """Sample tokens instead of beam search."""
     temperature: Temperature | None = None
     """With `sample`: divisor of the log-probabilities."""
-    top_k: VocabularySize | None = None
+    top_k: Count | None = None
     """With `sample`: number of most probable tokens to draw from."""
     top_p: PositiveShare | None = None
     """With `sample`: probability mass of the most probable tokens to draw from."""

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Self
+from typing import Annotated, Self
 
 from pydantic import model_validator
 
-from limner.bounds import BatchSize, Bytes, BytesOrNone, PixelCount, Port, Processes, RequestCount, TimeLimit
+from limner.bounds import BatchSize, Bounds, Bytes, Port, Processes, RequestCount, TimeLimit
 from limner.errors import SettingsError
 from limner.files import read_bytes
 from limner.settings import Settings
@@ -47,7 +47,7 @@ class ServerSettings(Settings):
     """Hosts that images may be fetched from by http(s) URL; none by default."""
     max_body: Bytes = 20 << 20
     """Largest body of a request in bytes."""
-    max_pixels: PixelCount = 50_000_000
+    max_pixels: Annotated[int, Bounds(1, 89_478_485)] = 50_000_000
     """Largest number of pixels of an image."""
     max_queue: RequestCount = 256
     """Largest number of requests that are accepted and not yet answered; further ones are answered with 429."""
@@ -61,7 +61,7 @@ class ServerSettings(Settings):
     """Time limit in seconds of fetching an image by its URL, from the look-up of the host to the last byte."""
     stop_timeout: TimeLimit = 10.0
     """Time in seconds for accepted requests to be finished when the service stops; then they are cancelled."""
-    feature_cache: BytesOrNone = 64 << 20
+    feature_cache: Annotated[int, Bounds(0, 2**44)] = 64 << 20
     """Memory in bytes for the features of the latest images, which a repeated image is not encoded for again."""
     access_log: bool = True
     """Whether a line of JSON about each request is written to standard error, without contents."""

@@ -8,7 +8,7 @@ from typing import Literal, Self
 
 from pydantic import model_validator
 
-from limner.bounds import Count, VocabularySize
+from limner.bounds import Count
 from limner.settings import Settings
 from limner.text import compounds, moses, scripts
 from limner.text.vocab import SPECIAL_TOKEN_STRINGS
@@ -39,7 +39,7 @@ class TextSettings(Settings):
     punctuation, spaces and words of other scripts."""
     min_count: Count = 1
     """Minimum frequency of a word (BPE: of a pair to merge) to receive a vocabulary entry."""
-    max_size: VocabularySize | None = None
+    max_size: Count | None = None
     """Maximum number of vocabulary entries, special tokens included, most frequent first; with BPE, the size at
     which merging stops. None for no limit."""
 

@@ -13,13 +13,12 @@ from types import FrameType
 from typing import Any, NamedTuple, Self
 
 from lightning_fabric import Fabric
-from torch import nn
 from torch.optim import Optimizer
 
 from limner.data.collection import Collection
 from limner.data.dataset import Examples
 from limner.data.examples import Batch
-from limner.models.protocols import Mean, Model
+from limner.models.protocols import Output
 from limner.runs.trained_model import ModelConfig, TrainedModel, save_trained_model
 from limner.runs.training_settings import TrainingSettings
 from limner.training.logging import RunLog
@@ -46,11 +45,6 @@ class Interruption:
 
     def __exit__(self, *error: object) -> None:
         self._restore()
-
-    def raise_if_requested(self) -> None:
-        """Raise the KeyboardInterrupt of a recorded signal, in a training with one process."""
-        if self.requested:
-            raise KeyboardInterrupt
 
     def _record(self, number: int, frame: FrameType | None) -> None:
         self.requested = True
@@ -79,28 +73,12 @@ class TrainProgress(NamedTuple):
         return self.done if self.part else self.state.step
 
 
-Terms = tuple[Mean, ...]
-"""Means whose sum is the loss."""
-
-
-class LossModule(nn.Module):
-    """A model and its loss, which Fabric wraps together: neither it nor DDP converts or copies the logits."""
-
-    def __init__(self, model: Model) -> None:
-        super().__init__()
-        self.model = model
-
-    def forward(self, terms: Callable[[Model, Batch], Terms], batch: Batch) -> Terms:
-        """Compute the terms of the loss of a batch."""
-        return terms(self.model, batch)
-
-
 class Optimization(NamedTuple):
     """Optimizer of a model that is trained by gradient descent, as set up by Fabric."""
 
     fabric: Fabric
-    forward: Callable[[Callable[[Model, Batch], Terms], Batch], Terms]
-    """`LossModule`, wrapped by Fabric for device, precision and the gradients of several processes."""
+    model: Callable[[Batch], Output]
+    """The model, wrapped by Fabric for device, precision and the gradients of several processes."""
     wrapped_optimizer: Optimizer
     """The optimizer, wrapped by Fabric: its `step` is called."""
     optimizer: Optimizer
@@ -148,14 +126,9 @@ class TrainingContext:
     @cached_property
     def joint_set(self) -> Examples:
         """Examples of the training and the validation split together."""
-        training = self.training_set
-        return Examples(
-            [*training.items, *self.validation_set.items],
-            training.target,
-            training.features,
-            source=training.source,
-            max_tokens=self.trained.recipe.data.max_tokens,
-        )
+        training, max_tokens = self.training_set, self.trained.recipe.data.max_tokens
+        items = [*training.items, *self.validation_set.items]
+        return Examples(items, training.target, training.features, source=training.source, max_tokens=max_tokens)
 
     def save_state(self) -> None:
         """Save the state to resume from; a count-based model has none."""
@@ -171,17 +144,11 @@ class TrainingContext:
         """Save the model with its current weights, the metrics of the best validation and further facts about it."""
         if not self.processes.first:
             return
-        values = {f"validation_{name}": round(value, 3) for name, value in self.state.best_values.items()}
-        config = self.trained.config
-        provenance = {
-            **config.provenance,
-            "epochs": self.state.epoch,
-            **self._times(),
-            **({"processes": self.processes.size} if self.processes.size > 1 else {}),
-            **values,
-            **facts,
-        }
-        config = config.model_copy(update={"provenance": provenance})
+        config, provenance = self.trained.config, {"epochs": self.state.epoch, **self._times()}
+        if self.processes.size > 1:
+            provenance["processes"] = self.processes.size
+        provenance |= {f"validation_{name}": round(value, 3) for name, value in self.state.best_values.items()}
+        config = config.model_copy(update={"provenance": config.provenance | provenance | facts})
         save_trained_model(self.out, self.trained._replace(config=config))
 
     def save_times(self) -> None:
@@ -193,5 +160,4 @@ class TrainingContext:
 
     def _times(self) -> dict[str, float]:
         self.state.count_time()
-        names = ("seconds", "step_seconds", "processor_seconds")
-        return {name: round(getattr(self.state, name), 1) for name in names}
+        return {name: round(getattr(self.state, name), 1) for name in ("seconds", "step_seconds", "processor_seconds")}

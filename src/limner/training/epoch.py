@@ -13,13 +13,12 @@ from limner.data.batching import epoch_order, prefetch
 from limner.data.dataset import Examples
 from limner.data.examples import Batch
 from limner.errors import TrainingError
-from limner.models.protocols import Mean, Model
 from limner.training.context import TrainingContext, TrainProgress
 from limner.training.losses import loss_terms
 from limner.training.optimizers import add_l2_gradient, set_learning_rates
 from limner.training.processes import StepLoss
 from limner.training.state import Timestamp, TrainState
-from limner.training.subwords import DrawnSubwords, RandomSubwords
+from limner.training.subwords import DrawnSubwords, draw_subwords
 
 
 class Objective(Protocol):
@@ -43,17 +42,14 @@ class CrossEntropy:
 
     def __init__(self, run: TrainingContext, examples: Examples) -> None:
         self.run, self.examples = run, examples
-        self.subwords = RandomSubwords.of(examples, run.settings)
         self.drawn: DrawnSubwords | None = None
 
     def epoch_batches(self, epoch: int) -> list[list[int]]:
         """Draw the batches of an epoch, and its subwords, by whose lengths they are sorted; see `Objective`."""
         settings, rows = self.run.settings, self.examples.epoch_rows(self.run.settings.seed, epoch)
-        if self.subwords is None:
-            own = self.examples.lengths
-            lengths: Sequence[tuple[int, int]] = [own[row] for row in rows]
-        else:
-            self.drawn = self.subwords.of_epoch(epoch, rows)
+        lengths: Sequence[tuple[int, int]] = [self.examples.lengths[row] for row in rows]
+        if settings.bpe_dropout:
+            self.drawn = draw_subwords(self.examples, settings.bpe_dropout, settings.seed, epoch, rows)
             lengths = self.drawn.lengths
         order = epoch_order(lengths, settings.batch_size, settings.bucket, settings.seed, epoch)
         return [[rows[k] for k in batch] for batch in order]
@@ -65,11 +61,8 @@ class CrossEntropy:
     def loss(self, batch: Batch, epoch: int) -> StepLoss:
         """Compute the mean loss of the tokens of a batch."""
         assert self.run.optimization is not None
-        terms = self.run.optimization.forward(self._terms, batch)
+        terms = loss_terms(self.run.optimization.model(batch), batch, self.run.settings.label_smoothing)
         return StepLoss(terms, int(batch.target_mask.sum()))
-
-    def _terms(self, model: Model, batch: Batch) -> tuple[Mean, ...]:
-        return loss_terms(model(batch), batch, self.run.settings.label_smoothing)
 
 
 def train_epoch(run: TrainingContext, objective: Objective) -> None:

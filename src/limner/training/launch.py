@@ -9,13 +9,13 @@ from typing import Literal, NamedTuple
 
 import torch
 from lightning_fabric import Fabric
+from lightning_fabric.plugins import MixedPrecision, Precision
 from lightning_fabric.strategies import DDPStrategy
 from lightning_fabric.utilities.rank_zero import rank_zero_only
 from torch import distributed
 
 from limner.device import native_bf16, training_device
 from limner.errors import SettingsError, TrainingError
-from limner.models import has_gradients
 from limner.runs.recipe import Recipe
 from limner.runs.training_settings import TrainingSettings
 
@@ -96,14 +96,14 @@ def launch(recipe: Recipe, devices: Devices) -> Fabric:
     several = devices.total > 1
     if several:
         _require_several(recipe, devices, chosen)
-    logging.getLogger("lightning_fabric").setLevel(logging.WARNING)  # it prints the precision to standard error
+    logging.getLogger("lightning_fabric").setLevel(logging.WARNING)  # it prints the processes to standard error
     ddp = DDPStrategy(timeout=devices.timeout, find_unused_parameters=True)  # images that a batch lacks
     fabric = Fabric(
         accelerator=chosen.type,
         strategy=ddp if several or devices.strategy == "ddp" else "auto",
         devices=devices.per_machine if chosen.index is None else [chosen.index],
         num_nodes=devices.nodes or 1,
-        precision=precision(recipe.training, chosen.type),
+        plugins=BF16Precision("bf16-mixed", chosen.type) if uses_bf16(recipe.training, chosen) else Precision(),
     )
     try:
         fabric.launch()
@@ -116,17 +116,22 @@ def launch(recipe: Recipe, devices: Devices) -> Fabric:
     return fabric
 
 
-def precision(settings: TrainingSettings, device: str) -> Literal["32-true", "bf16-mixed"]:
-    """Return Fabric's name of the precision; `auto` is bf16 where the device multiplies bf16 natively."""
-    if settings.precision == "auto":
-        return "bf16-mixed" if native_bf16(torch.device(device)) else "32-true"
-    return "bf16-mixed" if settings.precision == "bf16" else "32-true"
+class BF16Precision(MixedPrecision):  # type: ignore[misc]
+    """Matrix products in bf16. The logits are not copied to float32: the loss converts them block by block."""
+
+    def convert_output(self, data: object) -> object:
+        return data
+
+
+def uses_bf16(settings: TrainingSettings, device: torch.device) -> bool:
+    """Whether a training multiplies in bf16; `auto` does where the device multiplies bf16 natively."""
+    return native_bf16(device) if settings.precision == "auto" else settings.precision == "bf16"
 
 
 def _require_several(recipe: Recipe, devices: Devices, chosen: torch.device) -> None:
     """Check that the recipe and this machine can train with several processes; SettingsError if not."""
     reason = None
-    if not has_gradients(recipe.model):
+    if not recipe.model.has_gradients:
         reason = "is estimated by counting"
     elif not recipe.model.generates:
         reason = "compares all pairs of a batch with each other"

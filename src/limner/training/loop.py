@@ -10,10 +10,9 @@ from pathlib import Path
 from limner.data.collection import Collection
 from limner.errors import RunError
 from limner.files import locked
-from limner.models import has_gradients
 from limner.runs.recipe import Recipe
 from limner.runs.trained_model import WEIGHTS, TrainedModel
-from limner.training.context import Interruption, LossModule, Optimization, TrainingContext, TrainProgress
+from limner.training.context import Interruption, Optimization, TrainingContext, TrainProgress
 from limner.training.launch import Devices, launch
 from limner.training.logging import RunLog
 from limner.training.optimizers import ExponentialMovingAverage, build_optimizer
@@ -71,19 +70,33 @@ def train(
         processes.fabric.seed_everything(recipe.training.seed, verbose=False)
         trained, training_set, validation_set = prepare(recipe, collection, command, init, devices)
         with _claimed(out, trained, resume, processes) as stored:
-            optimization, state = _set_up(processes, trained, stored)
+            optimization, state = _set_up(processes, trained, stored, out)
             state.counted_until = began
-            _require_best_weights(out, state)
-            log = RunLog(out, state, processes.first)
-            records = (out, state, log, Interruption())
+            records = (out, state, RunLog(out, state, processes.first), Interruption(), optimization, collection)
             shown = on_progress if processes.first else None
-            run = TrainingContext(
-                trained, training_set, validation_set, *records, optimization, collection, processes, shown
-            )
-            run_stages(run, schedule_stages(run))
+            run = TrainingContext(trained, training_set, validation_set, *records, processes, shown)
+            stages = schedule_stages(run)
+            with run.interruption if optimization else nullcontext():  # Ctrl-C waits only where a state can be saved
+                for stage in _remaining_epochs(run, stages):
+                    stage.run_epoch(run)
+                    run.save_state()
+                    if processes.any(run.interruption.requested):
+                        raise KeyboardInterrupt
             run.save_times()
-            log.close()
+            run.log.close()
     return out
+
+
+def _remaining_epochs(run: TrainingContext, stages: Sequence[Stage]) -> Iterator[Stage]:
+    """Yield the stage of every epoch that is not done, and start the stages that follow one another."""
+    for number, stage in enumerate(stages):
+        if number < run.state.stage:
+            continue
+        if number > run.state.stage:
+            run.state.stage = number
+            stage.start(run)
+        while not stage.finished(run):
+            yield stage
 
 
 @contextmanager
@@ -101,31 +114,18 @@ def _claimed(out: Path, trained: TrainedModel, resume: bool, processes: Processe
         yield processes.broadcast(stored)
 
 
-def run_stages(run: TrainingContext, stages: Sequence[Stage]) -> None:
-    """Run the stages that are not finished; the state is saved after every epoch."""
-    with run.interruption if run.optimization else nullcontext():  # Ctrl-C waits only where a state can be saved
-        for number, stage in enumerate(stages):
-            if number < run.state.stage:
-                continue
-            if number > run.state.stage:
-                run.state.stage = number
-                stage.start(run)
-            while not stage.finished(run):
-                stage.run_epoch(run)
-                run.save_state()
-                if run.processes.any(run.interruption.requested):
-                    raise KeyboardInterrupt
-
-
-def _set_up(processes: Processes, trained: TrainedModel, stored: Path | None) -> tuple[Optimization | None, TrainState]:
-    """Build the optimizer and the weight average, and load the stored state; one without gradients has none of them."""
-    if not has_gradients(trained.recipe.model):
+def _set_up(
+    processes: Processes, trained: TrainedModel, stored: Path | None, out: Path
+) -> tuple[Optimization | None, TrainState]:
+    """Build the optimizer and the weight average, and load the stored state; a count-based model has none of them."""
+    if not trained.recipe.model.has_gradients:
         return None, TrainState()
     settings = trained.recipe.training
     optimizer = build_optimizer(trained.model.named_parameters(), settings)
-    wrapped_model, wrapped_optimizer = processes.fabric.setup(LossModule(trained.model), optimizer)
+    wrapped_model, wrapped_optimizer = processes.fabric.setup(trained.model, optimizer)
     ema = ExponentialMovingAverage(trained.model.parameters(), settings.ema_decay) if settings.ema_decay else None
     state = load_state(stored, trained.model, optimizer, ema) if stored else TrainState()
+    _require_best_weights(out, state)
     if stored is None or not load_rng_state(stored, processes.rank):
         processes.seed(settings.seed, state.step)
     return Optimization(processes.fabric, wrapped_model, wrapped_optimizer, optimizer, ema), state
@@ -147,7 +147,6 @@ def _log_origin(trained: TrainedModel) -> None:
         logger.warning("%s", line)
     if "embeddings" in facts:
         logger.info("pre-trained embeddings: %s; the others are drawn from the same distribution", facts["embeddings"])
-    if "init" in facts:
-        logger.info("initial weights: %s", facts["init"])
-    if "image_encoder" in facts:
-        logger.info("initial weights of the image encoder: %s", facts["image_encoder"])
+    for key, weights in (("init", "initial weights"), ("image_encoder", "initial weights of the image encoder")):
+        if key in facts:
+            logger.info("%s: %s", weights, facts[key])

@@ -194,7 +194,6 @@ class Matching:
                 own = [targets[row] for row in group.rows]
                 values = pair_log_probs(teacher.model, own, items, features, bf16=uses_bf16(teacher))
                 scores[number, group.rows, : len(items)] = values
-                self.run.interruption.raise_if_requested()
         save_tensors(path, {"log_probs": scores}, facts)
         return scores
 

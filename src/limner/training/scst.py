@@ -142,14 +142,11 @@ class SelfCritical:
         drawn = [hypothesis for own in sentences for hypothesis in own[first:]]
         rows = [row for row, own in enumerate(sentences) for _ in own[first:]]
         sampled = sampled_batch(batch, rows, drawn)
-
-        def terms(model: Model, sampled: Batch) -> tuple[Mean, ...]:
-            return (policy_loss(model(sampled).logits, sampled, advantages.float(), settings),)
-
         with torch.backends.cudnn.flags(enabled=False):  # no gradient of recurrent layers in evaluation mode
-            loss = self.run.optimization.forward(terms, sampled)
+            logits = self.run.optimization.model(sampled).logits
+        loss = policy_loss(logits, sampled, advantages.float(), settings)
         reward = torch.tensor([values[first:] for values in rewards], dtype=torch.float64)
-        return StepLoss(loss, int(sampled.target_mask.sum()), Mean(-reward.sum(), reward.numel()))
+        return StepLoss((loss,), int(sampled.target_mask.sum()), Mean(-reward.sum(), reward.numel()))
 
     def decoding(self, epoch: int) -> DecodingSettings:
         """Return the settings of decoding in an epoch: every epoch has its own random numbers.

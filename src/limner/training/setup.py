@@ -13,23 +13,18 @@ from limner.data.languages import SourceLanguage, TargetLanguage, region_items
 from limner.errors import SettingsError, TrainingError
 from limner.features.region_store import feature_store
 from limner.features.store import FeatureStore
-from limner.metrics import METRICS, REGION_METRICS, RETRIEVAL_METRICS, score_sentences
+from limner.metrics import METRICS, RETRIEVAL_METRICS, score_sentences
 from limner.metrics.classification import LABEL_METRICS
-from limner.models import Model, build_model, has_gradients
-from limner.models.capabilities import CountBasedModel, PairRanker
+from limner.models import build_model
+from limner.models.capabilities import CountBasedModel
 from limner.models.protocols import ModelInputs
 from limner.process import use_threads_for
 from limner.runs.recipe import Recipe
-from limner.runs.trained_model import (
-    ModelConfig,
-    TrainedModel,
-    load_trained_model,
-    provenance,
-)
+from limner.runs.trained_model import ModelConfig, TrainedModel, load_trained_model, provenance
 from limner.text.tokenizer import Tokenizer
 from limner.training.initialisation import initialise_embeddings, initialise_from_run, initialise_image_encoder
 from limner.training.launch import ONE_DEVICE, Devices
-from limner.training.memory import require_training_memory, weight_copies
+from limner.training.memory import require_training_memory
 from limner.training.optimizers import build_optimizer
 
 logger = logging.getLogger(__name__)
@@ -51,31 +46,32 @@ def prepare(
         The untrained model, the training examples and the validation examples.
 
     Raises:
-        LimnerError: the recipe does not fit the collection, its features, the pre-trained embeddings, the model or the
-            machine.
+        LimnerError: the recipe does not fit the collection, its features, the pre-trained embeddings or the machine.
     """
     _require_computable(recipe.training.metric)
-    _require_detector(recipe)
     data, features = recipe.data, None
     if recipe.features.tables:
         store = feature_store(recipe.model.describes_regions)
         features = store.open(collection, recipe.features.tables, recipe.features.cache_mib)
     if init is None:
-        recipe, tokenizer, source = _with_vocabularies(recipe, collection)
+        tokenizer, source = _build_vocabularies(recipe, collection)
+        source_text = recipe.source_text if source is None else source.tokenizer.settings
+        recipe = recipe.model_copy(update={"text": tokenizer.settings, "source_text": source_text})
     else:
-        recipe, tokenizer, source = _with_vocabularies_of(load_trained_model(init), recipe, init)
+        recipe, tokenizer, source = _vocabularies_of_run(init, recipe)
     training_set, validation_set = _both_splits(recipe, collection, tokenizer, source, features)
-    source_size = None if source is None else len(source.tokenizer)
+    source_tokenizer = None if source is None else source.tokenizer
+    source_size = None if source_tokenizer is None else len(source_tokenizer)
     inputs = ModelInputs(len(tokenizer), features.shapes if features else {}, source_size)
-    model = build_model(recipe.model, inputs, weight_copies(recipe.training, devices))
-    _require_objective(recipe, model)
+    model = build_model(recipe.model, inputs)
     initialisation = {} if init is None else initialise_from_run(init, model)
     if isinstance(model, CountBasedModel) or "perplexity" in (recipe.training.metric, *recipe.training.metrics):
         require_counted_words(validation_set, data.val, recipe.evaluation.skip_words)
-    _require_steps(recipe, model, training_set, devices)
+    if recipe.model.has_gradients:
+        build_optimizer(model.named_parameters(), recipe.training)  # checks the patterns of parameter names
+        require_training_memory(model, recipe, training_set, devices)
     if recipe.training.pretrained_embeddings:
-        embedded = tokenizer if source is None else source.tokenizer
-        initialisation |= initialise_embeddings(model, embedded, recipe.training)
+        initialisation |= initialise_embeddings(model, source_tokenizer or tokenizer, recipe.training)
     if recipe.training.pretrained_image_encoder:
         initialisation |= initialise_image_encoder(model, recipe.training.pretrained_image_encoder)
     use_threads_for(model.parameters())  # after loading other runs, which choose threads for their own models
@@ -93,16 +89,7 @@ def prepare(
         vocab_size=len(tokenizer),
         source_vocab_size=source_size,
     )
-    source_tokenizer = None if source is None else source.tokenizer
     return TrainedModel(model, tokenizer, config, recipe, source_tokenizer), training_set, validation_set
-
-
-def _with_vocabularies(recipe: Recipe, collection: Collection) -> tuple[Recipe, Tokenizer, SourceLanguage | None]:
-    """Return the recipe with resolved text settings, and vocabularies built from the training split."""
-    tokenizer, source = _build_vocabularies(recipe, collection)
-    source_text = recipe.source_text if source is None else source.tokenizer.settings
-    recipe = recipe.model_copy(update={"text": tokenizer.settings, "source_text": source_text})
-    return recipe, tokenizer, source
 
 
 class _Texts:
@@ -120,9 +107,6 @@ def _build_vocabularies(recipe: Recipe, collection: Collection) -> tuple[Tokeniz
 
     The source vocabulary is built from sentences written by people. The target vocabulary also counts the sentences
     that people wrote and a model translated into the source language, if `data.synthetic` is above 0.
-
-    Raises:
-        TrainingError: all source sentences were generated by a model.
     """
     data, items = recipe.data, collection.items(recipe.data.train)
     if data.source_lang is None or recipe.source_text is None:
@@ -143,22 +127,22 @@ def _build_vocabularies(recipe: Recipe, collection: Collection) -> tuple[Tokeniz
     return target, SourceLanguage(data.source_lang, source, data.synthetic)
 
 
-def _with_vocabularies_of(
-    other: TrainedModel, recipe: Recipe, run: Path
-) -> tuple[Recipe, Tokenizer, SourceLanguage | None]:
+def _vocabularies_of_run(init: Path, recipe: Recipe) -> tuple[Recipe, Tokenizer, SourceLanguage | None]:
     """Return the recipe with the text settings of another run, and the vocabularies of that run."""
-    other_source, own_source = other.recipe.data.source_lang, recipe.data.source_lang
-    if (other.recipe.data.lang, other_source) != (recipe.data.lang, own_source):
+    trained = load_trained_model(init)
+    theirs, data = trained.recipe.data, recipe.data
+    if (theirs.lang, theirs.source_lang) != (data.lang, data.source_lang):
         raise SettingsError(
-            f"{run}: expected a run of the same languages, source '{own_source}' and target '{recipe.data.lang}', "
-            f"found source '{other_source}' and target '{other.recipe.data.lang}'"
+            f"{init}: expected a run of the same languages, source '{data.source_lang}' and target '{data.lang}', "
+            f"found source '{theirs.source_lang}' and target '{theirs.lang}'"
         )
-    data = recipe.data.model_copy(update={"joint_vocabulary": other.recipe.data.joint_vocabulary})
-    recipe = recipe.model_copy(
-        update={"data": data, "text": other.recipe.text, "source_text": other.recipe.source_text}
-    )
-    source = other.source
-    return recipe, other.tokenizer, None if source is None else source._replace(synthetic=recipe.data.synthetic)
+    changes = {
+        "data": data.model_copy(update={"joint_vocabulary": theirs.joint_vocabulary}),
+        "text": trained.recipe.text,
+        "source_text": trained.recipe.source_text,
+    }
+    source = None if trained.source is None else trained.source._replace(synthetic=data.synthetic)
+    return recipe.model_copy(update=changes), trained.tokenizer, source
 
 
 def _both_splits(
@@ -193,11 +177,7 @@ def _notes(recipe: Recipe, training_set: Examples, validation_set: Examples) -> 
 
 
 def _require_synthetic(recipe: Recipe, training_set: Examples, collection: Collection) -> None:
-    """Check that there are generated source sentences if the recipe needs them; warn if there are too few.
-
-    Raises:
-        SettingsError: there are none.
-    """
+    """Check that there are generated source sentences if the recipe needs them; warn if there are too few."""
     data = recipe.data
     if not training_set.synthetic:
         raise SettingsError(
@@ -215,61 +195,6 @@ def _require_synthetic(recipe: Recipe, training_set: Examples, collection: Colle
         )
     else:
         logger.info("%s", summary)
-
-
-def _require_steps(recipe: Recipe, model: Model, training_set: Examples, devices: Devices) -> None:
-    """Check the patterns of parameter names and the memory of the steps of gradient descent, if there are any."""
-    if has_gradients(recipe.model):
-        build_optimizer(model.named_parameters(), recipe.training)
-        require_training_memory(model, recipe, training_set, devices)
-
-
-def _require_objective(recipe: Recipe, model: Model) -> None:
-    """Check that the model can be trained and validated as the recipe says.
-
-    Raises:
-        SettingsError: a metric of validation does not fit the model; or the reward of sentences is the objective, and
-            the model is count-based, has a loss of its own, or chooses more than tokens.
-    """
-    _require_metrics(recipe)
-    if recipe.training.objective == "scst" and (not has_gradients(recipe.model) or isinstance(model, PairRanker)):
-        raise SettingsError(
-            f"training.objective=scst: model '{recipe.model.name}' is not trained on the likelihood of sentences by "
-            "gradient descent; choose another model, or set training.objective=cross_entropy"
-        )
-    choice = recipe.model.hard_attention
-    if recipe.training.objective == "scst" and choice is not None:
-        raise SettingsError(
-            f"training.objective=scst: the reward of a sentence has no gradient for the locations that {choice} "
-            "chooses; set model.attention=soft, or training.objective=cross_entropy"
-        )
-
-
-def _require_metrics(recipe: Recipe) -> None:
-    """Check that the metrics of validation are those of retrieval for a model that only ranks, and of no other.
-
-    Raises:
-        SettingsError: they are not.
-    """
-    generates, training = recipe.model.generates, recipe.training
-    wrong = [name for name in (training.metric, *training.metrics) if (name in RETRIEVAL_METRICS) is generates]
-    if wrong:
-        what = "generates sentences" if generates else "ranks images and sentences"
-        fitting = "perplexity or a metric of sentences" if generates else " or ".join(RETRIEVAL_METRICS)
-        raise SettingsError(
-            f"training.metric or training.metrics: '{wrong[0]}' does not fit model '{recipe.model.name}', which "
-            f"{what}; expected {fitting}"
-        )
-    if generates and not recipe.model.scores_sentences and "perplexity" in (training.metric, *training.metrics):
-        raise SettingsError(
-            f"training.metric or training.metrics: model '{recipe.model.name}' gives no probabilities of sentences, so "
-            "it has no 'perplexity'; expected metrics of sentences, such as bleu4"
-        )
-    if not recipe.model.scores_sentences and training.train_on_val_epochs:
-        raise SettingsError(
-            f"training.train_on_val_epochs={training.train_on_val_epochs}: model '{recipe.model.name}' has no "
-            "perplexity to stop by; set it to 0"
-        )
 
 
 def require_counted_words(examples: Examples, split: str, skip_words: int) -> None:
@@ -296,18 +221,4 @@ def _require_computable(metric: str) -> None:
         raise TrainingError(
             f"training.metric: '{metric}' cannot be computed on this machine (see the log); install what it needs, or "
             f"choose another metric{' such as localisation_map' if metric == 'map' else ''}"
-        )
-
-
-def _require_detector(recipe: Recipe) -> None:
-    """Check that the model describes regions if a metric of regions is computed.
-
-    Raises:
-        SettingsError: it does not.
-    """
-    names = [name for name in (recipe.training.metric, *recipe.training.metrics) if name in REGION_METRICS]
-    if names and not recipe.model.describes_regions:
-        raise SettingsError(
-            f"training.metric: '{names[0]}' needs a model that describes regions, got '{recipe.model.name}'; choose "
-            "another metric"
         )

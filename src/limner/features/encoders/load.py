@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from limner.bounds import PixelSide, bounds_of
+from limner.bounds import Bounds
 from limner.errors import BackboneError, FeatureError, SettingsError
 from limner.features.encoders.base import Backbone, BackboneOptions, CombinedBackbone
 from limner.features.encoders.classic import CLASSIC, load_classic
@@ -208,6 +208,6 @@ def _pixel_size(text: str) -> int:
     if not text:
         return DEFAULT_PIXELS
     try:
-        return int(bounds_of(PixelSide).parse(text))
+        return int(Bounds(1, 1_024).parse(text))
     except ValueError as error:
         raise BackboneError(f"pixels:SIDE: side in pixels: {error}; try pixels:{DEFAULT_PIXELS}") from None

@@ -10,13 +10,13 @@ import math
 from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import model_validator
 
-from limner.bounds import Bands, Frequency, Hop, PositiveShare, SoundFrames, Window
+from limner.bounds import Bounds, Frequency, PositiveShare, Window
 from limner.errors import MediaError
 from limner.features.encoders.base import EncoderInput
 from limner.features.spec import FeatureArray, FeatureKind, FeatureSpec
@@ -32,7 +32,7 @@ _STATISTICS = 4
 class LogMelSettings(Settings):
     """Settings of the log-mel features; part of a feature table's fingerprint."""
 
-    bands: Bands = 40
+    bands: Annotated[int, Bounds(4, 128)] = 40
     """Number of mel bands."""
     lowest: Frequency = 50.0
     """Lower edge of the lowest band, in Hz."""
@@ -40,11 +40,11 @@ class LogMelSettings(Settings):
     """Upper edge of the highest band, in Hz; bands above half the sampling rate have zero power."""
     window: Window = 0.032
     """Length of a frame (a Hann window), in seconds."""
-    hop: Hop = 0.01
+    hop: Annotated[float, Bounds(0.001, 1, whole=False)] = 0.01
     """Distance between frames, in seconds."""
     floor: PositiveShare = 1e-8
     """Power per band below which the level is near zero; a full-scale sine has a total power of 0.5."""
-    frames: SoundFrames | None = None
+    frames: Annotated[int, Bounds(1, 10_000)] | None = None
     """Number of frames L of a grid, the most that a recording may have; None for statistics over all frames."""
 
     @model_validator(mode="after")

@@ -10,8 +10,9 @@ word and its sense as `label`, such as 'bat:animal'. In French, 'grue' and 'lett
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Annotated
 
-from limner.bounds import CountOrNone, DrawnSide, Objects, Probability
+from limner.bounds import Bounds, CountOrNone, Objects, Probability, Seed
 from limner.data.collection import Collection
 from limner.data.examples import Item, Region
 from limner.progress import Progress
@@ -45,7 +46,7 @@ class SceneSettings(GeneratedSettings):
     """Number of images in the split 'val'."""
     test: CountOrNone = 200
     """Number of images in the split 'test'."""
-    size: DrawnSide = 192
+    size: Annotated[int, Bounds(32, 2_048)] = 192
     """Side of an image in pixels."""
     ambiguous: Probability = 0.4
     """Fraction of images with an ambiguous word."""

@@ -12,11 +12,11 @@ from dataclasses import dataclass, replace
 from math import pi, sin
 from pathlib import Path
 from random import Random
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 from PIL import Image, ImageDraw
 
-from limner.bounds import ClipSide, CountOrNone, DrawnFrames, FramesPerSecond, Probability
+from limner.bounds import Bounds, CountOrNone, Probability
 from limner.data.collection import Collection
 from limner.data.examples import Item, Track
 from limner.media.video import av_module
@@ -46,11 +46,11 @@ class ClipSettings(GeneratedSettings):
     """Number of clips in the split 'val'."""
     test: CountOrNone = 200
     """Number of clips in the split 'test'."""
-    size: ClipSide = 96
+    size: Annotated[int, Bounds(32, 1_024, step=2)] = 96
     """Side of a frame in pixels, an even number."""
-    frames: DrawnFrames = 16
+    frames: Annotated[int, Bounds(2, 1_000)] = 16
     """Number of frames."""
-    rate: FramesPerSecond = 8
+    rate: Annotated[int, Bounds(1, 120)] = 8
     """Frames per second."""
     occluded: Probability = 0.0
     """Fraction of clips of motions in one direction ('left', 'right', 'fall', 'rise') with an obstacle that hides the

@@ -12,7 +12,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-from limner.bounds import Bounds, CountOrNone, Objects, Probability, Seed
+from limner.bounds import Bounds, CountOrNone, Objects, Probability
 from limner.data.collection import Collection
 from limner.data.examples import Item, Region
 from limner.progress import Progress

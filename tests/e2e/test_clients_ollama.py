@@ -28,9 +28,9 @@ def caption(runs):
 def test_generate_streams_the_caption_token_by_token(client, runs, caption):
     parts = list(client.generate(CAPTION, "Describe this image.", images=[runs.image], stream=True))
     assert "".join(part.response for part in parts) == caption.text
-    assert [part.done for part in parts] == [False] * len(caption.ids) + [True]
+    assert [part.done for part in parts] == [False] * len(caption.tokens) + [True]
     last = parts[-1]
-    assert (last.model, last.done_reason, last.eval_count) == (CAPTION, "stop", len(caption.ids))
+    assert (last.model, last.done_reason, last.eval_count) == (CAPTION, "stop", len(caption.tokens))
     assert last.total_duration >= last.prompt_eval_duration + last.eval_duration > 0
 
 

@@ -41,7 +41,7 @@ def test_a_caption(ask, captions):
     assert choice.message.content == captions[0].text and choice.message.role == "assistant"
     assert (choice.finish_reason, made.model, made.object) == ("stop", CAPTION, "chat.completion")
     assert made.usage.prompt_tokens == 0
-    assert made.usage.completion_tokens == made.usage.total_tokens == len(captions[0].ids)
+    assert made.usage.completion_tokens == made.usage.total_tokens == len(captions[0].tokens)
 
 
 def test_a_stream(ask, captions):
@@ -50,9 +50,9 @@ def test_a_stream(ask, captions):
     assert "".join(part.choices[0].delta.content or "" for part in parts) == captions[0].text
     assert parts[0].choices[0].delta.role == "assistant" and parts[-1].choices[0].finish_reason == "stop"
     assert all(part.choices[0].finish_reason is None for part in parts[:-1])
-    assert usage.choices == [] and usage.usage.completion_tokens == len(captions[0].ids)
+    assert usage.choices == [] and usage.usage.completion_tokens == len(captions[0].tokens)
     assert len({chunk.id for chunk in chunks}) == 1
-    assert len(parts) == len(captions[0].ids) + 2  # the role, every token, the end
+    assert len(parts) == len(captions[0].tokens) + 2  # the role, every token, the end
 
 
 def test_several_sentences(ask, captions):
@@ -119,7 +119,7 @@ def test_a_translation_model(client, runs):
     ]
     made = client.chat.completions.create(model=TRANSLATION, messages=messages)
     assert made.choices[0].message.content == expected.text
-    assert (made.usage.prompt_tokens, made.usage.completion_tokens) == (9, len(expected.ids))
+    assert (made.usage.prompt_tokens, made.usage.completion_tokens) == (9, len(expected.tokens))
 
 
 def test_models(client):

@@ -89,7 +89,7 @@ def test_attention_over_frames_is_explained(place):
     videos = sorted((clips / "videos").iterdir())[:2]
     captions = [n_best[0] for n_best in captioner.describe(videos)]
     for caption, explanation in zip(captions, captioner.explain(videos, captions), strict=True):
-        assert explanation.attention.shape == (len(caption.ids) + 1, 4)
+        assert explanation.attention.shape == (len(caption.tokens) + 1, 4)
         assert explanation.attention.sum(1) == pytest.approx(1)
     run_command("evaluate", "--model", place / "attends", "--collection", clips, "--no-retrieval", "--metric", "bleu4")
     run_command("report", "--model", place / "attends")

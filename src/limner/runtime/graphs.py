@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from limner.bounds import Bounds, bounds_of
+from limner.bounds import Bounds
 from limner.decoding.next_tokens import NumpyNextTokens
 from limner.decoding.trees import map_leaves
 from limner.errors import MissingExtraError, RunError, SettingsError
@@ -59,10 +59,10 @@ class GraphLimits(NamedTuple):
 def graph_limits() -> GraphLimits:
     """Read the limits of the environment, once a process; SettingsError if one is not a number in its range."""
     values = []
-    for variable, kind in ((SECONDS_VARIABLE, Bounds(0.1, 10**7, whole=False)), (MEMORY_VARIABLE, Bounds(64, 2**24))):
+    for variable, bounds in ((SECONDS_VARIABLE, Bounds(0.1, 10**7, whole=False)), (MEMORY_VARIABLE, Bounds(64, 2**24))):
         try:
             text = os.environ.get(variable)
-            values.append(None if text is None else bounds_of(kind).parse(text))
+            values.append(None if text is None else bounds.parse(text))
         except ValueError as error:
             raise SettingsError(f"{variable}: {error}") from None
     seconds, mebibytes = values

@@ -97,7 +97,8 @@ def collect(options: Sequence[str]) -> dict[str, list[str]]:
     Raises:
         SystemExit: there are none, or a file cannot be imported.
     """
-    command = (*PYTEST, "--collect-only", "-q", *options)
+    quiet = [option for option in options if option not in ("-v", "-vv", "--verbose")]  # else the list is a tree
+    command = (*PYTEST, "--collect-only", "-q", *quiet)
     collected = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     if collected.returncode:
         sys.exit(collected.stdout + collected.stderr)
@@ -105,6 +106,8 @@ def collect(options: Sequence[str]) -> dict[str, list[str]]:
     for line in collected.stdout.splitlines():
         if "::" in line and not line[0].isspace():
             tests.setdefault(line.split("::")[0], []).append(line)
+    if not tests:
+        sys.exit(f"no tests of this tier: {' '.join(options)}")
     return tests
 
 

@@ -105,10 +105,10 @@ def running(log: IO[bytes] | None = None, **settings: object) -> Iterator[tuple[
     chosen = {"port": 0, "timeout": TIMEOUT, "access_log": log is not None, **settings}
     program = (
         "from limner.process import *; set_wait_policy(); allow_thread_choice(); keep_freed_memory()\n"
-        "from limner.server.run import *; from limner.server.settings import *\n"
+        "from limner.folders.index import *; from limner.server.run import *; from limner.server.settings import *\n"
         f"settings = ServerSettings.parse({chosen!r})\n"
-        "bound = bind(settings); models = load(settings); print(address_of(bound), flush=True)\n"
-        "serve(settings, models, bound)\n"
+        "bound = bind(settings); models = load(settings, FolderIndex.open); print(address_of(bound), flush=True)\n"
+        "serve(settings, models, bound, FolderIndex.open)\n"
     )
     process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=log)
     assert process.stdout is not None

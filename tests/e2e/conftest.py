@@ -12,6 +12,7 @@ import pytest
 import uvicorn
 
 import limner
+from limner.folders.index import FolderIndex
 from limner.server.app import create_app
 from limner.server.run import address_of, bind
 from limner.server.settings import ServerSettings
@@ -59,7 +60,9 @@ def run_service() -> Callable[[ServerSettings], Iterator[str]]:
 
 def _run_service(settings: ServerSettings) -> Iterator[str]:
     bound = bind(settings)
-    server = uvicorn.Server(uvicorn.Config(create_app(settings), log_config=None, access_log=False, lifespan="on"))
+    server = uvicorn.Server(
+        uvicorn.Config(create_app(settings, FolderIndex.open), log_config=None, access_log=False, lifespan="on")
+    )
     thread = threading.Thread(target=server.run, kwargs={"sockets": [bound]}, daemon=True)
     thread.start()
     yield address_of(bound)

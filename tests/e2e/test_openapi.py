@@ -14,6 +14,7 @@ from schemathesis.specs.openapi.checks import (
     unsupported_method,
 )
 
+from limner.folders.index import FolderIndex
 from limner.server.app import create_app
 from limner.server.settings import ServerSettings
 
@@ -27,7 +28,7 @@ CHECKS = [
     unsupported_method,
 ]
 EXAMPLES, MANY_EXAMPLES = 8, 200
-PATHS = create_app(ServerSettings()).openapi()["paths"]
+PATHS = create_app(ServerSettings(), FolderIndex.open).openapi()["paths"]
 OPERATIONS = [(path, method) for path, methods in PATHS.items() for method in methods]
 WITH_BODY = [(path, method) for path, method in OPERATIONS if "requestBody" in PATHS[path][method]]
 

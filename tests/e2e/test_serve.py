@@ -87,6 +87,7 @@ def test_the_end_finishes_accepted_requests_and_streams(runs):
 
 STUCK = """
 import threading
+from limner.folders.index import FolderIndex
 from limner.server import engine
 from limner.server.models import load_served_models
 from limner.server.run import address_of, bind, serve
@@ -95,7 +96,7 @@ settings = ServerSettings(models=({run!r},), port=0, stop_timeout=0.3)
 engine.make_job = lambda *_: print("stuck", flush=True) or threading.Event().wait()
 bound = bind(settings)
 print(address_of(bound), flush=True)
-serve(settings, load_served_models(settings), bound)
+serve(settings, load_served_models(settings), bound, FolderIndex.open)
 """
 """A service whose images are read without end."""
 

@@ -2,7 +2,9 @@
 
 import asyncio
 
+from limner.folders.index import FolderIndex
 from limner.server.engine import ServiceEngine
+from limner.server.indexes import open_indexes
 from limner.server.settings import ServerSettings
 
 MAX_SECONDS = 60
@@ -12,7 +14,8 @@ def run_with_engine(models, use, **settings):
     """Run a coroutine function of an engine with some settings, and stop the engine."""
 
     async def with_engine():
-        engine = ServiceEngine(models, ServerSettings.parse(settings))
+        parsed = ServerSettings.parse(settings)
+        engine = ServiceEngine(models, parsed, open_indexes(parsed, models, FolderIndex.open))
         engine.start()
         try:
             return await asyncio.wait_for(use(engine), MAX_SECONDS)

@@ -6,6 +6,7 @@ from io import BytesIO
 import httpx
 from PIL import Image
 
+from limner.folders.index import FolderIndex
 from limner.inference.captioner import Captioner
 from limner.server.app import create_app
 from limner.server.models import Models, ServedModel
@@ -29,7 +30,7 @@ def with_service(models, use, **settings):
     """Return what a coroutine function of a client returns; `client.app` is the application."""
 
     async def with_client():
-        app = create_app(ServerSettings.parse({"access_log": False, **settings}), lambda _: models)
+        app = create_app(ServerSettings.parse({"access_log": False, **settings}), FolderIndex.open, lambda _: models)
         async with (
             app.router.lifespan_context(app),
             httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost", timeout=20) as client,

@@ -19,7 +19,6 @@ OWN_PARSERS = {
     "cli/diagnose.py",  # what the program itself wrote
     "cli/gradients.py",
     "features/regions.py",
-    "server/run.py",  # settings that the command passes to its own worker processes
     "text/tokenizer.py",  # what the library `tokenizers` wrote
 }
 

@@ -75,6 +75,7 @@ def serve(
     settings |= texts | given(backbone=backbone)
     chosen = ServerSettings.parse({**settings, "device": device})
     try:
+        from limner.folders.index import FolderIndex
         from limner.server.run import address_of, bind, load
         from limner.server.run import serve as answer
     except ModuleNotFoundError as error:
@@ -83,8 +84,8 @@ def serve(
         raise
     bound = bind(chosen)
     with activity("loading the models"):
-        models = load(chosen)
+        models = load(chosen, FolderIndex.open)
     address = address_of(bound)
     echo(to_json({"listening": address}) if as_json else f"listening on {address}")
     sys.stdout.flush()
-    answer(chosen, models, bound)
+    answer(chosen, models, bound, FolderIndex.open)

@@ -5,7 +5,6 @@ An image file is read and decoded once, for its digest, its thumbnail and the in
 
 from __future__ import annotations
 
-import io
 import os
 import time
 from collections import deque
@@ -17,7 +16,6 @@ from typing import NamedTuple
 import numpy as np
 import torch
 import xxhash
-from PIL import Image
 
 from limner.data.examples import Item, StoredFeatures
 from limner.errors import BackboneError, MediaError, system_reason
@@ -25,7 +23,7 @@ from limner.features.encoders.base import Backbone, EncoderInput, encode
 from limner.features.spec import FeatureArray
 from limner.files import open_file
 from limner.folders.annotations import AnnotationCodec
-from limner.media.image import open_image
+from limner.media.image import THUMBNAIL_SIDE, make_thumbnail, open_image
 
 CHUNK_SIZE = 128
 """Number of files that are written by one commit."""
@@ -36,9 +34,6 @@ CHUNKS_AHEAD = 2
 """Chunks that are encoded while another one is captioned, so that the encoders always have work."""
 _READ_AHEAD = 2 * CHUNK_SIZE
 
-THUMBNAIL_SIDE = 256
-"""Longer side of a thumbnail in pixels."""
-THUMBNAIL_QUALITY = 75
 UNSETTLED_NS = 2_000_000_000
 """Age in nanoseconds below which a file may change again without another time of its last change."""
 UNSETTLED = -1
@@ -218,12 +213,3 @@ def _decode(file: Path, backbone: Backbone) -> tuple[EncoderInput, bytes]:
         return backbone.read(file), make_thumbnail(open_image(file, min_side=THUMBNAIL_SIDE))
     image = open_image(file, min_side=side)
     return backbone.read(image), make_thumbnail(image)
-
-
-def make_thumbnail(image: Image.Image) -> bytes:
-    """Encode a small copy of an RGB image as a JPEG file."""
-    small = image.copy()
-    small.thumbnail((THUMBNAIL_SIDE, THUMBNAIL_SIDE), Image.Resampling.BICUBIC)
-    encoded = io.BytesIO()
-    small.save(encoded, "JPEG", quality=THUMBNAIL_QUALITY)
-    return encoded.getvalue()

@@ -25,6 +25,10 @@ MAX_PIXELS = 89_478_485
 MAX_SIDE = 1 << 18
 """Longest side that is decoded: every row of an image takes memory of its own, however short it is."""
 
+THUMBNAIL_SIDE = 256
+"""Longer side of a thumbnail in pixels."""
+THUMBNAIL_QUALITY = 75
+
 # Raster formats only: decoding EPS, for example, would start an external program.
 _FORMATS = {
     "JPEG": (".jpg", ".jpeg", ".jpe", ".jfif"),
@@ -284,3 +288,12 @@ def _to_8_bits(image: Image.Image, name: str) -> Pixels:
     scaled = (values - low) * (255 / max(high - low, 1e-12))
     eight_bits: Pixels = scaled.round().clip(0, 255).astype(np.uint8)
     return eight_bits
+
+
+def make_thumbnail(image: Image.Image) -> bytes:
+    """Encode a small copy of an RGB image as a JPEG file."""
+    small = image.copy()
+    small.thumbnail((THUMBNAIL_SIDE, THUMBNAIL_SIDE), Image.Resampling.BICUBIC)
+    encoded = io.BytesIO()
+    small.save(encoded, "JPEG", quality=THUMBNAIL_QUALITY)
+    return encoded.getvalue()

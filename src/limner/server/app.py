@@ -23,6 +23,7 @@ from limner.errors import LimnerError
 from limner.server import libretranslate_api, ollama_api, openai_api, own_api
 from limner.server.engine import ServiceEngine
 from limner.server.errors import COMPATIBLE, Problem, error_body, problem_of
+from limner.server.indexes import FolderOpener, open_indexes
 from limner.server.models import Models, load_served_models
 from limner.server.protection import Keys, ProtectedApp
 from limner.server.request_bodies import IGNORED
@@ -47,17 +48,23 @@ SHARED = ("limner", "templates/shared")
 logger = logging.getLogger(__name__)
 
 
-def create_app(settings: ServerSettings, load: Callable[[ServerSettings], Models] = load_served_models) -> FastAPI:
+def create_app(
+    settings: ServerSettings,
+    open_folder: FolderOpener,
+    load: Callable[[ServerSettings], Models] = load_served_models,
+) -> FastAPI:
     """Create the application; the models are loaded when it starts.
 
     Args:
         settings: settings of the service.
+        open_folder: opens the index of a folder.
         load: loads the models; tests give their own.
     """
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        engine = ServiceEngine(load(settings), settings)
+        models = load(settings)
+        engine = ServiceEngine(models, settings, open_indexes(settings, models, open_folder))
         app.state.engine = engine
         engine.start()
         yield

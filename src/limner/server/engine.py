@@ -31,7 +31,7 @@ from limner.server.events import Event, FinalEvent
 from limner.server.explanations import SentenceExplanation, explain_sentence
 from limner.server.features import FeatureCache
 from limner.server.images import ImageFetcher, require_size
-from limner.server.indexes import open_indexes
+from limner.server.indexes import ServedIndexes
 from limner.server.jobs import GenerationRequest, Job, make_job
 from limner.server.metrics import Metrics
 from limner.server.models import Models, ServedModel
@@ -110,12 +110,11 @@ class EventStream(AsyncIterator[Event]):
 class ServiceEngine:
     """Served models, the queue of requests, and the worker that computes them."""
 
-    def __init__(self, models: Models, settings: ServerSettings) -> None:
+    def __init__(self, models: Models, settings: ServerSettings, indexes: ServedIndexes) -> None:
         """Create an engine that `start` starts."""
-        self.models, self.settings = models, settings
+        self.models, self.settings, self.indexes = models, settings, indexes
         self.active = 0
         self.stopping = False
-        self.indexes = open_indexes(settings, models)
         self._idle = asyncio.Event()
         self.fetcher = ImageFetcher(settings)
         self._pools = Pools()

@@ -6,17 +6,15 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 from urllib.parse import quote
 
 from limner.data.collection import ITEMS, Collection
 from limner.errors import FeatureError, FolderError
-from limner.folders.encoding import make_thumbnail
-from limner.folders.index import FolderIndex
 from limner.inference.captioner import Captioner
 from limner.inference.retrieval_results import ImageSearch
 from limner.inference.retriever import Retriever
-from limner.media.image import open_image
+from limner.media.image import make_thumbnail, open_image
 from limner.server.errors import NotFoundError, NotSupportedError
 from limner.server.models import Models
 from limner.server.schemas import SearchFacts, SearchHit, SearchResponse
@@ -24,6 +22,62 @@ from limner.server.settings import ServerSettings
 from limner.storage.ids import RowsById
 from limner.storage.lance_tables import state_of
 from limner.storage.places import is_collection, place
+
+
+class FolderHit(Protocol):
+    """An image that the search of a folder has found."""
+
+    @property
+    def path(self) -> Path:
+        """The image file."""
+
+    @property
+    def score(self) -> float:
+        """Log-probability of the query, or cosine similarity to the image."""
+
+    @property
+    def caption(self) -> str:
+        """Caption of the image."""
+
+    @property
+    def confidence(self) -> float | None:
+        """Confidence of the caption."""
+
+    @property
+    def tags(self) -> tuple[str, ...]:
+        """Words for what is in the image."""
+
+    @property
+    def is_sure(self) -> bool:
+        """Whether the confidence of the caption suffices."""
+
+
+class SearchableFolder(Protocol):
+    """Index of a folder of images; `limner.folders.FolderIndex` is the implementation."""
+
+    folder: Path
+
+    def __len__(self) -> int: ...
+
+    def search(self, query: str, count: int) -> Sequence[FolderHit]:
+        """Find the images that a sentence describes best."""
+
+    def similar(self, image: bytes, count: int) -> Sequence[FolderHit]:
+        """Find the images that are most similar to the encoded bytes of an image."""
+
+    def thumbnail(self, path: str) -> bytes | None:
+        """Return a JPEG file of an image by its path in the folder; None if the index has no such image."""
+
+
+class FolderOpener(Protocol):
+    """Function that opens the index of a folder."""
+
+    def __call__(self, folder: str, *, captioner: Captioner | None = None) -> SearchableFolder:
+        """Open an index that a captioner searches, or else the model that it was made with.
+
+        Raises:
+            FolderError: there is no index, it is damaged, or it was made with another model.
+        """
 
 
 class ServedCollection:
@@ -108,13 +162,13 @@ def _first_able(retrievers: list[Retriever], collection: Collection) -> Retrieve
 class ServedIndexes:
     """Indexes by name."""
 
-    def __init__(self, by_name: dict[str, FolderIndex | ServedCollection]) -> None:
+    def __init__(self, by_name: dict[str, SearchableFolder | ServedCollection]) -> None:
         self.by_name = by_name
 
-    def __iter__(self) -> Iterator[tuple[str, FolderIndex | ServedCollection]]:
+    def __iter__(self) -> Iterator[tuple[str, SearchableFolder | ServedCollection]]:
         return iter(self.by_name.items())
 
-    def get(self, name: str | None) -> tuple[str, FolderIndex | ServedCollection]:
+    def get(self, name: str | None) -> tuple[str, SearchableFolder | ServedCollection]:
         """Return an index by its name; None for the first.
 
         Raises:
@@ -143,43 +197,47 @@ class ServedIndexes:
             thumbnail = f"v1/thumbnail?index={quote(name, safe='')}&name={quote(item, safe='')}"
             return SearchHit(name=item, score=score, caption=caption, thumbnail=thumbnail, **fields)
 
-        if isinstance(index, FolderIndex):
-            matches = index.similar(query, count) if isinstance(query, bytes) else index.search(query, count)
-            hits = [
-                hit(
-                    match.path.relative_to(index.folder).as_posix(),
-                    match.score,
-                    match.caption,
-                    confidence=match.confidence,
-                    tags=[*match.tags],
-                    abstained=not match.is_sure,
+        if isinstance(index, ServedCollection):
+            if isinstance(query, bytes):
+                raise NotSupportedError(
+                    f"index '{name}' is a collection, which is searched by a query; send one", "image"
                 )
-                for match in matches
-            ]
-            return SearchResponse(index=name, hits=hits)
-        if isinstance(query, bytes):
-            raise NotSupportedError(f"index '{name}' is a collection, which is searched by a query; send one", "image")
-        results = index.search(query, count)
-        hits = [hit(result.id, result.score, result.text) for result in results.results]
-        return SearchResponse(index=name, hits=hits, search=SearchFacts.model_validate(results.facts()))
+            results = index.search(query, count)
+            hits = [hit(result.id, result.score, result.text) for result in results.results]
+            return SearchResponse(index=name, hits=hits, search=SearchFacts.model_validate(results.facts()))
+        matches = index.similar(query, count) if isinstance(query, bytes) else index.search(query, count)
+        hits = [
+            hit(
+                match.path.relative_to(index.folder).as_posix(),
+                match.score,
+                match.caption,
+                confidence=match.confidence,
+                tags=[*match.tags],
+                abstained=not match.is_sure,
+            )
+            for match in matches
+        ]
+        return SearchResponse(index=name, hits=hits)
 
 
-def open_indexes(settings: ServerSettings, models: Models) -> ServedIndexes:
+def open_indexes(settings: ServerSettings, models: Models, open_folder: FolderOpener) -> ServedIndexes:
     """Open the indexes of the settings; a served captioner that made an index also searches it.
 
     Raises:
         FolderError: a folder has no index, or a damaged one.
         LimnerError: a collection cannot be opened, or searched by a served captioner.
     """
-    return ServedIndexes({place(folder).resolve().name: _open(folder, models) for folder in settings.indexes})
+    return ServedIndexes(
+        {place(folder).resolve().name: _open(folder, models, open_folder) for folder in settings.indexes}
+    )
 
 
-def _open(folder: str, models: Models) -> FolderIndex | ServedCollection:
+def _open(folder: str, models: Models, open_folder: FolderOpener) -> SearchableFolder | ServedCollection:
     if is_collection(folder):
         return ServedCollection(folder, models)
     captioners: Sequence[object] = [one for model in models for one in model.by_lang.values()]
     for captioner in captioners:
         if isinstance(captioner, Captioner):
             with suppress(FolderError):  # made by another model; the last line reports other errors
-                return FolderIndex.open(folder, captioner=captioner)
-    return FolderIndex.open(folder)
+                return open_folder(folder, captioner=captioner)
+    return open_folder(folder)

@@ -20,7 +20,7 @@ from uvicorn.supervisors import Multiprocess
 
 from limner.errors import SettingsError
 from limner.server.app import create_app
-from limner.server.indexes import open_indexes
+from limner.server.indexes import FolderOpener, open_indexes
 from limner.server.metrics import MULTIPROCESS_VARIABLE
 from limner.server.models import Models, load_served_models
 from limner.server.protection import access_logger
@@ -31,8 +31,6 @@ logger = logging.getLogger(__name__)
 
 BACKLOG = 2048
 """Connections that wait to be accepted."""
-SETTINGS_VARIABLE = "LIMNER_SERVER_SETTINGS"
-"""Environment variable with the settings for the processes of the service."""
 INTERRUPTED = 128 + signal.SIGINT
 """Exit status after Ctrl-C."""
 HEAD_SECONDS = 10.0
@@ -69,7 +67,7 @@ def address_of(bound: socket.socket) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-def load(settings: ServerSettings) -> Models | None:
+def load(settings: ServerSettings, open_folder: FolderOpener) -> Models | None:
     """Load the models, and check the keys and the indexes; None for several processes, which load their own models.
 
     Raises:
@@ -79,11 +77,11 @@ def load(settings: ServerSettings) -> Models | None:
     """
     read_keys(settings)
     models = load_served_models(settings)
-    open_indexes(settings, models)
+    open_indexes(settings, models, open_folder)
     return models if settings.workers == 1 else None
 
 
-def serve(settings: ServerSettings, models: Models | None, bound: socket.socket) -> None:
+def serve(settings: ServerSettings, models: Models | None, bound: socket.socket, open_folder: FolderOpener) -> None:
     """Answer requests until SIGTERM or SIGINT; accepted requests are finished within `stop_timeout`.
 
     The process then ends, whatever its threads still do: with status 0 after SIGTERM, and 130 after SIGINT.
@@ -92,6 +90,7 @@ def serve(settings: ServerSettings, models: Models | None, bound: socket.socket)
         settings: settings of the service.
         models: loaded models for a single process; several processes load their own.
         bound: result of `bind`.
+        open_folder: opens the index of a folder; several processes pickle it.
     """
     options: dict[str, Any] = {
         "http": GuardedProtocol,
@@ -105,14 +104,13 @@ def serve(settings: ServerSettings, models: Models | None, bound: socket.socket)
         if threading.current_thread() is threading.main_thread():
             for number, status in ((signal.SIGTERM, 0), (signal.SIGINT, INTERRUPTED)):
                 signal.signal(number, partial(_end, status))  # uvicorn repeats the signal when it has finished
-        app = create_app(settings, lambda _: models)
+        app = create_app(settings, open_folder, lambda _: models)
         uvicorn.Server(uvicorn.Config(app, **options)).run(sockets=[bound])
         return
-    os.environ[SETTINGS_VARIABLE] = settings.model_dump_json()
-    where = f"{__name__}:{app_of_environment.__name__}"
+    create = partial(_app_of_process, settings, open_folder)
     with tempfile.TemporaryDirectory() as shared:  # where the processes add up their metrics
         os.environ[MULTIPROCESS_VARIABLE] = shared
-        processes = _Processes(uvicorn.Config(where, factory=True, workers=settings.workers, **options), [bound])
+        processes = _Processes(uvicorn.Config(create, factory=True, workers=settings.workers, **options), [bound])
         processes.run()
     sys.exit(processes.status)
 
@@ -184,7 +182,7 @@ def log_requests() -> None:
     access_logger.setLevel(logging.INFO)
 
 
-def app_of_environment() -> FastAPI:
-    """Create the application of one of several processes, by the settings in the environment."""
+def _app_of_process(settings: ServerSettings, open_folder: FolderOpener) -> FastAPI:
+    """Create the application of one of several processes."""
     log_requests()
-    return create_app(ServerSettings.model_validate_json(os.environ[SETTINGS_VARIABLE]))
+    return create_app(settings, open_folder)

@@ -35,12 +35,12 @@ if TYPE_CHECKING:
     from limner.inference.explain import Explanation as Explanation
     from limner.inference.explain import explain as explain
     from limner.inference.load import load as load
-    from limner.inference.retrieval_results import RetrievalResult as RetrievalResult
+    from limner.inference.retriever import RetrievalResult as RetrievalResult
     from limner.inference.retriever import Retriever as Retriever
     from limner.inference.scorer import Scorer as Scorer
     from limner.inference.scorer import SentenceScore as SentenceScore
+    from limner.inference.scorer import nearest_words as nearest_words
     from limner.inference.translator import Translator as Translator
-    from limner.inference.word_vectors import nearest_words as nearest_words
     from limner.report import write_report as write_report
     from limner.reproduce import ReproductionSettings as ReproductionSettings
     from limner.reproduce import find_table as find_table
@@ -81,11 +81,9 @@ _NAMES = {
     "inference.classifier": "Classification Classifier",
     "inference.explain": "Explanation explain",
     "inference.load": "load",
-    "inference.retrieval_results": "RetrievalResult",
-    "inference.retriever": "Retriever",
-    "inference.scorer": "Scorer SentenceScore",
+    "inference.retriever": "RetrievalResult Retriever",
+    "inference.scorer": "Scorer SentenceScore nearest_words",
     "inference.translator": "Translator",
-    "inference.word_vectors": "nearest_words",
     "report": "write_report",
     "reproduce": "ReproductionSettings find_table reproduce_table",
     "runs.recipe": "Recipe load_recipe",

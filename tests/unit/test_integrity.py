@@ -28,7 +28,7 @@ from limner.features.spec import FeatureSpec
 from limner.features.store import FeatureTable, TableWriter
 from limner.features.table_format import DamagedTableError
 from limner.inference.retriever import Retriever
-from limner.inference.word_vectors import nearest_words
+from limner.inference.scorer import nearest_words
 from limner.media.image import open_image
 from limner.runs.trained_model import load_trained_model
 from limner.storage.checksums import infinite_rows

@@ -23,7 +23,7 @@ from limner.errors import MediaError, SettingsError
 from limner.storage.outputs import SavedOutput, claim_file, require_saved, save_output
 
 if TYPE_CHECKING:
-    from limner.inference.region_captioner import RegionCaption
+    from limner.inference.regions import RegionCaption
 
 
 @command(USE)
@@ -59,7 +59,7 @@ def regions(
         recursive: Find files in the folders of a folder as well.
     """
     run = require_one_model(model, "regions")
-    from limner.inference.region_captioner import RegionCaptioner
+    from limner.inference.regions import RegionCaptioner
     from limner.media.modality import IMAGE
 
     check_runs([run], device, decoding, backbone)

@@ -173,7 +173,7 @@ def words(word: str, *, model: ModelOption = None, count: Count = 10, as_json: b
         count: Number of words to show.
     """
     run = require_one_model(model, "words")
-    from limner.inference.word_vectors import nearest_words
+    from limner.inference.scorer import nearest_words
     from limner.runs.trained_model import load_trained_model
 
     neighbours = nearest_words(load_trained_model(run), word, count)

@@ -16,7 +16,7 @@ from limner.storage.outputs import SavedOutput, claim_file, save_output
 
 if TYPE_CHECKING:
     from limner.folders.index import FolderIndex, FolderMatch
-    from limner.inference.retrieval_results import ImageSearch
+    from limner.inference.retriever import ImageSearch
 
 PAGE_SUFFIX = ".html"
 FOLDER_BY_SENTENCE, FOLDER_BY_IMAGE = "with --in FOLDER by a sentence", "with --in FOLDER by an image"
@@ -188,7 +188,7 @@ def _search_regions(
 ) -> None:
     """Print the regions of a collection that a sentence describes best."""
     from limner.data.collection import Collection
-    from limner.inference.region_retriever import retrieve_regions
+    from limner.inference.regions import retrieve_regions
     from limner.runs.trained_model import load_trained_model
 
     with progress_bar("searching") as progress:

@@ -24,8 +24,14 @@ from limner.features.region_store import RegionStore
 from limner.inference.base import require_captioning
 from limner.inference.collection_features import open_features
 from limner.inference.generate import generate
-from limner.inference.region_captioner import RegionText, describe_regions, locate_regions, require_detector
-from limner.inference.region_retriever import REGIONS_PER_IMAGE, region_log_probs
+from limner.inference.regions import (
+    REGIONS_PER_IMAGE,
+    RegionText,
+    describe_regions,
+    locate_regions,
+    region_log_probs,
+    require_detector,
+)
 from limner.metrics.base import MetricUnavailable, Score
 from limner.metrics.dense_captioning import (
     DenseCaptions,

@@ -1,4 +1,4 @@
-"""Probability of given sentences about images."""
+"""Probability of sentences about images, and distances of words."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple, Self
+
+import torch
 
 from limner.data.collection import Collection
 from limner.data.dataset import Examples
@@ -17,8 +19,10 @@ from limner.inference.base import load_models, require_captioning
 from limner.inference.collection_features import open_features
 from limner.inference.new_images import BackboneFeatures, new_item, require_images
 from limner.inference.sentences import warn_of_unknown_words
+from limner.layers.functional import require_numbers
 from limner.media.image import ImageInput
 from limner.metrics import perplexity
+from limner.models.capabilities import WordEmbeddingModel
 from limner.progress import Progress
 from limner.retrieval.marginal import log_marginal, log_ratio_signature, marginal_items
 from limner.runs.trained_model import TrainedModel
@@ -67,7 +71,7 @@ class Scorer:
 
     @classmethod
     def load(cls, run: Path | str, *, backbone: str | None = None, device: str = "cpu") -> Self:
-        """Load a trained model; arguments and errors are those of `Captioner.load`."""
+        """Load a trained model and its backbone; see `Captioner.load`."""
         (model,), encoder = load_models([run], backbone, device)
         return cls(model, encoder)
 
@@ -133,13 +137,13 @@ class Scorer:
             raise SettingsError(
                 "expected a model with stored image features, found one without; leave out --collection"
             )
-        others = marginal_items(self.model, collection, features)
+        images = marginal_items(self.model, collection, features)
         lang = self.model.recipe.data.lang
         item = Item("scored", "", sentences=tuple(ItemSentence(lang, text) for text in sentences))
         targets = Examples([item], self.model.target, None).targets
-        marginal = log_marginal(self.model.model, targets, others, features, on_progress=on_progress)
-        values = [one.log_prob - log_prob for one, log_prob in zip(scores, marginal.tolist(), strict=True)]
-        return LogRatios(values, log_ratio_signature(self.model, collection, len(others), "fp32"))
+        marginal = log_marginal(self.model.model, targets, images, features, on_progress=on_progress)
+        values = [score.log_prob - log_prob for score, log_prob in zip(scores, marginal.tolist(), strict=True)]
+        return LogRatios(values, log_ratio_signature(self.model, collection, len(images), "fp32"))
 
 
 def require_words(model: TrainedModel, sentences: Sequence[str]) -> None:
@@ -151,3 +155,39 @@ def require_words(model: TrainedModel, sentences: Sequence[str]) -> None:
     for sentence in sentences:
         if not model.tokenizer.words(sentence):
             raise SettingsError(f"expected a sentence of at least one word, got '{sentence}'")
+
+
+def nearest_words(model: TrainedModel, word: str, count: int = 10) -> list[tuple[str, float]]:
+    """Return the words with the nearest vectors and their Euclidean distances, nearest first.
+
+    Args:
+        model: trained model with word vectors.
+        word: word of its vocabulary.
+        count: number of neighbours.
+
+    Raises:
+        SettingsError: the model has no word vectors, or the word is not in its vocabulary.
+        RunError: a distance is NaN.
+    """
+    network, entries = model.model, model.tokenizer.entries
+    if not isinstance(network, WordEmbeddingModel):
+        raise SettingsError(
+            f"model '{model.recipe.model.name}' has no word vectors; name a run of a model that has them, "
+            "such as 'mrnn', 'lbl' or 'show_and_tell'"
+        )
+    normalised = model.tokenizer.words(word)  # lowercased where the vocabulary is
+    if len(normalised) == 1:
+        word = normalised[0]
+    if word not in entries:
+        raise SettingsError(
+            f"'{word}' is not among the {len(entries)} words of the vocabulary: it occurs in the training sentences "
+            "too seldom or not at all; use another word"
+        )
+    with torch.inference_mode():
+        vectors = network.word_vectors().double()  # (V, D); squares of float32 do not overflow
+        row = entries.index(word)
+        distances = torch.linalg.vector_norm(vectors - vectors[row], dim=1)
+        require_numbers(distances, "word vectors")
+        distances[[*SPECIAL_TOKENS, row]] = torch.inf
+    nearest = distances.topk(min(count, len(entries) - len(SPECIAL_TOKENS) - 1), largest=False)
+    return [(entries[k], d) for d, k in zip(nearest.values.tolist(), nearest.indices.tolist(), strict=True)]

@@ -12,8 +12,7 @@ from urllib.parse import quote
 from limner.data.collection import ITEMS, Collection
 from limner.errors import FeatureError, FolderError
 from limner.inference.captioner import Captioner
-from limner.inference.retrieval_results import ImageSearch
-from limner.inference.retriever import Retriever
+from limner.inference.retriever import ImageSearch, Retriever
 from limner.media.image import make_thumbnail, open_image
 from limner.server.errors import NotFoundError, NotSupportedError
 from limner.server.models import Models

@@ -1,4 +1,4 @@
-"""Detection and description of the regions of images."""
+"""Detection, description and retrieval of the regions of images, by a dense captioner."""
 
 from __future__ import annotations
 
@@ -12,25 +12,33 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from limner.data.collection import Collection
 from limner.data.dataset import FeatureSource
 from limner.data.examples import Example, ImageFeatures, Item, collate, collate_features
 from limner.decoding.settings import DecodingSettings, change_decoding
 from limner.decoding.torch_models import beam_search
-from limner.errors import RunError
+from limner.errors import CollectionError, RunError
 from limner.features.encoders.base import Backbone
 from limner.features.preprocessing import Preprocessing, encoded_box
 from limner.features.region_store import RegionStore, pixel_box
 from limner.inference.base import load_models
+from limner.inference.collection_features import open_features
 from limner.inference.new_images import BackboneFeatures, new_item
+from limner.inference.scorer import require_words
 from limner.media.image import ImageInput, open_image
 from limner.models.dense_captioner import DenseCaptioner, DetectedRegions
 from limner.models.protocols import device_of
+from limner.progress import Progress
+from limner.retrieval.all_pairs import MEMORY_BUDGET
+from limner.retrieval.prefix_tree import tree_log_probs
 from limner.runs.trained_model import TrainedModel
 
 IMAGES_PER_BATCH = 8
 """Number of images whose regions are detected together."""
 REGIONS_PER_BATCH = 512
 """Number of regions that are described together."""
+REGIONS_PER_IMAGE = 100
+"""Number of detected regions of an image that are searched, Johnson et al. (2016), section 4.3."""
 
 
 class RegionCaption(NamedTuple):
@@ -64,6 +72,25 @@ class RegionText(NamedTuple):
     """Natural logarithm of its probability given the region."""
 
 
+class RetrievedRegion(NamedTuple):
+    """A region retrieved for a sentence."""
+
+    id: str
+    """Id of the item."""
+    image: str
+    """Path of the image file."""
+    box: tuple[float, float, float, float]
+    """Left, top, width and height in pixels."""
+    text: str
+    """The query."""
+    score: float
+    """log P(sentence | region)."""
+    confidence: float
+    """Confidence that the box is a region, 0 to 1."""
+    description: str
+    """Description of the region by the model."""
+
+
 class RegionCaptioner:
     """A dense captioner: it detects the regions of images and describes each of them."""
 
@@ -82,7 +109,7 @@ class RegionCaptioner:
 
     @classmethod
     def load(cls, run: Path | str, *, backbone: str | None = None, device: str = "cpu") -> Self:
-        """Load a trained model; arguments and errors are those of `Captioner.load`."""
+        """Load a trained model and its backbone; see `Captioner.load`."""
         (model,), encoder = load_models([run], backbone, device)
         return cls(model, encoder)
 
@@ -112,19 +139,20 @@ class RegionCaptioner:
         assert self.backbone is not None, "new images need a backbone"
         settings = change_decoding(self.model.recipe.decoding, decoding)
         preprocessing = Preprocessing.parse(self.backbone.specs[0].preprocessing, self.backbone.specs[0].name)
-        source, results = BackboneFeatures(self.backbone, images), []
-        items = [new_item(image) for image in images]
-        found = detect_regions(self.model, items, source, count=count, min_confidence=min_confidence)
-        for image, regions in zip(images, found, strict=True):
+        source, items = BackboneFeatures(self.backbone, images), [new_item(image) for image in images]
+        captions = []
+        detected = detect_regions(self.model, items, source, count=count, min_confidence=min_confidence)
+        for image, regions in zip(images, detected, strict=True):
             encoded = encoded_box(open_image(image).size, preprocessing)
+            boxes = [pixel_box(box, encoded) for box in regions.boxes.tolist()]
             texts = describe_regions(self.model, regions.codes, settings)
-            results.append(
+            captions.append(
                 [
-                    RegionCaption(pixel_box(box, encoded), one.text, score, one.log_prob)
-                    for box, score, one in zip(regions.boxes.tolist(), regions.scores.tolist(), texts, strict=True)
+                    RegionCaption(box, description.text, score, description.log_prob)
+                    for box, score, description in zip(boxes, regions.scores.tolist(), texts, strict=True)
                 ]
             )
-        return results
+        return captions
 
 
 def require_detector(model: TrainedModel) -> DenseCaptioner:
@@ -161,9 +189,9 @@ def detect_regions(
     detector, device = require_detector(model), device_of(model.model)
     for begin in range(0, len(items), IMAGES_PER_BATCH):
         batch = features.take(items[begin : begin + IMAGES_PER_BATCH])
-        for one in detector.detect(collate_features(batch).to(device), count=count):
-            kept = one.scores >= min_confidence
-            yield DetectedRegions(one.boxes[kept], one.scores[kept], one.codes[kept])
+        for regions in detector.detect(collate_features(batch).to(device), count=count):
+            kept = regions.scores >= min_confidence
+            yield DetectedRegions(regions.boxes[kept], regions.scores[kept], regions.codes[kept])
 
 
 def locate_regions(
@@ -174,9 +202,9 @@ def locate_regions(
     count: int | None = None,
     min_confidence: float = 0.0,
 ) -> Iterator[LocatedRegions]:
-    """Detect the regions of images of a collection; arguments are those of `detect_regions`."""
-    found = detect_regions(model, items, features, count=count, min_confidence=min_confidence)
-    for item, detected in zip(items, found, strict=True):
+    """Detect the regions of images of a collection as `detect_regions` does, with their boxes in pixels."""
+    regions = detect_regions(model, items, features, count=count, min_confidence=min_confidence)
+    for item, detected in zip(items, regions, strict=True):
         encoded = features.encoded_part(item)
         boxes = np.array([pixel_box(box, encoded) for box in detected.boxes.tolist()], dtype=np.float64)
         yield LocatedRegions(item, detected, boxes.reshape(-1, 4))
@@ -195,8 +223,83 @@ def describe_regions(model: TrainedModel, codes: Tensor, settings: DecodingSetti
         present = torch.ones(len(part), dtype=torch.bool, device=part.device)
         batch = collate([Example(str(number)) for number in range(len(part))]).to(part.device)
         batch = replace(batch, image=ImageFeatures(present, pooled=part))
-        for hypotheses in beam_search([model.model], batch, settings):
-            best, tokenizer = hypotheses[0], model.tokenizer
-            text = tokenizer.decode(best.tokens, detokenise=True)
-            texts.append(RegionText(text, tokenizer.decode(best.tokens), best.log_prob))
+        for best, *_ in beam_search([model.model], batch, settings):
+            text = model.tokenizer.decode(best.tokens, detokenise=True)
+            texts.append(RegionText(text, model.tokenizer.decode(best.tokens), best.log_prob))
     return texts
+
+
+@torch.inference_mode()
+def retrieve_regions(
+    model: TrainedModel,
+    sentence: str,
+    collection: Collection,
+    *,
+    split: str | None = None,
+    count: int = 5,
+    min_confidence: float = 0.0,
+    on_progress: Progress | None = None,
+) -> list[RetrievedRegion]:
+    """Rank the detected regions of a collection for a sentence by log P(sentence | region).
+
+    Args:
+        model: dense captioner.
+        sentence: query.
+        collection: images to search and their features; images without features are left out.
+        split: split to search; None for all.
+        count: number of results.
+        min_confidence: regions of a lower confidence are left out.
+        on_progress: called with the number of images searched and their total.
+
+    Raises:
+        RunError: the model does not detect regions.
+        SettingsError: the sentence has no words.
+        CollectionError: there is no image with features to search.
+    """
+    require_detector(model)
+    require_words(model, [sentence])
+    features = open_features(model, collection)
+    assert isinstance(features, RegionStore), "a dense captioner reads features of regions"
+    items = [item for item in collection.items(split) if item.image and features.covers(item)]
+    if not items:
+        raise CollectionError(
+            f"{collection.path}: no image with features to search; name another split, or run 'limner features'"
+        )
+    query = [model.tokenizer.encode(sentence)]
+    best: list[tuple[RetrievedRegion, Tensor]] = []  # with the code of the region
+    located = locate_regions(model, items, features, count=REGIONS_PER_IMAGE, min_confidence=min_confidence)
+    for done, (item, detected, boxes) in enumerate(located, 1):
+        path = str(collection.image_path(item))
+        scores = region_log_probs(model, detected.codes, query)[0].tolist()
+        best += [
+            (RetrievedRegion(item.id, path, (left, top, width, height), sentence, score, confidence, ""), code)
+            for (left, top, width, height), score, confidence, code in zip(
+                boxes.tolist(), scores, detected.scores.tolist(), detected.codes, strict=True
+            )
+        ]
+        best = sorted(best, key=lambda pair: -pair[0].score)[:count]
+        if on_progress is not None:
+            on_progress(done, len(items))
+    if not best:
+        return []
+    texts = describe_regions(model, torch.stack([code for _, code in best]), model.recipe.decoding)
+    return [region._replace(description=text.text) for (region, _), text in zip(best, texts, strict=True)]
+
+
+@torch.inference_mode()
+def region_log_probs(
+    model: TrainedModel, codes: Tensor, sentences: Sequence[Sequence[int]], budget: int = MEMORY_BUDGET
+) -> Tensor:
+    """Compute log P(sentence | region) of S sentences and R regions, (S, R).
+
+    Args:
+        model: dense captioner.
+        codes: codes of the regions, (R, D), as `detect_regions` returns them.
+        sentences: token ids of each sentence.
+        budget: working memory in bytes.
+    """
+    if not len(codes):
+        return codes.new_zeros(len(sentences), 0)
+    batch = collate([Example("", sentence) for sentence in sentences]).to(codes.device)
+    present = torch.ones(len(codes), dtype=torch.bool, device=codes.device)
+    return tree_log_probs(model.model, ImageFeatures(present, pooled=codes), batch, budget)

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from PIL import Image
 
-from limner.device import native_bf16
+from limner.process import native_bf16
 
 CPU = torch.device("cpu")
 

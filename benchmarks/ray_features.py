@@ -21,7 +21,7 @@ from limner.features.store import FeatureTable
 from measuring import real_data, report
 
 OPTIONS = ("--backbone", "efficientnet-lite2", "--kind", "both", "--size", "300", "--resize", "squash")
-COMMAND = "from limner.cli import main; main()"
+COMMAND = "from limner.apps.cli import main; main()"
 
 
 def ray_features(draw: Callable[[Path, int], Sequence[Path]]) -> None:

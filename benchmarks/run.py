@@ -30,7 +30,6 @@ from limner.data.examples import Batch, Example, ImageFeatures, collate, collate
 from limner.decoding.scoring import sentence_log_probs
 from limner.decoding.settings import DecodingSettings
 from limner.decoding.torch_models import beam_search
-from limner.device import native_bf16
 from limner.features.preprocessing import Preprocessing, read_image
 from limner.features.spec import FeatureSpec
 from limner.layers.all_pairs import PrefixTree
@@ -41,7 +40,7 @@ from limner.models import build_model
 from limner.models.log_bilinear import LBL, LBLSettings
 from limner.models.mrnn import MRNN, MRNNSettings
 from limner.models.protocols import Model, ModelInputs
-from limner.process import keep_freed_memory
+from limner.process import keep_freed_memory, native_bf16
 from limner.retrieval.all_pairs import pair_log_probs
 from limner.runs.records import read_log
 from limner.runs.trained_model import TrainedModel, load_trained_model

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 import limner.runtime
-from limner.export.folder import export
+from limner.apps.export.folder import export
 from limner.features.encoders.load import load_backbone_for
 from limner.inference.captioner import Captioner
 from limner.runs.pretrained import pretrained_run

@@ -15,9 +15,9 @@ from limner.data.dataset import Examples
 from limner.data.examples import Batch, Item, ItemSentence
 from limner.data.languages import TargetLanguage
 from limner.decoding.torch_models import beam_search
-from limner.device import native_bf16
 from limner.models.mrnn import MRNN, MRNNSettings
 from limner.models.protocols import ModelInputs
+from limner.process import native_bf16
 from limner.runs.recipe import Recipe
 from limner.runs.trained_model import ModelConfig, TrainedModel
 from limner.text.tokenizer import Tokenizer

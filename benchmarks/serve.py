@@ -105,7 +105,8 @@ def running(log: IO[bytes] | None = None, **settings: object) -> Iterator[tuple[
     chosen = {"port": 0, "timeout": TIMEOUT, "access_log": log is not None, **settings}
     program = (
         "from limner.process import *; set_wait_policy(); allow_thread_choice(); keep_freed_memory()\n"
-        "from limner.folders.index import *; from limner.server.run import *; from limner.server.settings import *\n"
+        "from limner.apps.photos.index import *\n"
+        "from limner.apps.server.run import *; from limner.apps.server.settings import *\n"
         f"settings = ServerSettings.parse({chosen!r})\n"
         "bound = bind(settings); models = load(settings, FolderIndex.open); print(address_of(bound), flush=True)\n"
         "serve(settings, models, bound, FolderIndex.open)\n"

@@ -41,7 +41,7 @@ LIMITS = {
 COMMANDS = ("describe", "translate", "train", "evaluate", "search", "serve")
 SERVED = """
 import base64, threading, time, httpx, uvicorn
-from limner import cli
+from limner.apps import cli
 start = uvicorn.Server.run
 def run(self, sockets=None):
     def client():

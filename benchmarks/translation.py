@@ -15,10 +15,10 @@ import plain_nmt
 from limner.data.examples import Batch, Example, collate
 from limner.decoding.settings import DecodingSettings
 from limner.decoding.torch_models import beam_search
-from limner.device import native_bf16
 from limner.layers.image_encoder import ImageEncoderSettings
 from limner.models.nmt import NMT, NMTSettings
 from limner.models.protocols import ModelInputs
+from limner.process import native_bf16
 from limner.text.vocab import SPECIAL_TOKENS
 from limner.training.losses import word_loss
 from measuring import CPU, median_time, product_rate, report

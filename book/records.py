@@ -12,13 +12,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from limner.apps.reproduce import PublishedRow, PublishedTable, RowResult, find_table
+from limner.apps.reproduce.datasets import recognise_ids
+from limner.apps.reproduce.results import by_row, read_results
+from limner.apps.reproduce.significance import FILE, TableComparison, contrasts
 from limner.errors import RunError
 from limner.evaluation.comparison import Contrast
 from limner.progress import duration
-from limner.reproduce import PublishedRow, PublishedTable, RowResult, find_table
-from limner.reproduce.datasets import recognise_ids
-from limner.reproduce.results import by_row, read_results
-from limner.reproduce.significance import FILE, TableComparison, contrasts
 from limner.runs.recipe import load_recipe
 from limner.runs.records import Record, RunConfig
 

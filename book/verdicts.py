@@ -9,10 +9,10 @@ from typing import NamedTuple
 import numpy as np
 from scipy.stats import kendalltau, ttest_1samp, ttest_ind
 
+from limner.apps.reproduce import PublishedRow, PublishedTable, TableColumn
 from limner.evaluation.comparison import DAGGERS
 from limner.metrics import higher_is_better
 from limner.metrics.significance import holm
-from limner.reproduce import PublishedRow, PublishedTable, TableColumn
 from records import RowRecord, TableRecord
 
 SIGNIFICANCE_LEVEL = 0.05

@@ -13,14 +13,14 @@ from pathlib import Path
 
 import numpy as np
 
+from limner.apps.reproduce import PublishedRow, PublishedTable, TableColumn, published_tables
+from limner.apps.reproduce.datasets import required_data
+from limner.apps.reproduce.listing import properties_text
+from limner.apps.reproduce.tables import Paper, read_paper
 from limner.evaluation.comparison import DAGGERS
 from limner.files import write_text
 from limner.metrics.base import format_value
 from limner.progress import duration
-from limner.reproduce import PublishedRow, PublishedTable, TableColumn, published_tables
-from limner.reproduce.datasets import required_data
-from limner.reproduce.listing import properties_text
-from limner.reproduce.tables import Paper, read_paper
 from records import RowRecord, TableRecord, add_record, read_records
 from verdicts import Effect, Order, effects, is_better, mean_of, orders, values_of
 

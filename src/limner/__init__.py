@@ -13,6 +13,12 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     __version__: str
+    from limner.apps.photos.index import FolderIndex as FolderIndex
+    from limner.apps.photos.index import FolderMatch as FolderMatch
+    from limner.apps.report import write_report as write_report
+    from limner.apps.reproduce import ReproductionSettings as ReproductionSettings
+    from limner.apps.reproduce import find_table as find_table
+    from limner.apps.reproduce import reproduce_table as reproduce_table
     from limner.data.collection import Collection as Collection
     from limner.data.readers import import_collection as import_collection
     from limner.decoding.sentence import Sentence as Sentence
@@ -26,8 +32,6 @@ if TYPE_CHECKING:
     from limner.features.kmeans import KMeansSettings as KMeansSettings
     from limner.features.kmeans import learn_filters as learn_filters
     from limner.features.kmeans import save_filters as save_filters
-    from limner.folders.index import FolderIndex as FolderIndex
-    from limner.folders.index import FolderMatch as FolderMatch
     from limner.inference.back_translation import back_translate as back_translate
     from limner.inference.captioner import Captioner as Captioner
     from limner.inference.classifier import Classification as Classification
@@ -41,10 +45,6 @@ if TYPE_CHECKING:
     from limner.inference.scorer import SentenceScore as SentenceScore
     from limner.inference.scorer import nearest_words as nearest_words
     from limner.inference.translator import Translator as Translator
-    from limner.report import write_report as write_report
-    from limner.reproduce import ReproductionSettings as ReproductionSettings
-    from limner.reproduce import find_table as find_table
-    from limner.reproduce import reproduce_table as reproduce_table
     from limner.runs.recipe import Recipe as Recipe
     from limner.runs.recipe import load_recipe as load_recipe
     from limner.runs.trained_model import load_trained_model as load_trained_model
@@ -64,6 +64,9 @@ if TYPE_CHECKING:
     from limner.training.loop import train as train
 
 _NAMES = {
+    "apps.photos.index": "FolderIndex FolderMatch",
+    "apps.report": "write_report",
+    "apps.reproduce": "ReproductionSettings find_table reproduce_table",
     "data.collection": "Collection",
     "data.readers": "import_collection",
     "decoding.sentence": "Sentence",
@@ -75,7 +78,6 @@ _NAMES = {
     "features.encoders.load": "load_backbone",
     "features.extract": "extract",
     "features.kmeans": "KMeansSettings learn_filters save_filters",
-    "folders.index": "FolderIndex FolderMatch",
     "inference.back_translation": "back_translate",
     "inference.captioner": "Captioner",
     "inference.classifier": "Classification Classifier",
@@ -84,8 +86,6 @@ _NAMES = {
     "inference.retriever": "RetrievalResult Retriever",
     "inference.scorer": "Scorer SentenceScore nearest_words",
     "inference.translator": "Translator",
-    "report": "write_report",
-    "reproduce": "ReproductionSettings find_table reproduce_table",
     "runs.recipe": "Recipe load_recipe",
     "runs.trained_model": "load_trained_model",
     "synthetic.reviews": "ReviewSettings generate_reviews",

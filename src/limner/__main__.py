@@ -1,5 +1,5 @@
 """`python -m limner`: the command line."""
 
-from limner.cli import main
+from limner.apps.cli import main
 
 main()

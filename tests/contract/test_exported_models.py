@@ -9,12 +9,12 @@ import pytest
 import torch
 from models import CASES, SOURCE_VOCAB, VOCAB, batch
 
+from limner.apps.export.record import record_model
+from limner.apps.export.refusals import refusal
+from limner.apps.export.verify import TOLERANCE, batch_of, example_inputs, largest_difference
 from limner.decoding.search import search
 from limner.decoding.settings import DecodingSettings
 from limner.decoding.torch_models import beam_search
-from limner.export.record import record_model
-from limner.export.refusals import refusal
-from limner.export.verify import TOLERANCE, batch_of, example_inputs, largest_difference
 from limner.features.spec import FeatureSpec
 from limner.models.trees import flatten, rebuild
 from limner.runtime.graphs import Graph, GraphModel

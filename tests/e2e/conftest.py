@@ -12,10 +12,10 @@ import pytest
 import uvicorn
 
 import limner
-from limner.folders.index import FolderIndex
-from limner.server.app import create_app
-from limner.server.run import address_of, bind
-from limner.server.settings import ServerSettings
+from limner.apps.photos.index import FolderIndex
+from limner.apps.server.app import create_app
+from limner.apps.server.run import address_of, bind
+from limner.apps.server.settings import ServerSettings
 
 
 class Runs(NamedTuple):

@@ -13,9 +13,9 @@ from fastapi.responses import JSONResponse, Response
 from PIL import Image
 from sse_starlette import EventSourceResponse
 
-from limner.server.app import mount_page
-from limner.server.protection import HEADERS
-from limner.server.schemas import (
+from limner.apps.server.app import mount_page
+from limner.apps.server.protection import HEADERS
+from limner.apps.server.schemas import (
     DescribeBody,
     DescribeResponse,
     ModelList,

@@ -8,7 +8,7 @@ import openai
 import pytest
 from libretranslatepy import LibreTranslateAPI
 
-from limner.server.settings import ServerSettings
+from limner.apps.server.settings import ServerSettings
 
 KEY = "a-secret-key"
 SENTENCE = "There is a black cup in the snow."

@@ -40,7 +40,7 @@ extract(Collection.open(collection), backbone, name="killed", batch_size=4, on_p
 COMMAND = """
 import os, sys, time
 from limner.features import extract, table_format
-from limner import cli
+from limner.apps import cli
 
 read_batches, last = extract._read_batches, int(os.environ.get("LAST_BATCH", "-1"))
 def slowly(*arguments):

@@ -13,12 +13,12 @@ from collections import Counter
 import pytest
 from PIL import Image
 
+from limner.apps.report.images import contact_sheet
 from limner.data.collection import Collection
 from limner.data.items_table import Changes
 from limner.data.readers import ReaderOptions, import_collection, read_source
 from limner.data.summary import summarise
 from limner.errors import CollectionError
-from limner.report.images import contact_sheet
 
 # Runs one import and kills itself right before or right after the n-th call of a function.
 KILLED = """

@@ -14,8 +14,8 @@ COUNT = 24
 # number of images it waits to be killed.
 COMMAND = """
 import sys, time
-from limner import cli
-from limner.folders import encoding, update
+from limner.apps import cli
+from limner.apps.photos import encoding, update
 
 encoding.CHUNK_SIZE = encoding.ENCODED_TOGETHER = 4
 encoding._READ_AHEAD = 8

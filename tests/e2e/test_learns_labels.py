@@ -10,7 +10,7 @@ from limner.data.collection import Collection
 
 
 def run(*arguments):
-    command = [sys.executable, "-c", "from limner.cli import main; main()", *map(str, arguments)]
+    command = [sys.executable, "-c", "from limner.apps.cli import main; main()", *map(str, arguments)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout

@@ -21,7 +21,7 @@ METRIC = ["--metric", "bleu4", "--no-retrieval"]
 
 
 def run(*arguments):
-    command = [sys.executable, "-c", "from limner.cli import main; main()", *map(str, arguments)]
+    command = [sys.executable, "-c", "from limner.apps.cli import main; main()", *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 

@@ -10,7 +10,7 @@ from limner.synthetic.scenes import SceneSettings, generate_scenes
 
 
 def limner(*arguments):
-    command = [sys.executable, "-c", "from limner.cli import main; main()", *map(str, arguments)]
+    command = [sys.executable, "-c", "from limner.apps.cli import main; main()", *map(str, arguments)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout

@@ -14,9 +14,9 @@ from schemathesis.specs.openapi.checks import (
     unsupported_method,
 )
 
-from limner.folders.index import FolderIndex
-from limner.server.app import create_app
-from limner.server.settings import ServerSettings
+from limner.apps.photos.index import FolderIndex
+from limner.apps.server.app import create_app
+from limner.apps.server.settings import ServerSettings
 
 CHECKS = [
     not_a_server_error,

@@ -14,12 +14,12 @@ import pytest
 import torch
 from ray_cluster import DAMAGED, ByValue, LocalCluster, photographs
 
-from limner import cli
+from limner.apps import cli
+from limner.apps.distributed.cluster import connected, run_units
+from limner.apps.distributed.features import ExtractionOptions, extract_distributed
+from limner.apps.distributed.generation import generator_on
 from limner.data.collection import Collection
 from limner.data.dataset import Examples
-from limner.distributed.cluster import connected, run_units
-from limner.distributed.features import ExtractionOptions, extract_distributed
-from limner.distributed.generation import generator_on
 from limner.errors import MediaError, ResourceError
 from limner.features.backbone_choice import BackboneChoice
 from limner.features.extract import extract
@@ -91,7 +91,7 @@ class Gated(NamedTuple):
 
     def load(self, *arguments, **options):
         if os.getpid() != self.command:
-            from limner.distributed.journal import Journal
+            from limner.apps.distributed.journal import Journal
 
             write = Journal.write
 
@@ -142,7 +142,7 @@ def test_a_unit_that_ends_every_actor_ends_the_command(cluster, tmp_path, monkey
 
             return compute
 
-    monkeypatch.setattr("limner.distributed.cluster.RETRIES", 2)
+    monkeypatch.setattr("limner.apps.distributed.cluster.RETRIES", 2)
     finished = []
     with connected(cluster.address) as found, pytest.raises(ResourceError, match=r"an actor ended .*finished units"):
         finished.extend(run_units(found, ByValue(Fatal(tmp_path / "attempts")), 3))
@@ -200,8 +200,8 @@ def test_a_damaged_image_is_named_as_without_ray(cluster, collection, monkeypatc
 DRIVER = """
 import os, sys
 from limner.data.collection import Collection
-from limner.distributed.cluster import connected, run_units
-from limner.distributed.features import ExtractionOptions, extract_distributed
+from limner.apps.distributed.cluster import connected, run_units
+from limner.apps.distributed.features import ExtractionOptions, extract_distributed
 from limner.errors import MediaError
 from limner.features.backbone_choice import BackboneChoice
 

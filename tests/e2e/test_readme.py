@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import limner
-from limner.cli import app
+from limner.apps.cli import app
 from limner.features.store import FeatureTable
 
 ROOT = Path(__file__).parents[2]

@@ -73,7 +73,7 @@ FUSED = {
 }
 SLOWLY = """
 import sys, time
-from limner.cli import main
+from limner.apps.cli import main
 from limner.training.state import TrainState
 
 add_step = TrainState.add_step
@@ -96,7 +96,7 @@ def scenes(tmp_path_factory):
 
 
 def limner(*arguments):
-    command = [sys.executable, "-c", "from limner.cli import main; main()", *map(str, arguments)]
+    command = [sys.executable, "-c", "from limner.apps.cli import main; main()", *map(str, arguments)]
     subprocess.run(command, capture_output=True, check=True)
 
 

@@ -10,9 +10,9 @@ from PIL import Image
 
 pytest.importorskip("fastapi", reason="the extra serve is not installed")
 
-from limner.folders.index import FolderIndex
+from limner.apps.photos.index import FolderIndex
+from limner.apps.server.settings import ServerSettings
 from limner.inference.captioner import Captioner
-from limner.server.settings import ServerSettings
 
 CHROMIUM = next((path for path in map(Path, ("/usr/bin/chromium", "/usr/bin/chromium-browser")) if path.exists()), None)
 QUERY = "There is a red ball."

@@ -29,7 +29,7 @@ training: {epochs: EPOCHS, batch_size: 25, optimizer: {name: sgd, lr: 0.1}, clip
 CHANGED = """
 import os, signal, sys, time
 from pathlib import Path
-from limner.cli import main
+from limner.apps.cli import main
 from limner.training.state import TrainState
 
 add_step = TrainState.add_step
@@ -151,7 +151,7 @@ def test_an_error_in_another_process_is_printed_once(scenes, tmp_path):
         "import os; import limner.training.processes as p; from limner.errors import TrainingError\n"
         "def fail(self, batch): raise TrainingError('no more rows')\n"
         "if os.environ.get('LOCAL_RANK') == '1': p.Processes.rows = fail\n"
-        "from limner.cli import main; main()\n"
+        "from limner.apps.cli import main; main()\n"
     )
     script = tmp_path / "program.py"
     script.write_text(broken)

@@ -7,7 +7,7 @@ from PIL import Image
 from typer.testing import CliRunner
 
 import limner
-from limner import cli
+from limner.apps import cli
 from limner.data.dataset import GenerationInput
 from limner.errors import MediaError
 from limner.inference.collection_features import open_features

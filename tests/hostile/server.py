@@ -108,7 +108,7 @@ def _become(request: dict[str, Any]) -> None:
             os.setuid(request["uid"])
         if request["count_events"] is not None or request["kill_at"] is not None:
             _watch_files(request["count_events"], request["kill_at"])
-        from limner.cli import main
+        from limner.apps.cli import main
 
         main()
     except SystemExit as exit_:

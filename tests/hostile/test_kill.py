@@ -18,9 +18,9 @@ from typing import NamedTuple
 import pytest
 import runner
 
+from limner.apps.photos.tables import open_index
 from limner.data.collection import Collection
 from limner.features.store import FeatureTable
-from limner.folders.tables import open_index
 from limner.retrieval.index.record import CollectionIndexRecord
 
 pytestmark = [pytest.mark.kill, pytest.mark.timeout(3000)]

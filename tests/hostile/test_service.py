@@ -152,8 +152,8 @@ def live(template, tmp_path_factory):
     log = tmp_path_factory.mktemp("service") / "log"
     models = tuple(str(template / name) for name in ("captioner", "translator"))
     program = (
-        "from limner.folders.index import *; from limner.server.run import *\n"
-        "from limner.server.models import *; from limner.server.settings import *\n"
+        "from limner.apps.photos.index import *; from limner.apps.server.run import *\n"
+        "from limner.apps.server.models import *; from limner.apps.server.settings import *\n"
         f"settings = ServerSettings(models={models!r}, port=0, body_timeout=2, max_body=2**20)\n"
         "bound = bind(settings); print(address_of(bound), flush=True)\n"
         "serve(settings, load_served_models(settings), bound, FolderIndex.open)\n"

@@ -2,10 +2,10 @@
 
 import asyncio
 
-from limner.folders.index import FolderIndex
-from limner.server.engine import ServiceEngine
-from limner.server.indexes import open_indexes
-from limner.server.settings import ServerSettings
+from limner.apps.photos.index import FolderIndex
+from limner.apps.server.engine import ServiceEngine
+from limner.apps.server.indexes import open_indexes
+from limner.apps.server.settings import ServerSettings
 
 MAX_SECONDS = 60
 

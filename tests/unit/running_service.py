@@ -6,11 +6,11 @@ from io import BytesIO
 import httpx
 from PIL import Image
 
-from limner.folders.index import FolderIndex
+from limner.apps.photos.index import FolderIndex
+from limner.apps.server.app import create_app
+from limner.apps.server.models import Models, ServedModel
+from limner.apps.server.settings import ServerSettings
 from limner.inference.captioner import Captioner
-from limner.server.app import create_app
-from limner.server.models import Models, ServedModel
-from limner.server.settings import ServerSettings
 
 MAX_SECONDS = 60
 

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from limner.apps.report.explanations import plot_explanation
+from limner.apps.report.images import Thumbnails
 from limner.features.spec import FeatureSpec
 from limner.inference.explain import END_OF_SENTENCE, Explanation
-from limner.report.explanations import plot_explanation
-from limner.report.images import Thumbnails
 from limner.runs.records import EvaluatedItem
 
 WEIGHTS = np.array([[0.5, 0.0, 0.25, 0.25], [0.25] * 4])

@@ -8,7 +8,9 @@ import pytest
 from PIL import Image
 
 import limner
-from limner.cli import main
+from limner.apps.cli import main
+from limner.apps.report import attention_page
+from limner.apps.report.page import write_report
 from limner.errors import SettingsError
 from limner.features.encoders.load import load_backbone
 from limner.features.extract import extract
@@ -16,8 +18,6 @@ from limner.models.video_captioner import VideoCaptionerSettings
 from limner.plots import attention as attention_plots
 from limner.plots import figures
 from limner.plots.attention import AttentionStrip, attention_strips
-from limner.report import attention_page
-from limner.report.page import write_report
 from limner.runs.recipe import Recipe
 from limner.runs.records import read_evaluations
 from limner.runs.trained_model import load_trained_model

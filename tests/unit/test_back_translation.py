@@ -8,7 +8,7 @@ import sys
 import pytest
 from toy_translation import image_collection, learn, text_collection
 
-from limner import cli
+from limner.apps import cli
 from limner.data.collection import Collection, write_items
 from limner.data.examples import Item, ItemSentence
 from limner.data.languages import text_pairs

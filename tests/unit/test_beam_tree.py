@@ -9,7 +9,7 @@ import pytest
 import torch
 from test_beam_search import BOS, EOS, PAD, UNK, VOCAB, Chain, images
 
-from limner.cli import explanations
+from limner.apps.cli import explanations
 from limner.decoding.beam_tree import BeamRecorder
 from limner.decoding.selection import SampleRecorder
 from limner.decoding.sentence import Sentence
@@ -107,9 +107,9 @@ def test_a_prefix_is_the_root():
 
 
 def test_explanations_as_text_json_and_plots(trained, tiny, tmp_path):
+    from limner.apps.report.beam_plot import beam_text, beam_tree
     from limner.inference.captioner import Captioner
     from limner.plots.figures import save_plot
-    from limner.report.beam_plot import beam_text, beam_tree
 
     captioner = Captioner.load(trained)
     image = tiny.path / "test0.png"
@@ -140,7 +140,7 @@ def test_explanations_as_text_json_and_plots(trained, tiny, tmp_path):
 
 
 def test_no_two_arrows_of_a_plot_cross():
-    from limner.report.beam_plot import _layout
+    from limner.apps.report.beam_plot import _layout
 
     settings = DecodingSettings(beam_size=4, max_length=8)
     recorder = BeamRecorder(1)

@@ -7,10 +7,7 @@ import numpy as np
 import pytest
 from scipy.stats import ttest_1samp, ttest_ind, ttest_rel
 
-from limner.errors import RunError
-from limner.evaluation.comparison import Contrast
-from limner.metrics.significance import holm
-from limner.reproduce import (
+from limner.apps.reproduce import (
     PublishedRow,
     PublishedTable,
     ReproductionSettings,
@@ -19,6 +16,9 @@ from limner.reproduce import (
     published_tables,
     reproduce_table,
 )
+from limner.errors import RunError
+from limner.evaluation.comparison import Contrast
+from limner.metrics.significance import holm
 
 with pytest.MonkeyPatch.context() as patch:  # scripts, which are not installed
     patch.syspath_prepend(Path(__file__).parents[2] / "book")

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
 import limner
-from limner import bounds, cli
+from limner import bounds
+from limner.apps import cli
 from limner.bounds import BeamSize, Bounds, LearningRate, Probability, Rate, Seed, bounds_of
 from limner.decoding.settings import DecodingSettings
 from limner.errors import SettingsError

@@ -9,8 +9,8 @@ import zlib
 import pytest
 from PIL import Image, PngImagePlugin
 
-from limner.folders.captions import caption_in_file, caption_of_sidecar, write_sidecar
-from limner.folders.xmp import add_caption, find_captions
+from limner.apps.photos.captions import caption_in_file, caption_of_sidecar, write_sidecar
+from limner.apps.photos.xmp import add_caption, find_captions
 from limner.media.image import opened_image
 
 TEXT = "Zoë's café in März"

@@ -15,12 +15,10 @@ import numpy as np
 import pytest
 from PIL import Image, ImageCms, PngImagePlugin
 
-from limner.cli import main
-from limner.cli.caption_output import caption_output
-from limner.cli.stored_captions import StoredCaptions
-from limner.decoding.sentence import Sentence
-from limner.errors import MetadataError, SettingsError
-from limner.folders.captions import (
+from limner.apps.cli import main
+from limner.apps.cli.caption_output import caption_output
+from limner.apps.cli.stored_captions import StoredCaptions
+from limner.apps.photos.captions import (
     caption_in_file,
     caption_of_sidecar,
     embed_caption,
@@ -28,8 +26,10 @@ from limner.folders.captions import (
     write_packet,
     write_sidecar,
 )
-from limner.folders.metadata import read_metadata
-from limner.folders.xmp import add_caption, find_captions
+from limner.apps.photos.metadata import read_metadata
+from limner.apps.photos.xmp import add_caption, find_captions
+from limner.decoding.sentence import Sentence
+from limner.errors import MetadataError, SettingsError
 
 FOREIGN = (
     b'<?xpacket begin="" id="W5M0MpCehiHzreSzNTczkc9d"?><x:xmpmeta xmlns:x="adobe:ns:meta/"><!-- kept -->'

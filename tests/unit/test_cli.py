@@ -20,9 +20,9 @@ import pytest
 import typer
 from rich.console import Console
 
-from limner import cli
-from limner.cli import doctor, terminal
-from limner.cli.reference import reference
+from limner.apps import cli
+from limner.apps.cli import doctor, terminal
+from limner.apps.cli.reference import reference
 from limner.data.collection import write_items
 from limner.data.examples import Item, ItemSentence
 from limner.data.readers import READERS
@@ -56,7 +56,7 @@ def collection(tmp_path) -> Path:
 def test_help_imports_nothing_heavy(arguments):
     heavy = ("torch", "transformers", "lance", "pyarrow", "matplotlib", "numpy", "PIL")
     program = (
-        "import sys; from limner.cli import app; app(sys.argv[1:], standalone_mode=False); "
+        "import sys; from limner.apps.cli import app; app(sys.argv[1:], standalone_mode=False); "
         f"sys.exit(' '.join(name for name in {heavy} if name in sys.modules))"
     )
     done = subprocess.run([sys.executable, "-c", program, *arguments], capture_output=True, text=True)
@@ -399,7 +399,7 @@ def test_without_arguments_the_help_is_printed(capsys, monkeypatch):
 
 def test_the_completion_script_is_printed():
     environment = {**os.environ, "_LIMNER_COMPLETE": "source_bash"}
-    program = "import sys; sys.argv = ['limner']; from limner.cli import main; main()"
+    program = "import sys; sys.argv = ['limner']; from limner.apps.cli import main; main()"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment)
     assert "complete -o default -F _limner_completion limner" in done.stdout
     environment |= {"_LIMNER_COMPLETE": "complete_bash", "COMP_WORDS": "limner evaluate --image", "COMP_CWORD": "2"}
@@ -562,7 +562,7 @@ def test_a_file_in_place_of_a_sentence_is_refused(argument, tmp_path, monkeypatc
 
 def test_verbose_works_before_and_after_the_command(collection, capsys, monkeypatch):
     levels = []
-    monkeypatch.setattr(sys.modules["limner.cli.app"], "_set_up_logging", levels.append)
+    monkeypatch.setattr(sys.modules["limner.apps.cli.app"], "_set_up_logging", levels.append)
     for arguments in (["--verbose", "show", collection], ["show", collection, "--verbose"], ["show", collection]):
         assert run(capsys, monkeypatch, *arguments)[0] == 0
     assert levels == [logging.INFO, logging.INFO, logging.WARNING]
@@ -653,7 +653,7 @@ def test_the_main_scores_are_those_of_the_task(translates, shown):
 def test_warnings_of_libraries_are_shown_with_verbose_only():
     """A library that warns, whatever filters it sets itself, prints nothing; --verbose prints one line."""
     program = (
-        "import warnings; from limner.cli.app import app, main\n"
+        "import warnings; from limner.apps.cli.app import app, main\n"
         "@app.command('warn')\n"
         "def warn() -> None:\n"
         "    warnings.simplefilter('always', FutureWarning); warnings.warn('old\\ninterface', FutureWarning)\n"
@@ -789,7 +789,7 @@ def test_search_shows_the_sentence_of_the_image(trained, tiny, capsys, monkeypat
 @pytest.mark.parametrize(
     ("arguments", "function", "message"),
     [
-        (["serve", "--port", "0"], "limner.server.run.load", "interrupted"),
+        (["serve", "--port", "0"], "limner.apps.server.run.load", "interrupted"),
         (["--verbose", "show", "collection"], "limner.data.collection.Collection.open", "interrupted"),
         (
             ["compact", "collection"],
@@ -814,7 +814,7 @@ def test_ctrl_c_is_a_message_that_fits_the_command(arguments, function, message,
 
 
 def test_serving_without_its_extra_names_the_command_that_installs_it(capsys, monkeypatch):
-    monkeypatch.delitem(sys.modules, "limner.server.run", raising=False)
+    monkeypatch.delitem(sys.modules, "limner.apps.server.run", raising=False)
     monkeypatch.setitem(sys.modules, "uvicorn", None)
     status, printed, errors = run(capsys, monkeypatch, "serve")
     assert status == 1 and not printed and errors.count("\n") == 1

@@ -10,12 +10,12 @@ import lance
 import pytest
 from PIL import Image
 
+from limner.apps.report.images import contact_sheet
 from limner.data.collection import ITEMS, Collection, write_items
 from limner.data.examples import Item, ItemSentence, Region
 from limner.data.items_table import Changes, item_of_row
 from limner.data.summary import summarise
 from limner.errors import CollectionError
-from limner.report.images import contact_sheet
 
 DOG = Item(
     "dog",

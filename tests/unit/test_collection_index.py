@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 
 import limner
-from limner import cli
+from limner.apps import cli
 from limner.data.collection import ITEMS, Collection, write_items
 from limner.errors import SearchIndexError, SettingsError
 from limner.features.compaction import compact

@@ -5,12 +5,12 @@ from typing import get_type_hints
 import pytest
 import typer
 
-from limner import cli
+from limner.apps import cli
+from limner.apps.cli.options import DecodingOptions, SamplingOptions, option_texts
+from limner.apps.cli.serve import ServerOptions
+from limner.apps.server.settings import ServerSettings
 from limner.bounds import Bounds
-from limner.cli.options import DecodingOptions, SamplingOptions, option_texts
-from limner.cli.serve import ServerOptions
 from limner.decoding.settings import DecodingSettings, SampleSettings
-from limner.server.settings import ServerSettings
 
 GROUPS = [(DecodingOptions, DecodingSettings), (SamplingOptions, SampleSettings), (ServerOptions, ServerSettings)]
 COMMANDS = typer.main.get_command(cli.app).commands

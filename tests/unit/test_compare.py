@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-import limner.cli.compare  # noqa: F401  (adds the command)
-from limner import cli
+import limner.apps.cli.compare  # noqa: F401  (adds the command)
+from limner.apps import cli
 from limner.errors import RunError, SettingsError
 from limner.evaluation.compare import compare, compare_evaluations
 from limner.evaluation.comparison import ComparisonSettings
@@ -73,7 +73,7 @@ def call(capsys, monkeypatch, *arguments):
     """Call `limner compare` in this process: its exit status, output and messages."""
     monkeypatch.setattr(sys, "argv", ["limner", "compare", *map(str, arguments)])
     monkeypatch.setattr(cli.err, "_file", sys.stderr)
-    monkeypatch.setattr("limner.cli.terminal.out._file", sys.stdout)
+    monkeypatch.setattr("limner.apps.cli.terminal.out._file", sys.stdout)
     with pytest.raises(SystemExit) as stop:
         cli.main()
     printed = capsys.readouterr()

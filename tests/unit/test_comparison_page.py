@@ -5,11 +5,11 @@ import re
 import pytest
 from PIL import Image
 
-import limner.cli.compare  # noqa: F401  (adds the command)
-from limner import cli
+import limner.apps.cli.compare  # noqa: F401  (adds the command)
+from limner.apps import cli
+from limner.apps.report.comparison_page import differing_rows, write_comparison
 from limner.evaluation.compare import compare
 from limner.evaluation.comparison import ComparisonSettings
-from limner.report.comparison_page import differing_rows, write_comparison
 from limner.runs.records import EvaluatedItem, Evaluation, LogLine, RunConfig
 
 EVIL = "<script>alert(1)</script>"

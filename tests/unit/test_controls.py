@@ -7,7 +7,7 @@ import sys
 import numpy as np
 import pytest
 
-from limner.cli import main
+from limner.apps.cli import main
 from limner.data.dataset import Examples
 from limner.data.examples import Item, collate_features
 from limner.decoding.scoring import score_examples

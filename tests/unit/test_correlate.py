@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from scipy.stats import kendalltau
 
-import limner.cli.score  # noqa: F401  (adds the commands)
-from limner import cli
+import limner.apps.cli.score  # noqa: F401  (adds the commands)
+from limner.apps import cli
 from limner.errors import CollectionError, SettingsError
 from limner.evaluation.correlate import correlate_with_judgements, score_judged_pairs
 from limner.evaluation.judgements import Judgements, read_judgements, read_scores

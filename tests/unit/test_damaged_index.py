@@ -7,11 +7,11 @@ import pytest
 from PIL import Image
 
 import limner
-from limner.cli import main
+from limner.apps.cli import main
+from limner.apps.photos import tables
+from limner.apps.photos.index import FolderIndex
+from limner.apps.photos.record import IndexRecord
 from limner.errors import DamagedIndexError
-from limner.folders import tables
-from limner.folders.index import FolderIndex
-from limner.folders.record import IndexRecord
 
 COLOURS = ((240, 10, 10), (10, 240, 10), (10, 10, 240), (240, 240, 10), (10, 240, 240))
 FILES, IMAGES, RECORD = "files.lance", "images.lance", "index.json"
@@ -156,7 +156,7 @@ def test_tables_that_do_not_belong_together_are_found_after_an_interrupted_updat
     photos, states, captioner, monkeypatch, caplog
 ):
     save_images(photos, [4])
-    monkeypatch.setattr("limner.folders.update.end_update", lambda *_: 1 / 0)
+    monkeypatch.setattr("limner.apps.photos.update.end_update", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         FolderIndex(photos).update(captioner)
     assert len(FolderIndex.open(photos)) == 5

@@ -11,20 +11,20 @@ from PIL import Image
 from torch import Tensor, nn
 from torch.nn import functional
 
-from limner.cli import main
-from limner.data.collection import Collection, write_items
-from limner.data.dataset import Examples, GenerationInput
-from limner.data.examples import Item, ItemSentence
-from limner.decoding.scoring import score_examples
-from limner.diagnosis import DiagnosisSettings, diagnose, verdict
-from limner.diagnosis.ambiguity import (
+from limner.apps.cli import main
+from limner.apps.diagnosis import DiagnosisSettings, diagnose, verdict
+from limner.apps.diagnosis.ambiguity import (
     expresses_sense,
     find_ambiguous_inputs,
     items_of_other_sense,
     other_sense_label,
 )
-from limner.diagnosis.contrastive import read_contrastive_set, score_contrastive_set
-from limner.diagnosis.masking import LastWordsMask, MaskedTokenizer, WordListMask, count_recovered, create_mask
+from limner.apps.diagnosis.contrastive import read_contrastive_set, score_contrastive_set
+from limner.apps.diagnosis.masking import LastWordsMask, MaskedTokenizer, WordListMask, count_recovered, create_mask
+from limner.data.collection import Collection, write_items
+from limner.data.dataset import Examples, GenerationInput
+from limner.data.examples import Item, ItemSentence
+from limner.decoding.scoring import score_examples
 from limner.errors import CollectionError, FeatureError, LimnerError, SettingsError
 from limner.evaluation.measurements import ConditionResult, ConditionScore, Diagnosis
 from limner.features.extract import extract
@@ -433,7 +433,7 @@ def test_contrastive_sentences(using, ignoring, toy_data, tmp_path):
 
 
 def test_contrastive_images_which_may_be_files(using, ignoring, toy_data, tmp_path, backbone_of, monkeypatch):
-    monkeypatch.setattr("limner.diagnosis.contrastive.load_backbone_for", lambda *_, **__: backbone_of())
+    monkeypatch.setattr("limner.apps.diagnosis.contrastive.load_backbone_for", lambda *_, **__: backbone_of())
     Image.new("RGB", (8, 8), (255, 0, 0)).save(tmp_path / "new.png")
     file = table(
         tmp_path / "pairs.tsv",

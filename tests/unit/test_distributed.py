@@ -11,11 +11,11 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from limner import cli
-from limner.distributed.captions import CaptionJob, describe_distributed
-from limner.distributed.cluster import _error, connected, require_folder
-from limner.distributed.driver import _Actor
-from limner.distributed.journal import Journal, locked_journal
+from limner.apps import cli
+from limner.apps.distributed.captions import CaptionJob, describe_distributed
+from limner.apps.distributed.cluster import _error, connected, require_folder
+from limner.apps.distributed.driver import _Actor
+from limner.apps.distributed.journal import Journal, locked_journal
 from limner.errors import MediaError, MissingExtraError, ResourceError, SettingsError
 from limner.features.fragments import FragmentWriter, commit_fragments, data_files, remove_uncommitted
 from limner.features.spec import FeatureSpec

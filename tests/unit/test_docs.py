@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from typer.main import get_command
 
-from limner.cli.app import app
+from limner.apps.cli.app import app
 from limner.models import MODELS
 
 ROOT = Path(__file__).parents[2]

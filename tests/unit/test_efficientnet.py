@@ -10,7 +10,6 @@ import torch
 from PIL import Image
 from torch import nn
 
-from limner.device import native_bf16
 from limner.errors import BackboneError
 from limner.features.encoders import efficientnet, fused_convolution, network
 from limner.features.encoders.efficientnet import (
@@ -25,6 +24,7 @@ from limner.features.encoders.fused_convolution import FusedConvolution, fuse_co
 from limner.features.encoders.load import load_backbone, load_backbone_for
 from limner.features.encoders.same_convolution import SameConv2d
 from limner.features.preprocessing import preprocess
+from limner.process import native_bf16
 
 
 @pytest.fixture(scope="module")

@@ -4,6 +4,7 @@ import pytest
 from huggingface_hub import constants
 
 import limner
+from limner.apps.reproduce import find_table
 from limner.data.collection import Collection, write_items
 from limner.data.examples import Item, ItemSentence
 from limner.data.readers import read_source
@@ -11,7 +12,6 @@ from limner.errors import LimnerError, counted, did_you_mean
 from limner.features.encoders.load import load_backbone
 from limner.features.store import FeatureTable
 from limner.metrics import require_metrics
-from limner.reproduce import find_table
 
 
 def test_one_thing_is_in_the_singular():

@@ -8,6 +8,7 @@ import torch
 from PIL import Image
 from toy_translation import GridBackbone, image_collection, learn, text_collection
 
+from limner.apps.report.attention_page import AttendedSentence, ModelAttention, attended_area, save_attention
 from limner.data.dataset import GenerationInput
 from limner.data.examples import Item
 from limner.decoding.sentence import Sentence
@@ -21,7 +22,6 @@ from limner.inference.generate import generate
 from limner.inference.sentences import EMPTY_TRANSLATION
 from limner.inference.translator import Translator
 from limner.models.protocols import Output
-from limner.report.attention_page import AttendedSentence, ModelAttention, attended_area, save_attention
 from limner.runs.trained_model import TrainedModel, load_trained_model
 from limner.text.tokenizer import Tokenizer
 from limner.text.vocab import SPECIAL_TOKENS

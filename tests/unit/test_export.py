@@ -13,10 +13,10 @@ import torch
 import xxhash
 
 import limner.runtime
+from limner.apps.export import folder as export_folder
+from limner.apps.export import verify
+from limner.apps.export.folder import export, left_out
 from limner.errors import LimnerError, RunError, SettingsError
-from limner.export import folder as export_folder
-from limner.export import verify
-from limner.export.folder import export, left_out
 from limner.inference.captioner import Captioner
 from limner.runs.calibration import (
     Calibration,
@@ -31,7 +31,7 @@ from limner.storage.json_text import to_json
 
 PROGRAM = """
 import sys
-from limner.cli import main
+from limner.apps.cli import main
 try:
     main()
 except SystemExit as stop:

@@ -9,9 +9,9 @@ from test_export import PROGRAM
 from toy_translation import BATS, GridBackbone, image_collection, learn, text_collection
 
 import limner.runtime
+from limner.apps.export import folder
+from limner.apps.export.folder import export
 from limner.errors import RunError, SettingsError
-from limner.export import folder
-from limner.export.folder import export
 from limner.inference import new_images
 from limner.inference.translator import Translator
 

@@ -12,15 +12,15 @@ import torch
 from PIL import Image
 
 import limner
-from limner.cli import main
+from limner.apps.cli import main
+from limner.apps.photos import encoding, scan, search
+from limner.apps.photos.annotations import AnnotationCodec, StoredAnnotations
+from limner.apps.photos.index import FolderIndex
+from limner.apps.photos.search import WordIndex, find_candidates
 from limner.data.examples import Item
 from limner.errors import BackboneError, FolderError
 from limner.features.spec import FeatureSpec
 from limner.files import locked
-from limner.folders import encoding, scan, search
-from limner.folders.annotations import AnnotationCodec, StoredAnnotations
-from limner.folders.index import FolderIndex
-from limner.folders.search import WordIndex, find_candidates
 from limner.inference.caption_rules import CaptionRules
 from limner.media.modality import IMAGE
 from limner.models import ModelInputs, build_model
@@ -127,7 +127,7 @@ def test_a_run_with_other_files_is_compared_by_its_model(folder, captioner, trai
 
 def test_files_that_a_killed_write_left_are_removed(folder, captioner, trained, monkeypatch):
     index = FolderIndex(folder)
-    monkeypatch.setattr("limner.folders.update.end_update", lambda *_: 1 / 0)
+    monkeypatch.setattr("limner.apps.photos.update.end_update", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         index.update(captioner)
     leftovers = [index.path / name / "data" / ".tmpWwO8bX" for name in ("files.lance", "images.lance")]

@@ -2,9 +2,9 @@
 
 import pytest
 
+from limner.apps.server.generation_options import SamplingFields, StopText, decoding_changes
 from limner.decoding.settings import DecodingSettings
 from limner.errors import LimnerError
-from limner.server.generation_options import SamplingFields, StopText, decoding_changes
 
 
 class Tokenizer:

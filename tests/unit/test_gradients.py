@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from limner.cli import main
+from limner.apps.cli import main
 from limner.data.examples import Example, collate
 from limner.errors import SettingsError
 from limner.evaluation.gradients import GradientNorms, fit_decay, squared_norms

@@ -10,11 +10,8 @@ from PIL import Image
 from test_cli import run
 from toy_translation import GridBackbone, image_collection, learn
 
-from limner.data.collection import Collection, write_items
-from limner.data.examples import Item, ItemSentence, Phrase, Region
-from limner.data.languages import TargetLanguage
-from limner.diagnosis import GroundingSettings, grounding_verdict, measure_grounding
-from limner.diagnosis.annotated_phrases import (
+from limner.apps.diagnosis import GroundingSettings, grounding_verdict, measure_grounding
+from limner.apps.diagnosis.annotated_phrases import (
     NOT_ALIGNED,
     WITHOUT_BOX,
     align_phrase,
@@ -23,14 +20,17 @@ from limner.diagnosis.annotated_phrases import (
     find_phrases,
     pointing_hits,
 )
-from limner.diagnosis.grounding import OUTSIDE
+from limner.apps.diagnosis.grounding import OUTSIDE
+from limner.apps.report.diagnoses import heat_map_with_boxes
+from limner.apps.report.page import write_report
+from limner.data.collection import Collection, write_items
+from limner.data.examples import Item, ItemSentence, Phrase, Region
+from limner.data.languages import TargetLanguage
 from limner.errors import SettingsError
 from limner.evaluation.measurements import Grounding, GroundingGroup, GroundingScore
 from limner.features.extract import extract
 from limner.features.preprocessing import Preprocessing, location_cells, preprocess
 from limner.models.protocols import Output
-from limner.report.diagnoses import heat_map_with_boxes
-from limner.report.page import write_report
 from limner.runs.recipe import Recipe
 from limner.runs.trained_model import ModelConfig, TrainedModel, load_trained_model
 from limner.text.tokenizer import Tokenizer
@@ -279,11 +279,11 @@ def test_the_verdict_names_the_strongest_claim_that_holds(masses, start):
 def test_phrases_outside_the_crop_are_counted(dogs, monkeypatch):
     model = trained_on(Attending(MAPS))
     outside = CELLS + 1000
-    monkeypatch.setattr("limner.diagnosis.grounding.location_cells", lambda *_: outside)
+    monkeypatch.setattr("limner.apps.diagnosis.grounding.location_cells", lambda *_: outside)
     with pytest.raises(SettingsError, match="split 'test' has only phrases whose boxes are outside"):
         measure_grounding(model, dogs, settings=FEW)
     half = location_cells((8, 8), SQUASH, (2, 2))  # covers the dog alone
-    monkeypatch.setattr("limner.diagnosis.grounding.location_cells", lambda *_: half)
+    monkeypatch.setattr("limner.apps.diagnosis.grounding.location_cells", lambda *_: half)
     result = measure_grounding(model, dogs, settings=FEW)
     assert result.excluded[OUTSIDE] == 2 and result.groups[0].phrases == 2
 
@@ -319,7 +319,7 @@ def test_annotations_that_are_no_grid_are_refused(dogs, monkeypatch):
     model = trained_on(Attending(MAPS))
     spec = model.config.features[0].model_copy(update={"grid_size": None})
     model = model._replace(config=model.config.model_copy(update={"features": (spec,)}))
-    monkeypatch.setattr("limner.diagnosis.grounding.open_features", lambda *_: Frames())
+    monkeypatch.setattr("limner.apps.diagnosis.grounding.open_features", lambda *_: Frames())
     with pytest.raises(SettingsError, match="attends over 4 annotations that are not a grid"):
         measure_grounding(model, dogs, settings=FEW)
 
@@ -397,7 +397,7 @@ def test_the_command_sets_the_baseline_and_the_number_of_examples(capsys, monkey
         received.append((settings.centre_sigma, settings.examples))
         raise SettingsError("measured")
 
-    monkeypatch.setattr("limner.diagnosis.measure_grounding", measure)
+    monkeypatch.setattr("limner.apps.diagnosis.measure_grounding", measure)
     monkeypatch.setattr("limner.runs.trained_model.load_trained_model", lambda run, device: None)
     for options in (own, []):
         run(capsys, monkeypatch, *command, "--grounding", *options)

@@ -12,7 +12,7 @@ import torch
 from PIL import Image
 from safetensors.torch import save_file
 
-from limner import cli
+from limner.apps import cli
 from limner.data.collection import Collection, write_items
 from limner.data.examples import Item
 from limner.errors import BackboneError, CollectionError, FeatureError, MediaError, RunError, SettingsError

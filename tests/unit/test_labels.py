@@ -10,8 +10,8 @@ import pytest
 from typer.testing import CliRunner
 
 import limner
-from limner.cli import app
-from limner.cli.classify import _columns, _lines, _record
+from limner.apps.cli import app
+from limner.apps.cli.classify import _columns, _lines, _record
 from limner.data.collection import Collection, write_items
 from limner.data.dataset import Examples
 from limner.data.examples import Item, ItemSentence

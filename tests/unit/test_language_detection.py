@@ -2,7 +2,7 @@
 
 import pytest
 
-from limner.server.language_detection import detect_language, language_name
+from limner.apps.server.language_detection import detect_language, language_name
 
 SENTENCES = {
     "en": "There is a brown dog on the beach.",

@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from limner import cli
+from limner.apps import cli
 from limner.errors import RunError, SettingsError
 from limner.runs.records import RunConfig, read_log
 from limner.training.loop import train

@@ -9,7 +9,7 @@ from PIL import Image
 from toy_translation import learn, text_collection
 
 import limner
-from limner import cli
+from limner.apps import cli
 from limner.decoding.automaton import MAX_STATES
 from limner.errors import SettingsError
 from limner.inference.must_include import compile_words, words_of_inputs

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 import typer
 
-from limner import cli
-from limner.cli.next_steps import after_evaluate, after_features, after_import, after_train
+from limner.apps import cli
+from limner.apps.cli.next_steps import after_evaluate, after_features, after_import, after_train
 from limner.data.collection import Collection, write_items
 from limner.data.examples import Item, ItemSentence
 from limner.features.spec import FeatureSpec
@@ -71,7 +71,7 @@ def test_after_features_of_few_images(name, backbone, recipe, tmp_path):
     ],
 )
 def test_after_features_of_many_images(name, backbone, recipe, tmp_path, monkeypatch):
-    monkeypatch.setattr("limner.cli.next_steps.SMALL_COLLECTION", 2)
+    monkeypatch.setattr("limner.apps.cli.next_steps.SMALL_COLLECTION", 2)
     line = after_features(collection_of(tmp_path, image="one.png"), [table(name, backbone)])
     assert line.startswith(f"limner train {recipe} --collection ")
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from limner import cli
-from limner.cli.inputs import find_input_files
+from limner.apps import cli
+from limner.apps.cli.inputs import find_input_files
 from limner.data.collection import write_items
 from limner.data.examples import Item, ItemSentence
 from limner.inference.scorer import Scorer

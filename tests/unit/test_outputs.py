@@ -14,14 +14,14 @@ from matplotlib.figure import Figure
 from PIL import Image
 from typer.core import TyperGroup
 
-from limner import cli
-from limner.cli.caption_output import caption_output, choose_format
-from limner.cli.translate import _format_json
+from limner.apps import cli
+from limner.apps.cli.caption_output import caption_output, choose_format
+from limner.apps.cli.translate import _format_json
+from limner.apps.report.images import save_sheet
 from limner.decoding.sentence import Sentence
 from limner.errors import MediaError, SettingsError, WriteError
 from limner.files import write_text
 from limner.plots.figures import save_plot
-from limner.report.images import save_sheet
 from limner.storage import outputs
 from limner.storage.outputs import claim_file, claim_folder, is_marked, require_writable, save_output
 from limner.text.tokenizer import Tokenizer
@@ -232,7 +232,7 @@ def test_a_folder_with_a_log_of_another_program_is_no_run(tmp_path):
 
 
 def test_templates_of_pages_have_the_mark():
-    templates = Path(cli.__file__).parents[1] / "templates"
+    templates = Path(cli.__file__).parents[1] / "report" / "templates"
     assert b'<meta name="generator" content="Limner"' in (templates / "page.html").read_bytes()
     for name in ("report_base.html", "attention.html", "matches.html"):
         assert (templates / name).read_text(encoding="utf-8").startswith('{% extends "page.html" %}')

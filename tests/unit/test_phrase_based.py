@@ -9,25 +9,25 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from limner.cli import app
+from limner.apps.cli import app
+from limner.apps.distributed.generation import _hypothesis
+from limner.apps.export.folder import export, export_language_model
+from limner.apps.report.attention_page import AttendedSentence, ModelAttention, save_attention
+from limner.apps.report.explanations import _is_generated_by
+from limner.apps.server.models import load_served_models
+from limner.apps.server.settings import ServerSettings
 from limner.data.collection import Collection, write_items
 from limner.data.examples import Item, ItemSentence
 from limner.decoding.scoring import score_examples
 from limner.decoding.settings import DecodingSettings
-from limner.distributed.generation import _hypothesis
 from limner.errors import RunError, SettingsError, TrainingError
 from limner.evaluation.evaluate import evaluate
-from limner.export.folder import export, export_language_model
 from limner.inference.explain import Word, _span
 from limner.inference.generate import generate
 from limner.inference.translator import Translator
-from limner.report.attention_page import AttendedSentence, ModelAttention, save_attention
-from limner.report.explanations import _is_generated_by
 from limner.runs.recipe import load_recipe
 from limner.runs.records import EvaluatedItem, Evaluation
 from limner.runs.trained_model import load_trained_model
-from limner.server.models import load_served_models
-from limner.server.settings import ServerSettings
 from limner.storage.json_text import to_json
 from limner.storage.tensors import load_tensors
 from limner.text.tokenizer import Tokenizer

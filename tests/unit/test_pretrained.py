@@ -5,7 +5,7 @@ import torch
 from safetensors import safe_open
 from typer.testing import CliRunner
 
-from limner.cli import app
+from limner.apps.cli import app
 from limner.errors import RunError, SettingsError
 from limner.inference.load import load
 from limner.runs import pretrained

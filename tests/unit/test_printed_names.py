@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 from rich.table import Table
 
-from limner import cli
-from limner.cli import terminal
-from limner.cli.caption_output import caption_output
-from limner.cli.terminal import echo, print_error, print_json, printable, tab_separated
+from limner.apps import cli
+from limner.apps.cli import terminal
+from limner.apps.cli.caption_output import caption_output
+from limner.apps.cli.terminal import echo, print_error, print_json, printable, tab_separated
 from limner.decoding.sentence import Sentence
 from limner.storage.json_text import to_json
 

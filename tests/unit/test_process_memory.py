@@ -7,8 +7,8 @@ import sys
 import pytest
 import typer
 
-from limner import cli
-from limner.cli.app import REPEATING_COMMANDS
+from limner.apps import cli
+from limner.apps.cli.app import REPEATING_COMMANDS
 
 PROGRAM = """
 import resource, sys
@@ -61,7 +61,7 @@ def test_repeated_steps_allocate_no_new_memory_pages(program):
 
 def test_only_repeating_commands_keep_freed_memory(monkeypatch, capsys):
     calls = []
-    app = sys.modules["limner.cli.app"]  # the package has an `app` of its own
+    app = sys.modules["limner.apps.cli.app"]  # the package has an `app` of its own
     monkeypatch.setattr(app, "keep_freed_memory", lambda: calls.append(True))
     commands = typer.main.get_command(cli.app).commands
     assert set(REPEATING_COMMANDS) < set(commands)

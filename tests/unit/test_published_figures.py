@@ -5,8 +5,8 @@ Names of rows are ours where the paper's have a citation, a subscript or the hea
 
 import pytest
 
-from limner.reproduce import published_tables
-from limner.reproduce.tables import property_tables
+from limner.apps.reproduce import published_tables
+from limner.apps.reproduce.tables import property_tables
 
 TABLES = published_tables()
 

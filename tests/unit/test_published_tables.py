@@ -9,10 +9,8 @@ import pytest
 from typer.main import get_command
 from typer.testing import CliRunner
 
-from limner.cli import app
-from limner.data.collection import Collection, write_items
-from limner.errors import CollectionError, FeatureError, RunError, SettingsError
-from limner.reproduce import (
+from limner.apps.cli import app
+from limner.apps.reproduce import (
     PublishedRow,
     PublishedTable,
     ReproductionSettings,
@@ -23,11 +21,13 @@ from limner.reproduce import (
     reproduce_table,
     run,
 )
-from limner.reproduce.datasets import DATA_SETS, recognise_ids
-from limner.reproduce.listing import list_tables, listing_text, open_collection, properties_plain
-from limner.reproduce.plan import ReproductionJob, plan_row, table_of_collection
-from limner.reproduce.run import MARGINAL_IMAGES
-from limner.reproduce.tables import PAPERS, property_tables, read_paper
+from limner.apps.reproduce.datasets import DATA_SETS, recognise_ids
+from limner.apps.reproduce.listing import list_tables, listing_text, open_collection, properties_plain
+from limner.apps.reproduce.plan import ReproductionJob, plan_row, table_of_collection
+from limner.apps.reproduce.run import MARGINAL_IMAGES
+from limner.apps.reproduce.tables import PAPERS, property_tables, read_paper
+from limner.data.collection import Collection, write_items
+from limner.errors import CollectionError, FeatureError, RunError, SettingsError
 from limner.runs.recipe import load_recipe, recipe_names
 from limner.runs.records import Evaluation
 

@@ -4,6 +4,7 @@ import json
 import pytest
 from PIL import Image
 
+from limner.apps.report.images import contact_sheet
 from limner.data.collection import Collection, write_items
 from limner.data.examples import Item, ItemSentence, Phrase, Region
 from limner.data.items_table import Changes
@@ -11,7 +12,6 @@ from limner.data.readers import ReaderOptions, import_collection, read_source
 from limner.data.readers.flickr import parse_tagged_sentence
 from limner.data.summary import summarise
 from limner.errors import CollectionError
-from limner.report.images import contact_sheet
 
 TRAIN = ReaderOptions(split="train")
 

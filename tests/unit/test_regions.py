@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from limner import cli
+from limner.apps import cli
 from limner.data.collection import Collection, write_items
 from limner.data.examples import Item, Region
 from limner.errors import CollectionError, FeatureError, MediaError, SettingsError

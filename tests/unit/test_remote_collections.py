@@ -11,7 +11,7 @@ from s3fs import S3FileSystem
 from typer.testing import CliRunner
 
 import limner
-from limner.cli import app
+from limner.apps.cli import app
 from limner.data import collection_writer
 from limner.data.collection import ITEMS, Collection, write_items
 from limner.data.examples import Item, ItemSentence

@@ -9,11 +9,11 @@ import time
 import pytest
 from running_service import captioners, png, with_service
 
+from limner.apps.server import images
+from limner.apps.server.errors import QueueFullError, TooLargeError
+from limner.apps.server.images import ImageFetcher
+from limner.apps.server.settings import ServerSettings
 from limner.errors import MediaError
-from limner.server import images
-from limner.server.errors import QueueFullError, TooLargeError
-from limner.server.images import ImageFetcher
-from limner.server.settings import ServerSettings
 
 DEADLINE = 0.3
 SECONDS = 20

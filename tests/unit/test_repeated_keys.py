@@ -16,8 +16,7 @@ from limner.settings import override, read_yaml
 PACKAGE = Path(__file__).parents[2] / "src" / "limner"
 OWN_PARSERS = {
     "files/structured.py",
-    "cli/diagnose.py",  # what the program itself wrote
-    "cli/gradients.py",
+    "apps/cli/diagnose.py",  # what the program itself wrote
     "features/regions.py",
     "text/tokenizer.py",  # what the library `tokenizers` wrote
 }

@@ -13,7 +13,7 @@ import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from PIL import Image
 
-from limner import report
+from limner.apps import report
 from limner.errors import RunError
 from limner.evaluation.evaluate import evaluate
 from limner.evaluation.options import EvaluationOptions
@@ -296,7 +296,7 @@ def test_missing_and_damaged_images_are_left_out(run, tmp_path, caplog):
 
 def test_embedded_images_have_a_maximum_size(run, tmp_path, monkeypatch, caplog):
     whole = report.write_report(run, tmp_path / "a.html").stat().st_size
-    monkeypatch.setattr("limner.report.page.IMAGE_BYTES", 3000)
+    monkeypatch.setattr("limner.apps.report.page.IMAGE_BYTES", 3000)
     small = report.write_report(run, tmp_path / "b.html").stat().st_size
     assert small < whole - 3000
     assert "over the size limit" in caplog.text

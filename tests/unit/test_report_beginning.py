@@ -2,13 +2,13 @@
 
 import pytest
 
+from limner.apps.report.evaluation_section import confused_labels, image_queries, sentence_queries
+from limner.apps.report.images import Thumbnails
+from limner.apps.report.page import choose_first_evaluation, learning_curves
+from limner.apps.report.rendering import frame_shape, run_facts
+from limner.apps.report.scores import HEADLINES, Baseline, baselines, headlines, random_ranking
 from limner.media.modality import IMAGE
 from limner.metrics import Score
-from limner.report.evaluation_section import confused_labels, image_queries, sentence_queries
-from limner.report.images import Thumbnails
-from limner.report.page import choose_first_evaluation, learning_curves
-from limner.report.rendering import frame_shape, run_facts
-from limner.report.scores import HEADLINES, Baseline, baselines, headlines, random_ranking
 from limner.runs.records import EvaluatedItem, Evaluation, LogLine, RunConfig
 
 

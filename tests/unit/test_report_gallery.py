@@ -2,8 +2,16 @@
 
 import pytest
 
-from limner.report.gallery import EACH, cards, choose_first, choose_gallery, choose_to_explain, mark_labels, mark_words
-from limner.report.images import Thumbnails
+from limner.apps.report.gallery import (
+    EACH,
+    cards,
+    choose_first,
+    choose_gallery,
+    choose_to_explain,
+    mark_labels,
+    mark_words,
+)
+from limner.apps.report.images import Thumbnails
 from limner.runs.records import EvaluatedItem
 
 

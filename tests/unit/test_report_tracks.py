@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 from PIL import Image, ImageColor
 
+from limner.apps.report.gallery import PREDICTED, RIGHT, by_position_error, draw_track, key_positions
+from limner.apps.report.page import write_report
 from limner.media.video import FrameSampling
 from limner.metrics import Score
-from limner.report.gallery import PREDICTED, RIGHT, by_position_error, draw_track, key_positions
-from limner.report.page import write_report
 from limner.runs.records import EvaluatedItem, Evaluation, RunConfig
 
 

@@ -12,7 +12,9 @@ from PIL import Image
 from test_report import EVIL, Page, assert_no_shared_ids
 from toy_translation import image_collection, learn, text_collection
 
-from limner import report
+from limner.apps import report
+from limner.apps.report.explanations import plot_explanation
+from limner.apps.report.images import Thumbnails
 from limner.data.dataset import Examples
 from limner.errors import RunError
 from limner.evaluation.gates import gate_statistics
@@ -30,8 +32,6 @@ from limner.inference.collection_features import open_features
 from limner.inference.explain import END_OF_SENTENCE, Explanation, explain
 from limner.inference.generate import generate
 from limner.metrics import Score
-from limner.report.explanations import plot_explanation
-from limner.report.images import Thumbnails
 from limner.runs.records import EvaluatedItem, Evaluation, GateStatistics, RunConfig
 from limner.runs.trained_model import load_trained_model
 

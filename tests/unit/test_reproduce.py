@@ -7,14 +7,7 @@ from types import ModuleType
 import pytest
 import torch
 
-from limner.data.collection import Collection, write_items
-from limner.data.examples import Item, ItemSentence
-from limner.errors import FeatureError, LimnerError, RunError, SettingsError
-from limner.evaluation.gradients import GradientNorms
-from limner.features.extract import extract
-from limner.layers import kernels
-from limner.layers.cells import build_cell
-from limner.reproduce import (
+from limner.apps.reproduce import (
     PublishedRow,
     PublishedTable,
     ReproductionSettings,
@@ -25,8 +18,15 @@ from limner.reproduce import (
     reproduce_table,
     run,
 )
-from limner.reproduce.render import to_markdown
-from limner.reproduce.significance import TableComparison
+from limner.apps.reproduce.render import to_markdown
+from limner.apps.reproduce.significance import TableComparison
+from limner.data.collection import Collection, write_items
+from limner.data.examples import Item, ItemSentence
+from limner.errors import FeatureError, LimnerError, RunError, SettingsError
+from limner.evaluation.gradients import GradientNorms
+from limner.features.extract import extract
+from limner.layers import kernels
+from limner.layers.cells import build_cell
 from limner.runs.recipe import load_recipe
 from limner.training.launch import uses_bf16
 

@@ -7,11 +7,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from limner.cli import app
-from limner.data.collection import Collection, write_items
-from limner.data.examples import Item, ItemSentence
-from limner.errors import CollectionError, RunError, SettingsError
-from limner.reproduce import (
+from limner.apps.cli import app
+from limner.apps.reproduce import (
     PublishedRow,
     PublishedTable,
     ReproductionSettings,
@@ -21,8 +18,11 @@ from limner.reproduce import (
     reproduce_table,
     run,
 )
-from limner.reproduce.plan import CorpusCollection, ReproductionJob, plan_row
-from limner.reproduce.results import CorpusRecord
+from limner.apps.reproduce.plan import CorpusCollection, ReproductionJob, plan_row
+from limner.apps.reproduce.results import CorpusRecord
+from limner.data.collection import Collection, write_items
+from limner.data.examples import Item, ItemSentence
+from limner.errors import CollectionError, RunError, SettingsError
 from limner.runs.recipe import load_recipe
 from limner.runs.records import RunConfig
 from limner.runs.trained_model import load_trained_model

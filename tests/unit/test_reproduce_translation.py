@@ -9,14 +9,7 @@ from functools import partial
 
 import pytest
 
-from limner.data.collection import Collection, write_items
-from limner.data.examples import Item, ItemSentence
-from limner.errors import RunError, SettingsError
-from limner.evaluation.compare import compare
-from limner.evaluation.comparison import ComparisonSettings
-from limner.metrics import score_sentences
-from limner.metrics.significance import holm
-from limner.reproduce import (
+from limner.apps.reproduce import (
     PublishedRow,
     PublishedTable,
     ReproductionSettings,
@@ -26,8 +19,15 @@ from limner.reproduce import (
     run,
     significance,
 )
-from limner.reproduce.render import to_markdown
-from limner.reproduce.significance import TableComparison, compare_rows
+from limner.apps.reproduce.render import to_markdown
+from limner.apps.reproduce.significance import TableComparison, compare_rows
+from limner.data.collection import Collection, write_items
+from limner.data.examples import Item, ItemSentence
+from limner.errors import RunError, SettingsError
+from limner.evaluation.compare import compare
+from limner.evaluation.comparison import ComparisonSettings
+from limner.metrics import score_sentences
+from limner.metrics.significance import holm
 from limner.runs.recipe import load_recipe
 from limner.runs.records import EvaluatedItem, Evaluation, RunConfig
 from limner.training.loop import train

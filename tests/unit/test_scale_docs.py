@@ -73,7 +73,7 @@ def test_the_manifest_fits_its_definition():
 def test_the_manifest_runs_a_command_that_limner_has():
     from typer.main import get_command
 
-    from limner.cli.app import app
+    from limner.apps.cli.app import app
 
     manifest = yaml.safe_load((ROOT / "docs" / "assets" / "rayjob.yaml").read_text(encoding="utf-8"))
     program, command, *arguments = manifest["spec"]["entrypoint"].split()

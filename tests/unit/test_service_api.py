@@ -13,16 +13,16 @@ from PIL import Image
 from running_service import captioners, png, scope_of, with_service
 from test_collection_index import reverse_features
 
+from limner.apps.server import protection
+from limner.apps.server.errors import InvalidRequestError
+from limner.apps.server.images import ImageFetcher, decode_image_text
+from limner.apps.server.protection import Keys
+from limner.apps.server.settings import KEYS_VARIABLE, ServerSettings, read_keys
 from limner.data.collection import write_items
 from limner.data.examples import Item
 from limner.errors import SettingsError
 from limner.inference.retriever import Retriever
 from limner.inference.scorer import Scorer
-from limner.server import protection
-from limner.server.errors import InvalidRequestError
-from limner.server.images import ImageFetcher, decode_image_text
-from limner.server.protection import Keys
-from limner.server.settings import KEYS_VARIABLE, ServerSettings, read_keys
 
 IMAGE = png()
 BASE64 = base64.b64encode(IMAGE).decode()

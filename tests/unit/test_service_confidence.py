@@ -12,6 +12,8 @@ import torch
 from running_engine import run_with_engine
 from running_service import png, with_service
 
+from limner.apps.server.events import FinalEvent, TokenEvent
+from limner.apps.server.models import Models, ServedModel
 from limner.features.class_probabilities import pooled_vector
 from limner.generation.request import RuleOptions
 from limner.inference.captioner import Captioner
@@ -26,8 +28,6 @@ from limner.runs.calibration import (
     TagCalibration,
 )
 from limner.runs.trained_model import load_trained_model
-from limner.server.events import FinalEvent, TokenEvent
-from limner.server.models import Models, ServedModel
 
 RED, BLUE, WHITE = png((250, 20, 20)), png((20, 20, 250)), png((250, 250, 250))
 DECODING = [{"beam_size": 1}, {"beam_size": 3, "n_best": 2}, {"sample": {"seed": 4, "temperature": 1.5}}]

@@ -12,6 +12,21 @@ from running_engine import run_with_engine
 from running_service import png
 from toy_translation import learn, text_collection
 
+from limner.apps.server.errors import (
+    InvalidRequestError,
+    NotFoundError,
+    NotSupportedError,
+    QueueFullError,
+    RequestTimeoutError,
+    StoppingError,
+)
+from limner.apps.server.events import FinalEvent, TokenEvent
+from limner.apps.server.features import FeatureCache
+from limner.apps.server.metrics import Metrics
+from limner.apps.server.models import Models, ServedModel
+from limner.apps.server.sentences import token_texts
+from limner.apps.server.settings import ServerSettings
+from limner.apps.server.worker import MAX_ROWS, Worker
 from limner.data.examples import Example, collate
 from limner.decoding.torch_models import TorchModels
 from limner.decoding.trees import split
@@ -21,21 +36,6 @@ from limner.inference.captioner import Captioner
 from limner.inference.new_images import new_item
 from limner.inference.translator import Translator
 from limner.models.protocols import device_of
-from limner.server.errors import (
-    InvalidRequestError,
-    NotFoundError,
-    NotSupportedError,
-    QueueFullError,
-    RequestTimeoutError,
-    StoppingError,
-)
-from limner.server.events import FinalEvent, TokenEvent
-from limner.server.features import FeatureCache
-from limner.server.metrics import Metrics
-from limner.server.models import Models, ServedModel
-from limner.server.sentences import token_texts
-from limner.server.settings import ServerSettings
-from limner.server.worker import MAX_ROWS, Worker
 
 COLOURS = [(250, 20, 20), (20, 250, 20), (20, 20, 250), (250, 250, 250), (90, 120, 20), (200, 20, 200)]
 DECODING = [

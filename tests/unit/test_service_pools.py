@@ -7,10 +7,10 @@ import pytest
 from running_engine import run_with_engine
 from running_service import captioners, scope_of
 
-from limner.server.errors import QueueFullError, RequestTimeoutError
-from limner.server.pools import Kind
-from limner.server.protection import Keys, ProtectedApp
-from limner.server.settings import ServerSettings
+from limner.apps.server.errors import QueueFullError, RequestTimeoutError
+from limner.apps.server.pools import Kind
+from limner.apps.server.protection import Keys, ProtectedApp
+from limner.apps.server.settings import ServerSettings
 
 
 @pytest.fixture(scope="module")

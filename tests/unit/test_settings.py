@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 import yaml
 
+from limner.apps.reproduce.tables import property_tables, published_tables
 from limner.decoding.settings import DecodingSettings
 from limner.errors import SettingsError
-from limner.reproduce.tables import property_tables, published_tables
 from limner.runs.recipe import Recipe, load_recipe, recipe_folder, recipe_names
 from limner.settings import override, read_yaml
 

@@ -6,7 +6,7 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from limner.diagnosis import DiagnosisSettings, GroundingSettings
+from limner.apps.diagnosis import DiagnosisSettings, GroundingSettings
 from limner.errors import SettingsError
 from limner.evaluation.comparison import ComparisonSettings
 from limner.metrics import METRICS

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import soundfile
 
-from limner import cli
+from limner.apps import cli
 from limner.data.collection import Collection
 from limner.synthetic.sounds import QUALITIES, SoundSettings, describe_sound, generate_sounds, make_sound, synthesise
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import limner
-from limner.cli.inputs import read_lines as read_sentences
+from limner.apps.cli.inputs import read_lines as read_sentences
 from limner.data.readers.corpus_files import read_json, read_text
 from limner.errors import LimnerError
 from limner.features.encoders.transformers import hash_files
@@ -98,9 +98,9 @@ def test_a_link_to_a_file_is_a_file(tmp_path):
 def test_no_module_opens_a_file_without_the_check():
     allowed = {
         "files/__init__.py": "the check itself",
-        "cli/experiments.py": "reads what it has just written",
+        "apps/cli/experiments.py": "reads what it has just written",
         "process.py": "reads what the kernel tells of memory",
-        "cli/inputs.py": "reads pipes that a shell passed, which have a writer or end",
+        "apps/cli/inputs.py": "reads pipes that a shell passed, which have a writer or end",
     }
     source = Path(limner.__file__).parent
     for path in sorted(source.rglob("*.py")):

@@ -7,11 +7,11 @@ import sys
 import pytest
 import typer
 
-from limner import cli
+from limner.apps import cli
 
 PROGRAM = """
 import json, sys
-from limner.cli import main
+from limner.apps.cli import main
 try:
     main()
 except SystemExit as stop:
@@ -21,7 +21,7 @@ print(json.dumps(sorted({name.partition(".")[0] for name in sys.modules} | set(s
 TABLES = {"lance", "pandas", "pyarrow"}
 TRAINING = {"lightning_fabric", "tensorboard", "torch.utils.tensorboard", "limner.training"}
 EVALUATION = {"sacrebleu", "pycocoevalcap", "scipy", "limner.evaluation"}
-DRAWING = {"jinja2", "matplotlib", "sklearn", "limner.report"}
+DRAWING = {"jinja2", "matplotlib", "sklearn", "limner.apps.report"}
 OTHERS = {"sacremoses", "transformers", "huggingface_hub", "av", "soundfile", "limner.synthetic", "limner.data.readers"}
 TORCH = {"torch", "numpy", "PIL", "tokenizers", "safetensors"}
 
@@ -59,7 +59,7 @@ def test_importing_the_package_imports_no_dependencies():
 
 
 def test_only_the_named_command_is_built():
-    program = sys.modules["limner.cli.app"]  # the package has an `app` of its own
+    program = sys.modules["limner.apps.cli.app"]  # the package has an `app` of its own
     everything = list(cli.app.registered_commands)
     for arguments in (["describe", "search"], ["--verbose", "describe"]):
         named = program._with_named_command(arguments)

@@ -8,7 +8,7 @@ import sys
 import pytest
 import torch
 
-from limner.cli.train import _times
+from limner.apps.cli.train import _times
 from limner.data.collection import Collection, write_items
 from limner.data.dataset import Examples
 from limner.data.examples import Item, ItemSentence

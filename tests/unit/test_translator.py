@@ -13,7 +13,7 @@ from PIL import Image
 from toy_translation import BATS, WORDS, GridBackbone, image_collection, learn, text_collection
 
 import limner
-from limner import cli
+from limner.apps import cli
 from limner.data.examples import Example, collate
 from limner.errors import MediaError, RunError, SettingsError
 from limner.inference import new_images

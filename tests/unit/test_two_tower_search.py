@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import limner
-from limner import cli
+from limner.apps import cli
 from limner.errors import RunError, SearchIndexError, SettingsError
 from limner.evaluation.evaluate import evaluate
 from limner.retrieval.index import embeddings

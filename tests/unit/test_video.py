@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from limner.apps.report.attention_page import attended_panels
+from limner.apps.report.images import Thumbnails, contact_sheet, film_strip, open_stills
 from limner.data.collection import Collection, write_items
 from limner.data.examples import Item, ItemSentence
 from limner.data.readers import read_source
@@ -22,8 +24,6 @@ from limner.features.spec import FeatureSpec
 from limner.media.image import open_image
 from limner.media.modality import IMAGE, VIDEO, find_modality, readable_by
 from limner.media.video import FrameSampling, read_frames
-from limner.report.attention_page import attended_panels
-from limner.report.images import Thumbnails, contact_sheet, film_strip, open_stills
 
 av = pytest.importorskip("av")
 

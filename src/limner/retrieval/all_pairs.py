@@ -15,12 +15,11 @@ from torch import Tensor
 
 from limner.data.dataset import FeatureSource
 from limner.data.examples import Example, ImageFeatures, Item, collate, collate_features
-from limner.device import native_bf16
 from limner.layers.functional import require_numbers
 from limner.layers.softmax_heads import TAIL
 from limner.models.protocols import Model, device_of
 from limner.models.two_tower import TwoTower
-from limner.process import require_memory
+from limner.process import native_bf16, require_memory
 from limner.progress import Progress
 from limner.retrieval.fast import pair_scorer
 from limner.retrieval.prefix_tree import tree_log_probs

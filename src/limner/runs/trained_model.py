@@ -19,12 +19,11 @@ from torch import Tensor, nn
 
 from limner.bounds import Count
 from limner.data.languages import SourceLanguage, TargetLanguage
-from limner.device import find_device
 from limner.errors import RunError, SettingsError
 from limner.features.spec import FeatureSpec
 from limner.files import read_bytes, write_text
 from limner.models import Model, ModelInputs, build_model
-from limner.process import processor_name, use_threads_for
+from limner.process import find_device, processor_name, use_threads_for
 from limner.runs.recipe import Recipe
 from limner.runs.records import RunConfig, require_run_directory
 from limner.storage.json_text import to_json

@@ -14,8 +14,8 @@ from lightning_fabric.strategies import DDPStrategy
 from lightning_fabric.utilities.rank_zero import rank_zero_only
 from torch import distributed
 
-from limner.device import native_bf16, training_device
 from limner.errors import SettingsError, TrainingError
+from limner.process import native_bf16, training_device
 from limner.runs.recipe import Recipe
 from limner.runs.training_settings import TrainingSettings
 

@@ -7,9 +7,8 @@ from typing import NamedTuple, cast
 from torch import nn
 
 from limner.data.dataset import Examples
-from limner.device import training_device
 from limner.models import Model
-from limner.process import available_memory, require_memory
+from limner.process import available_memory, require_memory, training_device
 from limner.runs.recipe import Recipe
 from limner.runs.training_settings import SGDSettings, TrainingSettings
 from limner.training.launch import ONE_DEVICE, Devices

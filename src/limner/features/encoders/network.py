@@ -17,7 +17,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
-from limner.device import find_device, native_bf16
 from limner.errors import BackboneError
 from limner.features.encoders.base import BackboneOptions
 from limner.features.encoders.fused_convolution import fuse_convolutions
@@ -25,6 +24,7 @@ from limner.features.preprocessing import Preprocessing, adapt_preprocessing, re
 from limner.features.spec import FeatureArray, FeatureKind, FeatureSpec
 from limner.media.image import ImageInput, Pixels
 from limner.media.modality import IMAGE
+from limner.process import find_device, native_bf16
 from limner.storage.tensors import require_finite
 
 Result = TypeVar("Result")

@@ -1,0 +1,208 @@
+"""The Typer application, its global options, and the conversion of errors into one line and an exit status."""
+
+from __future__ import annotations
+
+import copy
+import logging
+import os
+import shlex
+import sys
+import warnings
+from collections.abc import Sequence
+from typing import Annotated, Any, cast
+
+import typer
+from typer.core import TyperGroup
+
+from limner.apps.cli.terminal import LineFormatter, err, print_error, print_usage_error
+from limner.errors import LimnerError, did_you_mean, system_reason
+from limner.process import allow_thread_choice, keep_freed_memory, set_wait_policy
+from limner.storage.streams import flush_streams, prepare_streams, separate_standard_error
+
+PANELS = USE, DATA, TRAIN, MEASURE, MORE = (
+    "Use a trained model",
+    "Collections and features",
+    "Train",
+    "Measure",
+    "Experiments and installation",
+)
+"""Headings of the groups of commands in `limner --help`, in this order."""
+
+VERBOSE = "--verbose"
+
+
+class CommandGroup(TyperGroup):
+    """All commands; `--verbose` works before and after their names, and unknown names get a suggestion."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # noqa: ANN401  (typer does not export its context)
+        """Move `--verbose` to the front, where it is an option of the program."""
+        end = args.index("--") if "--" in args else len(args)
+        if VERBOSE in args[:end]:
+            args = [VERBOSE, *(one for one in args[:end] if one != VERBOSE), *args[end:]]
+        return super().parse_args(ctx, args)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:  # noqa: ANN401
+        """Find a command by its name."""
+        if args and args[0] not in self.commands and not args[0].startswith("-"):
+            ctx.fail(f"No such command '{args[0]}'{did_you_mean(args[0], self.commands)}")
+        return super().resolve_command(ctx, args)
+
+
+app = typer.Typer(
+    cls=CommandGroup,
+    rich_markup_mode="markdown",
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="Caption, translate, search and score with language models conditioned on images.\n\n"
+    "Start with `limner describe photo.jpg`, which captions a photograph with the built-in captioner, or with "
+    "`limner demo`, which generates a collection, trains two models on it and writes reports.\n\n"
+    "Every command also takes `--verbose`, before or after its name.",
+)
+UsageError = cast("type[typer.BadParameter]", typer.BadParameter.__mro__[1])
+"""Base class of the errors of typer in the command line, which typer does not export."""
+INTERRUPTED = 130
+"""Exit status after Ctrl-C."""
+WRONG_USAGE = 2
+"""Exit status after an error in the command line, such as an unknown option."""
+REPEATING_COMMANDS = ("demo", "describe", "evaluate", "features", "index", "reproduce", "train", "translate")
+"""Commands whose steps allocate the same tensors again and again, and therefore keep freed memory."""
+
+READING_COMMANDS = ("classify", "correlate", "doctor", "recipes", "score", "search", "serve", "show")
+"""Commands that answer and leave no work half done, of which an interruption needs no remedy."""
+
+
+def main() -> None:
+    """Run the command line and exit; errors that the user can correct are printed as one line."""
+    prepare_streams()
+    separate_standard_error()
+    set_wait_policy()
+    allow_thread_choice()
+    warnings.simplefilter("default")
+    warnings.simplefilter("ignore", ResourceWarning)
+    warnings.formatwarning = _one_line
+    logging.captureWarnings(True)  # warnings of libraries are lines of the log, which --verbose shows
+    os.environ.setdefault("LANCE_LOG", "error")
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")  # the search for some reads all installed packages
+    sys.exit(flush_streams(_run(), print_error))
+
+
+def _run() -> int:
+    """Run the command of this process; return the exit status."""
+    try:
+        status = _with_named_command(sys.argv[1:])(prog_name="limner", standalone_mode=False)
+    except UsageError as error:
+        command = error.ctx.command_path if error.ctx else " ".join(["limner", *sys.argv[1:2]])
+        print_usage_error(_usage_message(error), command)
+        return WRONG_USAGE
+    except LimnerError as error:
+        print_error(error)
+        return 1
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        print_error(f"{where}{system_reason(error)}; check the place, its permissions and the free disk space")
+        return 1
+    except (MemoryError, RuntimeError) as error:
+        if not _is_out_of_memory(error):
+            raise
+        print_error("the memory is not enough; lower the batch size or the sizes in the settings, or free memory")
+        return 1
+    if status == INTERRUPTED:
+        err.print(_interruption(_named_command(sys.argv[1:])), soft_wrap=True)
+    return status or 0
+
+
+def _with_named_command(arguments: Sequence[str]) -> typer.Typer:
+    """Return the application with the one command that is named: building the others takes longer than most of them."""
+    name = _named_command(arguments)
+    named = [one for one in app.registered_commands if name == (one.name or getattr(one.callback, "__name__", None))]
+    if not named:  # help, the version, or an error that names similar commands
+        return app
+    alone = copy.copy(app)
+    alone.registered_commands = named
+    return alone
+
+
+def _named_command(arguments: Sequence[str]) -> str | None:
+    return next((argument for argument in arguments if argument != VERBOSE), None)
+
+
+def _interruption(command: str | None) -> str:
+    """Return the message after Ctrl-C."""
+    if command in READING_COMMANDS:
+        return "interrupted"
+    remedy = "repeat the command" + (", with --resume if its --out exists" if command == "train" else "")
+    return f"interrupted; files already written are complete; {remedy}"
+
+
+def _is_out_of_memory(error: MemoryError | RuntimeError) -> bool:
+    """Whether an allocation failed: of Python, or of torch, which raises a RuntimeError."""
+    return isinstance(error, MemoryError) or any(
+        text in str(error) for text in ("out of memory", "can't allocate memory", "alloc_cpu.cpp")
+    )
+
+
+def _usage_message(error: Any) -> str:  # noqa: ANN401  (typer does not export its errors)
+    """Return the message of an error in the command line, with the most similar option for an unknown one."""
+    possibilities = getattr(error, "possibilities", None)
+    if possibilities is None:
+        return str(error.format_message()).replace(": Value error, ", ": ")
+    return f"No such option: {error.option_name}{did_you_mean(error.option_name, possibilities)}"
+
+
+def _print_version(requested: bool) -> None:
+    if requested:
+        import limner
+
+        typer.echo(f"limner {limner.__version__}")
+        raise typer.Exit
+
+
+@app.callback(invoke_without_command=True)
+def _global_options(
+    context: typer.Context,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", help="Log every step to standard error; works after the command as well.")
+    ] = False,
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version and exit.", callback=_print_version, is_eager=True)
+    ] = False,
+) -> None:
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+        raise typer.Exit
+    _set_up_logging(logging.INFO if verbose else logging.WARNING)
+    if context.invoked_subcommand in REPEATING_COMMANDS:
+        keep_freed_memory()
+
+
+class _LineHandler(logging.Handler):
+    """Handler that writes each message as one line, for files and pipes."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Print a record."""
+        err.print(f"{record.levelname:8} {self.format(record)}", highlight=False, soft_wrap=True)
+
+
+def _one_line(
+    message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None
+) -> str:
+    """Format a warning of Python as one line."""
+    return " ".join(f"{filename}:{lineno}: {category.__name__}: {message}".split())
+
+
+def _set_up_logging(level: int) -> None:
+    handler: logging.Handler = _LineHandler()
+    if err.is_terminal:
+        from rich.logging import RichHandler
+
+        handler = RichHandler(console=err, show_path=False, show_time=False)
+    handler.addFilter(lambda record: record.levelno >= logging.WARNING or record.name.startswith("limner"))
+    handler.setFormatter(LineFormatter("%(message)s"))
+    logging.basicConfig(level=logging.WARNING, handlers=[handler])
+    logging.getLogger("limner").setLevel(level)
+    logging.getLogger("py.warnings").setLevel(logging.WARNING if level < logging.WARNING else logging.ERROR)
+
+
+def command_line() -> str:
+    """Return the command of this process, quoted for a shell; stored with runs and results."""
+    return shlex.join(["limner", *sys.argv[1:]])

@@ -1,0 +1,235 @@
+"""Commands that create and inspect collections: import, generate, show."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from limner.apps.cli.app import DATA
+from limner.apps.cli.next_steps import after_generate, after_import
+from limner.apps.cli.options import command, given, refuse
+from limner.apps.cli.terminal import activity, echo, err, print_json, print_next, print_summary, progress_bar
+from limner.bounds import Bounds, CountOrNone, Mebibytes, Probability, Seed
+from limner.errors import SettingsError, counted, did_you_mean
+from limner.storage.outputs import claim_file, save_output
+
+if TYPE_CHECKING:
+    from limner.data.collection import Collection
+    from limner.progress import Progress
+
+KINDS = ("scenes", "clips", "sounds", "sound-sequences", "reviews")
+"""Kinds of generated collections."""
+
+
+@command(DATA, "import")
+def import_(
+    kind: str,
+    source: Path,
+    collection: Path,
+    *,
+    images: Path | None = None,
+    splits: Path | None = None,
+    lang: str | None = None,
+    split: str | None = None,
+    descriptions: Literal["split", "whole"] | None = None,
+    strict: bool = False,
+    copy: bool = False,
+    memory: Mebibytes = 256,
+    as_json: bool = False,
+) -> None:
+    """Create a collection of images (or audio files) and sentences, or extend one.
+
+    Example: `limner import flickr ~/flickr8k collections/flickr8k`
+
+    Options:
+        kind: Source format: flickr, multi30k, coco, karpathy, iapr, visual-genome, flickr30k-entities, jsonl, csv,
+            webdataset, parquet, datasets, folder, audio, imdb or rt-polarity.
+        source: Folder or file to read.
+        collection: Collection to create or to extend.
+        images (DIR): Image folder; default: that of the corpus.
+        splits (DIR): Folder with train.txt, val.txt and test.txt.
+        lang: Language code of the sentences, where the format has none.
+        split: Split of items without one; auto assigns 80/10/10 % at random.
+        descriptions: iapr: split descriptions into sentences at ';' (default), or keep each whole, with ';' as a token.
+        strict: Fail instead of skipping damaged entries.
+        copy: Copy the images into the collection instead of referring to them.
+        memory (MIB): Memory in MiB of the items that are held while JSONL, CSV, Parquet, WebDataset or datasets are
+            read.
+    """
+    from limner.data.collection import Collection
+    from limner.data.readers import ReaderOptions, import_collection
+
+    options = ReaderOptions(images=images, splits=splits, lang=lang, split=split, descriptions=descriptions)
+    with progress_bar("copying images" if copy else "importing") as bar:
+        report = import_collection(
+            kind, source, collection, options, strict=strict, copy=copy, budget=memory << 20, on_progress=bar
+        )
+    next_command = after_import(Collection.open(report.collection))
+    if as_json:
+        print_json(
+            {
+                "collection": str(report.collection),
+                "items": report.items,
+                "sentences": report.sentences,
+                "regions": report.regions,
+                "phrases": report.phrases,
+                **report.changes._asdict(),
+                **report.tally.as_dict(),
+                "next": next_command,
+            }
+        )
+        return
+    for line in report.lines():
+        echo(line)
+    print_next(next_command)
+
+
+@command(DATA)
+def generate(
+    kind: str,
+    collection: Path,
+    *,
+    seed: Seed | None = None,
+    train: CountOrNone | None = None,
+    val: CountOrNone | None = None,
+    test: CountOrNone | None = None,
+    ambiguous: Probability | None = None,
+    occluded: Probability | None = None,
+    as_json: bool = False,
+) -> None:
+    """Generate a collection with sentences; the same seed gives the same bytes.
+
+    Example: `limner generate sounds collections/sounds --train 2000`
+
+    Options:
+        kind: scenes (drawn images), clips (videos), sounds or sound-sequences (audio files), or reviews (texts).
+        collection: Collection to create.
+        seed: Random seed; default: 0.
+        train: Number of training items; default: 2400 scenes, 1600 clips, 1000 sounds, 4000 reviews.
+        val: Number of validation items; default: 200 scenes or clips, 100 sounds.
+        test: Number of test items; default: 200 scenes or clips, 100 sounds.
+        ambiguous: Share of scenes with a word that only the image disambiguates, 0-1; default: 0.4.
+        occluded: Share of moving objects of clips that an obstacle hides, 0-1; default: 0.
+    """
+    for option, value, owner in (("--ambiguous", ambiguous, "scenes"), ("--occluded", occluded, "clips")):
+        if value is not None and kind in KINDS and kind != owner:
+            raise SettingsError(f"{option} is an option of {owner}, not of {kind}")
+    values = given(seed=seed, train=train, val=val, test=test, ambiguous=ambiguous, occluded=occluded)
+    with progress_bar(f"generating {kind}") as bar:
+        generated = _generate(kind, collection, values, bar)
+    next_command = after_generate(kind, generated)
+    if as_json:
+        print_json({"collection": str(collection), "splits": generated.splits(), "next": next_command})
+        return
+    echo(f"{collection}: {', '.join(f'{split} {count:,}' for split, count in generated.splits().items())}")
+    print_next(next_command)
+
+
+def _generate(kind: str, path: Path, values: dict[str, Any], on_progress: Progress) -> Collection:
+    """Generate a collection of a kind with settings that are not the default.
+
+    Raises:
+        SettingsError: the kind is unknown.
+    """
+    if kind == "reviews":
+        from limner.synthetic.reviews import ReviewSettings, generate_reviews
+
+        return generate_reviews(path, ReviewSettings.parse(values, kind), on_progress)
+    if kind in ("sounds", "sound-sequences"):
+        from limner.synthetic.sounds import (
+            SoundSequenceSettings,
+            SoundSettings,
+            generate_sound_sequences,
+            generate_sounds,
+        )
+
+        if kind == "sounds":
+            return generate_sounds(path, SoundSettings.parse(values, kind), on_progress)
+        return generate_sound_sequences(path, SoundSequenceSettings.parse(values, kind), on_progress)
+    if kind not in ("scenes", "clips"):
+        expected = f"{', '.join(KINDS[:-1])} or {KINDS[-1]}"
+        raise SettingsError(f"KIND '{kind}': expected {expected}{did_you_mean(kind, KINDS)}")
+    from limner.synthetic.scenes import ClipSettings, SceneSettings, generate_clips, generate_scenes
+
+    if kind == "scenes":
+        return generate_scenes(path, SceneSettings.parse(values, kind), on_progress)
+    return generate_clips(path, ClipSettings.parse(values, kind), on_progress)
+
+
+@command(DATA)
+def show(
+    collection: Path,
+    *,
+    split: str | None = None,
+    sheet: Path | None = None,
+    boxes: bool = False,
+    force: bool = False,
+    as_json: bool = False,
+) -> None:
+    """Show the contents of a collection: counts, missing images, feature tables, a contact sheet.
+
+    Example: `limner show collections/flickr8k --sheet sheet.png`
+
+    Options:
+        collection: Collection to inspect.
+        split: Split of the contact sheet; default: all.
+        sheet (FILE): Write a contact sheet of some images as a PNG file.
+        boxes: Draw the boxes of the regions on the contact sheet.
+    """
+    if sheet is not None:
+        claim_file(sheet, "--sheet", force=force)
+    from limner.apps.report.images import contact_sheet, require_sheet_suffix, save_sheet
+    from limner.data.collection import Collection
+    from limner.data.summary import summarise
+
+    if sheet is None:
+        refuse({"--boxes": boxes, "--split": split}, "has an effect only on the contact sheet; add --sheet FILE")
+    if sheet is not None:
+        require_sheet_suffix(sheet)
+    opened = Collection.open(collection)
+    with activity("reading the collection"):
+        contents = summarise(opened)
+        drawn = None if sheet is None else contact_sheet(opened, split, boxes=boxes)
+    saved = None if sheet is None or drawn is None else save_output(sheet, lambda file: save_sheet(drawn, file))
+    if saved is not None:
+        err.print(f"contact sheet: {saved.path}")
+    if as_json:
+        print_json({**asdict(contents), "collection": str(collection)})
+    else:
+        print_summary(contents)
+    if saved is not None:
+        saved.require()
+
+
+@command(DATA)
+def compact(
+    collection: Path,
+    *,
+    older_than: Annotated[float, Bounds(0, 36_500, whole=False)] = 7.0,
+    as_json: bool = False,
+) -> None:
+    """Rewrite the many small files of a collection as few large ones, index its ids, and remove old versions.
+
+    Example: `limner compact collections/flickr8k`
+
+    Options:
+        collection: Collection to compact; a folder or a URI such as s3://bucket/c.
+        older_than (DAYS): Age in days of the old versions of tables that are removed; 0 removes all, also those that a
+            running process reads.
+    """
+    from datetime import timedelta
+
+    from limner.features.compaction import compact as compact_tables
+
+    with activity("compacting"):
+        tables = list(compact_tables(collection, timedelta(days=older_than)))
+    if as_json:
+        print_json({"collection": str(collection), "tables": [table._asdict() for table in tables]})
+        return
+    for table in tables:
+        echo(
+            f"{table.name}: {table.fragments_before:,} -> {table.fragments_after:,} fragments, "
+            f"{table.bytes_before:,} -> {table.bytes_after:,} bytes, {counted(table.versions_removed, 'old version')} "
+            "removed"
+        )

@@ -1,0 +1,321 @@
+"""The commands that measure whether a model uses its images, and how its gradients vanish: diagnose, gradients."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+from limner.apps.cli.app import MEASURE, command_line
+from limner.apps.cli.options import (
+    DecodingOptions,
+    ModelOption,
+    check_runs,
+    command,
+    given,
+    refuse,
+    require_models,
+    require_one_model,
+)
+from limner.apps.cli.terminal import activity, echo, print_json, print_table, progress_bars
+from limner.bounds import Count, Few, FewOrNone, PositiveDeviation, Seed
+from limner.errors import counted
+from limner.storage.outputs import SavedOutput, claim_file, name_or_default, require_writable, save_output
+
+if TYPE_CHECKING:
+    from limner.evaluation.gradients import GradientNorms, GradientSettings
+    from limner.evaluation.measurements import ConditionResult, ContrastiveResult, Diagnosis, Grounding
+
+RecordOfModel = TypeVar("RecordOfModel", "Diagnosis", "Grounding")
+
+
+@command(MEASURE)
+def diagnose(
+    *,
+    model: ModelOption = None,
+    collection: Path,
+    split: str | None = None,
+    mask: list[str] | None = None,
+    contrast: Path | None = None,
+    grounding: bool = False,
+    centre_sigma: PositiveDeviation | None = None,
+    examples: FewOrNone | None = None,
+    metric: list[str] | None = None,
+    trials: Count = 10_000,
+    seed: Seed = 1,
+    decoding: Annotated[dict[str, Any], DecodingOptions, "beam_size"],
+    skip_missing: bool = False,
+    out_file: Path | None = None,
+    force: bool = False,
+    backbone: str | None = None,
+    device: str = "cpu",
+    as_json: bool = False,
+) -> None:
+    """Measure whether a model uses its images: with the right, other and no images, and with masked words.
+
+    Example: `limner diagnose --model runs/src-img --collection collections/multi30k --mask colours --mask last:3`
+
+    Options:
+        split: Split to evaluate; default: the recipe's test split.
+        mask: Source words to mask: colours, last:3 or a file of words. Repeatable.
+        contrast (FILE): TSV file of contrastive pairs: two sentences for an image, or two images for a sentence.
+        grounding: Measure instead whether the attention over the image is inside the boxes of annotated phrases.
+        centre_sigma: With --grounding: standard deviation of the Gaussian of the baseline 'centre', as a fraction of
+            each side of the grid; default: 0.25.
+        examples: With --grounding: number of hits and of misses kept for the report; default: 6.
+        metric: Metric, the verdict uses the first; default: bleu4, chrf3, ter and perplexity. Repeatable.
+        trials: Trials of each significance test.
+        seed: Random seed of the tests and of the shuffled images.
+        out_file (--out FILE): JSON file to write; default: diagnosis/SPLIT.json in the run folder, with suffixes for
+            --mask and --contrast; with --grounding diagnosis/grounding/SPLIT.json.
+    """
+    run = require_one_model(model, "diagnose")
+    _claim(run, out_file, force)
+    of_grounding = given(centre_sigma=centre_sigma, examples=examples)
+    if grounding:
+        unused = {"mask": mask, "contrast": contrast, "metric": metric, "backbone": backbone, **decoding}
+        refuse(unused, "has no effect on --grounding, which generates no sentences; leave it out")
+        values = given(split=split, trials=trials, seed=seed, leave_out=skip_missing, **of_grounding)
+        _measure_grounding(run, collection, values, out_file, device, as_json)
+        return
+    refuse(of_grounding, "has a meaning with --grounding only; add --grounding, or leave it out")
+    if contrast is None:
+        refuse({"--backbone": backbone}, "has an effect only on the image files of --contrast; leave it out")
+    from limner.apps.diagnosis import DiagnosisSettings
+    from limner.apps.diagnosis import diagnose as diagnose_model
+    from limner.data.collection import Collection
+    from limner.decoding.settings import change_decoding
+    from limner.metrics import require_metrics
+    from limner.runs.recipe import Recipe
+    from limner.runs.trained_model import load_trained_model
+
+    require_metrics(name for name in metric or [] if name != "perplexity")
+    recipe = Recipe.parse(check_runs([run], device, decoding).recipe)
+    values = given(split=split, metrics=metric, masks=mask, contrastive=contrast, trials=trials, seed=seed)
+    values |= {"decoding": change_decoding(recipe.decoding, decoding), "leave_out": skip_missing}
+    settings = DiagnosisSettings.parse(values)
+    opened = Collection.open(collection)
+    opened.require_split(name_or_default(split, recipe.data.test, "--split"))
+    with activity("loading the model"):
+        trained = load_trained_model(run, device)
+    with progress_bars() as progress:
+        diagnosis = diagnose_model(
+            trained,
+            opened,
+            settings=settings,
+            backbone=backbone,
+            device=device,
+            command=command_line(),
+            on_progress=progress,
+        )
+    _report(diagnosis, save_output(out_file or diagnosis.path_in(run), diagnosis.save), _print, as_json)
+
+
+def _claim(run: Path, out_file: Path | None, force: bool) -> None:
+    """Check before the measurement that its record can be written."""
+    if out_file is None:
+        require_writable(run / "diagnosis", str(run))
+        return
+    from limner.evaluation.measurements import Diagnosis, Grounding
+
+    claim_file(out_file, "--out", force=force, is_own=lambda file: Diagnosis.is_in(file) or Grounding.is_in(file))
+
+
+def _measure_grounding(
+    run: Path,
+    collection: Path,
+    values: dict[str, Any],
+    out_file: Path | None,
+    device: str,
+    as_json: bool,
+) -> None:
+    """Run `limner diagnose --grounding`."""
+    from limner.apps.diagnosis import GroundingSettings, measure_grounding
+    from limner.data.collection import Collection
+    from limner.runs.trained_model import load_trained_model
+
+    with progress_bars() as progress:
+        result = measure_grounding(
+            load_trained_model(run, device),
+            Collection.open(collection),
+            settings=GroundingSettings.parse(values),
+            command=command_line(),
+            on_progress=progress,
+        )
+    _report(result, save_output(out_file or result.path_in(run), result.save), _print_grounding, as_json)
+
+
+def _report(
+    record: RecordOfModel, saved: SavedOutput, print_record: Callable[[RecordOfModel], None], as_json: bool
+) -> None:
+    """Print a record as JSON or as tables, and the file that it was written to."""
+    if as_json:
+        print_json({"file": str(saved.path), **json.loads(record.model_dump_json())})
+    else:
+        print_record(record)
+        echo(f"{saved.path} ({record.seconds:.1f} s)")
+    saved.require()
+
+
+def _print_grounding(result: Grounding) -> None:
+    """Print the scores of all phrases with p-values, then the mass by entity type."""
+    everything, *types = result.groups
+    title = f"{counted(everything.phrases, 'phrase')} of {counted(everything.images, 'image')} of '{result.split}'"
+    rows = [["attention", "mass inside, %", "pointing, %"]]
+    for score in everything.scores:
+        cells = [
+            f"{value:.2f}" if p is None else f"{value:.2f} (p {p:.4f})"
+            for value, p in ((score.mass, score.mass_p), (score.pointing, score.pointing_p))
+        ]
+        rows.append([score.attention, *cells])
+    print_table(rows, title=title)
+    rows = [["type", "phrases", *(score.attention for score in everything.scores)]]
+    for group in types:
+        cells = [f"{score.mass:.1f} / {score.pointing:.1f}" for score in group.scores]
+        rows.append([group.type, f"{group.phrases:,}", *cells])
+    echo()
+    print_table(rows, title="by entity type: mass inside / pointing, %")
+    for reason, count in result.excluded.items():
+        echo(f"not measured: {count:,} {reason}")
+    echo(f"attention correctness (maximum over the words of a phrase): {everything.correctness:.2f} %")
+    echo(result.verdict)
+
+
+def _print(diagnosis: Diagnosis) -> None:
+    _print_conditions(f"{counted(diagnosis.sentences, 'sentence')} of '{diagnosis.split}'", diagnosis.image_controls)
+    for masking in diagnosis.masking:
+        sentences = counted(masking.sentences, "sentence")
+        title = f"{counted(masking.masked_words, 'word')} ({masking.mask}) masked in {sentences}"
+        _print_conditions(title, masking.conditions)
+    if (ambiguity := diagnosis.ambiguity) is not None:
+        excluded = f", {ambiguity.excluded:,} excluded" if ambiguity.excluded else ""
+        sentences = counted(ambiguity.sentences, "sentence")
+        title = f"{sentences} with an ambiguous word{excluded}; chance {ambiguity.chance:.0f} %"
+        _print_conditions(title, ambiguity.conditions)
+    if diagnosis.contrastive is not None:
+        _print_contrastive(diagnosis.contrastive)
+    for line in diagnosis.notes:
+        echo(line)
+    echo(diagnosis.verdict)
+
+
+def _print_conditions(title: str, conditions: Sequence[ConditionResult]) -> None:
+    """Print one row for each condition, with the differences from the first row and their p-values."""
+    from limner.metrics.base import format_value
+
+    rows = [["images", *(score.metric for score in conditions[0].scores), "changed"]]
+    for condition in conditions:
+        cells = [
+            format_value(score.value)
+            + ("" if score.p is None else f" ({format_value(score.difference, sign='+')}, p {score.p:.4f})")
+            for score in condition.scores
+        ]
+        changed = f"{condition.changed:.1f} %" if condition is not conditions[0] else ""
+        rows.append([condition.name, *cells, changed])
+    print_table(rows, title=title)
+    echo()
+
+
+def _print_contrastive(result: ContrastiveResult) -> None:
+    rows = [[str(pair.line), f"{pair.log_prob:.3f}", f"{pair.other_log_prob:.3f}"] for pair in result.pairs]
+    head = ["line", "log-prob correct", "log-prob incorrect"]
+    print_table([head, *rows], title=f"pairs of {result.compared}", left=0)
+    accuracy = f"accuracy {result.accuracy:.1f} % on {counted(len(result.pairs), 'pair')}"
+    echo(f"{accuracy} ({result.accuracy_per_token:.1f} % by mean log-probability of a token)\n")
+
+
+SHOWN_DISTANCES = (1, 2, 3, 5, 8, 10, 15, 20)
+"""Distances printed in the table."""
+
+
+@command(MEASURE)
+def gradients(
+    *,
+    model: list[Path] | None = None,
+    collection: Path | None = None,
+    split: str | None = None,
+    sentences: Count = 128,
+    probes: Few = 4,
+    seed: Seed = 1,
+    plot: Path | None = None,
+    force: bool = False,
+    skip_missing: bool = False,
+    device: str = "cpu",
+    as_json: bool = False,
+) -> None:
+    """Measure how the gradient of a recurrent state vanishes or explodes with the distance in tokens.
+
+    The norms are stored in RUN/gradients/SPLIT.json.
+
+    Example: `limner gradients --model runs/lstm --model runs/tanh --plot gradients.png`
+
+    Options:
+        model (RUN): Run folder of a recurrent model. Repeatable, to compare models.
+        collection (DIR): Collection with items and features; default: the trained one.
+        split: Split of the sentences; default: the recipe's validation split.
+        sentences: Maximum number of sentences.
+        probes: Random vectors per state tensor; at least its size gives exact norms.
+        seed: Random seed of the sentences and vectors.
+        plot (FILE): Plot to write (.png or .svg); default: a .png beside the JSON file.
+    """
+    runs = require_models(model)
+    if plot is not None:
+        claim_file(plot, "--plot", force=force)
+    for run in runs:
+        require_writable(run / "gradients", str(run))
+    from limner.evaluation.gradients import GradientSettings
+    from limner.plots.figures import gradient_norms, require_plot_suffix, save_plot
+
+    if plot is not None:
+        require_plot_suffix(plot)
+    settings = GradientSettings.parse(
+        given(split=split, sentences=sentences, probes=probes, seed=seed, leave_out=skip_missing)
+    )
+    measured = {str(run): _measure(run, collection, settings, device) for run in runs}
+    figure = gradient_norms(_curves(measured))
+    saved = save_output(plot or runs[0] / "gradients" / "gradients.png", lambda file: save_plot(figure, file))
+    if as_json:
+        models = {run: json.loads(norms.model_dump_json()) for run, norms in measured.items()}
+        print_json({"plot": str(saved.path), "models": models})
+    else:
+        _print_gradients(measured)
+        echo(str(saved.path))
+    saved.require()
+
+
+def _measure(run: Path, collection: Path | None, settings: GradientSettings, device: str) -> GradientNorms:
+    """Measure the gradients of one run and store them in its folder."""
+    from limner.data.collection import Collection
+    from limner.evaluation.gradients import measure_gradients
+    from limner.runs.trained_model import load_trained_model
+
+    trained = load_trained_model(run, device)
+    opened = Collection.open(collection or Path(trained.config.provenance["collection"]))
+    with progress_bars() as progress:
+        norms = measure_gradients(trained, opened, settings=settings, command=command_line(), on_progress=progress)
+    norms.save_in(run)
+    return norms
+
+
+def _curves(measured: Mapping[str, GradientNorms]) -> dict[str, tuple[float, ...]]:
+    """Return the curves to plot with their decays: all tensors of one model, or the whole state of several."""
+    if len(measured) == 1:
+        return {norms.label(curve): curve.norms for norms in measured.values() for curve in norms.curves}
+    return {norms.label(norms.curves[0], run): norms.curves[0].norms for run, norms in measured.items()}
+
+
+def _print_gradients(measured: Mapping[str, GradientNorms]) -> None:
+    """Print the norms at some distances and the factor per token, one row for each curve."""
+    longest = max(len(norms.pairs) for norms in measured.values())
+    shown = [distance for distance in SHOWN_DISTANCES if distance < longest]
+    rows = [["model", "tensor", "units", *map(str, shown), "factor", "fitted to"]]
+    for run, norms in measured.items():
+        for curve in norms.curves:
+            values = [f"{curve.norms[d]:.2g}" if d < len(curve.norms) else "" for d in shown]
+            decay = norms.decays.get(curve.name)
+            fitted = ("", "") if decay is None else (f"{decay.factor:.3f}", decay.distances)
+            rows.append([Path(run).name, curve.name, str(curve.size), *values, *fitted])
+    print_table(rows, left=3)
+    sentences = ", ".join(f"{norms.sentences:,} of '{norms.split}'" for norms in measured.values())
+    echo(f"root mean square singular value of d s_t / d s_k by the distance t - k; sentences: {sentences}")

@@ -1,0 +1,204 @@
+"""The command that examines the installation: doctor."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+from collections.abc import Iterator
+from importlib import metadata
+from pathlib import Path
+from typing import NamedTuple
+
+from packaging.requirements import Requirement
+
+from limner.apps.cli.app import MORE
+from limner.apps.cli.options import command
+from limner.apps.cli.terminal import activity, echo, print_json
+
+DEVELOPMENT_EXTRAS = ("dev", "docs")
+"""Extras that users do not need."""
+PURPOSES = {
+    "coco": "CIDEr, ROUGE-L and METEOR",
+    "tensorboard": "training curves in TensorBoard",
+    "video": "videos",
+    "audio": "audio files",
+    "heic": "HEIC images, as many phones store them",
+    "ja": "BLEU over Japanese words",
+    "ko": "BLEU over Korean words",
+    "watch": "indexes of folders that follow changes",
+    "words": "maps of word embeddings",
+    "serve": "the service: limner serve",
+    "export": "models as ONNX graphs: limner export",
+    "runtime": "exported models, which need no torch",
+    "smt": "phrase-based translation",
+    "scale": "work on several machines: --ray",
+    "remote": "collections in object stores: s3://bucket/collection",
+    "datasets": "data sets of Hugging Face: limner import datasets",
+    "lancedb": "results of LanceDB in the order of log P(query | image)",
+    "backbones": "the smaller built-in backbones efficientnet-lite0 and efficientnet-lite1",
+}
+
+
+class Extra(NamedTuple):
+    """An optional extra of the package."""
+
+    purpose: str
+    installed: bool
+    missing: list[str]
+    """Requirements that are not satisfied, with the version of a package that is installed in another one."""
+    command: str
+    """Command that installs the extra."""
+
+
+class Installation(NamedTuple):
+    """Versions, devices, threads, extras and folders that Limner uses on this machine."""
+
+    limner: str
+    python: str
+    platform: str
+    packages: dict[str, str | None]
+    """Version of each required package, None if it is not installed."""
+    devices: list[str]
+    threads: dict[str, str]
+    extras: dict[str, Extra]
+    folders: dict[str, str]
+
+
+@command(MORE)
+def doctor(
+    *,
+    as_json: bool = False,
+) -> None:
+    """Show versions, devices, threads, optional extras and cache folders of this installation.
+
+    Example: `limner doctor --json`
+    """
+    with activity("examining the installation"):
+        installation = examine()
+    if as_json:
+        print_json(
+            {**installation._asdict(), "extras": {name: one._asdict() for name, one in installation.extras.items()}}
+        )
+        return
+    for section, lines in _sections(installation).items():
+        echo(section)
+        width = max((len(name) for name in lines), default=0)
+        for name, value in lines.items():
+            echo(f"  {name:{width}}  {value}")
+
+
+def examine() -> Installation:
+    """Collect the facts about this installation; only torch is imported."""
+    required = [Requirement(line) for line in metadata.requires("limner") or ()]
+    return Installation(
+        limner=metadata.version("limner"),
+        python=f"{platform.python_version()} ({sys.executable})",
+        platform=platform.platform(),
+        packages={one.name: _version(one.name) for one in required if _is_needed(one, "")},
+        devices=_devices(),
+        threads=_threads(),
+        extras={name: _extra(name, required) for name in _extras()},
+        folders=_folders(),
+    )
+
+
+def _sections(installation: Installation) -> dict[str, dict[str, str]]:
+    """Arrange the facts as text: heading, then name and value of each line."""
+    extras = {}
+    for name, extra in installation.extras.items():
+        state = "installed" if extra.installed else f"missing ({', '.join(extra.missing)}): {extra.command}"
+        extras[name] = f"{extra.purpose}: {state}"
+    return {
+        "versions": {"limner": installation.limner, "python": installation.python, "platform": installation.platform},
+        "packages": {name: version or "missing" for name, version in installation.packages.items()},
+        "devices": dict(device.split(": ", 1) for device in installation.devices),
+        "threads": installation.threads,
+        "extras": extras,
+        "folders": installation.folders,
+    }
+
+
+def _extras() -> list[str]:
+    """Return the names of the extras for users."""
+    names = metadata.metadata("limner").get_all("Provides-Extra") or []
+    return sorted(set(names) - set(DEVELOPMENT_EXTRAS))
+
+
+def _is_needed(requirement: Requirement, *extras: str) -> bool:
+    """Whether a requirement of a package belongs to one of its extras; '' for none."""
+    return requirement.marker is None or any(requirement.marker.evaluate({"extra": extra}) for extra in extras)
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _extra(name: str, requirements: list[Requirement]) -> Extra:
+    checked: set[str] = set()
+    of_extra = (one for one in requirements if _is_needed(one, name) and not _is_needed(one, ""))
+    missing = [lacking for requirement in of_extra for lacking in _missing(requirement, checked)]
+    return Extra(PURPOSES.get(name, name), not missing, missing, f"pip install 'limner[{name}]'")
+
+
+def _missing(requirement: Requirement, checked: set[str]) -> Iterator[str]:
+    """Yield what is not satisfied of a requirement, of its extras and of the requirements of its package.
+
+    Args:
+        requirement: what is expected.
+        checked: requirements that were followed already; packages may require each other.
+    """
+    text = str(requirement).partition(";")[0]
+    if text in checked:
+        return
+    checked.add(text)
+    version = _version(requirement.name)
+    if version is None:
+        yield requirement.name
+    elif not requirement.specifier.contains(version, prereleases=True):
+        yield f"{requirement.name}{requirement.specifier}, found {version}"
+    else:
+        for inner in map(Requirement, metadata.requires(requirement.name) or ()):
+            if _is_needed(inner, "", *requirement.extras):
+                yield from _missing(inner, checked)
+
+
+def _devices() -> list[str]:
+    """Describe the processor and every CUDA device."""
+    import torch
+
+    from limner.process import native_bf16
+
+    bf16 = "fast bf16" if native_bf16(torch.device("cpu")) else "no fast bf16"
+    devices = [f"cpu: {os.cpu_count()} cores, {bf16}"]
+    for index in range(torch.cuda.device_count()):
+        properties = torch.cuda.get_device_properties(index)
+        devices.append(f"cuda:{index}: {properties.name}, {properties.total_memory / 2**30:.0f} GiB")
+    return devices
+
+
+def _threads() -> dict[str, str]:
+    import torch
+
+    from limner.process import PARAMETERS_FOR_THREADS
+
+    chosen = os.environ.get("OMP_NUM_THREADS")
+    rule = f"1 for models below {PARAMETERS_FOR_THREADS:,} parameters, else {torch.get_num_threads()}"
+    return {
+        "threads": f"{chosen} (OMP_NUM_THREADS)" if chosen else rule,
+        "OMP_WAIT_POLICY": os.environ.get("OMP_WAIT_POLICY", "not set"),
+    }
+
+
+def _folders() -> dict[str, str]:
+    """Name the folders from which models and packages are read."""
+    from huggingface_hub import constants
+
+    hub = Path(constants.HF_HUB_CACHE)
+    return {
+        "limner": str(Path(__file__).parents[2]),
+        "backbones (HF_HUB_CACHE)": f"{hub}{'' if hub.is_dir() else ' (not created yet)'}",
+    }

@@ -1,0 +1,184 @@
+"""The command that measures models on a split: evaluate."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from limner.apps.cli.app import MEASURE, command_line
+from limner.apps.cli.next_steps import after_evaluate
+from limner.apps.cli.options import (
+    DecodingOptions,
+    ModelsOption,
+    check_runs,
+    command,
+    given,
+    refuse,
+    require_models,
+)
+from limner.apps.cli.terminal import (
+    activity,
+    echo,
+    err,
+    main_scores,
+    print_json,
+    print_next,
+    print_scores,
+    progress_bars,
+)
+from limner.bounds import CountOrNone, Mebibytes
+from limner.errors import SettingsError, counted
+from limner.storage.outputs import name_or_default, require_writable, save_output
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from limner.metrics import Score
+    from limner.runs.recipe import Published, Recipe
+    from limner.runs.records import Evaluation
+
+
+@command(MEASURE)
+def evaluate(
+    changes: list[str] | None = None,
+    *,
+    model: ModelsOption = None,
+    collection: Path,
+    split: str | None = None,
+    metric: list[str] | None = None,
+    decoding: Annotated[dict[str, Any], DecodingOptions, "beam_size", "length_penalty"],
+    retrieval: bool = True,
+    marginal: CountOrNone | None = None,
+    image_control: Literal["right", "shuffled", "mean", "zero"] = "right",
+    memory: Mebibytes | None = None,
+    exact: bool = False,
+    region_baseline: Literal["frequent", "nearest", "caption"] | None = None,
+    region_captioner: Path | None = None,
+    skip_missing: bool = False,
+    device: str = "cpu",
+    ray: str | None = None,
+    print_all: bool = False,
+    as_json: bool = False,
+) -> None:
+    """Measure a model or an ensemble on a split: caption or translation metrics, perplexity, retrieval.
+
+    The results are saved in the folder of the first run, where `limner report` and `limner compare` read them.
+
+    Example: `limner evaluate evaluation.samples=10 --model runs/mrnn --collection collections/flickr8k --beam-size 5`
+
+    Options:
+        changes ([KEY=VALUE]...): Settings of evaluation.* and decoding.* to change.
+        split: Split to evaluate; default: the recipe's test split.
+        metric: Metric to compute; default: all available. Repeatable.
+        retrieval (--retrieval/--no-retrieval): Also measure image-text retrieval in both directions.
+        marginal: Training images sampled to estimate P(sentence) for retrieval; 0: the images of the split; default:
+            1000.
+        memory: Working memory of retrieval in MiB; default: 128.
+        exact: Compute retrieval in float32 without estimates; takes several times as long.
+        region_baseline: Sentences for the boxes that a dense captioner detects, in place of its own: the most frequent
+            description, that of the nearest training region, or the caption of the whole image.
+        region_captioner (RUN): Captioner of --region-baseline caption.
+        print_all (--all): Print all scores and their signatures, not only the main ones.
+    """
+    runs = require_models(model)
+    from limner.apps.distributed.generation import generator_on
+    from limner.data.collection import Collection
+    from limner.evaluation.evaluate import evaluate as evaluate_models
+    from limner.evaluation.options import EvaluationOptions
+    from limner.evaluation.regions import RegionOptions
+    from limner.evaluation.stored_evaluation import evaluation_path
+    from limner.runs.trained_model import load_trained_model
+
+    recipe = _check(runs, device, decoding, changes or [], metric or [])
+    if not (retrieval and recipe.data.source_lang is None and recipe.features.tables):  # a captioner of images
+        refuse(
+            {"marginal": marginal, "memory": memory, "exact": exact},
+            "have an effect only on retrieval; leave them out",
+        )
+    if region_baseline != "caption":
+        refuse({"region_captioner": region_captioner}, "has an effect only with --region-baseline caption")
+    opened = Collection.open(collection)
+    opened.require_split(name_or_default(split, recipe.data.test, "--split"))
+    with activity("loading the model"):
+        models = [load_trained_model(run, device) for run in runs]
+    if models[0].recipe.model.describes_regions or image_control != "right":
+        refuse({"--ray": ray}, "captions and translations of the right images only; leave it out")
+    decoded_on = generator_on(ray, runs, collection, runs[0] / ".evaluation.units", device)
+    with progress_bars() as progress, decoded_on as generate:
+        evaluation = evaluate_models(
+            models,
+            opened,
+            options=EvaluationOptions(
+                **given(marginal_images=marginal, budget=None if memory is None else memory << 20),
+                split=split,
+                decoding=recipe.decoding,
+                measures=recipe.evaluation,
+                metrics=tuple(metric) if metric else None,
+                retrieval=retrieval,
+                exact=exact,
+                image_control=image_control,
+                skip_missing=skip_missing,
+                regions=RegionOptions(baseline=region_baseline, captioner=region_captioner),
+            ),
+            command=command_line(),
+            generate=generate,
+            on_progress=progress,
+            on_message=lambda line: err.print(f"{line}; --no-retrieval leaves it out", highlight=False, soft_wrap=True),
+        )
+    saved = save_output(evaluation_path(evaluation, runs[0]), evaluation.save)
+    if not evaluation.scores:  # the decoded sentences are kept
+        raise SettingsError("none of the metrics can be computed on this machine; the warnings say why, and the remedy")
+    shown = evaluation.scores
+    if not (print_all or metric):
+        shown = tuple(main_scores(shown, translates=recipe.data.source_lang is not None))
+    _print(evaluation, shown, models[0].recipe.published, saved.path, after_evaluate(runs[0]), as_json)
+    saved.require()
+
+
+def _print(
+    evaluation: Evaluation,
+    shown: Sequence[Score],
+    published: Published | None,
+    path: Path,
+    next_command: str,
+    as_json: bool,
+) -> None:
+    """Print scores beside the published values of the recipe, the path of the evaluation, and the next command."""
+    if as_json:
+        scores = [score._asdict() for score in evaluation.scores]
+        summary = {"seconds": evaluation.seconds, "left_out": evaluation.left_out, "notes": evaluation.notes}
+        print_json({"file": str(path), **summary, "scores": scores, "next": next_command})
+        return
+    more = len(evaluation.scores) - len(shown)
+    print_scores(shown, published.values if published else {}, published.row if published else "", signatures=not more)
+    if more:
+        echo(f"--all prints {counted(more, 'more score')} and the settings of each; the file has them too")
+    for line in evaluation.notes:
+        echo(line)
+    echo(f"{path} ({evaluation.seconds:.1f} s)")
+    print_next(next_command)
+
+
+def _check(runs: list[Path], device: str, decoding: dict[str, Any], changes: list[str], metrics: list[str]) -> Recipe:
+    """Return the changed recipe of the first run, after a check of the options that need no weights."""
+    from limner.metrics import REGION_METRICS, require_metrics
+    from limner.runs.recipe import Recipe
+
+    require_metrics(name for name in metrics if name not in REGION_METRICS)
+    config = check_runs(runs, device, decoding)
+    require_writable(runs[0] / "evaluation", str(runs[0]))
+    return _change(Recipe.parse(config.recipe), [*changes, *(f"decoding.{k}={v}" for k, v in decoding.items())])
+
+
+def _change(recipe: Recipe, changes: list[str]) -> Recipe:
+    """Return the recipe with other settings of evaluation and decoding."""
+    from limner.runs.recipe import Recipe
+    from limner.settings import override
+
+    for change in changes:
+        if not change.startswith(("evaluation.", "decoding.")):
+            raise SettingsError(
+                f"'{change}': expected evaluation.KEY=VALUE or decoding.KEY=VALUE, the settings that can change after "
+                "training; models are named by --model"
+            )
+    return Recipe.parse(override(recipe.model_dump(mode="json"), changes))

@@ -1,0 +1,216 @@
+"""Commands that run whole experiments, from data to report: demo, reproduce."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from limner.apps.cli.app import MORE, app, command_line
+from limner.apps.cli.options import JsonOption, Number, given, refuse
+from limner.apps.cli.terminal import echo, err, main_scores, print_json, print_scores, progress_bars
+from limner.bounds import Few, PositiveShare, Seed
+from limner.errors import SettingsError
+from limner.storage.outputs import claim_folder
+
+if TYPE_CHECKING:
+    from limner.apps.cli.demo import DemoResult
+
+OptionalCollectionOption = Annotated[
+    Path | None, typer.Option("--collection", metavar="DIR", help="Collection with items and features.")
+]
+TableFolderOption = Annotated[
+    Path | None, typer.Option("--out", metavar="DIR", help="Folder for the runs, the rows and the table.")
+]
+DatasetOption = Annotated[
+    str | None,
+    typer.Option(
+        "--dataset",
+        help="Data set whose rows and scores are used: iapr, flickr8k, flickr30k, coco or visual-genome; default: "
+        "recognised by the file names of the images.",
+    ),
+]
+ListOption = Annotated[
+    bool,
+    typer.Option("--list", help="List the tables: the data, and the published scores of every row."),
+]
+
+
+@app.command(rich_help_panel=MORE)
+def demo(
+    out: Annotated[
+        Path, typer.Option("--out", metavar="DIR", help="Folder for the collections, the runs and the reports.")
+    ] = Path("demo"),
+    seed: Annotated[
+        int, typer.Option("--seed", help="Random seed of the drawings and of the training.", parser=Number(Seed))
+    ] = 1,
+    full: Annotated[bool, typer.Option("--full", help="Longer recipes on larger and harder collections.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Generate a collection, train a captioner and a translator from pixels, evaluate them and write reports.
+
+    An interrupted demo continues where it stopped.
+
+    Example: `limner demo --out demo`
+    """
+    claim_folder(out, "--out", records={"report.html": "run", "translation.html": "translation"})
+    from limner.apps.cli.demo import run_demo
+
+    with progress_bars() as progress:
+        result = run_demo(
+            out,
+            seed=seed,
+            full=full,
+            command=command_line(),
+            on_progress=progress,
+            on_message=lambda line: err.print(line, highlight=False, soft_wrap=True),
+        )
+    if not as_json:
+        _print_demo(result)
+        return
+    print_json(
+        {
+            "report": str(result.report),
+            "run": str(result.run),
+            "seconds": result.seconds,
+            "scores": [score._asdict() for score in result.evaluation.scores],
+            "translation": str(result.translation),
+            "translation_report": str(result.translation_report),
+            "translation_scores": [score._asdict() for score in result.translations.scores],
+            "diagnosis": result.diagnosis.model_dump(),
+        }
+    )
+
+
+def _print_demo(result: DemoResult) -> None:
+    from limner.apps.cli.demo import next_steps
+
+    print_scores(main_scores(result.evaluation.scores, translates=False), {}, "", signatures=False)
+    for item in result.evaluation.items[:5]:
+        echo(f"  {Path(str(item.image)).name}: {item.hypothesis}")
+    print_scores(main_scores(result.translations.scores, translates=True), {}, "", signatures=False)
+    for item in {item.id: item for item in result.translations.items[:25]}.values():  # one sentence per image
+        echo(f"  {Path(str(item.image)).name}: {item.source} -> {item.hypothesis}")
+    echo(result.diagnosis.verdict)
+    if (ambiguity := result.diagnosis.ambiguity) is not None:
+        names = {"right": "the right image", "swapped": "an image of the other sense", "none": "no image"}
+        accuracies = [f"{one.scores[0].value:.0f} % with {names[one.name]}" for one in ambiguity.conditions]
+        echo(f"ambiguous words translated correctly: {', '.join(accuracies)} (chance: {ambiguity.chance:.0f} %)")
+    echo(f"{result.seconds:.0f} s of work; reports: {result.report}, {result.translation_report}")
+    echo("\n".join(["What to try next:", *(f"  {line}" for line in next_steps(result))]))
+
+
+SeedsOption = Annotated[
+    int | None,
+    typer.Option(
+        "--seeds",
+        help="Number of training seeds per row; the table shows the means; default: 1.",
+        parser=Number(Few),
+    ),
+]
+BackTranslatorOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--back-translator",
+        metavar="RUN",
+        help="Run of the opposite direction, which generates source sentences for the rows that train with them; "
+        "default: the table's recipe, which is trained first.",
+    ),
+]
+CorpusOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--corpus",
+        metavar="DIR",
+        help="Collection of sentence pairs, such as those of WMT'15, for the rows that train with another corpus; "
+        "default: these rows are left out.",
+    ),
+]
+BudgetOption = Annotated[
+    float | None,
+    typer.Option(
+        "--budget",
+        help="Share of the recipes' epochs and samples to use, above 0, at most 1; default: 1.",
+        parser=Number(PositiveShare),
+    ),
+]
+
+
+@app.command(rich_help_panel=MORE)
+def reproduce(
+    table: Annotated[
+        str | None, typer.Argument(help="Published table, such as mao2015/table3; --list shows all.")
+    ] = None,
+    changes: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[KEY=VALUE]...", help="Settings to change in the recipe of every row."),
+    ] = None,
+    *,
+    collection: OptionalCollectionOption = None,
+    out: TableFolderOption = None,
+    dataset: DatasetOption = None,
+    recipes: Annotated[
+        str | None,
+        typer.Option("--recipes", help="Folder of recipes to use, such as calixto2017/small; default: the table's."),
+    ] = None,
+    row: Annotated[list[str] | None, typer.Option("--row", help="Row to train; default: all. Repeatable.")] = None,
+    seeds: SeedsOption = None,
+    init: Annotated[
+        Path | None,
+        typer.Option("--init", metavar="RUN", help="Start every row from the weights and vocabularies of this run."),
+    ] = None,
+    back_translator: BackTranslatorOption = None,
+    corpus: CorpusOption = None,
+    budget: BudgetOption = None,
+    show_list: ListOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Train and evaluate the rows of a published table, and print them beside the published values.
+
+    `limner reproduce --list` lists the tables. Rows are marked where they are significantly better than their
+    baselines. An interrupted command continues where it stopped.
+
+    Example: `limner reproduce kiros2014/table1 --collection collections/flickr8k --out runs/table1 --budget 0.1`
+    """
+    from limner.apps.reproduce import ReproductionSettings, find_table, reproduce_table
+    from limner.apps.reproduce.listing import (
+        list_tables,
+        listing_text,
+        open_collection,
+        properties_plain,
+        properties_text,
+    )
+    from limner.apps.reproduce.tables import property_tables
+
+    properties = property_tables().get(table or "")
+    if show_list or properties is not None:
+        data = {"KEY=VALUE": changes, "--collection": collection, "--out": out, "--dataset": dataset, "--row": row}
+        runs = {"--recipes": recipes, "--init": init, "--back-translator": back_translator, "--corpus": corpus}
+        trains_nothing = f"{table} has properties of recipes, and nothing is trained; leave it out"
+        reason = "--list only lists; leave one of them out" if show_list else trains_nothing
+        refuse({**data, **runs, "--seeds": seeds, "--budget": budget}, reason)
+        if properties is not None and not show_list:
+            print_json(properties_plain(properties)) if as_json else echo(properties_text(properties))
+        else:
+            listing = list_tables(table)
+            print_json(listing) if as_json else echo(listing_text(listing))
+        return
+    if table is None or out is None:
+        expected = "the name of a table, such as mao2015/table3" if table is None else "--out, the folder of the rows"
+        raise SettingsError(f"expected {expected}; 'limner reproduce --list' lists the tables")
+    claim_folder(out, "--out", records={"table.md": "rows", "table.json": "rows"})
+    published = find_table(table)
+    opened = open_collection(published, collection)
+    values = given(rows=row, seeds=seeds, dataset=dataset, recipes=recipes, overrides=changes, init=init, budget=budget)
+    values |= given(back_translator=back_translator, corpus=corpus)
+    settings = ReproductionSettings.parse(values)
+    with progress_bars() as progress:
+        reproduction = reproduce_table(
+            published, opened, out, settings=settings, command=command_line(), on_progress=progress
+        )
+    if as_json:
+        echo(reproduction.json.read_text(encoding="utf-8"))
+        return
+    echo(reproduction.markdown.read_text(encoding="utf-8"))
+    echo(", ".join(str(path) for path in (reproduction.markdown, reproduction.json, *reproduction.figures)))

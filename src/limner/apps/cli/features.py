@@ -1,0 +1,209 @@
+"""Commands that compute features: features, kmeans."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from limner.apps.cli.app import DATA
+from limner.apps.cli.next_steps import after_features, features_command
+from limner.apps.cli.options import (
+    command,
+    given,
+    refuse,
+)
+from limner.apps.cli.terminal import echo, err, print_json, print_next, progress_bar, progress_bars
+from limner.bounds import (
+    BatchSize,
+    Bounds,
+    Count,
+    Frames,
+    GridSide,
+    ImageSide,
+    PatchSide,
+    Regions,
+    Seed,
+    Several,
+    Threshold,
+    Width,
+)
+from limner.errors import SettingsError
+from limner.storage.outputs import claim_file, require_saved, save_output
+
+if TYPE_CHECKING:
+    from limner.data.collection import Collection
+    from limner.features.backbone_choice import BackboneChoice
+    from limner.features.extract import Extraction
+
+
+@command(DATA)
+def features(
+    collection: Path,
+    *,
+    backbone: str,
+    layer: str | None = None,
+    kind: str = "pooled",
+    size: ImageSide | None = None,
+    resize: str | None = None,
+    views: Annotated[int, Bounds(1, 10)] = 1,
+    boxes: str | None = None,
+    regions: Regions | None = None,
+    frames: Frames | None = None,
+    every: Count | None = None,
+    name: str | None = None,
+    split: list[str] | None = None,
+    batch_size: BatchSize = 32,
+    precision: str = "auto",
+    device: str = "cpu",
+    strict: bool = False,
+    ray: str | None = None,
+    as_json: bool = False,
+) -> None:
+    """Compute and store the features of every image or video; an interrupted command continues where it stopped.
+
+    Example: `limner features collections/flickr8k --backbone efficientnet-lite2 --name lite2`
+
+    Options:
+        collection: Collection whose images, videos or audio files are encoded.
+        backbone: efficientnet-lite2 (built in), hub id, folder in transformers format, vgg16:FILE, vgg19:FILE,
+            alexnet:FILE, kmeans:FILE, pixels:64 (the pixels themselves, 64 x 64), or logmel for audio files.
+        layer: Layer whose output is stored (res4f, conv5_4, layer.12 …); default: the last.
+        kind: Kind of features: pooled (one vector), grid (one per location; of a video, one per frame) or both.
+        size: Side of the backbone's input in pixels; default: as pre-trained.
+        resize: Resizing to a square: crop or squash; default: as pre-trained.
+        views: Views averaged per image: 1, 2 (with the mirror image) or 10 (with crops).
+        boxes: JSON file of boxes: encode regions and the whole image. 'collection': the regions of the items.
+        regions: With --boxes: maximum number of regions per image; default: 4.
+        frames: Frames of a video that are encoded, evenly spaced in time; default: 16.
+        every (K): Encode every K-th frame of a video, at most --frames of them.
+        name: Name of the feature table; default: from the backbone.
+        split: Split to encode; default: all. Repeatable.
+        batch_size: Images encoded together; results do not depend on it.
+        precision: Arithmetic: fp32, bf16, or auto for bf16 where the hardware is fast.
+        strict: Fail at a file that cannot be read, not skip it.
+    """
+    from limner.data.collection import Collection
+    from limner.features.backbone_choice import BackboneChoice
+
+    opened = Collection.open(collection)
+    options = {"layer": layer, "size": size, "resize": resize, "views": views, "precision": precision, "device": device}
+    choice = BackboneChoice(backbone, kind, options, given(count=frames, every=every), boxes, regions)
+    extraction = {"name": name, "splits": split, "batch_size": batch_size, "strict": strict}
+    done, media = _extract(opened, choice, extraction, ray)
+    _print(done, media, after_features(opened, [table.spec for table in done.tables]), as_json)
+
+
+def _extract(
+    collection: Collection, choice: BackboneChoice, options: dict[str, Any], ray: str | None
+) -> tuple[Extraction, str]:
+    """Compute the features on this machine or on a cluster; return the result, and what the items are called."""
+    from limner.features.extract import extract
+
+    with progress_bars() as bars:
+        verified = partial(bars, "verifying stored features")
+        if ray is not None:
+            from limner.apps.distributed.features import ExtractionOptions, extract_distributed
+            from limner.media.modality import MODALITIES
+
+            encoding = partial(bars, "encoding")
+            on_cluster = ExtractionOptions(**options)
+            done = extract_distributed(collection, choice, ray, on_cluster, on_progress=encoding, on_verified=verified)
+            return done, MODALITIES[done.tables[0].spec.modality].plural
+        backbone = choice.load(collection, options["splits"], strict=options["strict"])
+        media = backbone.modality.plural
+        encoding = partial(bars, f"encoding {media}")
+        return extract(collection, backbone, **options, on_progress=encoding, on_verified=verified), media
+
+
+def _print(done: Extraction, media: str, next_command: str, as_json: bool) -> None:
+    """Print the tables, the numbers of items, some files that were skipped, and the next command."""
+    if as_json:
+        tables = [table.spec.model_dump(mode="json") for table in done.tables]
+        print_json({"tables": tables, "added": done.added, "present": done.present, "skipped": done.skipped})
+        return
+    for table in done.tables:
+        echo(f"{table.spec.name}: {table.spec}")
+    echo(f"{done.added:,} {media} encoded, {done.present:,} already stored, {len(done.skipped):,} skipped")
+    for item, reason in list(done.skipped.items())[:5]:
+        echo(f"  {item}: {reason}")
+    print_next(next_command)
+
+
+@command(DATA)
+def kmeans(
+    collection: Path,
+    *,
+    out: Path,
+    size: PatchSide | None = None,
+    patch: PatchSide | None = None,
+    filters: Width | None = None,
+    grid: GridSide | None = None,
+    patches: Several | None = None,
+    split: str = "train",
+    seed: Seed | None = None,
+    activation: Literal["triangle", "soft-threshold"] | None = None,
+    alpha: Threshold | None = None,
+    sheet: Path | None = None,
+    force: bool = False,
+    as_json: bool = False,
+) -> None:
+    """Learn k-means filters from image patches, for feature maps that need no pre-trained backbone.
+
+    Example: `limner kmeans collections/flickr8k --out filters.safetensors`
+
+    Options:
+        collection: Collection whose images the filters are learned from.
+        out (FILE): New .safetensors file for the filters.
+        size: Side to which images are resized, in pixels; default: 64.
+        patch: Side of a patch in pixels; default: 6.
+        filters: Number of filters, and of feature maps, at least 4; default: 128.
+        grid: Side of a pooled feature map in locations; default: 9.
+        patches: Number of patches sampled for training; default: 200000.
+        split: Split to learn from.
+        seed: Random seed; default: 1.
+        activation: Activation of the filters, with which images are encoded; default: triangle.
+        alpha: With --activation soft-threshold: threshold of the product of a whitened patch and a filter; default:
+            0.25.
+        sheet (FILE): Write an image of the filters as a PNG file.
+    """
+    if activation != "soft-threshold":
+        refuse({"--alpha": alpha}, "has an effect only with --activation soft-threshold; leave it out")
+    _claim_filters(out, force)
+    if sheet is not None:
+        claim_file(sheet, "--sheet", force=force)
+    from limner.apps.report.images import require_sheet_suffix, save_sheet
+    from limner.data.collection import Collection
+    from limner.features.kmeans import KMeansSettings, filter_sheet, learn_filters, save_filters
+
+    if sheet is not None:
+        require_sheet_suffix(sheet)
+    values = given(size=size, patch=patch, filters=filters, grid=grid, patches=patches, seed=seed)
+    values |= given(activation=activation, alpha=alpha)
+    settings = KMeansSettings.parse(values, "kmeans")
+    with progress_bar("learning filters") as bar:
+        learned = learn_filters(Collection.open(collection), settings, split=split, on_progress=bar)
+    saved = [save_output(out, lambda file: save_filters(file, learned))]
+    if sheet is not None:
+        saved.append(save_output(sheet, lambda file: save_sheet(filter_sheet(learned), file)))
+        err.print(f"sheet of the filters: {saved[-1].path}")
+    path = saved[0].path
+    next_command = features_command(collection, f"kmeans:{path}")
+    if as_json:
+        print_json({"filters": str(path), "settings": settings.model_dump(mode="json"), "next": next_command})
+    else:
+        echo(f"{settings.filters} filters of {settings.patch} x {settings.patch} pixels: {path}")
+        print_next(next_command)
+    require_saved(saved)
+
+
+def _claim_filters(out: Path, force: bool) -> None:
+    """Check before the training that the filters can be written to a new file."""
+    if out.is_file() and not force:
+        raise SettingsError(
+            f"--out {out}: already exists, and models trained on the features of its filters need it to encode new "
+            "images; name another file, or add --force to replace it"
+        )
+    claim_file(out, "--out", force=force)
+    if out.suffix != ".safetensors":
+        raise SettingsError(f"--out {out}: expected a .safetensors file; name it {out.with_suffix('.safetensors')}")

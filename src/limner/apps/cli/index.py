@@ -1,0 +1,190 @@
+"""The command that makes folders of images and collections searchable: index."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from limner.apps.cli.app import USE
+from limner.apps.cli.options import (
+    CaptionerOption,
+    check_runs,
+    command,
+    model_or_pretrained,
+    refuse,
+    require_one_model,
+)
+from limner.apps.cli.terminal import activity, echo, err, print_error, print_json, printable, progress_bar
+from limner.bounds import BatchSize
+from limner.errors import DamagedIndexError, FolderError, SettingsError
+from limner.storage.places import is_collection
+
+if TYPE_CHECKING:
+    from limner.apps.photos.index import FolderIndex
+    from limner.apps.photos.update import FolderUpdate
+
+SHOWN = 10
+"""Number of unreadable files that are listed; --json lists all."""
+CAPTIONED_TOGETHER = 32
+"""Default of --batch-size."""
+
+
+@command(USE)
+def index(
+    folder: Path,
+    *,
+    model: CaptionerOption = None,
+    lang: str | None = None,
+    split: str | None = None,
+    retriever: Path | None = None,
+    index: Path | None = None,
+    recursive: bool = True,
+    verify: bool = False,
+    rebuild: bool = False,
+    watch: bool = False,
+    backbone: str | None = None,
+    device: str = "cpu",
+    batch_size: BatchSize = CAPTIONED_TOGETHER,
+    as_json: bool = False,
+) -> None:
+    """Store captions, thumbnails and features of the images in a folder, for `limner search --in FOLDER`.
+
+    The index is stored in `FOLDER/.limner`. It is updated by the same command: only new and changed images are read,
+    and files that were moved or renamed keep their captions. An interrupted update continues where it ended.
+
+    Of a collection, make the index by which `limner search --collection` scores few of the images.
+
+    Example: `limner index photos`
+
+    Options:
+        folder (FOLDER): Folder of images, with the folders inside, or a collection.
+        split: Of a collection: split to index; default: all splits.
+        retriever (RUN): Of a collection: two-tower model whose nearest images are the candidates of a search.
+        recursive (--recursive/--no-recursive): Include images in the folders of the folder.
+        verify: Compare the contents of all files, not only their sizes and times.
+        rebuild: Replace the index, such as one of another model or a damaged one.
+        watch: Go on after the update, and update again whenever images change.
+        batch_size: Images captioned together; captions do not depend on it.
+    """
+    if is_collection(folder):
+        folder_only = {"--lang": lang, "--no-recursive": not recursive, "--verify": verify, "--watch": watch}
+        folder_only |= {"--backbone": backbone, "--batch-size": batch_size != CAPTIONED_TOGETHER}
+        refuse(folder_only, f"{folder} is a collection, whose features are stored; leave it out")
+        run = require_one_model(model, "index")
+        _index_collection(folder, run, split, index, rebuild, device, as_json, retriever)
+        return
+    refuse(
+        {"--split": split, "--retriever": retriever},
+        f"has an effect only on a collection, which {folder} is not; leave it out",
+    )
+    from limner.apps.photos.index import FolderIndex
+
+    run = model_or_pretrained(model, lang, "index")
+    check_runs([run], device, backbone=backbone)
+    opened = FolderIndex(folder, index)
+    if not rebuild:
+        opened.require_run(run)
+    if watch:
+        from limner.apps.photos.scan import require_watchfiles
+
+        if as_json:
+            raise SettingsError("--json and --watch: give one or the other")
+        require_watchfiles()
+    elif not (rebuild or verify):
+        unchanged = opened.find_unchanged(run, recursive=recursive)
+        if unchanged is not None:
+            return _report(unchanged, opened, as_json)
+    from limner.inference.captioner import Captioner
+
+    with activity("loading the model"):
+        captioner = Captioner.load(run, backbone=backbone, device=device)
+
+    def update(rebuild: bool = False) -> FolderUpdate:
+        with progress_bar("indexing") as bar:
+            return opened.update(
+                captioner, bar, recursive=recursive, verify=verify, rebuild=rebuild, batch_size=batch_size
+            )
+
+    result = update(rebuild)
+    _report(result, opened, as_json)
+    if watch:
+        _watch(opened, recursive, update)
+    if result.unreadable:
+        raise typer.Exit(1)
+
+
+def _watch(opened: FolderIndex, recursive: bool, update: Callable[[], FolderUpdate]) -> None:
+    """Update whenever images change, until the command is interrupted."""
+    from limner.apps.photos.scan import watch_folder
+
+    err.print(f"watching {printable(opened.folder)}; stop with Ctrl-C", soft_wrap=True)
+    for _ in watch_folder(opened.folder, recursive, opened.path):
+        try:
+            result = update()
+        except FolderError as error:  # such as of a folder that is empty for a moment, or that another process indexes
+            if isinstance(error, DamagedIndexError) or not opened.folder.is_dir():
+                raise
+            print_error(error)
+            continue
+        if result.has_changes:
+            _print(result, opened)
+
+
+def _report(result: FolderUpdate, opened: FolderIndex, as_json: bool) -> None:
+    """Print what the update has done, as text or as JSON."""
+    if as_json:
+        print_json({**vars(result), "files": result.files})
+    else:
+        _print(result, opened)
+
+
+def _print(result: FolderUpdate, opened: FolderIndex) -> None:
+    """Print what an update has done, and the files that it could not read."""
+    counts = {
+        "new": result.added,
+        "changed": result.changed,
+        "moved": result.moved,
+        "removed": result.removed,
+        "unchanged": result.unchanged,
+    }
+    parts = ", ".join(f"{count:,} {name}" for name, count in counts.items() if count) or "no images"
+    echo(f"{printable(opened.path)}: {result.files:,} images ({parts})")
+    for _, reason in sorted(result.unreadable.items())[:SHOWN]:
+        err.print(f"not read: {printable(reason)}", soft_wrap=True, highlight=False)
+    if (more := len(result.unreadable)) > SHOWN:
+        err.print(f"not read: {more - SHOWN:,} more; --json lists all", soft_wrap=True, highlight=False)
+
+
+def _index_collection(
+    collection: Path,
+    run: Path,
+    split: str | None,
+    place: Path | None,
+    rebuild: bool,
+    device: str,
+    as_json: bool,
+    retriever: Path | None = None,
+) -> None:
+    """Build the index of a collection for a model, and print what was done."""
+    from limner.data.collection import Collection
+    from limner.inference.retriever import Retriever
+    from limner.runs.trained_model import load_trained_model
+
+    check_runs([run, *([] if retriever is None else [retriever])], device)
+    opened = Collection.open(collection)
+    opened.require_split(split)
+    with activity("loading the model"):
+        searcher = Retriever.load(run, device=device, encode_images=False)
+        two_tower = None if retriever is None else load_trained_model(retriever, device)
+    with progress_bar("indexing") as bar:
+        built = searcher.build_index(
+            opened, split=split, path=place, retriever=two_tower, rebuild=rebuild, on_progress=bar
+        )
+    if as_json:
+        print_json({**built._asdict(), "path": str(built.path)})
+        return
+    state = "built" if built.is_new else "is up to date"
+    echo(f"{printable(built.path)}: index '{built.kind}' of {built.images:,} images {state}")

@@ -1,0 +1,388 @@
+"""Options shared by several commands: each is declared once, with one name and one help text."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import operator
+import re
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import UnionType
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    NamedTuple,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
+
+import typer
+import typer.models
+
+from limner.apps.cli.app import app
+from limner.bounds import (
+    BeamSize,
+    Bounds,
+    Count,
+    Length,
+    LengthOrNone,
+    LengthPenalty,
+    PositiveShare,
+    Seed,
+    Temperature,
+    bounds_of,
+)
+from limner.errors import SettingsError
+
+if TYPE_CHECKING:
+    from limner.runs.trained_model import ModelConfig
+
+
+class Number:
+    """Parser of a numeric option."""
+
+    def __init__(self, kind: Any) -> None:  # noqa: ANN401  (a type with metadata has no type)
+        """Create the parser of one of the types of `limner.bounds`, or of its bounds."""
+        self.bounds = kind if isinstance(kind, Bounds) else bounds_of(kind)
+        self.__name__ = "number"
+
+    def __call__(self, value: Any) -> int | float:  # noqa: ANN401  (a text, or the default value)
+        """Return the number; typer adds the name of the option to an error."""
+        try:
+            return self.bounds.parse(value)
+        except ValueError as error:
+            raise typer.BadParameter(str(error)) from None
+
+
+_RUN = "Trained model: the run folder written by 'limner train'"
+_BUILT_IN, _ENSEMBLE = "; default: the built-in captioner", ". Repeat the option for an ensemble"
+ModelOption = Annotated[list[Path] | None, typer.Option("--model", metavar="RUN", help=f"{_RUN}.")]
+ModelsOption = Annotated[list[Path] | None, typer.Option("--model", metavar="RUN", help=f"{_RUN}{_ENSEMBLE}.")]
+CaptionerOption = Annotated[list[Path] | None, typer.Option("--model", metavar="RUN", help=f"{_RUN}{_BUILT_IN}.")]
+CaptionersOption = Annotated[
+    list[Path] | None, typer.Option("--model", metavar="RUN", help=f"{_RUN}{_BUILT_IN}{_ENSEMBLE}.")
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
+ChangesArgument = Annotated[
+    list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Recipe settings to change.")
+]
+
+
+ForceOption = Annotated[
+    bool,
+    typer.Option(
+        "--force",
+        help="Replace files that Limner did not write as this kind of file, and write inside runs and collections.",
+    ),
+]
+
+MIN_CONFIDENCE = 0.05
+"""Default of `--min-confidence`."""
+
+
+def given(**values: Any) -> dict[str, Any]:  # noqa: ANN401
+    """Return the options that are not None; the others keep the defaults of the settings."""
+    return {key: value for key, value in values.items() if value is not None}
+
+
+def refuse(options: Mapping[str, object], reason: str) -> None:
+    """Refuse options that would have no effect, so that none is ignored in silence.
+
+    Args:
+        options: values by the name of the option or of its parameter; None, False and empty ones were not given.
+        reason: why they have no effect, and what to do.
+
+    Raises:
+        SettingsError: one of them was given.
+    """
+    refused = [name for name, value in options.items() if value or (value == 0 and value is not False)]
+    if refused:
+        names = (f"--{name.replace('_', '-')}" if name.isidentifier() and name.islower() else name for name in refused)
+        raise SettingsError(f"{', '.join(names)}: {reason}")
+
+
+def require_models(runs: list[Path] | None) -> list[Path]:
+    """Return the run folders of --model.
+
+    Raises:
+        SettingsError: none was given.
+    """
+    if not runs:
+        raise SettingsError(
+            "no model: expected --model RUN, a run folder written by 'limner train'; 'limner demo' trains one to try"
+        )
+    known: set[Path] = set()
+    for run in runs:
+        if run.resolve() in known:
+            raise SettingsError(f"--model {run}: given twice, which has no effect on an ensemble; give each run once")
+        known.add(run.resolve())
+    return runs
+
+
+def models_or_pretrained(runs: list[Path] | None, lang: str | None) -> list[Path]:
+    """Return the run folders of --model, by default that of the built-in captioner.
+
+    Raises:
+        SettingsError: a folder is given twice, --lang is given beside --model, or is not a language of the built-in
+            captioner.
+    """
+    from limner.runs.pretrained import choose_runs
+
+    return [Path(run) for run in choose_runs(require_models(runs) if runs else [], lang)]
+
+
+def model_or_pretrained(runs: list[Path] | None, lang: str | None, command: str) -> Path:
+    """Return the run folder of --model for a command without ensembles, by default that of the built-in captioner.
+
+    Raises:
+        SettingsError: more than one was given, or as for `models_or_pretrained`.
+    """
+    return require_one_model(models_or_pretrained(runs, lang), command)
+
+
+def require_one_model(runs: list[Path] | None, command: str) -> Path:
+    """Return the run folder of --model, for a command without ensembles.
+
+    Raises:
+        SettingsError: none or more than one was given.
+    """
+    run, *others = require_models(runs)
+    if others:
+        raise SettingsError(f"limner {command}: expected one --model, got {1 + len(others)}; it has no ensembles")
+    return run
+
+
+def check_runs(
+    runs: Sequence[Path], device: str, decoding: Mapping[str, Any] | None = None, backbone: str | None = None
+) -> ModelConfig:
+    """Check the run folders, the device and the decoding options of a command; weights are not read.
+
+    Args:
+        runs: run folders, several for an ensemble.
+        device: name of the device.
+        decoding: changes of the decoding settings of the first run.
+        backbone: value of --backbone.
+
+    Returns:
+        Configuration of the first run.
+
+    Raises:
+        RunError: a folder is not a complete run.
+        SettingsError: the device is not available, or a decoding setting is not allowed; an option has no effect.
+    """
+    from limner.decoding.settings import change_decoding
+    from limner.process import find_device
+    from limner.runs.trained_model import read_config
+
+    find_device(device)
+    configs = [read_config(run) for run in runs]
+    changed = change_decoding(configs[0][1].decoding, decoding or {})
+    if changed.beam_size == 1 and "beam_size" not in (decoding or {}):  # series of commands may vary the beam size
+        reason = "has no effect on one hypothesis, which is ranked with no other; add --beam-size"
+        refuse({"length_penalty": (decoding or {}).get("length_penalty")}, reason)
+    if not configs[0][0].features:
+        refuse({"backbone": backbone}, f"{runs[0]} was trained without features of a backbone; leave it out")
+    return configs[0][0]
+
+
+MANIFEST = "generation.json"
+"""File by which an exported model is recognised; see `limner.runtime.manifest`, whose import is not needed for runs."""
+
+
+def is_exported(folder: Path) -> bool:
+    """Whether a folder of --model is an exported model."""
+    return (folder / MANIFEST).is_file()
+
+
+def require_exported_options(models: Sequence[Path], options: Mapping[str, object], device: str) -> None:
+    """Refuse what an exported model does not do; nothing is refused for a run.
+
+    Args:
+        models: folders of --model, of which the first is an exported model.
+        options: values of options that need the run itself, by name.
+        device: device of --device.
+
+    Raises:
+        SettingsError: there are several models, or such an option was given.
+    """
+    if not is_exported(models[0]):
+        return
+    if len(models) > 1:
+        raise SettingsError(f"--model {models[0]}: an exported model is no part of an ensemble; name runs, or it alone")
+    run = f"needs a run, and {models[0]} is an exported model; name the run, or leave the option out"
+    refuse({**options, "--device": device if device != "cpu" else None}, run)
+
+
+_SECTION = re.compile(r"^(\w[\w ]*):\n((?: {4}.*\n?)+)", re.MULTILINE)
+_ENTRY = re.compile(r"^ {4}(\w+)(?: \((.+?)\))?: (.+(?:\n {8}.+)*)", re.MULTILINE)
+_Command = TypeVar("_Command", bound=Callable[..., None])
+
+
+class OptionText(NamedTuple):
+    """What the help shows of an argument or an option."""
+
+    spec: str
+    """Name of the option where the parameter has another, name of its value, or both: `--out FILE`."""
+    text: str
+    panel: str | None
+    """Heading of its group."""
+
+
+def option_texts(docstring: str | None) -> tuple[str, dict[str, OptionText]]:
+    """Return a docstring without its sections, and the texts of the options in them by the name of the parameter."""
+    text = inspect.cleandoc(docstring or "")
+    texts = {
+        name: OptionText(spec, " ".join(words.split()), None if title == "Options" else title)
+        for title, body in _SECTION.findall(text)
+        for name, spec, words in _ENTRY.findall(body)
+    }
+    return _SECTION.sub("", text).strip(), texts
+
+
+SHARED = option_texts(
+    """Arguments and options that several commands have, by the name of the parameter.
+
+    Options:
+        changes ([KEY=VALUE]...): Recipe settings to change.
+        lang: Language of the built-in captioner: en, de or zh; default: en.
+        index (DIR): Folder of the index, as for images on a read-only disk; default: .limner in the folder of images,
+            or indexes/RUN in the collection.
+        collection (DIR): Collection with items and features.
+        backbone: Hub id or folder of the backbone that computed the training features; default: the recorded one.
+        device: Device to compute on: cpu, cuda or cuda:N.
+        ray (ADDRESS): Compute on a Ray cluster: local starts one on this machine, auto finds the one that it belongs
+            to, or HOST:PORT. The machines share the folders that are named. Needs the extra 'scale'.
+        as_json (--json): Print JSON instead of text.
+        skip_missing: Skip items whose image has no features, and count them.
+        image_control: Features given to the model: those of the right image, or as a control those of another image
+            (shuffled), the training mean or zeros.
+        force: Replace files that Limner did not write as this kind of file, and write inside runs and collections.
+
+    Decoding:
+        must_include (WORDS): Word or phrase that every sentence includes; 'dog|puppy' is satisfied by either.
+            Repeatable.
+
+    Explanations:
+        attention (DIR): Write plots of the attention for each word, and index.html.
+        explain_beam (FILE): Write every hypothesis of the beam as a tree: .png, .svg, .json or .txt; - prints it. One
+            input only.
+    """
+)[1]
+
+
+class DecodingOptions:
+    """Options that change settings of `DecodingSettings`.
+
+    Decoding:
+        beam_size: Hypotheses kept in each step; 1 is greedy search; default: the recipe's.
+        n_best: Hypotheses to print for each input; default: the recipe's.
+        length_penalty: Exponent of the length by which log-probabilities are divided; 0 ranks by log-probability,
+            larger values favour longer sentences; default: the recipe's.
+        min_length: Minimum length in tokens; default: the recipe's.
+        max_length: Maximum length in tokens; default: the recipe's.
+    """
+
+    beam_size: BeamSize
+    n_best: BeamSize
+    length_penalty: LengthPenalty
+    min_length: LengthOrNone
+    max_length: Length
+
+
+Decoding = Annotated[dict[str, Any], DecodingOptions]
+"""Options of decoding that were given."""
+
+
+class SamplingOptions:
+    """Options that change settings of `SampleSettings`.
+
+    Sampling:
+        temperature: With --sample: divide the logits by this value; below 1 favours probable tokens; default: 1.
+        top_k: With --sample: sample from the k most probable tokens; default: all.
+        top_p: With --sample: sample from the smallest set of tokens with this total probability; default: 1.
+        seed: With --sample: random seed; default: 0.
+    """
+
+    temperature: Temperature
+    top_k: Count
+    top_p: PositiveShare
+    seed: Seed
+
+
+Sampling = Annotated[dict[str, Any], SamplingOptions]
+"""Options of sampling that were given."""
+
+
+def command(panel: str, name: str | None = None) -> Callable[[_Command], _Command]:
+    """Make a function a command: its positional parameters are arguments, the others options.
+
+    The texts of the help are in the docstring of the function, in sections in the style of Google with entries such as
+    `out_file (--out FILE): File to write.`; the title of a section other than 'Options' is the heading of its group.
+    Parameters that several commands have are described in `SHARED`. Numbers with a type of `limner.bounds` are parsed
+    by their bounds. A parameter of type `Annotated[dict[str, Any], CLASS, NAME, ...]` stands for options of the class,
+    by default all: the function receives the options that were given as a mapping.
+    """
+
+    def register(function: _Command) -> _Command:
+        summary, texts = option_texts(function.__doc__)
+        groups: dict[str, list[str]] = {}
+        parameters = []
+        hints = get_type_hints(function, include_extras=True)
+        for parameter in inspect.signature(function).parameters.values():
+            hint = hints[parameter.name]
+            first, *rest = getattr(hint, "__metadata__", (None,))
+            if isinstance(first, typer.models.ParameterInfo):
+                parameters.append(parameter.replace(annotation=hint))
+            elif isinstance(first, type):
+                fields, known = get_type_hints(first, include_extras=True), option_texts(first.__doc__)[1]
+                groups[parameter.name] = rest or list(fields)
+                for field in groups[parameter.name]:
+                    option = parameter.replace(name=field, default=None)
+                    parameters.append(_with_text(option, fields[field], known[field]))
+            else:
+                text = texts.get(parameter.name) or SHARED[parameter.name]
+                parameters.append(_with_text(parameter, hint, text))
+
+        @functools.wraps(function)
+        def run(**values: Any) -> None:  # noqa: ANN401
+            for group, names in groups.items():
+                values[group] = given(**{name: values.pop(name) for name in names})
+            function(**values)
+
+        run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        run.__annotations__ = {}
+        app.command(name, rich_help_panel=panel, help=summary)(run)
+        return function
+
+    return register
+
+
+def _with_text(parameter: inspect.Parameter, hint: Any, text: OptionText) -> inspect.Parameter:  # noqa: ANN401
+    """Return a parameter that typer shows with a text, and parses by the bounds of its type."""
+    kind, bounds = _plain(hint)
+    name, _, metavar = text.spec.partition(" ") if text.spec.startswith("--") else ("", "", text.spec)
+    shown: dict[str, Any] = {
+        "help": text.text,
+        "metavar": metavar or None,
+        "rich_help_panel": text.panel,
+        "parser": bounds,
+    }
+    option = name or f"--{parameter.name.strip('_').replace('_', '-')}"
+    is_option = parameter.kind is inspect.Parameter.KEYWORD_ONLY
+    info = typer.Option(option, **shown) if is_option else typer.Argument(**shown)
+    return parameter.replace(annotation=Annotated[kind, info])
+
+
+def _plain(hint: Any) -> tuple[Any, Number | None]:  # noqa: ANN401  (types have no type)
+    """Return a type without its bounds, and their parser."""
+    if bounds := [one for one in getattr(hint, "__metadata__", ()) if isinstance(one, Bounds)]:
+        return hint.__origin__, Number(bounds[0])
+    if get_origin(hint) is UnionType or get_origin(hint) is Union:
+        kinds, parsers = zip(*map(_plain, get_args(hint)), strict=True)
+        return functools.reduce(operator.or_, kinds), next(filter(None, parsers), None)
+    return hint, None

@@ -1,0 +1,141 @@
+"""The command that finds and describes the regions of images: regions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from limner.apps.cli.app import USE
+from limner.apps.cli.describe import report_unreadable
+from limner.apps.cli.inputs import find_input_files
+from limner.apps.cli.options import (
+    MIN_CONFIDENCE,
+    DecodingOptions,
+    ModelOption,
+    check_runs,
+    command,
+    require_one_model,
+)
+from limner.apps.cli.terminal import echo, err, print_json, progress_bar, tab_separated
+from limner.bounds import Count, Probability
+from limner.errors import MediaError, SettingsError
+from limner.storage.outputs import SavedOutput, claim_file, require_saved, save_output
+
+if TYPE_CHECKING:
+    from limner.inference.regions import RegionCaption
+
+
+@command(USE)
+def regions(
+    images: list[Path],
+    *,
+    model: ModelOption = None,
+    out: Path | None = None,
+    count: Count = 10,
+    min_confidence: Probability | None = None,
+    decoding: Annotated[dict[str, Any], DecodingOptions, "beam_size"],
+    backbone: str | None = None,
+    device: str = "cpu",
+    recursive: bool = False,
+    force: bool = False,
+    as_json: bool = False,
+) -> None:
+    """Find the regions of images and describe each of them, with a dense captioner.
+
+    Prints the left, top, width and height of each box in pixels, its confidence and its description; after the path of
+    the image if there are several.
+
+    Example: `limner regions photo.jpg --model runs/dense --out boxes.png`
+
+    Options:
+        images (IMAGE...): Image files, or folders of them.
+        out (PATH): Folder for PNG files with the boxes and descriptions, named like the images; for a single image also
+            a PNG or JPEG file.
+        count: Number of regions, the most confident first.
+        min_confidence: Leave out regions whose confidence is lower, 0-1; default: 0.05.
+
+    Input:
+        recursive: Find files in the folders of a folder as well.
+    """
+    run = require_one_model(model, "regions")
+    from limner.inference.regions import RegionCaptioner
+    from limner.media.modality import IMAGE
+
+    check_runs([run], device, decoding, backbone)
+    files = find_input_files(images, IMAGE, (IMAGE,), recursive)
+    drawings = _drawings(files, out, force, is_single=len(images) == 1 and not images[0].is_dir())
+    captioner = RegionCaptioner.load(run, backbone=backbone, device=device)
+    confidence = MIN_CONFIDENCE if min_confidence is None else min_confidence
+    records: list[dict[str, Any]] = []
+    unreadable: list[MediaError] = []
+    drawn: list[SavedOutput] = []
+    for file in _with_progress(files):
+        try:
+            (found,) = captioner.describe([file], count=count, min_confidence=confidence, **decoding)
+        except MediaError as error:
+            unreadable.append(error)
+            continue
+        records.append({"image": str(file), "regions": [one._asdict() for one in found]})
+        if not as_json:
+            _print(found, (file,) if len(files) > 1 else ())
+        if not found:
+            reason = f"no region has a confidence of {confidence:g} or more; lower --min-confidence"
+            reason = reason if confidence else "no region lies within the image; train the model longer"
+            err.print(f"{file}: {reason}", soft_wrap=True)
+        drawn += _draw(file, found, drawings.get(file))
+    if as_json:
+        print_json(records)
+    require_saved(drawn)
+    report_unreadable(unreadable, len(files))
+
+
+def _with_progress(files: Sequence[Path]) -> Iterator[Path]:
+    """Yield files while a bar shows how many are done."""
+    with progress_bar("finding regions") as bar:
+        for done, file in enumerate(files, 1):
+            yield file
+            if len(files) > 1:
+                bar(done, len(files))
+
+
+def _draw(file: Path, found: Sequence[RegionCaption], drawing: Path | None) -> list[SavedOutput]:
+    """Draw the regions of an image with their confidences to a file, if one is given."""
+    if drawing is None:
+        return []
+    from limner.apps.report.images import draw_regions, save_sheet
+    from limner.media.image import open_image
+
+    regions = [(one.box, f"{one.score:.2f} {one.text}") for one in found]
+    image = draw_regions(open_image(file), regions)
+    return [save_output(drawing, lambda path: save_sheet(image, path))]
+
+
+def _drawings(files: Sequence[Path], out: Path | None, force: bool, *, is_single: bool) -> dict[Path, Path]:
+    """Return the file that each image is drawn to, after a check that it may be written; none without `out`.
+
+    Raises:
+        SettingsError: `out` is a file for several images, two images have the same name, or a file must not be written.
+    """
+    if out is None:
+        return {}
+    from limner.apps.report.images import require_sheet_suffix
+
+    if out.suffix and not out.is_dir():
+        if not is_single:
+            raise SettingsError(
+                f"--out: expected a folder for several images, got the file {out}; leave out its suffix"
+            )
+        require_sheet_suffix(out)
+        return {files[0]: claim_file(out, "--out", force=force)}
+    drawings = {file: out / f"{file.stem}.png" for file in files}
+    names = list(drawings.values())
+    if same := next((name for name in names if names.count(name) > 1), None):
+        raise SettingsError(f"--out: expected images of different names, got two that are drawn to {same}; rename one")
+    return {file: claim_file(drawing, "--out", force=force) for file, drawing in drawings.items()}
+
+
+def _print(found: Sequence[RegionCaption], prefix: Sequence[Path]) -> None:
+    for one in found:
+        box = " ".join(f"{value:.0f}" for value in one.box)
+        echo(tab_separated(*prefix, box, f"{one.score:.3f}", one.text))

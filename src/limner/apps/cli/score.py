@@ -1,0 +1,184 @@
+"""The commands for scores of sentences, their correlation with human judgements, and distances of words."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from limner.apps.cli.app import MEASURE, USE
+from limner.apps.cli.options import (
+    CaptionerOption,
+    ModelOption,
+    check_runs,
+    command,
+    given,
+    model_or_pretrained,
+    refuse,
+    require_one_model,
+)
+from limner.apps.cli.terminal import activity, echo, print_json, progress_bar, progress_bars, tab_separated
+from limner.bounds import BootstrapSamples, Count, Seed
+from limner.errors import SettingsError, counted
+
+if TYPE_CHECKING:
+    from limner.evaluation.correlate import JudgedCorrelation
+
+
+@command(USE)
+def score(
+    image: Path,
+    sentences: list[str],
+    *,
+    model: CaptionerOption = None,
+    lang: str | None = None,
+    backbone: str | None = None,
+    collection: Path | None = None,
+    device: str = "cpu",
+    as_json: bool = False,
+) -> None:
+    """Compute the log-probability and the perplexity of sentences given an image.
+
+    With --collection, the score without references log P(w|I) - log P(w) too: how much more probable the image makes
+    the sentence.
+
+    Example: `limner score photo.jpg "A dog runs ." "A cat sleeps ."`
+
+    Options:
+        image: Image file; an audio file for an audio model.
+        sentences (SENTENCE...): Sentences to score.
+        collection (DIR): Collection whose training images give log P(w), for the score log P(w|I) - log P(w).
+    """
+    run = model_or_pretrained(model, lang, "score")
+    from limner.data.collection import Collection
+    from limner.inference.scorer import Scorer
+    from limner.media.modality import modality_of
+
+    check_runs([run], device, backbone=backbone)
+    opened = None if collection is None else Collection.open(collection)
+    modality_of(image).open(image)  # an unreadable image is found before the model is loaded
+    with activity("loading the model"):
+        scorer = Scorer.load(run, backbone=backbone, device=device)
+    with progress_bar("scoring") as bar:
+        scores = scorer.score([image] * len(sentences), sentences, on_progress=bar)
+    ratios = None
+    if opened is not None:
+        with progress_bar("estimating log P(w)") as bar:
+            ratios = scorer.log_ratios(scores, sentences, opened, on_progress=bar)
+    rows = list(zip(sentences, scores, [None] * len(scores) if ratios is None else ratios.values, strict=True))
+    if as_json:
+        extra = [{} if ratios is None else {"log_ratio": value, "signature": ratios.signature} for *_, value in rows]
+        print_json(
+            [{"sentence": text, **one._asdict(), **own} for (text, one, _), own in zip(rows, extra, strict=True)]
+        )
+        return
+    from limner.metrics.base import format_value
+
+    echo(tab_separated("log-prob", "perplexity", *([] if ratios is None else ["log-ratio"]), "sentence"))
+    for text, one, value in rows:
+        ratio = [] if value is None else [f"{value:.2f}"]
+        echo(tab_separated(f"{one.log_prob:.2f}", format_value(one.perplexity), *ratio, text))
+    if ratios is not None:
+        echo(f"log-ratio: [{ratios.signature}]")
+
+
+@command(MEASURE)
+def correlate(
+    judgements: Path,
+    *,
+    scores: Path | None = None,
+    model: Path | None = None,
+    collection: Path | None = None,
+    marginal: Count | None = None,
+    samples: BootstrapSamples | None = None,
+    seed: Seed | None = None,
+    device: str = "cpu",
+    as_json: bool = False,
+) -> None:
+    """Correlate a score with human judgements of captions: Kendall's tau-b and tau-c.
+
+    The score is that of a captioning model, which needs no references, or any other, from a file.
+
+    Example: `limner correlate ExpertAnnotations.txt --model runs/mrnn --collection collections/flickr8k`
+
+    Options:
+        judgements (JUDGEMENTS): File in the form of Flickr8k-Expert (image, caption, three ratings) or Flickr8k-CF
+            (image, caption, share of yes, numbers of yes and no), separated by tabs.
+        scores (FILE): Scores of any metric, lines of image, caption and score, separated by tabs.
+        model (RUN): Captioning model that scores the pairs by log P(w|I) - log P(w).
+        collection (DIR): Collection with the images, captions and features for --model.
+        marginal: Training images sampled to estimate P(w); default: 1000.
+        samples: Number of bootstrap samples of the images; default: 1000.
+        seed: Random seed of the bootstrap; default: 1.
+    """
+    if scores is not None:
+        options = {"--model": model, "--collection": collection, "--marginal": marginal}
+        refuse(options, "not possible with --scores; leave out one or the other")
+    elif model is None or collection is None:
+        raise SettingsError("expected --scores FILE, or --model RUN and --collection DIR; give one of them")
+    from limner.evaluation.correlate import correlate_with_judgements
+    from limner.evaluation.judgements import read_judgements, read_scores
+
+    judged = read_judgements(judgements)
+    missing, signature = 0, ""
+    with progress_bars() as progress:
+        if scores is not None:
+            values = read_scores(scores, judged)
+        else:
+            assert model is not None and collection is not None
+            from limner.data.collection import Collection
+            from limner.evaluation.correlate import score_judged_pairs
+            from limner.runs.trained_model import load_trained_model
+
+            check_runs([model], device)
+            opened = Collection.open(collection)
+            with activity("loading the model"):
+                trained = load_trained_model(model, device)
+            scored = score_judged_pairs(trained, opened, judged, on_progress=progress, **given(marginal=marginal))
+            values, missing, signature = scored.scores, len(scored.missing), scored.signature
+        result = correlate_with_judgements(judged, values, on_progress=progress, **given(samples=samples, seed=seed))
+    _print_correlations(result, missing, signature, as_json)
+
+
+def _print_correlations(result: JudgedCorrelation, missing: int, signature: str, as_json: bool) -> None:
+    """Print the correlations with their intervals, the numbers of pairs and the signatures."""
+    if as_json:
+        rows = [one._asdict() for one in result.correlations]
+        counts = {"pairs": result.pairs, "images": result.images, "own_captions": result.own_captions}
+        signatures = {"signature": result.signature, "score": signature or None}
+        print_json({"correlations": rows, **counts, "missing": missing, "notes": result.notes, **signatures})
+        return
+    for one in result.correlations:
+        interval = "" if one.interval is None else "  95 % interval [{:.4f}, {:.4f}]".format(*one.interval)
+        echo(f"{one.name} = {one.value:.4f}{interval}")
+    for note in result.notes:
+        echo(f"note: {note}")
+    echo(f"{counted(result.pairs, 'pair')} of {counted(result.images, 'image')}")
+    if result.own_captions:
+        echo(f"left out: {counted(result.own_captions, 'pair')} whose caption was written for the image")
+    if missing:
+        echo(f"left out: {counted(missing, 'pair')} whose caption or image with features is not in the collection")
+    echo(f"[{result.signature}]")
+    if signature:
+        echo(f"score: [{signature}]")
+
+
+@command(MEASURE)
+def words(word: str, *, model: ModelOption = None, count: Count = 10, as_json: bool = False) -> None:
+    """Show the words with the nearest embeddings, by Euclidean distance.
+
+    Example: `limner words dog --model runs/mrnn`
+
+    Options:
+        word: A word of the model's vocabulary.
+        count: Number of words to show.
+    """
+    run = require_one_model(model, "words")
+    from limner.inference.scorer import nearest_words
+    from limner.runs.trained_model import load_trained_model
+
+    neighbours = nearest_words(load_trained_model(run), word, count)
+    if as_json:
+        print_json([{"word": other, "distance": distance} for other, distance in neighbours])
+    else:
+        for other, distance in neighbours:
+            echo(tab_separated(f"{distance:.3f}", other))

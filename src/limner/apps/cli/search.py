@@ -1,0 +1,296 @@
+"""The command for retrieval in folders of images and in collections: search."""
+
+from __future__ import annotations
+
+import io
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from limner.apps.cli.app import USE
+from limner.apps.cli.options import MIN_CONFIDENCE, ModelOption, check_runs, command, given, refuse, require_one_model
+from limner.apps.cli.terminal import activity, echo, err, print_json, progress_bar, tab_separated
+from limner.bounds import Bounds, Count, Probability, Weight
+from limner.errors import FolderError, SettingsError
+from limner.storage.outputs import SavedOutput, claim_file, save_output
+
+if TYPE_CHECKING:
+    from limner.apps.photos.index import FolderIndex, FolderMatch
+    from limner.inference.retriever import ImageSearch
+
+PAGE_SUFFIX = ".html"
+FOLDER_BY_SENTENCE, FOLDER_BY_IMAGE = "with --in FOLDER by a sentence", "with --in FOLDER by an image"
+COLLECTION_BY_SENTENCE, COLLECTION_BY_IMAGE = "with --collection by a sentence", "with --collection by an image"
+REGIONS = "with --collection and --regions"
+IN_COLLECTION = (COLLECTION_BY_SENTENCE, COLLECTION_BY_IMAGE, REGIONS)
+USES = {
+    "collection": IN_COLLECTION,
+    "regions": (REGIONS,),
+    "split": IN_COLLECTION,
+    "index": (FOLDER_BY_SENTENCE, FOLDER_BY_IMAGE, COLLECTION_BY_SENTENCE),
+    "exact": (FOLDER_BY_SENTENCE, COLLECTION_BY_SENTENCE),
+    "max_scored": (COLLECTION_BY_SENTENCE,),
+    "slack": (COLLECTION_BY_SENTENCE,),
+    "alpha": (COLLECTION_BY_IMAGE,),
+    "min_confidence": (REGIONS,),
+    "sheet": (FOLDER_BY_SENTENCE, FOLDER_BY_IMAGE),
+    "force": (FOLDER_BY_SENTENCE, FOLDER_BY_IMAGE),
+    "backbone": (FOLDER_BY_IMAGE, COLLECTION_BY_IMAGE),
+}
+"""The searches in which an option has an effect; the other options have one in all."""
+
+
+@command(USE)
+def search(
+    query: str,
+    *,
+    model: ModelOption = None,
+    collection: Path | None = None,
+    folder: Path | None = None,
+    index: Path | None = None,
+    split: str | None = None,
+    count: Count = 5,
+    regions: bool = False,
+    min_confidence: Probability | None = None,
+    exact: bool = False,
+    max_scored: Count | None = None,
+    slack: Weight | None = None,
+    alpha: Annotated[float, Bounds(0, 10, whole=False)] | None = None,
+    sheet: Path | None = None,
+    force: bool = False,
+    backbone: str | None = None,
+    device: str = "cpu",
+    as_json: bool = False,
+) -> None:
+    """Retrieve the images of a folder that a sentence describes, or that are similar to an image.
+
+    In a collection, retrieve images by a sentence, or sentences by an image; with --regions, regions by a sentence.
+
+    Example: `limner search "a dog on the beach" --in photos`
+
+    Options:
+        query: A sentence, for images; an image, for similar ones with --in, for sentences with --collection.
+        collection (DIR): Collection to search, with items and features.
+        folder (--in FOLDER): Folder of images with an index of 'limner index'.
+        split: Split to search; default: all splits.
+        count: Number of results.
+        regions: Retrieve regions of the images, with a dense captioner.
+        min_confidence: Leave out regions whose confidence is lower, 0-1; default: 0.05.
+        exact: Score all images, not only candidates of an index.
+        max_scored: With --collection: score at most this number of images, even if the result is then not proven.
+        slack: With --collection: leave out images that can be better than the last result by at most this
+            log-probability; default: 0.
+        alpha: For an image in a collection: weight of log P(sentence), which is subtracted; default: 1.
+        sheet (FILE): With --in: write a contact sheet, an image or an .html page.
+    """
+    by_file = _is_file(query, regions)
+    use = _use_of(by_file, regions, folder, collection)
+    options: dict[str, object] = {"collection": collection, "regions": regions, "split": split, "index": index}
+    options |= {"exact": exact, "max_scored": max_scored, "slack": slack, "alpha": alpha, "sheet": sheet}
+    options |= {"min_confidence": min_confidence, "force": force, "backbone": backbone}
+    for name, uses in USES.items():
+        if use not in uses:
+            reason = f"has an effect only {' or '.join(uses)}, got a search {use}; leave it out"
+            refuse({name: options[name]}, reason)
+    if folder is not None:
+        from limner.apps.photos.index import FolderIndex
+
+        moved = require_one_model(model, "search") if model else None
+        if sheet is not None:
+            _claim_sheet(sheet, force)
+        opened = FolderIndex.open(folder, index)
+        with activity("loading the model"):
+            opened.load_captioner(moved, encode_images=by_file, device=device, backbone=backbone)
+        return _search_folder(query, opened, by_file, count, exact, sheet, as_json)
+    run = require_one_model(model, "search")
+    assert collection is not None, "a search without --in has a collection"
+    if use == REGIONS:
+        confidence = MIN_CONFIDENCE if min_confidence is None else min_confidence
+        return _search_regions(query, run, collection, split, count, confidence, device, as_json)
+    if exact:
+        useless = {"index": index, "max_scored": max_scored, "slack": slack}
+        refuse(useless, "has no effect with --exact, which scores all images; leave it out")
+    from limner.data.collection import Collection
+    from limner.inference.retriever import Retriever
+    from limner.retrieval.index.protocol import SearchOptions
+
+    check_runs([run], device, backbone=backbone)
+    searched = Collection.open(collection)
+    searched.require_split(split)
+    with activity("loading the model"):
+        retriever = Retriever.load(run, backbone=backbone, device=device, encode_images=by_file)
+    results: Any
+    facts: dict[str, object] = {}
+    place: dict[str, Any] = {"split": split, "count": count}
+    if by_file:
+        with progress_bar("computing P(w), once for this model and collection") as progress:
+            weight = given(alpha=alpha)
+            results = retriever.retrieve_sentences(query, searched, on_progress=progress, **place, **weight)
+    else:
+        limits = SearchOptions(exact, max_scored, slack or 0.0)
+        with progress_bar("searching") as progress:
+            found = retriever.search_images(query, searched, index=index, options=limits, on_progress=progress, **place)
+        results, facts = found.results, {"search": found.facts()}
+        if not as_json and found.kind is not None:
+            err.print(_summary(found), soft_wrap=True, highlight=False)
+    if as_json:
+        print_json([{**result._asdict(), **facts} for result in results])
+        return
+    for result in results:
+        echo(tab_separated(f"{result.score:.2f}", result.image or "", result.text))
+
+
+def _use_of(by_file: bool, regions: bool, folder: Path | None, collection: Path | None) -> str:
+    """Return which of the five searches the options ask for.
+
+    Raises:
+        SettingsError: neither a folder nor a collection was given.
+    """
+    if folder is not None:
+        return FOLDER_BY_IMAGE if by_file else FOLDER_BY_SENTENCE
+    if collection is None:
+        raise SettingsError(
+            "nothing to search: expected --in FOLDER, a folder of images that 'limner index' has read, or --collection "
+            "DIR; give one of them"
+        )
+    if regions:
+        return REGIONS
+    return COLLECTION_BY_IMAGE if by_file else COLLECTION_BY_SENTENCE
+
+
+def _is_file(query: str, regions: bool) -> bool:
+    """Whether a query is an image or audio file; SettingsError for other files, and for regions, if it is a file."""
+    from limner.media.modality import find_modality, names_file
+
+    by_file = find_modality(query) is not None
+    if regions and names_file(query):
+        raise SettingsError(
+            f"'{query}': expected a sentence, as --regions retrieves regions by a sentence, got the name of a file; "
+            "give a sentence, such as \"a red ball\", or find the regions of one image with 'limner regions'"
+        )
+    if not by_file and names_file(query):
+        raise SettingsError(
+            f"'{query}': expected a sentence, or an image or audio file with a known suffix, got another file; give "
+            "the sentence itself"
+        )
+    return by_file
+
+
+def _search_regions(
+    query: str,
+    run: Path,
+    collection: Path,
+    split: str | None,
+    count: int,
+    min_confidence: float,
+    device: str,
+    as_json: bool,
+) -> None:
+    """Print the regions of a collection that a sentence describes best."""
+    from limner.data.collection import Collection
+    from limner.inference.regions import retrieve_regions
+    from limner.runs.trained_model import load_trained_model
+
+    with progress_bar("searching") as progress:
+        results = retrieve_regions(
+            load_trained_model(run, device),
+            query,
+            Collection.open(collection),
+            split=split,
+            count=count,
+            min_confidence=min_confidence,
+            on_progress=progress,
+        )
+    if not results:
+        err.print(f"no region has a confidence of {min_confidence:g} or more; lower --min-confidence", soft_wrap=True)
+    if as_json:
+        print_json([result._asdict() for result in results])
+        return
+    for result in results:
+        box = " ".join(f"{value:.0f}" for value in result.box)
+        fields = (f"{result.score:.2f}", result.image, box, f"{result.confidence:.3f}", result.description)
+        echo(tab_separated(*fields))
+
+
+def _search_folder(
+    query: str, opened: FolderIndex, by_file: bool, count: int, exact: bool, sheet: Path | None, as_json: bool
+) -> None:
+    """Print the images of a folder that a sentence describes, or that are similar to an image."""
+    with activity("searching"):
+        matches = opened.similar(query, count) if by_file else opened.search(query, count, exact=exact or None)
+    complete = by_file or exact or opened.is_exact
+    saved = None if sheet is None else save_output(sheet, lambda file: _save_sheet(query, matches, file))
+    if as_json:
+        print_json([_record(match, complete) for match in matches])
+    else:
+        for match in matches:
+            confidence = () if match.confidence is None else (f"{match.confidence:.2f}",)
+            echo(tab_separated(f"{match.score:.2f}", match.path, match.display_text, *confidence))
+    if not complete:
+        from limner.apps.photos.search import CANDIDATES
+
+        coverage = f"scored {CANDIDATES:,} candidates of {len(opened):,} images; --exact scores all"
+        err.print(coverage, soft_wrap=True, highlight=False)
+    if saved is not None:
+        if saved.error is None:
+            err.print(f"contact sheet: {saved.path}", soft_wrap=True, highlight=False)
+        saved.require()
+
+
+def _record(match: FolderMatch, complete: bool) -> dict[str, object]:
+    return {
+        "image": str(match.path),
+        "score": match.score,
+        "caption": match.caption,
+        "confidence": match.confidence,
+        "abstained": not match.is_sure,
+        "tags": list(match.tags),
+        "exact": complete,
+    }
+
+
+def _claim_sheet(sheet: Path, force: bool) -> None:
+    from limner.apps.report.images import SHEET_FORMATS
+
+    if sheet.suffix.lower() not in (*SHEET_FORMATS, PAGE_SUFFIX):
+        expected = ", ".join((*SHEET_FORMATS, PAGE_SUFFIX))
+        raise SettingsError(f"--sheet {sheet}: expected the name of a file that ends in {expected}, such as sheet.png")
+    claim_file(sheet, "--sheet", force=force)
+
+
+def _save_sheet(query: str, matches: list[FolderMatch], file: Path) -> SavedOutput | None:
+    from PIL import Image
+
+    from limner.apps.report.images import draw_tiles, jpeg_url, save_sheet
+    from limner.apps.report.rendering import render_page
+    from limner.files import write_text
+
+    if file.suffix.lower() == PAGE_SUFFIX:
+        entries = [
+            {
+                "name": os.fsencode(match.path).decode(errors="backslashreplace"),
+                "link": match.path.resolve().as_uri(),
+                "caption": match.display_text,
+                "score": f"{match.score:.2f}",
+                "thumbnail": jpeg_url(match.thumbnail),
+            }
+            for match in matches
+        ]
+        styles = ("look.css",)
+        write_text(file, render_page("matches.html", styles=styles, scripts=(), query=query, entries=entries))
+    elif matches:
+        tiles = [(Image.open(io.BytesIO(match.thumbnail)), match.display_text) for match in matches]
+        save_sheet(draw_tiles(tiles), file)
+    else:
+        raise FolderError("the search has found no image, so that there is no contact sheet; add images to the index")
+    return None
+
+
+def _summary(found: ImageSearch) -> str:
+    """Return how the images were found, as a line."""
+    line = f"index '{found.kind}': scored {found.scored:,} of {found.images:,} images ({found.share:.2%})"
+    if found.exact:
+        return f"{line}; these are the best of all"
+    if found.gap is None:
+        return f"{line}; others may be better; --exact scores all"
+    return f"{line}; others are better by at most {found.gap:.2f}; --exact scores all"

@@ -1,0 +1,91 @@
+"""The command that answers requests of other programs: serve."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+from limner.apps.cli.app import USE
+from limner.apps.cli.options import command, given
+from limner.apps.cli.terminal import activity, echo
+from limner.bounds import Bytes, Port, Processes, RequestCount, TimeLimit
+from limner.errors import MissingExtraError
+
+PACKAGES = ("aiohttp", "fastapi", "prometheus_client", "sse_starlette", "starlette", "uvicorn")
+"""Packages of the extra `serve`."""
+
+
+class ServerOptions:
+    """Options that are settings of `limner.apps.server.settings.ServerSettings`.
+
+    Options:
+        models (--model RUN): Trained model to serve; default: the built-in captioner. Repeatable.
+        indexes (--index FOLDER): Folder indexed by 'limner index', or collection, to search. Repeatable.
+        host: Address to listen at; default: 127.0.0.1, for this machine only.
+        port: Port to listen at; 0 for a free one; default: 8000.
+        workers: Processes; each loads the models, into its own memory; default: 1.
+        key_file (FILE): File of API keys, one a line; the variable LIMNER_API_KEYS has keys as well; default: no key is
+            needed.
+        allowed_hosts (--allow-host NAME): Name of this machine in the Host header, besides localhost. Repeatable.
+        cors_origins (--cors-origin ORIGIN): Origin of pages of other hosts that may send requests; default: none.
+            Repeatable.
+        image_hosts (--image-host HOST): Host, or private address, that images are fetched from by URL; default: none.
+            Repeatable.
+        max_body: Largest body of a request in bytes; default: 20 MiB.
+        max_queue: Requests that are accepted and not answered yet; others get status 429; default: 256.
+        timeout: Time limit of a request in seconds; default: 60.
+        stop_timeout: Time in seconds for accepted requests when the service stops; default: 10.
+    """
+
+    models: list[Path]
+    indexes: list[Path]
+    host: str
+    port: Port
+    workers: Processes
+    key_file: Path
+    allowed_hosts: list[str]
+    cors_origins: list[str]
+    image_hosts: list[str]
+    max_body: Bytes
+    max_queue: RequestCount
+    timeout: TimeLimit
+    stop_timeout: TimeLimit
+
+
+@command(USE)
+def serve(
+    *,
+    settings: Annotated[dict[str, Any], ServerOptions],
+    backbone: str | None = None,
+    device: str = "cpu",
+    as_json: bool = False,
+) -> None:
+    """Answer requests of other programs for captions, translations, scores and search, and serve a page.
+
+    Prints its address when it is ready, such as `listening on http://127.0.0.1:8000`, and runs until Ctrl-C or SIGTERM.
+
+    Example: `limner serve --model runs/mrnn --port 8000`
+    """
+    from limner.apps.server.settings import ServerSettings
+    from limner.storage.json_text import to_json
+
+    texts: dict[str, Any] = {name: [*map(str, value)] for name, value in settings.items() if isinstance(value, list)}
+    texts |= {name: str(value) for name, value in settings.items() if isinstance(value, Path)}
+    settings |= texts | given(backbone=backbone)
+    chosen = ServerSettings.parse({**settings, "device": device})
+    try:
+        from limner.apps.photos.index import FolderIndex
+        from limner.apps.server.run import address_of, bind, load
+        from limner.apps.server.run import serve as answer
+    except ModuleNotFoundError as error:
+        if error.name and error.name.partition(".")[0] in PACKAGES:
+            raise MissingExtraError("limner serve", "serve") from None
+        raise
+    bound = bind(chosen)
+    with activity("loading the models"):
+        models = load(chosen, FolderIndex.open)
+    address = address_of(bound)
+    echo(to_json({"listening": address}) if as_json else f"listening on {address}")
+    sys.stdout.flush()
+    answer(chosen, models, bound, FolderIndex.open)

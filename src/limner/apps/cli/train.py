@@ -1,0 +1,211 @@
+"""The commands that train models: train, crossvalidate."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from limner.apps.cli.app import MEASURE, TRAIN, command_line
+from limner.apps.cli.next_steps import after_train
+from limner.apps.cli.options import command
+from limner.apps.cli.terminal import echo, err, print_json, print_next, print_table, training_bar
+from limner.bounds import Few, Folds, Half, Seed
+from limner.errors import counted
+
+if TYPE_CHECKING:
+    from limner.runs.records import Evaluation
+    from limner.runs.training_settings import TrainingSettings
+    from limner.training.cross_validation import CrossValidation
+
+Strategy = Literal["auto", "ddp"]
+
+
+@command(TRAIN)
+def train(
+    recipe: str,
+    changes: list[str] | None = None,
+    *,
+    collection: Path,
+    out: Path,
+    init: Path | None = None,
+    resume: bool = False,
+    device: str | None = None,
+    devices: Few | None = None,
+    nodes: Few | None = None,
+    strategy: Strategy = "auto",
+    as_json: bool = False,
+) -> None:
+    """Train a model.
+
+    Example: `limner train mao2015/flickr8k --collection collections/flickr8k --out runs/mrnn training.seed=2`
+
+    Options:
+        recipe: Name of a recipe (mao2015/flickr8k) or a .yaml file.
+        out (DIR): Run folder to write.
+        init (RUN): Start from the weights and vocabularies of this run.
+        resume: Continue an interrupted training; the result is bit-identical. A higher training.epochs extends it.
+        device: Device to train on: cpu, cuda or cuda:N; default: cuda where there is one.
+        devices (N): Number of devices of each machine, with a process for each; of cpu the number of processes.
+            Default: 1, or the number of torchrun.
+        nodes (M): Number of machines, each of which runs this command. Default: 1, or the number of torchrun.
+        strategy: How the processes work together: ddp averages their gradients.
+    """
+    from limner.data.collection import Collection
+    from limner.runs.recipe import load_recipe
+    from limner.training.launch import Devices, is_first_process
+    from limner.training.loop import train as train_model
+
+    _claim(out)
+    chosen = load_recipe(recipe, changes or [])
+    opened = Collection.open(collection)
+    with training_bar(chosen.training.metric) as bar:
+        run = train_model(
+            chosen,
+            opened,
+            out,
+            resume=resume,
+            init=init,
+            device=Devices(device, devices, nodes, strategy),
+            command=command_line(),
+            on_progress=bar,
+        )
+    if not is_first_process():
+        return
+    from limner.runs.records import RunConfig
+
+    provenance = RunConfig.load(run / "config.json").provenance
+    next_command = after_train(run, opened, chosen.data.test, chosen.data.val)
+    if as_json:
+        print_json({"run": str(run), **provenance, "next": next_command})
+        return
+    echo(f"{run}: {_summary(run, provenance, chosen.training)} after {_times(provenance)}")
+    for line in _origins(provenance):  # the notes were logged before the first step
+        echo(line)
+    print_next(next_command)
+
+
+def _origins(provenance: dict[str, Any]) -> list[str]:
+    """Return lines that say where pre-trained embeddings and weights come from."""
+    kinds = {
+        "embeddings": "pre-trained embeddings",
+        "init": "initial weights",
+        "image_encoder": "initial weights of the image encoder",
+    }
+    return [f"{kind}: {provenance[key]}" for key, kind in kinds.items() if key in provenance]
+
+
+def _claim(out: Path) -> None:
+    """Check that a run can be written to a folder; whether it has a run already is checked with the recipe."""
+    from limner.storage.outputs import claim_folder, is_run, require_writable
+
+    if is_run(out):
+        require_writable(out, f"--out {out}")
+    else:
+        claim_folder(out, "--out")
+
+
+def _times(provenance: dict[str, Any]) -> str:
+    """Write the duration of a training by the clock on the wall, and the part of it that its steps took."""
+    in_steps = f" ({steps} s in training steps)" if (steps := provenance["step_seconds"]) else ""
+    return f"{provenance['seconds']} s{in_steps}"
+
+
+def _summary(run: Path, provenance: dict[str, Any], settings: TrainingSettings) -> str:
+    """Summarise a finished training from its records."""
+    from limner.runs.records import read_log
+
+    best = ", ".join(
+        f"{key.removeprefix('validation_')} {value}"
+        for key, value in provenance.items()
+        if key.startswith("validation_")
+    )
+    epochs_done = [line.epoch for line in read_log(run / "log.jsonl") if line.kind == "train"]
+    if not epochs_done:
+        return f"counted {counted(provenance['training_sentences'], 'sentence')} ({best})"
+    if epochs := provenance.get("train_on_val_epochs"):
+        count = counted(epochs, "epoch")
+        return f"{best} before, then {count} on training and validation data; saved the weights after these"
+    last = max(epochs_done)
+    stopped = (
+        f"; stopped after epoch {last:g} of {settings.epochs}: no better one in {settings.patience} validations"
+        if last < settings.epochs
+        else ""
+    )
+    return f"saved the weights of epoch {provenance['epochs']} ({best}){stopped}"
+
+
+SHOWN = 4
+"""Number of metrics that are printed for each fold."""
+
+
+@command(MEASURE)
+def crossvalidate(
+    recipe: str,
+    changes: list[str] | None = None,
+    *,
+    collection: Path,
+    out_folder: Path,
+    folds: Folds = 10,
+    validation: Half = 0.1,
+    split: str | None = None,
+    seed: Seed = 1,
+    models: Few = 1,
+    baseline: bool = False,
+    as_json: bool = False,
+) -> None:
+    """Train and evaluate a model on every fold of a collection, and print means and standard deviations.
+
+    An interrupted command continues where it stopped.
+
+    Example: `limner crossvalidate lecture/sentiment --collection collections/reviews --folds 10 --out runs/folds`
+
+    Options:
+        recipe: Name of a recipe (lecture/sentiment) or a .yaml file.
+        out_folder (--out DIR): Folder of the runs of all folds.
+        folds: Number of folds.
+        validation: Share of each training part that selects the best weights.
+        split: Split to divide; default: all items.
+        seed: Random seed of the folds.
+        models: Number of models per fold, which are evaluated as an ensemble.
+        baseline: Also train bag-of-words classifiers on the folds (extra 'words').
+    """
+    from limner.data.collection import Collection
+    from limner.runs.recipe import load_recipe
+    from limner.storage.outputs import claim_folder
+    from limner.training.cross_validation import RECORD, CrossValidationSettings, cross_validate
+
+    claim_folder(out_folder, "--out", records={RECORD: "fold-1"})
+    chosen = load_recipe(recipe, changes or [])
+    values = {"folds": folds, "validation": validation, "split": split, "seed": seed, "models": models}
+    with training_bar(chosen.training.metric) as bar:
+        result = cross_validate(
+            chosen,
+            Collection.open(collection),
+            out_folder,
+            settings=CrossValidationSettings.parse({**values, "baseline": baseline}, "crossvalidate"),
+            command=command_line(),
+            on_progress=bar,
+            on_fold=_print_fold,
+        )
+    if as_json:
+        print_json(result.model_dump(mode="json"))
+        return
+    _print_folds(result)
+
+
+def _print_fold(number: int, evaluation: Evaluation) -> None:
+    from limner.metrics.base import format_value
+
+    scores = ", ".join(f"{score.name} {format_value(score.value)}" for score in evaluation.scores[:SHOWN])
+    err.print(f"fold {number}: {scores}", soft_wrap=True)
+
+
+def _print_folds(result: CrossValidation) -> None:
+    """Print the mean and the standard deviation of every metric, and the baselines."""
+    from limner.metrics.base import format_value
+
+    rows = [[score.name, format_value(score.mean), format_value(score.std)] for score in result.scores]
+    print_table([["metric", "mean", "std"], *rows])
+    for one in result.baselines:
+        name, accuracy = one.name, one.accuracy
+        echo(f"baseline, {name}: accuracy {accuracy.mean:.2f}, std {accuracy.std:.2f} (p = {one.p:.3g})")

@@ -1,0 +1,352 @@
+"""The command that translates sentences, files of sentences, and the untranslated sentences of a collection."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
+
+from limner.apps.cli.app import USE
+from limner.apps.cli.explanations import STANDARD_OUTPUT, claim_plots, require_beam_file, write_beam
+from limner.apps.cli.inputs import STANDARD_INPUT, read_lines
+from limner.apps.cli.options import (
+    DecodingOptions,
+    ModelsOption,
+    check_runs,
+    command,
+    given,
+    is_exported,
+    refuse,
+    require_exported_options,
+    require_models,
+)
+from limner.apps.cli.terminal import activity, echo, err, print_json, printable, progress_bar, tab_separated
+from limner.bounds import BatchSize, Count
+from limner.errors import SettingsError, counted
+from limner.files import write_text
+from limner.storage.json_text import to_json
+from limner.storage.outputs import SavedOutput, begins_with, claim_file, require_saved, save_output
+
+if TYPE_CHECKING:
+    from limner.decoding.sentence import Sentence
+    from limner.inference.translator import Translator
+    from limner.runs.trained_model import TrainedModel
+    from limner.text.tokenizer import Tokenizer
+
+logger = logging.getLogger(__name__)
+_JSON = re.compile(rb'\[\s*\{\s*"source": .*"translations": ', re.DOTALL)
+"""How a file of translations as JSON begins."""
+
+
+@command(USE)
+def translate(
+    sentences: list[str] | None = None,
+    *,
+    model: ModelsOption = None,
+    input_file: Path | None = None,
+    out: Path | None = None,
+    image: list[Path] | None = None,
+    image_list: Path | None = None,
+    missing: Literal["refuse", "text"] = "refuse",
+    decoding: Annotated[dict[str, Any], DecodingOptions, "beam_size", "n_best", "length_penalty", "max_length"],
+    must_include: list[str] | None = None,
+    batch_size: BatchSize = 64,
+    scores: bool = False,
+    tokenised: bool = False,
+    attention: Path | None = None,
+    collection: Path | None = None,
+    write: bool = False,
+    source_lang: str | None = None,
+    target_lang: str | None = None,
+    split: str | None = None,
+    limit: Count | None = None,
+    ray: str | None = None,
+    backbone: str | None = None,
+    device: str = "cpu",
+    explain_beam: Path | None = None,
+    force: bool = False,
+    as_json: bool = False,
+) -> None:
+    """Translate sentences, with an image if the model was trained with images.
+
+    N-best lists have the format of Moses. Options that are not given come from `decoding` of the model's recipe.
+
+    Example: `limner translate "A man with a bat ." --image photo.jpg --model runs/src-img`
+
+    Options:
+        sentences ([SENTENCE...]): Sentences to translate; default: standard input, one sentence per line.
+        input_file (--input FILE): Text file with one sentence per line; - is standard input.
+        out (FILE): File to write; default: standard output.
+        image: Image of all sentences, or repeated, one per sentence.
+        image_list (FILE): Text file with one image path per sentence; an empty line: no image.
+        missing: Treatment of sentences without an image: refuse, or translate the text alone.
+        batch_size: Sentences decoded together; results do not depend on it.
+        scores: Print the log-probability after a tab; n-best lists always have it.
+        tokenised: Print tokens separated by spaces instead of running text.
+        collection (DIR): Translate the untranslated sentences of this collection.
+        write: With --collection: add the translations to the collection.
+        source_lang: With --collection: fail unless the model translates from this.
+        target_lang: With --collection: fail unless the model translates to this.
+        split: With --collection: split; default: the recipe's training split.
+        limit: With --collection: maximum number of sentences; default: all.
+    """
+    runs = require_models(model)
+    selection = {"write": write, "source_lang": source_lang, "target_lang": target_lang, "split": split, "limit": limit}
+    selection |= {"ray": ray}
+    needs_run: dict[str, Any] = {"attention": attention, "must_include": must_include, "explain_beam": explain_beam}
+    needs_run |= {"backbone": backbone}
+    if collection is not None:
+        inputs = {"SENTENCE": sentences, "input": input_file, "image": image, "image_list": image_list}
+        output = {"out": out, "scores": scores, "tokenised": tokenised, "n_best": decoding.get("n_best")}
+        useless = {**inputs, **output, **needs_run, "missing": missing == "text"}
+        refuse(useless, "not possible with --collection; leave out one or the other")
+        return _translate_collection(runs, collection, selection, decoding, batch_size, device, as_json)
+    refuse(selection, "possible only with --collection; add it, or leave them out")
+    source = _read_sentences(sentences or [], input_file)
+    images = _read_images(source, image or [], image_list)
+    if as_json:
+        refuse({"scores": scores, "tokenised": tokenised}, "JSON has both; leave them out")
+    if not any(images):
+        refuse({"backbone": backbone}, "has an effect only with images; add --image, or leave it out")
+    if explain_beam is not None:
+        require_beam_file(explain_beam, source.texts, force)
+    if out is not None:
+        claim_file(out, "--out", force=force, is_own=lambda file: as_json and begins_with(file, _JSON))
+    if attention is not None:
+        claim_plots(attention, force)
+    translator: Any  # of runs, or an exported one, which has less
+    if is_exported(runs[0]):
+        require_exported_options(runs, needs_run, device)
+        from limner.runtime import load_translator
+
+        translator = load_translator(runs[0])
+    else:
+        from limner.inference.translator import Translator
+
+        check_runs(runs, device, decoding, backbone)
+        with activity("loading the model"):
+            translator = Translator.load(*runs, backbone=backbone, device=device, encode_images=any(images))
+    several = decoding.get("n_best", translator.decoding.n_best) > 1
+    decoding |= {"missing": missing} | given(must_include=must_include)
+    saved = []
+    if explain_beam is not None:
+        explained = translator.explain_beam(source.texts[0], image=images[0], **decoding)
+        saved.append(write_beam(explained, explain_beam))
+    with progress_bar("translating") as bar:
+        translations = translator.translate(
+            source.texts, images=images, batch_size=batch_size, on_progress=bar, **decoding
+        )
+    lines = _format_lines(translations, translator.tokenizer if tokenised else None, scores, several)
+    as_text = _format_json(source.texts, images, translations, translator.tokenizer) if as_json else "".join(lines)
+    saved.append(_write(as_text, out))
+    if attention is not None:
+        _plot_attention(translator, source.texts, images, translations, missing, attention)
+    require_saved(saved)
+
+
+def _write(text: str, file: Path | None) -> SavedOutput:
+    """Write text to a file, or to standard output; to both if the file cannot be written."""
+    saved = SavedOutput(STANDARD_OUTPUT) if file is None else save_output(file, lambda path: write_text(path, text))
+    if file is None or saved.error is not None:
+        sys.stdout.write(text)
+    return saved
+
+
+def _plot_attention(
+    translator: Translator,
+    sentences: Sequence[str],
+    images: Sequence[Path | None],
+    translations: Sequence[Sequence[Sentence]],
+    missing: Literal["refuse", "text"],
+    folder: Path,
+) -> None:
+    """Write plots of the alignment and the attention of the best translations."""
+    from limner.apps.report.attention_page import AttendedSentence, ModelAttention, save_attention
+
+    best = [hypotheses[0] for hypotheses in translations]
+    explained = translator.explain(sentences, best, images=images, missing=missing)
+    features = translator.models[0].config.features
+    attended = [
+        AttendedSentence(source, image, [] if explanation is None else [ModelAttention(explanation, features)])
+        for source, image, explanation in zip(sentences, images, explained, strict=True)
+    ]
+    with progress_bar("plotting attention") as bar:
+        page = save_attention(attended, folder, "translations", on_progress=bar)
+    err.print(f"plots: {page}", soft_wrap=True)
+
+
+class SourceSentences(NamedTuple):
+    """Sentences to translate."""
+
+    texts: list[str]
+    origin: str
+    """Name of their origin in error messages: a file, standard input or the command line."""
+
+
+def _read_sentences(arguments: Sequence[str], file: Path | None) -> SourceSentences:
+    if arguments and file is not None:
+        raise SettingsError(f"sentences and --input {file}: give one or the other")
+    for text in arguments:
+        if text == str(STANDARD_INPUT) or os.path.isfile(text):
+            raise SettingsError(f"expected a sentence, got the file '{text}'; to translate a file use --input {text}")
+    if arguments:
+        return SourceSentences(list(arguments), "the command line")
+    if file is None and sys.stdin.isatty():
+        raise SettingsError("nothing to translate: give sentences, a file (--input), or pipe sentences in")
+    origin = "standard input" if file in (None, STANDARD_INPUT) else str(file)
+    return SourceSentences(read_lines(file or STANDARD_INPUT), origin)
+
+
+def _read_images(sentences: SourceSentences, images: Sequence[Path], file: Path | None) -> list[Path | None]:
+    """Return the image of each sentence, or None."""
+    count = len(sentences.texts)
+    if file is None:
+        if len(images) not in (0, 1, count):
+            given_images = f"{counted(len(images), 'image')} (--image)"
+            raise SettingsError(f"{given_images} and {counted(count, 'sentence')}: give one for all, or one each")
+        return [None] * count if not images else [*images] * (count if len(images) == 1 else 1)
+    if images:
+        raise SettingsError(f"--image and --image-list {file}: give one or the other")
+    paths = [Path(line) if line.strip() else None for line in read_lines(file)]
+    if len(paths) != count:
+        longer, shorter = (file, sentences.origin) if len(paths) > count else (sentences.origin, file)
+        raise SettingsError(
+            f"{sentences.origin} has {counted(count, 'sentence')} and {file} has {counted(len(paths), 'line')}: line "
+            f"{min(count, len(paths)) + 1} of {longer} has no counterpart in {shorter}; write one line per sentence, "
+            "an empty one for no image"
+        )
+    return paths
+
+
+def _format_lines(
+    translations: Iterable[Sequence[Sentence]], tokenizer: Tokenizer | None, scores: bool, several: bool
+) -> Iterator[str]:
+    """Yield one line per translation, as n-best lists of Moses if there can be several for a sentence.
+
+    Args:
+        translations: translations of each sentence.
+        tokenizer: tokenizer whose tokens are separated by spaces; None for running text.
+        scores: whether the log-probability follows the translation.
+        several: whether there can be several translations of a sentence.
+    """
+    for number, n_best in enumerate(translations):
+        for translation in n_best:
+            text = printable(translation.text if tokenizer is None else translation.tokenised(tokenizer))
+            if several:
+                features = translation.features or (("logprob", translation.log_prob),)
+                values = " ".join(f"{name}= {value:.4f}" for name, value in features)
+                yield f"{number} ||| {text} ||| {values} ||| {translation.score:.4f}\n"
+            else:
+                yield tab_separated(text, *((f"{translation.log_prob:.4f}",) if scores else ())) + "\n"
+
+
+def _json_values(translation: Sentence, tokenizer: Tokenizer) -> dict[str, object]:
+    """Return a translation for JSON; a translation with features has no probability."""
+    values: dict[str, object] = {
+        "text": translation.text,
+        "tokens": translation.tokenised(tokenizer).split(),
+        "log_prob": None if translation.features else translation.log_prob,
+        "score": translation.score,
+        "ended": translation.ended,
+    }
+    return values | ({"features": dict(translation.features)} if translation.features else {})
+
+
+def _format_json(
+    texts: Sequence[str],
+    images: Sequence[Path | None],
+    translations: Sequence[Sequence[Sentence]],
+    tokenizer: Tokenizer,
+) -> str:
+    records = [
+        {
+            "source": text,
+            "image": None if image is None else str(image),
+            "translations": [_json_values(translation, tokenizer) for translation in n_best],
+        }
+        for text, image, n_best in zip(texts, images, translations, strict=True)
+    ]
+    return to_json(records, indent=1) + "\n"
+
+
+def _translate_collection(
+    runs: Sequence[Path],
+    folder: Path,
+    selection: Mapping[str, Any],
+    decoding: dict[str, Any],
+    batch_size: int,
+    device: str,
+    as_json: bool,
+) -> None:
+    """Print, or add to the collection, a translation of every sentence that has none."""
+    from limner.apps.distributed.generation import generator_on
+    from limner.data.collection import Collection
+    from limner.decoding.settings import change_decoding
+    from limner.inference.back_translation import BackTranslationSettings, back_translate, run_name
+    from limner.inference.back_translation import translate_untranslated as translate_all
+    from limner.runs.trained_model import load_trained_model
+
+    check_runs(runs, device, decoding)
+    collection = Collection.open(folder)
+    collection.require_split(selection["split"])
+    with activity("loading the model"):
+        models = [load_trained_model(run, device) for run in runs]
+    source, target = _require_languages(models[0], runs[0], selection)
+    settings = BackTranslationSettings(
+        split=selection["split"],
+        limit=selection["limit"],
+        batch_size=batch_size,
+        decoding=change_decoding(models[0].recipe.decoding, decoding),
+    )
+    if not selection["write"]:
+        refuse({"ray": selection["ray"]}, "has an effect only with --write; add it, or leave it out")
+        with progress_bar("translating") as bar:
+            translations = translate_all(models, collection, settings=settings, on_progress=bar)
+        pairs = [(one.sentence.text, one.text) for some in translations for one in some]
+        if not pairs:
+            logger.warning(
+                "%s: no sentence in '%s' lacks a translation into '%s': nothing was translated", folder, source, target
+            )
+        if as_json:
+            print_json([{source: text, target: translation} for text, translation in pairs])
+        for text, translation in () if as_json else pairs:
+            echo(tab_separated(text, translation))
+        return
+    generated_by = "+".join(run_name(run) for run in runs)
+    journal = folder / ".translations.units"
+    with (
+        progress_bar("translating") as bar,
+        generator_on(selection["ray"], runs, folder, journal, device) as generate,
+    ):
+        outcome = back_translate(
+            models, collection, generated_by=generated_by, settings=settings, generate=generate, on_progress=bar
+        )
+    if as_json:
+        print_json({"collection": str(folder), "generated_by": generated_by, **outcome._asdict()})
+        return
+    reasons = "empty, too long or unfinished translations, or images without features"
+    skipped = f"; {outcome.left_out:,} skipped ({reasons})" if outcome.left_out else ""
+    added = f"{counted(outcome.translated, 'sentence')} in '{target}' added"
+    echo(f"{folder}: {added}, generated by {generated_by}{skipped}")
+
+
+def _require_languages(model: TrainedModel, run: Path, selection: Mapping[str, Any]) -> tuple[str, str]:
+    """Return the source and the target language of a model.
+
+    Raises:
+        SettingsError: they are not those of the options.
+    """
+    from limner.inference.translator import languages
+
+    source, target = languages(model)
+    for option, actual in (("source_lang", source.lang), ("target_lang", target)):
+        if selection[option] not in (None, actual):
+            raise SettingsError(
+                f"--{option.replace('_', '-')} {selection[option]}: {run} translates from '{source.lang}' to "
+                f"'{target}'; name a model of the other direction"
+            )
+    return source.lang, target

@@ -1,0 +1,323 @@
+"""Diagnosis of one model on one split: image controls, masked source words, ambiguous words, a contrastive set."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Annotated, NamedTuple
+
+from pydantic import AfterValidator
+
+from limner.apps.diagnosis.ambiguity import (
+    SOURCE_LANG,
+    AmbiguousInput,
+    expresses_sense,
+    find_ambiguous_inputs,
+    items_of_other_sense,
+)
+from limner.apps.diagnosis.conditions import PERPLEXITY, ConditionComparison, ConditionOutput, percentage
+from limner.apps.diagnosis.contrastive import read_contrastive_set, score_contrastive_set
+from limner.apps.diagnosis.masking import MaskedTokenizer, SourceMask, WordForms, count_recovered, create_mask
+from limner.bounds import Count
+from limner.data.collection import Collection
+from limner.data.dataset import Examples, FeatureSource
+from limner.decoding.sentence import Sentence
+from limner.decoding.settings import DecodingSettings
+from limner.errors import CollectionError, SettingsError
+from limner.evaluation.measurements import (
+    AmbiguityResult,
+    ConditionResult,
+    Diagnosis,
+    MaskingResult,
+    MeasurementSettings,
+    provenance,
+)
+from limner.features.controls import ControlFeatures
+from limner.features.store import FeatureStore
+from limner.inference.collection_features import control_features, open_features
+from limner.metrics import higher_is_better, require_metrics
+from limner.metrics.significance import LEVEL, TRIALS, check_trials, too_few_segments
+from limner.progress import StageProgress
+from limner.runs.trained_model import TrainedModel
+from limner.storage.outputs import name_or_default
+
+Conditions = dict[str, FeatureSource | None]
+"""Image features by the name of the condition; None for no images."""
+
+logger = logging.getLogger(__name__)
+
+
+class DiagnosisSettings(MeasurementSettings):
+    """Scope of a diagnosis: the split, the metrics and the optional experiments."""
+
+    decoding: DecodingSettings | None = None
+    """Decoding settings; None for those of the model's recipe."""
+    metrics: tuple[str, ...] = ("bleu4", "chrf3", "ter", PERPLEXITY)
+    """Names of sentence metrics, or 'perplexity'; the verdict uses the first. The default needs neither an extra nor
+    Java."""
+    masks: tuple[str, ...] = ()
+    """Source masks of a translation model, see `create_mask`."""
+    contrastive: Path | None = None
+    """File of a contrastive set, see `read_contrastive_set`."""
+    trials: Annotated[Count, AfterValidator(check_trials)] = TRIALS
+    """Number of trials of each approximate randomisation test."""
+
+
+def diagnose(
+    model: TrainedModel,
+    collection: Collection,
+    *,
+    settings: DiagnosisSettings | None = None,
+    backbone: str | None = None,
+    device: str = "cpu",
+    command: str = "limner.diagnose",
+    on_progress: StageProgress | None = None,
+) -> Diagnosis:
+    """Measure how much a model uses the image, by comparing its output under several image controls.
+
+    Args:
+        model: translation or captioning model.
+        collection: collection of the split; items without an image are left out if the model uses images.
+        settings: scope of the diagnosis; default: the image controls on the test split.
+        backbone: location of the backbone for image files; default: the one recorded with the features.
+        device: device of the backbone.
+        command: the command line, for the record.
+        on_progress: called with the stage, the units done and their total.
+
+    Raises:
+        SettingsError: a metric or mask is unknown, a mask selects no source word, or the split has no images.
+        CollectionError: the collection has no such split, or the contrastive set is malformed.
+        FeatureError: an image has no features, and `leave_out` is false.
+    """
+    began, settings = time.perf_counter(), settings or DiagnosisSettings()
+    on_progress = on_progress or (lambda stage, done, total: None)
+    require_metrics(name for name in settings.metrics if name != PERPLEXITY)
+    features = open_features(model, collection)
+    split = name_or_default(settings.split, model.recipe.data.test, "the split")
+    comparison = _prepare(model, collection, split, features, settings, on_progress)
+    masked = [_mask_inputs(comparison, name) for name in settings.masks]  # all inputs are validated before the work
+    file = settings.contrastive
+    contrastive_set = None if file is None else read_contrastive_set(file, model, collection)
+    conditions = _image_conditions(comparison, collection, features)
+    best = {name: comparison.generate(f"{name} images", source) for name, source in conditions.items()}
+    outputs = _measure_image_conditions(comparison, conditions, best)
+    image_controls = comparison.compare(outputs, "image controls")
+    ambiguity = _measure_ambiguity(comparison, conditions, best)
+    contrastive = None
+    if contrastive_set is not None:
+        on_scored = partial(on_progress, "contrastive set")
+        contrastive = score_contrastive_set(
+            model, contrastive_set, collection, backbone=backbone, device=device, on_progress=on_scored
+        )
+    return Diagnosis(
+        split=split,
+        decoding=comparison.decoding.signature,
+        sentences=len(comparison.inputs),
+        image_controls=image_controls,
+        masking=tuple(_measure_masking(comparison, inputs, conditions, best[outputs[0].name]) for inputs in masked),
+        ambiguity=ambiguity,
+        contrastive=contrastive,
+        signatures={metric.metric: metric.signature for metric in outputs[0].metrics},
+        verdict=verdict(image_controls, len({entry.item.id for entry in comparison.inputs})),
+        notes=tuple(comparison.examples.tally.lines()),
+        **settings.model_dump(include={"trials", "seed"}),
+        **provenance(collection, command, began),
+    )
+
+
+def verdict(image_controls: Sequence[ConditionResult], items: int) -> str:
+    """Summarise the effect of the image in one sentence, by the first metric with right and with shuffled images.
+
+    Args:
+        image_controls: scores under each image control.
+        items: number of items, which the significance tests exchange.
+    """
+    if len(image_controls) == 1:
+        return "The model does not use images."
+    right, shuffled = image_controls[:2]
+    if not shuffled.scores:
+        return "No verdict: none of the metrics could be computed."
+    if reason := too_few_segments(items):
+        return f"No verdict: {reason}."
+    control = shuffled.scores[0]
+    reference = next(score for score in right.scores if score.metric == control.metric)
+    assert control.p is not None, "every condition but the first is tested"
+    evidence = (
+        f"{reference.metric} is {reference.value:.2f} with the right images and {control.value:.2f} with shuffled "
+        f"images (p = {control.p:.4f}, {shuffled.changed:.1f} % of the sentences change)."
+    )
+    if control.p >= LEVEL:
+        return f"No significant effect of the image: {evidence}"
+    if (reference.value > control.value) == higher_is_better(reference.metric):
+        return f"The model uses the image: {evidence}"
+    return f"The image has an effect, but the right images score worse: {evidence}"
+
+
+def _prepare(
+    model: TrainedModel,
+    collection: Collection,
+    split: str,
+    features: FeatureStore | None,
+    settings: DiagnosisSettings,
+    on_progress: StageProgress,
+) -> ConditionComparison:
+    """Read the examples of the split, without items that have no image if the model uses images."""
+    leave_out = settings.leave_out or model.recipe.features.missing == "leave_out"
+    examples = Examples.of_split(collection, split, model.target, features, source=model.source, leave_out=leave_out)
+    if model.model.uses_image:
+        items = [item for item in examples.items if item.media_path is not None]
+        if not items:
+            raise SettingsError(
+                f"{collection.path}: split '{split}' has no images to diagnose the use of; choose another --split"
+            )
+        without_image = len(examples.items) - len(items)
+        examples.tally.skip("items without an image", count=without_image)
+        tally, examples = examples.tally, Examples(items, model.target, features, source=model.source)
+        examples.tally = tally
+    return ConditionComparison(
+        model=model,
+        examples=examples,
+        inputs=examples.generation_inputs(),
+        decoding=settings.decoding or model.recipe.decoding,
+        metrics=settings.metrics,
+        trials=settings.trials,
+        seed=settings.seed,
+        on_progress=on_progress,
+    )
+
+
+def _image_conditions(
+    comparison: ConditionComparison, collection: Collection, features: FeatureStore | None
+) -> Conditions:
+    """The image features under each image control; the first condition is the reference."""
+    model, items, seed = comparison.model, comparison.examples.items, comparison.seed
+    if not model.model.uses_image:
+        return {"none": features}
+    conditions: Conditions = {"right": features}
+    conditions["shuffled"] = control_features(model, collection, features, "shuffled", items, seed)
+    try:
+        conditions["mean"] = control_features(model, collection, features, "mean", items, seed)
+    except (CollectionError, SettingsError) as error:  # no training split, or one without images
+        logger.warning("the image control 'mean' is left out: %s", error)
+    if model.source is None:  # a caption needs an image
+        conditions["zero"] = control_features(model, collection, features, "zero", items, seed)
+    else:
+        conditions["none"] = None
+    return conditions
+
+
+def _measure_image_conditions(
+    comparison: ConditionComparison, conditions: Conditions, best: Mapping[str, Sequence[Sentence]]
+) -> list[ConditionOutput]:
+    outputs = [comparison.measure(name, best[name]) for name in conditions]
+    if PERPLEXITY in comparison.metrics:
+        position = comparison.metrics.index(PERPLEXITY)
+        for output in outputs:
+            output.metrics.insert(position, comparison.perplexity(conditions[output.name]))
+    return outputs
+
+
+class MaskedInputs(NamedTuple):
+    """The source sentences in which a mask selects at least one word."""
+
+    mask: SourceMask
+    indices: list[int]
+    """Positions in the sequence of inputs."""
+    masked_words: int
+    """Number of masked words in all sentences."""
+    expected: list[list[WordForms]]
+    """Expected target words for each sentence."""
+
+
+def _mask_inputs(comparison: ConditionComparison, name: str) -> MaskedInputs:
+    model, source = comparison.model, comparison.model.source
+    if source is None:
+        raise SettingsError(f"mask '{name}': expected a translation model, got a captioning model without source words")
+    mask = create_mask(name, source.lang, model.recipe.data.lang)
+    masked: dict[int, list[str]] = {}
+    for index, entry in enumerate(comparison.inputs):
+        words = source.tokenizer.words(entry.source or "")
+        if selected := [word for word, chosen in zip(words, mask.select(words), strict=True) if chosen]:
+            masked[index] = selected
+    if not masked:
+        raise SettingsError(f"mask '{name}': no word of the {len(comparison.inputs)} source sentences is masked")
+    references = {index: model.tokenizer.words(comparison.inputs[index].references[0]) for index in masked}
+    expected = [mask.expected_words(selected, references[index]) for index, selected in masked.items()]
+    return MaskedInputs(mask, list(masked), sum(map(len, masked.values())), expected)
+
+
+def _measure_masking(
+    comparison: ConditionComparison, masked: MaskedInputs, conditions: Conditions, unmasked: Sequence[Sentence]
+) -> MaskingResult:
+    """Translate the masked sentences under several image conditions, and compare with the unmasked sentences."""
+    source = comparison.model.source_tokenizer
+    assert source is not None, "only translation models have source words to mask"
+    model = comparison.model._replace(source_tokenizer=MaskedTokenizer(source, masked.mask))
+    inputs = [comparison.inputs[index] for index in masked.indices]
+    outputs = []
+    for name in ("right", "shuffled", "none"):
+        if name in conditions:
+            stage = f"{masked.mask.name} masked, {name} images"
+            best = comparison.generate(stage, conditions[name], inputs, model)
+            outputs.append(comparison.measure(name, best, inputs))
+    outputs.append(comparison.measure("unmasked", [unmasked[index] for index in masked.indices], inputs))
+    expected_words = sum(map(len, masked.expected))
+    if expected_words:
+        for output in outputs:
+            counts = [
+                (count_recovered(expected, hypothesis.split()), len(expected))
+                for expected, hypothesis in zip(masked.expected, output.hypotheses, strict=True)
+            ]
+            output.metrics.insert(0, percentage("recovered", counts, inputs))
+    return MaskingResult(
+        mask=masked.mask.name,
+        sentences=len(inputs),
+        masked_words=masked.masked_words,
+        expected_words=expected_words,
+        conditions=comparison.compare(outputs, f"{masked.mask.name} masked"),
+    )
+
+
+def _measure_ambiguity(
+    comparison: ConditionComparison, conditions: Conditions, best: Mapping[str, Sequence[Sentence]]
+) -> AmbiguityResult | None:
+    """Measure the translation of the ambiguous words of generated scenes; None if there are none."""
+    model, source = comparison.model, comparison.model.source
+    if source is None or source.lang != SOURCE_LANG:
+        return None
+    words = [source.tokenizer.words(entry.source or "") for entry in comparison.inputs]
+    ambiguous = find_ambiguous_inputs(comparison.inputs, words, model.recipe.data.lang)
+    swapped = items_of_other_sense(comparison.examples.items, comparison.seed)
+    included = [case for case in ambiguous if comparison.inputs[case.position].item.id in swapped]
+    if not included:
+        return None
+    outputs = [
+        _sense_accuracy(comparison, name, [best[name][case.position] for case in included], included)
+        for name in ("right", "none")
+        if name in conditions
+    ]
+    if (features := conditions.get("right")) is not None:
+        inputs = [comparison.inputs[case.position] for case in included]
+        hypotheses = comparison.generate("swapped images", ControlFeatures(features, swapped), inputs)
+        outputs.insert(1, _sense_accuracy(comparison, "swapped", hypotheses, included))
+    return AmbiguityResult(
+        sentences=len(included),
+        excluded=len(ambiguous) - len(included),
+        conditions=comparison.compare(outputs, "ambiguous words"),
+    )
+
+
+def _sense_accuracy(
+    comparison: ConditionComparison, name: str, best: Sequence[Sentence], ambiguous: Sequence[AmbiguousInput]
+) -> ConditionOutput:
+    """The percentages of translations that express the correct and the other sense."""
+    inputs = [comparison.inputs[case.position] for case in ambiguous]
+    hypotheses = [comparison.model.tokenizer.decode(hypothesis.tokens) for hypothesis in best]
+    pairs = list(zip(hypotheses, ambiguous, strict=True))
+    correct = [(int(expresses_sense(text, case.correct, case.incorrect)), 1) for text, case in pairs]
+    incorrect = [(int(expresses_sense(text, case.incorrect, case.correct)), 1) for text, case in pairs]
+    metrics = [percentage("correct_sense", correct, inputs), percentage("other_sense", incorrect, inputs)]
+    return ConditionOutput(name, hypotheses, metrics)

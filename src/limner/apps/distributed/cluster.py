@@ -1,0 +1,223 @@
+"""Units of work on the actors of a Ray cluster. A separate process is connected to it, `driver.py`.
+
+Ray ends a connected process without a word when the cluster, or the node of its machine, is lost. Here it ends the
+driver, and this process reports the loss. Results do not pass through Ray: a unit stores its own in the journal, where
+a later attempt of the same unit finds it.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+import os
+import pickle
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, Protocol
+
+from limner import errors
+from limner.errors import LimnerError, MissingExtraError, ResourceError, SettingsError, system_reason
+from limner.files.structured import parse_json
+from limner.storage.places import is_remote, place
+
+LOCAL = "local"
+"""Address that starts Ray on this machine, for the time of one command."""
+
+RETRIES = 20
+"""Number of times that a unit is computed again when its actor or its machine ends; Ray alone would do so without end.
+A unit that needs more memory than there is ends all of them, and the loss of machines a few."""
+
+_ANSWER_SECONDS = 10
+_ENVIRONMENT = {
+    "RAY_USAGE_STATS_ENABLED": "0",  # nothing is sent to others
+    "RAY_BACKEND_LOG_LEVEL": "fatal",  # errors reach the user as exceptions
+}
+_DRIVER = "from limner.apps.distributed.driver import main; main()"
+
+logger = logging.getLogger(__name__)
+
+
+class UnitJob(Protocol):
+    """A computation in units; plain values, which Ray sends to its actors."""
+
+    @property
+    def device(self) -> str:
+        """Device of each actor: cpu or cuda."""
+        ...
+
+    def open(self) -> Callable[[int], None]:
+        """Load what the units need; return the function that computes a unit and stores its result."""
+        ...
+
+
+class Cluster:
+    """A cluster that the driver is connected to."""
+
+    def __init__(self, address: str, driver: subprocess.Popen[bytes]) -> None:
+        """Wait until the driver is connected.
+
+        Raises:
+            ResourceError: there is no cluster at the address.
+            SettingsError: the address has another form.
+        """
+        self._address, self._driver = address, driver
+        resources = self.receive()
+        self.cpus = int(resources["cpus"])
+        """Number of processor cores."""
+        self.gpus = int(resources["gpus"])
+        """Number of GPUs."""
+
+    def actors(self, device: str) -> int:
+        """Return how many actors compute at the same time: one for each core, or for each GPU.
+
+        Raises:
+            ResourceError: the cluster has none.
+        """
+        count = self.cpus if device == "cpu" else self.gpus
+        if device == "cpu" and self.gpus:
+            logger.warning("the cluster has GPUs (%d), which --device cuda uses", self.gpus)
+        if not count:
+            kind = "processor core" if device == "cpu" else "GPU"
+            raise ResourceError(f"--ray: the cluster has no {kind}; start a machine that has one, or change --device")
+        return count
+
+    def send(self, **message: Any) -> None:  # noqa: ANN401 (plain values)
+        """Send a message to the driver; an empty one ends it.
+
+        Raises:
+            ResourceError: the driver has ended.
+        """
+        assert self._driver.stdin is not None
+        try:
+            pickle.dump(message, self._driver.stdin)
+            self._driver.stdin.flush()
+        except OSError:
+            raise self._loss() from None
+
+    def receive(self) -> dict[str, Any]:
+        """Return the next message of the driver.
+
+        Raises:
+            Exception: the error that the message describes.
+            ResourceError: the driver has ended.
+        """
+        assert self._driver.stdout is not None
+        line = self._driver.stdout.readline()
+        if not line.endswith(b"\n"):
+            raise self._loss()
+        message: dict[str, Any] = parse_json(line)
+        if message.get("error"):
+            raise _error(message["kind"], message["error"])
+        return message
+
+    def _loss(self) -> ResourceError:
+        return ResourceError(
+            f"--ray {self._address}: the connection to the cluster is lost, because its head or the Ray processes of "
+            "this machine have ended; finished units are kept: check the memory of the machines (ray status), then "
+            "run the same command again"
+        )
+
+
+@contextmanager
+def connected(address: str) -> Iterator[Cluster]:
+    """Connect to a Ray cluster, or start one on this machine; it is stopped or left at the end.
+
+    Args:
+        address: 'local' for a cluster on this machine, 'auto' for the one that this machine belongs to, or HOST:PORT.
+
+    Raises:
+        MissingExtraError: Ray is not installed.
+        ResourceError: there is no cluster at the address.
+        SettingsError: the address has another form.
+    """
+    require_ray()
+    _require_answer(address)
+    with subprocess.Popen(
+        [sys.executable, "-P", "-c", _DRIVER, address],
+        stdin=subprocess.PIPE,  # the driver ends with it
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env={**_ENVIRONMENT, **os.environ},
+        start_new_session=True,  # Ctrl-C interrupts the command, which then ends the driver
+    ) as driver:
+        cluster = Cluster(address, driver)
+        yield cluster
+        with suppress(ResourceError):  # all results are stored
+            cluster.send()
+
+
+def require_ray() -> None:
+    """Check that Ray is installed; MissingExtraError without it."""
+    if importlib.util.find_spec("ray") is None:
+        raise MissingExtraError("--ray", "scale")
+
+
+def require_folder(collection: Path) -> None:
+    """Check that a collection is in a folder: the machines share it, and the journal of finished units is beside it.
+
+    Raises:
+        SettingsError: it is in an object store.
+    """
+    if is_remote(place(collection)):
+        raise SettingsError(
+            f"{place(collection)}: --ray needs a collection in a folder that all machines share, not in an object "
+            "store; leave out --ray, or import the collection into such a folder"
+        )
+
+
+def run_units(cluster: Cluster, job: UnitJob, count: int) -> Iterator[int]:
+    """Compute units on the cluster.
+
+    Args:
+        cluster: the cluster.
+        job: the computation.
+        count: number of units.
+
+    Yields:
+        The numbers of the units, in order, each when its result is stored.
+
+    Raises:
+        LimnerError: that of the first unit, in order, that failed; likewise the two below.
+        OSError: a file cannot be read or written.
+        RuntimeError: a unit failed in another way; with the traceback of the actor.
+        ResourceError: the actors of a unit end again and again, such as for lack of memory, or the cluster is lost.
+    """
+    actors = min(cluster.actors(job.device), count)
+    cluster.send(job=pickle.dumps(job), device=job.device, count=count, actors=actors, retries=RETRIES)
+    for _ in range(count):
+        yield int(cluster.receive()["unit"])
+
+
+def _error(kind: str, message: str) -> Exception:
+    """Return the error of a unit as it was raised."""
+    known: dict[str, type[Exception]] = {
+        cls.__name__: cls for cls in vars(errors).values() if isinstance(cls, type) and issubclass(cls, LimnerError)
+    }
+    known |= {cls.__name__: cls for cls in (OSError, RuntimeError)}
+    known.pop(MissingExtraError.__name__)  # made of other arguments
+    return known.get(kind, LimnerError)(message)
+
+
+def _require_answer(address: str) -> None:
+    """Check that HOST:PORT answers, for which Ray waits for minutes."""
+    if address in (LOCAL, "auto"):
+        return
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if not host or not port.isdecimal() or int(port) >= 1 << 16:
+        raise SettingsError(f"--ray {address}: expected local, auto or HOST:PORT")
+    try:
+        socket.create_connection((host, int(port)), timeout=_ANSWER_SECONDS).close()
+    except OSError as error:
+        raise no_cluster(address, error) from None
+
+
+def no_cluster(address: str, error: Exception) -> ResourceError:
+    """Return the error that there is no cluster at an address."""
+    return ResourceError(
+        f"--ray {address}: no Ray cluster answers ({system_reason(error)}); start one with 'ray start --head', or "
+        f"write --ray {LOCAL}"
+    )

@@ -1,0 +1,233 @@
+"""Export of a trained model to a folder that `limner.runtime` reads, or of its language model to an ARPA file."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from importlib.metadata import version
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+from limner.apps.export.record import OPSET, Recorded, ShapesByName, record_backbone, record_model
+from limner.apps.export.refusals import require_exportable
+from limner.apps.export.verify import verify_backbone, verify_model
+from limner.errors import MissingExtraError, SettingsError
+from limner.features.encoders.base import RecordableBackbone
+from limner.features.encoders.load import load_backbone_for
+from limner.files import read_bytes, sync, write_error
+from limner.models.phrase_based import PhraseBased, require_compiler
+from limner.runs.calibration import load_calibration
+from limner.runs.trained_model import SOURCE_TOKENIZER as RUN_SOURCE_TOKENIZER
+from limner.runs.trained_model import TrainedModel, load_trained_model
+from limner.runtime.manifest import (
+    BACKBONE,
+    ENCODER,
+    FORMAT,
+    MANIFEST,
+    SOURCE_TOKENIZER,
+    STEP,
+    TOKENIZER,
+    FeatureInput,
+    Manifest,
+    TensorSpec,
+    file_checksum,
+    is_exported,
+    save_manifest,
+)
+from limner.storage.outputs import claim_folder, require_outside, require_writable
+from limner.text.vocab import SPECIAL_TOKENS
+
+CARD = "README.md"
+"""Model card of a run, which is copied."""
+FILES = (BACKBONE, ENCODER, STEP, TOKENIZER, SOURCE_TOKENIZER, MANIFEST, CARD)
+"""Names of all files of an exported model."""
+
+
+class Export(NamedTuple):
+    """Outcome of an export."""
+
+    folder: Path
+    files: dict[str, int]
+    """Size of each file in bytes."""
+    difference: float
+    """Largest difference of a log-probability between the graphs and the model."""
+    no_backbone: str
+    """Why there is no backbone; empty if there is one, or if the model reads no features."""
+    left_out: tuple[str, ...]
+    """What the captioner does with its calibration, and the exported one does not."""
+
+
+def claim_export(out: Path) -> Path:
+    """Check before the work that a model may be exported to a folder: a new or empty one, or an exported model.
+
+    Raises:
+        SettingsError: it must not be written, or cannot be.
+    """
+    claim_folder(out, "OUT")
+    names = {entry.name for entry in out.iterdir()} if out.exists() else set()
+    if names and not (is_exported(out) and names <= set(FILES)):
+        other = min(names - set(FILES), default=min(names))
+        raise SettingsError(f"OUT {out}: contains {other}, and is no exported model; name a new folder")
+    return out
+
+
+def export(run: Path | str, out: Path | str, *, backbone: str | None = None) -> Export:
+    """Export a trained model as ONNX graphs with its vocabularies and settings of decoding.
+
+    The graphs are compared with the model before anything is written.
+
+    Args:
+        run: run directory.
+        out: folder to write, or an exported model to replace.
+        backbone: where the network is that computed the features, if it has moved since the training.
+
+    Raises:
+        SettingsError: the model cannot be exported, or the folder must not be written.
+        RunError: the run is not complete, or the graphs compute something else than the model.
+        BackboneError: the backbone cannot be found or loaded.
+        MissingExtraError: onnx or ONNX Runtime is not installed.
+        WriteError: the folder cannot be written.
+    """
+    run, out = Path(run), claim_export(Path(out))
+    _require_packages()
+    trained = load_trained_model(run)
+    require_exportable(trained)
+    network, reason = _backbone_of(trained, backbone)
+    recorded = record_model(trained.model, trained.config.features, trained.config.source_vocab_size)
+    difference = verify_model(trained, recorded)
+    files = {ENCODER: recorded.encoder, STEP: recorded.step, TOKENIZER: read_bytes(run / "tokenizer.json")}
+    if trained.source_tokenizer is not None:
+        files[SOURCE_TOKENIZER] = read_bytes(run / RUN_SOURCE_TOKENIZER)
+    if network is not None:
+        files[BACKBONE] = record_backbone(network)
+        verify_backbone(network, files[BACKBONE])
+    card = {CARD: read_bytes(run / CARD)} if (run / CARD).is_file() else {}
+    _write_folder(out, files | card, _manifest(trained, recorded, files, network, reason))
+    sizes = {file.name: file.stat().st_size for file in sorted(out.iterdir())}
+    return Export(out, sizes, difference, reason, left_out(run))
+
+
+def export_language_model(run: Path | str, out: Path | str) -> int:
+    """Write the language model of a phrase-based run; return the number of its n-grams.
+
+    Args:
+        run: run directory.
+        out: new file.
+
+    Raises:
+        SettingsError: the model has no n-gram language model, or the file must not be written.
+        RunError: the run is not complete.
+        MissingExtraError: Numba is not installed.
+        WriteError: the file cannot be written.
+    """
+    out = Path(out)
+    what = f"OUT {out}"
+    if os.path.lexists(out):
+        raise SettingsError(f"{what}: exists; name a new file, because nothing in an ARPA file tells who wrote it")
+    require_outside(out, what, can_force=False)
+    require_writable(out.parent, what)
+    trained = load_trained_model(Path(run))
+    if not isinstance(trained.model, PhraseBased):
+        raise SettingsError(
+            f"{run}: model '{trained.recipe.model.name}' has no n-gram language model; name a phrase-based run, or "
+            "choose --format onnx"
+        )
+    require_compiler()
+    from limner.smt.arpa import write_arpa
+
+    model = trained.model.language_model()
+    write_arpa(model, trained.tokenizer.entries, out)
+    return len(model.firsts)
+
+
+def left_out(run: Path) -> tuple[str, ...]:
+    """Name what the calibration of a run adds to its captions, which the runtime does not compute."""
+    calibration = load_calibration(run)
+    if calibration is None:
+        return ()
+    settings = calibration.settings
+    parts = {"tags in captions, rules of denied and repeated words": settings.tags, "confidence": settings.confidence}
+    return tuple(name for name, part in parts.items() if part is not None)
+
+
+def _require_packages() -> None:
+    try:
+        import onnx  # noqa: F401
+        import onnxruntime  # noqa: F401
+    except ImportError:
+        raise MissingExtraError("exporting a model", "export") from None
+
+
+def _backbone_of(trained: TrainedModel, name: str | None) -> tuple[RecordableBackbone | None, str]:
+    """Load the backbone of a model in fp32; None with the reason where it cannot be a graph."""
+    specs = trained.config.features
+    if not specs or not trained.model.uses_image:
+        return None, ""
+    reason = f"features '{specs[0].name}' of {specs[0].modality}s"
+    if specs[0].modality != "image" or any(spec.regions or spec.frames for spec in specs):
+        return None, reason
+    loaded = load_backbone_for(specs, name, precision="fp32")
+    if not isinstance(loaded, RecordableBackbone):
+        return None, f"features '{specs[0].name}' of backbone '{specs[0].backbone}'"
+    return loaded, ""
+
+
+def _manifest(
+    trained: TrainedModel,
+    recorded: Recorded,
+    files: dict[str, bytes],
+    network: RecordableBackbone | None,
+    no_backbone: str,
+) -> Manifest:
+    recipe, config = trained.recipe, trained.config
+    features = tuple(
+        FeatureInput(kind=spec.kind, shape=spec.shape, table=spec.name, fingerprint=spec.fingerprint)
+        for spec in config.features
+    )
+    return Manifest(
+        format=FORMAT,
+        limner=version("limner"),
+        opset=OPSET,
+        model=recipe.model.name,
+        lang=recipe.data.lang,
+        source_lang=recipe.data.source_lang,
+        uses_image=bool(config.features) and trained.model.uses_image,
+        vocab_size=config.vocab_size,
+        special_tokens=SPECIAL_TOKENS._asdict(),
+        decoding=recipe.decoding,
+        features=features,
+        preprocessing=None if network is None else network.preprocessing,
+        no_backbone=no_backbone,
+        memory=_tensors(recorded.memory),
+        state=_tensors(recorded.state),
+        files={name: file_checksum(data) for name, data in files.items()},
+    )
+
+
+def _tensors(shapes: ShapesByName) -> tuple[TensorSpec, ...]:
+    types = {torch.float32: "float32", torch.int64: "int64", torch.bool: "bool"}
+    return tuple(
+        TensorSpec.parse({"name": name, "dtype": types[dtype], "shape": shape})
+        for name, (dtype, shape) in shapes.items()
+    )
+
+
+def _write_folder(out: Path, files: dict[str, bytes], manifest: Manifest) -> None:
+    """Write all files beside the folder, and put them in its place."""
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=f".{out.name[:100]}.", dir=out.parent) as parent:
+            beside = Path(parent) / "new"
+            beside.mkdir()
+            for name, data in files.items():
+                (beside / name).write_bytes(data)
+                sync(beside / name)
+            save_manifest(beside, manifest)
+            if out.exists():
+                os.rename(out, Path(parent) / "old")
+            os.rename(beside, out)
+            sync(out.parent)
+    except OSError as error:
+        raise write_error(out, error) from None

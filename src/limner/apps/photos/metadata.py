@@ -1,0 +1,187 @@
+"""Captions in the metadata of image files: XMP, EXIF, IPTC and the texts of PNG, in every format that Pillow reads.
+
+Cameras and programs fill the fields of captions with their names, file names and settings, which are no captions.
+"""
+
+from __future__ import annotations
+
+import codecs
+import re
+import unicodedata
+from collections.abc import Collection, Iterator
+from contextlib import suppress
+from pathlib import Path, PurePath
+from typing import NamedTuple
+from warnings import catch_warnings
+
+from PIL import ExifTags, Image, IptcImagePlugin
+from PIL.ImageFile import ImageFile
+from PIL.PngImagePlugin import PngImageFile, iTXt
+
+from limner.apps.photos.xmp import find_captions
+from limner.media.image import IMAGE_SUFFIXES, opened_image
+
+_IPTC_CAPTION = (2, 120)
+_RAW_XMP = "Raw profile type xmp"
+"""Keyword under which ImageMagick stores a packet in PNG, as hexadecimal digits after three lines."""
+_BEGIN, _END = b"<x:xmpmeta", re.compile(rb"</x:xmpmeta\s*>")
+_NAMES = (ExifTags.Base.Make, ExifTags.Base.Model, ExifTags.Base.Software)
+_XP_TEXTS = (ExifTags.Base.XPTitle, ExifTags.Base.XPComment, ExifTags.Base.XPSubject)
+_UTF8_ENTRIES = ((b"\x0e\x01\x81\0", b"\x0e\x01\2\0"), (b"\x01\x0e\0\x81", b"\x01\x0e\0\2"))
+"""Beginning of an ImageDescription of type 129 (UTF-8, EXIF 3.0), which Pillow skips, and of type 2."""
+_WORD = re.compile(r"[^\W_]+")
+_STRUCTURED = re.compile(r"\{.*\}|\[[\[{\"].*\]|<.*(xmlns|\?>).*|\w+=\S.*|.*\bSteps: \d+, Sampler: .*", re.DOTALL)
+"""JSON, XML, settings (`ImageJ=1.53t`), and parameters of image generators."""
+_FILLER = re.compile(r"(.)\1+", re.DOTALL)
+_MACHINE_WORDS = frozenset(
+    """
+    acd acer adobe agfa aiptek applemark arw ascii asus balong beautiful benq binary btf btfhdr btfmdn btr burst
+    by cam camedia camera cameras canon caption casio charset cof comment compressed concord converted coolpix
+    created creator cyber cybershot dav dc dcim default description digimax digital digitalcamera dimage dji dng
+    dsc dslr dvc easyshare edf edited empty epson exif exilim exported fbt fbthdr file finepix frem from
+    frontbhdp fshbty fuji fujifilm generated gimp gopro hdr hdrb hdrpl hisilicon hp htc huawei image
+    imagedescription imagemagick imaging img imlib in iphone irfanview jenoptik jpeg jpg jvc kenox kodak konica
+    kyocera leica lg lightroom lumix made mavica mde media medion minolta mobile mon motorola mov mp4 my nef net
+    nikon no nokia none nor null olympus oneplus oplus oppo optimized orf oznor oznorwo paint panasonic pentax
+    phone photo photos photoshop photosmart picasa picture pictures polaroid powershot praktica preset processed
+    ptr qrf raf rbt realme rhdr ricoh rpt samsung sanyo saved scan scanned screenshot sdr sigma snapseed soft
+    software sony still stillcamera systems taken technologies techwin the title toshiba traveler undefined
+    unknown untitled user using version vivitar vivo vsco vscocam with written xiaomi yashica zoom
+    ducky inc intel lead library on optio quickcam shot videomask ycard
+    """.split()  # noqa: SIM905
+)
+"""Words that names of cameras, messages of programs and placeholders consist of, besides numbers."""
+_SHORT = 5
+"""Largest number of letters and digits of a caption without words; longer ones are times and numbers of files."""
+
+
+class Metadata(NamedTuple):
+    """Metadata of an image that captions are about."""
+
+    caption: str = ""
+    """The first caption; empty if there is none."""
+    packet: bytes | None = None
+    """XMP packet; None if there is none."""
+
+
+def read_metadata(source: Path | bytes) -> Metadata:
+    """Read the caption and the XMP packet of an image; damaged metadata and damaged files have none.
+
+    Args:
+        source: image file, or its contents.
+    """
+    packet = None
+    # Pillow raises almost any exception for a damaged file, and warns of damaged metadata.
+    with suppress(Exception), catch_warnings(action="ignore"), opened_image(source) as image:
+        packet, exif = _read_packet(image), _read_exif(image)
+        names = [str(exif.get(tag, "")).strip("\0 ").casefold() for tag in _NAMES]
+        for texts in (_xmp_texts(packet), _exif_texts(exif), _iptc_texts(image), _png_texts(image)):
+            with suppress(Exception):
+                for text in texts:
+                    if is_caption(text := text.strip("\0 \t\r\n"), names):
+                        return Metadata(text, packet)
+    return Metadata("", packet)
+
+
+def _read_packet(image: ImageFile) -> bytes | None:
+    if isinstance(image, PngImageFile):
+        image.load()  # chunks after the image data are read with it
+    packet: bytes | None = image.info.get("xmp")
+    if packet is None and (profile := image.info.get(_RAW_XMP)):
+        return bytes.fromhex("".join(profile.split("\n")[3:]))
+    if packet is None and image.format in ("GIF", "JPEG2000") and image.fp is not None:  # Pillow skips it
+        image.fp.seek(0)
+        _, begin, rest = image.fp.read().partition(_BEGIN)
+        return begin + rest[: end.end()] if (end := _END.search(rest)) else None
+    return packet
+
+
+def _read_exif(image: ImageFile) -> Image.Exif:
+    exif = Image.Exif()
+    with suppress(Exception):
+        if not isinstance(block := image.info.get("exif"), bytes):
+            return image.getexif()
+        for skipped, read in _UTF8_ENTRIES:
+            block = block.replace(skipped, read)
+        exif.load(block)
+    return exif
+
+
+def _xmp_texts(packet: bytes | None) -> Iterator[str]:
+    if packet is not None:
+        yield from find_captions(packet, is_damaged=True)
+
+
+def _exif_texts(exif: Image.Exif) -> Iterator[str]:
+    description = exif.get(ExifTags.Base.ImageDescription)
+    if isinstance(description, str):  # Pillow decodes text as Latin-1
+        description = description.encode("latin-1")
+    if isinstance(description, bytes):
+        yield decode_text(description)
+    for tag in _XP_TEXTS:
+        if isinstance(value := exif.get(tag), bytes):
+            yield value.decode("utf-16-le", errors="ignore").partition("\0")[0]
+    comment = exif.get_ifd(ExifTags.IFD.Exif).get(ExifTags.Base.UserComment)
+    if isinstance(comment, bytes):
+        charset, text = comment[:8].rstrip(b"\0 ").upper(), comment[8:]
+        if charset == b"UNICODE":
+            yield decode_utf16(text)
+        elif charset == b"JIS":
+            yield text.decode("iso2022_jp")
+        else:
+            yield decode_text(text if charset in (b"ASCII", b"") else comment)
+
+
+def _iptc_texts(image: ImageFile) -> Iterator[str]:
+    caption = (IptcImagePlugin.getiptcinfo(image) or {}).get(_IPTC_CAPTION, [])
+    for text in [caption] if isinstance(caption, bytes) else caption:
+        yield decode_text(text)
+
+
+def _png_texts(image: ImageFile) -> Iterator[str]:
+    for keyword, text in image.text.items() if isinstance(image, PngImageFile) else ():
+        if keyword.casefold() == "description":
+            yield text if isinstance(text, iTXt) else decode_text(text.encode("latin-1"))
+
+
+def decode_text(data: bytes) -> str:
+    """Decode a text of EXIF or IPTC data up to its first NUL: UTF-8, else Windows-1252, which extends Latin-1."""
+    text, _, rest = data.partition(b"\0")
+    try:
+        return text.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        return "" if rest.strip(b"\0") else text.decode("cp1252", errors="replace")  # binary data have NUL inside
+
+
+def decode_utf16(data: bytes) -> str:
+    """Decode UTF-16; without a byte order mark, high bytes are the bytes that vary less, as in a text of one script."""
+    if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return data.decode("utf-16", errors="ignore")
+    is_little = len(set(data[1::2])) <= len(set(data[::2]))
+    return data.decode("utf-16-le" if is_little else "utf-16-be", errors="ignore")
+
+
+def is_caption(text: str, names: Collection[str] = ()) -> bool:
+    """Whether a text of the metadata is a caption, not what a camera or a program enters.
+
+    Args:
+        text: text of a field for captions, without white space around it.
+        names: names of the camera and the program, in lower case.
+
+    Returns:
+        False for binary data, repeated signs, punctuation, file names, structured data, and a text that consists of
+        numbers, identifiers, words of these names and words of cameras and programs, unless short numbers and
+        identifiers are all that it has ('1984', 'H2O').
+    """
+    is_binary = any(sign == "\ufffd" or (unicodedata.category(sign) == "Cc" and not sign.isspace()) for sign in text)
+    is_filler = _FILLER.fullmatch(text) is not None and unicodedata.category(text[0]) != "Lo"
+    if is_binary or is_filler or PurePath(text).suffix.lower() in IMAGE_SUFFIXES or _STRUCTURED.fullmatch(text):
+        return False
+    words = _WORD.findall(text.casefold())
+    if not words:
+        return any(unicodedata.category(sign) == "So" for sign in text)  # emoji
+    machine_words = _MACHINE_WORDS.union(*(_WORD.findall(name) for name in names))
+    others = [word for word in words if word not in machine_words]
+    if not all(word.isascii() and (len(word) == 1 or any(map(str.isdigit, word))) for word in others):
+        return True
+    return len(others) == len(words) and len("".join(words)) <= _SHORT

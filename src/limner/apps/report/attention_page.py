@@ -1,0 +1,210 @@
+"""Folders of attention plots of translations or captions with a page, and the attended parts of an image."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from markupsafe import Markup
+from matplotlib.figure import Figure
+from numpy.typing import ArrayLike
+from PIL import Image
+
+from limner.apps.report.images import film_strip, open_stills, strip_grid
+from limner.apps.report.rendering import STYLES, render_page
+from limner.errors import SettingsError
+from limner.features.preprocessing import Preprocessing, encoded_box
+from limner.features.spec import FeatureSpec, grid_of
+from limner.files import write_text
+from limner.inference.explain import Explanation, count_locations
+from limner.media.modality import VIDEO
+from limner.media.video import read_frames
+from limner.models.video_captioner import VideoCaptionerSettings
+from limner.plots import figures
+from limner.plots.attention import AttentionStrip, Box, alignment, attention_strips, gate_spans, panels
+from limner.progress import Progress
+from limner.runs.trained_model import TrainedModel
+
+PAGE = "index.html"
+STRIP_SIDE = 200
+"""Longer side of a panel of a strip in pixels."""
+
+
+class AttendedArea(NamedTuple):
+    """The locations that a model attends to."""
+
+    grid: tuple[int, int]
+    """Rows and columns."""
+    box: Box
+    """Part of the image that they cover, in its pixels; it may extend beyond the image."""
+
+
+class ModelAttention(NamedTuple):
+    """Attention of one model for a sentence."""
+
+    explanation: Explanation
+    features: Sequence[FeatureSpec] = ()
+    """Specifications of the model's features, which define the grid of image locations or the frames."""
+    name: str = ""
+    """Name of the model, printed beside its strip; empty for none."""
+
+
+class AttendedSentence(NamedTuple):
+    """A caption or a translation with its attention by one or several models."""
+
+    source: str
+    """Name of the image file, or source sentence."""
+    image: Path | None
+    attention: Sequence[ModelAttention]
+    """Attention of each model, from top to bottom; the words are those of the first. Empty for no plots."""
+
+
+def save_attention(
+    sentences: Sequence[AttendedSentence], folder: Path, title: str, *, on_progress: Progress | None = None
+) -> Path:
+    """Plot the alignment, the attention over the image and the image gate of captions or translations; return the page.
+
+    Args:
+        sentences: the sentences with their attention.
+        folder: folder of the page and of the plots, which are named by the number of the sentence: 1-alignment.png,
+            1-image.png. Existing files of the same names are replaced.
+        title: what the sentences are called in the title of the page: 'captions' or 'translations'.
+        on_progress: called with the number of plotted sentences and their total.
+
+    Raises:
+        RunError: a file cannot be written.
+        MediaError: an image cannot be read.
+        MissingExtraError: a file is a video and PyAV is not installed.
+    """
+    entries = []
+    for number, sentence in enumerate(sentences, start=1):
+        if sentence.attention:
+            target = target_of(sentence.attention[0].explanation)
+            files = list(_save_plots(sentence, folder, number))
+            entries.append({"number": number, "source": sentence.source, "target": target, "plots": files})
+        if on_progress is not None:
+            on_progress(number, len(sentences))
+    explained = [each.explanation for sentence in sentences for each in sentence.attention]
+    page = render_page(
+        "attention.html",
+        styles=STYLES[:1],
+        scripts=(),
+        sentences=title,
+        entries=entries,
+        has_alignment=any(each.alignment is not None for each in explained),
+        has_attention=any(each.attention is not None for each in explained),
+        has_gate=any(each.gate is not None for each in explained),
+    )
+    write_text(folder / PAGE, page)
+    return folder / PAGE
+
+
+def attended_panels(
+    path: Path, weights: ArrayLike, features: Sequence[FeatureSpec], *, side: int, film: bool = False
+) -> list[Image.Image]:
+    """Create an image, or a strip of the frames of a video, and a heat map of the attention over it for each word.
+
+    Args:
+        path: image or video file.
+        weights: attention weights, (T, L).
+        features: specifications of the model's features, which define the grid of image locations or the frames.
+        side: longer side of a heat map in pixels; twice as long for a strip of frames.
+        film: whether the heat maps are grey with white highlights, as in Xu et al. (2015).
+
+    Returns:
+        The image or strip and T heat maps; empty if no features have L locations or frames.
+
+    Raises:
+        MediaError, MissingExtraError: the file cannot be read.
+    """
+    values = np.asarray(weights, dtype=np.float64)
+    locations = values.shape[1]
+    for spec in features:
+        if _has_frames(spec, locations):
+            rows, columns = strip_grid(locations)
+            strip = film_strip(_read_frames(path, spec), 2 * side // columns, columns)
+            cells = np.pad(values, ((0, 0), (0, rows * columns - locations)))  # the empty places of the strip
+            return panels(strip, cells, (rows, columns), side=2 * side, smooth=False, colour=not film)
+    if not any(grid_of(spec, locations) for spec in features):
+        return []
+    (image,) = open_stills(path, 1)
+    area = attended_area(features, locations, image.size)
+    assert area is not None, "a table of features has these locations"
+    return panels(image, values, area.grid, box=area.box, side=side, colour=not film)
+
+
+def attended_area(features: Sequence[FeatureSpec], locations: int, size: tuple[int, int]) -> AttendedArea | None:
+    """Return the grid of a number of locations, and the part of an image of this width and height that it covers.
+
+    None if no table of features has these locations; frames of videos are not locations.
+    """
+    for spec in features:
+        if (grid := grid_of(spec, locations)) is not None:
+            preprocessing = Preprocessing.parse(spec.preprocessing, f"features '{spec.name}'")
+            return AttendedArea(grid, encoded_box(size, preprocessing))
+    return None
+
+
+def require_attention(model: TrainedModel, where: Path | str) -> None:
+    """Check that the attention of a captioning model, whose run directory is `where`, can be plotted.
+
+    Raises:
+        SettingsError: it has no attention over image locations or frames.
+    """
+    locations = count_locations(model)
+    specs = model.config.features
+    if locations is None or not any(_has_frames(spec, locations) or grid_of(spec, locations) for spec in specs):
+        remedy = "use one that has, such as 'show_attend_tell' trained on features of kind grid"
+        if isinstance(model.recipe.model, VideoCaptionerSettings):
+            remedy = "train it with model.frames=attention"
+        name = model.recipe.model.name
+        raise SettingsError(
+            f"{where}: model '{name}' has no attention over image locations or frames to plot; {remedy}"
+        )
+
+
+def alignment_of(explanation: Explanation) -> Figure | None:
+    """Plot the alignment of a translation with its source; None if there is none."""
+    if explanation.alignment is None or not explanation.source:
+        return None
+    gates, phrases = explanation.gate, explanation.phrases
+    return alignment(explanation.source, explanation.target, explanation.alignment, gates=gates, phrases=phrases)
+
+
+def target_of(explanation: Explanation) -> str:
+    """The target sentence, its words coloured by their gate if there is one."""
+    if explanation.gate is None:
+        return " ".join(explanation.words)
+    return Markup(gate_spans(explanation.words, explanation.gate[:-1]))
+
+
+def _save_plots(sentence: AttendedSentence, folder: Path, number: int) -> Iterator[tuple[str, str]]:
+    """Write the plots of one sentence; yield the name and the description of each file."""
+    first = sentence.attention[0].explanation
+    if (figure := alignment_of(first)) is not None:
+        yield figures.save_plot(figure, folder / f"{number}-alignment.png").name, "alignment of target and source words"
+    strips = []
+    for explanation, features, name in sentence.attention:
+        weights, gates, count = explanation.image_weights, explanation.gate, len(first.words)
+        if weights is not None and sentence.image is not None:
+            film = first.alignment is None  # heat maps of captions as in Xu et al. (2015)
+            shown = attended_panels(sentence.image, weights[:count], features, side=STRIP_SIDE, film=film)
+            strips += [AttentionStrip(shown, None if gates is None else gates[:count], name)] if shown else []
+    if strips:
+        file = figures.save_plot(attention_strips(first.words, strips), folder / f"{number}-image.png").name
+        yield file, f"attention over the image for each word of '{' '.join(first.words)}'"
+
+
+def _has_frames(spec: FeatureSpec, locations: int) -> bool:
+    """Whether the rows of features are this number of frames."""
+    return spec.frame_by_frame and spec.shape[0] == locations
+
+
+def _read_frames(path: Path, spec: FeatureSpec) -> list[Image.Image]:
+    """Read the frames that features were computed of, and black ones in place of those that do not exist."""
+    assert spec.frames is not None
+    frames = read_frames(path, spec.frames) if VIDEO.matches(path) else open_stills(path)
+    black = Image.new("RGB", frames[0].size)
+    return frames + [black] * (spec.shape[0] - len(frames))

@@ -1,0 +1,254 @@
+"""The template variables of one evaluation: scores, gallery, retrieval, regions, gates and attention."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from limner.apps.report.gallery import (
+    FIRST,
+    GROUPS,
+    PREDICTED,
+    RIGHT,
+    SEED,
+    Card,
+    by_position_error,
+    cards,
+    choose_first,
+    choose_gallery,
+    choose_to_explain,
+    draw_track,
+    is_of_tracks,
+    key_positions,
+)
+from limner.apps.report.images import Thumbnails, open_regions
+from limner.apps.report.rendering import without_folders
+from limner.apps.report.scores import headlines, score_tables, title_of
+from limner.errors import LimnerError, RunError
+from limner.media.modality import Modality
+from limner.metrics.classification import METRICS_OF_LABELS
+from limner.progress import duration
+from limner.runs.records import (
+    EvaluatedItem,
+    Evaluation,
+    GateStatistics,
+    ImageRegions,
+)
+from limner.text.labels import read_predictions
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+    from limner.media.video import FrameSampling
+    from limner.runs.trained_model import TrainedModel
+
+LARGE, MEDIUM = 512, 320
+"""Longer side of the images of the beginning and of the gallery in pixels."""
+QUERIES = 6
+"""Number of queries shown for each direction of retrieval."""
+QUERY_SIDE, RESULT_SIDE = 256, 144
+"""Longer side of the image of a query and of a result in pixels."""
+SHOWN_CONFUSIONS = 10
+"""Number of confused pairs of labels in the report."""
+PUBLISHED_GATES = {0.5: 0.20, 0.8: 0.08}
+"""Fraction of the generated words whose gate is above each threshold in Calixto et al. (2017), section 5.2: English to
+German, Multi30k."""
+MIN_COUNT, GATED_WORDS = 5, 20
+"""Minimum number of occurrences of the words with the highest mean gates, and the number of these words."""
+
+logger = logging.getLogger(__name__)
+
+
+class PageContext(NamedTuple):
+    """Objects that the sections of a page share."""
+
+    model: TrainedModel | None
+    """The trained model; None if it cannot be loaded."""
+    modality: Modality
+    """Modality of the features that the model was trained on; images if there are none."""
+    frames: FrameSampling | None
+    """Frames of the clips that the model reads; None for other features."""
+    published: Mapping[str, Any]
+    """Published row of the recipe: its name and its values."""
+    thumbnails: Thumbnails
+    lang: str
+    """Target language of the model, or its kind of labels; empty if unknown."""
+    vocabulary: int | None
+    """Number of tokens of the target vocabulary."""
+    evaluations: Sequence[Evaluation]
+    """All evaluations of the run."""
+
+
+def beginning(evaluation: Evaluation, context: PageContext) -> dict[str, Any]:
+    """Build the beginning of the report: six items, and headline numbers with baselines."""
+    items = _items(evaluation)
+    return {
+        "cards": _cards(dict.fromkeys(choose_first(items, SEED), ""), items, evaluation, context, LARGE),
+        "regions": region_cards(evaluation.regions[:FIRST], context.thumbnails),
+        "tracks": _tracks(evaluation, ()),
+        "labels": is_of_labels(evaluation),
+        "headlines": headlines(
+            evaluation,
+            context.evaluations,
+            context.published,
+            context.modality,
+            vocabulary=context.vocabulary,
+            lang=context.lang or "en",
+        ),
+        "title": title_of(evaluation),
+    }
+
+
+def evaluation_section(evaluation: Evaluation, context: PageContext) -> dict[str, Any]:
+    """Build the template variables of one evaluation."""
+    modality, thumbnails, labels = context.modality, context.thumbnails, is_of_labels(evaluation)
+    items = _items(evaluation)
+    translated = any(item.source is not None for item in items)
+    chosen = choose_gallery(items, SEED)
+    sizes = Counter(chosen.values())
+    task = "Labels" if labels else "Translations" if translated else "Captions"
+    return {
+        "evaluation": evaluation,
+        "labels": labels,
+        "title": title_of(evaluation),
+        "units": "sentences" if translated else "regions" if evaluation.regions else modality.plural,
+        "task": task,
+        "translated": translated,
+        "collection": without_folders(evaluation.collection),
+        "command": without_folders(evaluation.command),
+        "duration": duration(evaluation.seconds),
+        "published": context.published.get("row"),
+        "scores": score_tables(evaluation.scores, context.published.get("values", {}), modality, task),
+        "gallery": _cards(chosen, items, evaluation, context, MEDIUM),
+        "filters": [(name, label, sizes[name]) for name, label in GROUPS.items() if sizes[name]],
+        "confused_labels": confused_labels(items) if labels and not is_of_tracks(evaluation) else [],
+        "tracks": _tracks(evaluation, [items[row] for row in chosen]),
+        "image_queries": image_queries(evaluation, thumbnails),
+        "sentence_queries": sentence_queries(evaluation, thumbnails),
+        "regions": region_cards(evaluation.regions, thumbnails),
+        "gates": None if evaluation.gates is None else gate_section(evaluation.gates),
+        **_attention(evaluation, choose_to_explain(chosen, items), context),
+    }
+
+
+def is_of_labels(evaluation: Evaluation) -> bool:
+    """Whether an evaluation is of labels rather than of sentences."""
+    names = {name for metrics in METRICS_OF_LABELS.values() for name in metrics}
+    return any(score.name in names for score in evaluation.scores)
+
+
+def confused_labels(items: Iterable[EvaluatedItem]) -> list[tuple[str, str, int]]:
+    """Count the pairs of a predicted and another right label, the most frequent first."""
+    pairs = Counter(
+        (predicted.label, right)
+        for item in items
+        for predicted, right in zip(
+            read_predictions(item.hypothesis), "".join(item.references[:1]).split(), strict=False
+        )
+        if predicted.label != right
+    )
+    most = sorted(pairs.items(), key=lambda entry: (-entry[1], entry[0]))[:SHOWN_CONFUSIONS]
+    return [(predicted, right, count) for (predicted, right), count in most]
+
+
+def gate_section(gates: GateStatistics) -> dict[str, Any]:
+    """The gate statistics of a split beside the published ones, and the words with the highest mean gate."""
+    frequent = [entry for entry in gates.words if entry[2] >= MIN_COUNT]
+    published = [PUBLISHED_GATES.get(threshold) for threshold in gates.thresholds]
+    return {
+        "thresholds": gates.thresholds,
+        "parts": gates.parts,
+        "published": published if any(fraction is not None for fraction in published) else (),
+        "min_count": MIN_COUNT if frequent else 1,
+        "words": sorted(frequent or gates.words, key=lambda entry: (-entry[1], -entry[2], entry[0]))[:GATED_WORDS],
+    }
+
+
+def region_cards(images: Sequence[ImageRegions], thumbnails: Thumbnails) -> list[dict[str, Any]]:
+    """Images of a dense captioner with drawings of the detected regions; None where an image cannot be shown."""
+    cards = []
+    for regions in images:
+        drawing = open_regions(regions.image, [(region.box, region.text) for region in regions.detected])
+        cards.append({"regions": regions, "thumbnail": None if drawing is None else thumbnails.of_image(drawing)})
+    return cards
+
+
+def image_queries(evaluation: Evaluation, thumbnails: Thumbnails) -> list[dict[str, Any]]:
+    """The image queries; 'own' is a sentence of the image if none is among the results."""
+    references = {item.id: item.references for item in evaluation.items}
+    return [
+        {
+            "query": query,
+            "thumbnail": thumbnails(query.image, QUERY_SIDE),
+            "own": "" if any(result.right for result in query.top) else next(iter(references.get(query.id, ())), ""),
+        }
+        for query in (evaluation.retrieval.image_to_text[:QUERIES] if evaluation.retrieval else ())
+    ]
+
+
+def sentence_queries(evaluation: Evaluation, thumbnails: Thumbnails) -> list[dict[str, Any]]:
+    """The sentence queries: the first results, and at the end the described image with its rank."""
+    items = {item.id: item for item in evaluation.items}
+
+    def ranked(name: str, image: str | None, rank: int, *, right: bool) -> dict[str, Any]:
+        caption = items[name].references[0] if name in items and items[name].references else ""
+        shown = {"id": name, "thumbnail": thumbnails(image, RESULT_SIDE), "has_file": image is not None}
+        return {**shown, "rank": rank, "right": right, "caption": caption}
+
+    built = []
+    for query in evaluation.retrieval.text_to_image[:QUERIES] if evaluation.retrieval else ():
+        results = [
+            ranked(each.id, each.image, place, right=each.right) for place, each in enumerate(query.top, start=1)
+        ]
+        images = {name: item.image for name, item in items.items()} | {each.id: each.image for each in query.top}
+        described = ranked(query.image_id, images.get(query.image_id), query.rank, right=True)
+        built.append({"query": query, "results": results, "described": described})
+    return built
+
+
+def _items(evaluation: Evaluation) -> list[EvaluatedItem]:
+    """The items of an evaluation; those of tracks have their position errors as scores."""
+    return by_position_error(evaluation.items) if is_of_tracks(evaluation) else list(evaluation.items)
+
+
+def _cards(
+    chosen: dict[int, str], items: Sequence[EvaluatedItem], evaluation: Evaluation, context: PageContext, side: int
+) -> list[Card]:
+    """Cards of chosen items: the drawing of a track, or of the box of a region, or a plain thumbnail."""
+
+    def draw(item: EvaluatedItem, side: int) -> Image.Image | None:
+        if is_of_tracks(evaluation):
+            return draw_track(item, side, context.frames)
+        drawing = None if item.box is None else open_regions(item.image, [(item.box, "")])
+        if drawing is not None:
+            drawing.thumbnail((side, side))
+        return drawing
+
+    labels = is_of_labels(evaluation)
+    return cards(chosen, items, context.thumbnails, side=side, labels=labels, draw=draw)
+
+
+def _tracks(evaluation: Evaluation, items: Sequence[EvaluatedItem]) -> dict[str, Any] | None:
+    """Colours of the dots, and the positions in the key frames of each item by its id; None for other evaluations."""
+    if not is_of_tracks(evaluation):
+        return None
+    return {"predicted": PREDICTED, "right": RIGHT, "positions": {item.id: key_positions(item) for item in items}}
+
+
+def _attention(evaluation: Evaluation, chosen: Sequence[EvaluatedItem], context: PageContext) -> dict[str, Any]:
+    """Sentences with their attention; for translations, the reason if there are none."""
+    if is_of_labels(evaluation):
+        return {"explained": [], "attention_error": ""}
+    try:
+        if context.model is None:
+            raise RunError("the run directory has no model that can be loaded")
+        from limner.apps.report.explanations import explain_items  # imported late: imports torch
+
+        sentences = explain_items(context.model, evaluation, chosen, context.thumbnails)
+        return {"explained": sentences, "attention_error": ""}
+    except LimnerError as error:
+        logger.info("the report of '%s' has no attention: %s", evaluation.name, error)
+        translated = any(item.source is not None for item in chosen)
+        return {"explained": [], "attention_error": without_folders(str(error)) if translated else ""}

@@ -1,0 +1,246 @@
+"""Items of an evaluation for the report: which are shown, with marks of right and wrong words or positions."""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from math import isnan
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from PIL import Image, ImageDraw
+
+from limner.apps.report.images import KEY_FRAMES, Thumbnails, film_strip, strip_grid
+from limner.errors import MediaError, MissingExtraError
+from limner.media.image import open_image
+from limner.media.modality import VIDEO
+from limner.media.video import FrameSampling, read_frames
+from limner.metrics.classification import METRICS_OF_LABELS, POSITION_ERROR, position_statistics
+from limner.runs.records import EvaluatedItem, Evaluation
+from limner.text import scripts
+from limner.text.labels import HIDDEN, TRACK, Point, read_position, read_predictions
+
+SEED = 0
+"""Random seed of the samples that reports show."""
+FIRST = 6
+"""Number of items at the beginning of the report."""
+EACH = 12
+"""Number of items of the best, of the worst and of the random sample of a gallery."""
+EXPLAINED = 6
+"""Number of sentences shown with their attention."""
+GROUPS = {"sample": "Random sample", "best": "Best", "worst": "Worst"}
+"""Labels of the groups of a gallery; the first is shown at first."""
+PREDICTED, RIGHT = "#ff7f0e", "#00b3b3"
+"""Colours of the predicted and of the right positions."""
+
+Mark = Literal["right", "wrong", ""]
+Draw = Callable[[EvaluatedItem, int], Image.Image | None]
+
+logger = logging.getLogger(__name__)
+
+
+class MarkedWord(NamedTuple):
+    """A part of a sentence with its mark."""
+
+    text: str
+    mark: Mark = ""
+    """Whether a reference has the word; empty for spaces, punctuation and sentences without references."""
+
+
+class Card(NamedTuple):
+    """An item as it is shown."""
+
+    item: EvaluatedItem
+    thumbnail: str | None
+    words: tuple[MarkedWord, ...]
+    """Parts of the hypothesis with their marks."""
+    group: str
+    """Group of the gallery: 'best', 'worst' or 'sample'; empty at the beginning of the report."""
+
+    @property
+    def wrong(self) -> tuple[str, ...]:
+        """Words of the hypothesis that no reference has."""
+        return tuple(dict.fromkeys(part.text for part in self.words if part.mark == "wrong"))
+
+    @property
+    def alt(self) -> str:
+        """Alternative text of the image: a reference, which people wrote, or the id."""
+        return self.item.references[0] if self.item.references and self.item.source is None else self.item.id
+
+
+class FramePositions(NamedTuple):
+    """Positions in one frame, in percent of the frame's width."""
+
+    frame: int
+    """Number of the frame, from 0."""
+    predicted: Point
+    right: Point
+    hidden: bool
+    """Whether an obstacle hides the object."""
+
+
+def choose_first(items: Sequence[EvaluatedItem], seed: int) -> list[int]:
+    """Draw the rows of the items at the beginning at random, those with an image first, no image twice."""
+    order = random.Random(seed).sample(range(len(items)), len(items))
+    order.sort(key=lambda row: items[row].image is None)
+    return _distinct(order, items, FIRST, set())
+
+
+def choose_gallery(items: Sequence[EvaluatedItem], seed: int) -> dict[int, str]:
+    """Choose the best items by their sentence score, best first; the worst, worst first; and a random sample.
+
+    Returns:
+        Groups by the row of the item. No image occurs twice, unless the sample needs further sentences of the same
+        images.
+    """
+    scored = [row for row, item in enumerate(items) if item.sentence_score is not None]
+    scored.sort(key=lambda row: items[row].sentence_score or 0.0, reverse=True)
+    each = min(EACH, len({_image_of(items[row]) for row in scored}) // 3)
+    taken: set[str] = set()
+    groups = dict.fromkeys(_distinct(scored, items, each, taken), "best")
+    groups |= dict.fromkeys(_distinct(reversed(scored), items, each, taken), "worst")
+    order = random.Random(seed).sample(range(len(items)), len(items))
+    sample = _distinct(order, items, EACH, taken)
+    sample += [row for row in order if row not in groups and row not in sample][: EACH - len(sample)]
+    return groups | dict.fromkeys(sample, "sample")
+
+
+def choose_to_explain(chosen: dict[int, str], items: Sequence[EvaluatedItem]) -> list[EvaluatedItem]:
+    """Choose two sentences of the best, of the sample and of the worst, then others, at most `EXPLAINED` in total."""
+    groups = {name: [row for row, group in chosen.items() if group == name] for name in ("best", "sample", "worst")}
+    rows = [row for name in groups for row in groups[name][:2]]
+    return [items[row] for row in dict.fromkeys((*rows, *range(len(items)))) if items[row].hypothesis][:EXPLAINED]
+
+
+def cards(
+    chosen: dict[int, str],
+    items: Sequence[EvaluatedItem],
+    thumbnails: Thumbnails,
+    *,
+    side: int,
+    labels: bool = False,
+    draw: Draw | None = None,
+) -> list[Card]:
+    """Build the cards of items, chosen as groups by row, with images of at most `side` pixels.
+
+    `draw` makes the drawing of an item; a plain thumbnail replaces None. `labels` says that the hypotheses are labels
+    with probabilities.
+    """
+    built = []
+    for row, group in chosen.items():
+        item = items[row]
+        drawing = None if draw is None else draw(item, side)
+        url = thumbnails(item.image, side) if drawing is None else thumbnails.of_image(drawing)
+        words = (mark_labels if labels else mark_words)(item.hypothesis, item.references)
+        built.append(Card(item, url, tuple(words), group))
+    return built
+
+
+def mark_words(text: str, references: Sequence[str]) -> list[MarkedWord]:
+    """Mark the words of a sentence: right if a reference has them, else wrong; without references, none is marked.
+
+    A word that occurs more often than in any one reference is right as often as it occurs there, as in BLEU. The parts
+    make up `text` when joined.
+    """
+    allowed: Counter[str] = Counter()
+    for reference in references:
+        allowed |= Counter(token.casefold() for token in scripts.split(reference))
+    parts, end = [], 0
+    for token in scripts.split(text):
+        start = text.index(token, end)
+        if start > end:
+            parts.append(MarkedWord(text[end:start]))
+        end = start + len(token)
+        if not references or not any(character.isalnum() for character in token):
+            parts.append(MarkedWord(token))
+            continue
+        allowed[token.casefold()] -= 1
+        parts.append(MarkedWord(token, "right" if allowed[token.casefold()] >= 0 else "wrong"))
+    if end < len(text):
+        parts.append(MarkedWord(text[end:]))
+    return parts
+
+
+def mark_labels(text: str, references: Sequence[str]) -> list[MarkedWord]:
+    """Mark labels with probabilities, as `positive (0.9312)`: right if the first reference has the label there."""
+    right = references[0].split() if references else []
+    parts: list[MarkedWord] = []
+    for number, (label, probability) in enumerate(read_predictions(text)):
+        is_right = number < len(right) and label == right[number]
+        mark: Mark = "right" if is_right else "wrong" if right else ""
+        parts += [MarkedWord(label, mark), MarkedWord(f" ({probability:.2f}) ")]
+    return parts or [MarkedWord(text)]
+
+
+def is_of_tracks(evaluation: Evaluation) -> bool:
+    """Whether an evaluation is of positions."""
+    return any(score.name in METRICS_OF_LABELS[TRACK] for score in evaluation.scores)
+
+
+def by_position_error(items: Sequence[EvaluatedItem]) -> list[EvaluatedItem]:
+    """Return the items with their negative position error as score, so that the best have the highest."""
+    rows = position_statistics([item.hypothesis for item in items], [item.references for item in items])
+    return [
+        item.model_copy(update={"sentence_score": -POSITION_ERROR.value(row)})
+        for item, row in zip(items, rows, strict=True)
+    ]
+
+
+def key_positions(item: EvaluatedItem) -> list[FramePositions]:
+    """Return the positions in the key frames of an item, evenly spaced."""
+    predicted, right = read_predictions(item.hypothesis), item.references[0].split()
+    count = min(len(predicted), len(right))
+    frames = sorted({(2 * k + 1) * count // (2 * KEY_FRAMES) for k in range(KEY_FRAMES)}) if count else []
+    return [
+        FramePositions(k, read_position(predicted[k].label), read_position(right[k]), right[k].endswith(HIDDEN))
+        for k in frames
+    ]
+
+
+def draw_track(item: EvaluatedItem, side: int, sampling: FrameSampling | None) -> Image.Image | None:
+    """Draw predicted and right positions as dots on the key frames of the clip that a model reads, in rows.
+
+    None if the file cannot be read or has fewer frames than positions.
+    """
+    if item.image is None:
+        return None
+    path, positions = Path(item.image), key_positions(item)
+    try:
+        frames = read_frames(path, sampling or FrameSampling()) if VIDEO.matches(path) else [open_image(path)]
+    except (MediaError, MissingExtraError) as error:
+        logger.info("%s", error)
+        return None
+    if not positions or positions[-1].frame >= len(frames):
+        return None
+    columns = strip_grid(len(positions))[1]
+    drawn = [_draw_positions(frames[each.frame], each, side // columns) for each in positions]
+    return film_strip(drawn, side // columns, columns)
+
+
+def _draw_positions(frame: Image.Image, positions: FramePositions, side: int) -> Image.Image:
+    scale = side / max(frame.size)
+    width, height = (max(1, round(length * scale)) for length in frame.size)
+    drawing = frame.convert("RGB").resize((width, height), Image.Resampling.LANCZOS)
+    pen = ImageDraw.Draw(drawing)
+    for (x, y), colour, radius in ((positions.right, RIGHT, 5), (positions.predicted, PREDICTED, 3)):
+        if not (isnan(x) or isnan(y)):  # an unknown position is NaN
+            pen.circle((x * width / 100, y * width / 100), radius, fill=colour, outline="white")
+    return drawing
+
+
+def _image_of(item: EvaluatedItem) -> str:
+    return item.image or item.id
+
+
+def _distinct(rows: Iterable[int], items: Sequence[EvaluatedItem], count: int, taken: set[str]) -> list[int]:
+    """Take the first rows whose images are not taken yet, and take these."""
+    chosen: list[int] = []
+    for row in rows:
+        if len(chosen) == count:
+            break
+        if (image := _image_of(items[row])) not in taken:
+            taken.add(image)
+            chosen.append(row)
+    return chosen

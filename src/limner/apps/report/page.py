@@ -1,0 +1,186 @@
+"""The report of a run: one HTML page with examples, scores beside baselines, curves, plots and settings.
+
+It reads the records of a run directory (`limner.runs.records`), the model for its attention, the images that the
+evaluations name and, for attention, the collection. The page needs no network. A small script filters, enlarges and
+shows the attention of a word; without it everything is readable.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from datetime import date
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from markupsafe import Markup
+
+from limner.apps.report.diagnoses import read_diagnoses, read_groundings
+from limner.apps.report.evaluation_section import PageContext, beginning, evaluation_section
+from limner.apps.report.gallery import SEED
+from limner.apps.report.images import Thumbnails
+from limner.apps.report.rendering import flatten, frame_shape, long_date, render_page, run_facts, without_folders
+from limner.apps.report.scores import LABELS, control_tables
+from limner.files import write_text
+from limner.files.structured import read_json_file
+from limner.media.modality import IMAGE, MODALITIES
+from limner.plots import figures
+from limner.runs.records import Evaluation, LogLine, RunConfig, read_evaluations, read_log
+from limner.text.labels import LABEL_LANGUAGES
+
+if TYPE_CHECKING:
+    from limner.runs.trained_model import TrainedModel
+
+logger = logging.getLogger(__name__)
+
+IMAGE_BYTES = 6_000_000
+"""Maximum total size of the embedded images of a report in bytes; further images are left out."""
+
+
+class LearningCurves(NamedTuple):
+    """Plots of a training, and what they mark."""
+
+    charts: list[Markup]
+    kept: str
+    """Sentence on the kept weights; empty if no validation of the log belongs to them."""
+    train_on_val_epochs: int
+    """Number of the last epochs, on the training and validation splits together, which are left out."""
+
+
+def write_report(run: Path, out: Path) -> Path:
+    """Write the report of a run.
+
+    Args:
+        run: run directory with `config.json` and, optionally, `log.jsonl`, `evaluation/*.json`, `diagnosis/*.json`,
+            `diagnosis/grounding/*.json` and the model.
+        out: HTML file to write; an existing file is replaced.
+
+    Returns:
+        `out`.
+
+    Raises:
+        RunError: the folder is not a run directory, or a record or the model is damaged.
+    """
+    config = RunConfig.load(run / "config.json")
+    evaluations = sorted(read_evaluations(run), key=lambda each: (each.split, each.decoding, each.measured))
+    context = _context(run, config, evaluations)
+    html = render_page("report.html", day=long_date(date.today()), **_content(run, config, context))
+    write_text(out, html)
+    if context.thumbnails.left_out:
+        logger.warning("%s: %d image(s) are missing, damaged or over the size limit", out, context.thumbnails.left_out)
+    return out
+
+
+def choose_first_evaluation(evaluations: Sequence[Evaluation], test: str) -> Evaluation | None:
+    """Choose the evaluation of the beginning: of the right images, of the test split, with the recipe's settings."""
+
+    def distance(evaluation: Evaluation) -> tuple[bool, bool, bool, int]:
+        is_other = evaluation.split != test
+        return is_other, bool(evaluation.decoding), bool(evaluation.measured), -len(evaluation.scores)
+
+    return min((each for each in evaluations if each.image_control == "right"), key=distance, default=None)
+
+
+def learning_curves(config: RunConfig, log: Sequence[LogLine]) -> LearningCurves:
+    """Plot the losses and validation metrics of a training, with the epoch whose weights are kept.
+
+    The last epochs of a training on the training and validation splits together (`training.train_on_val_epochs`) are
+    left out.
+    """
+    joint = int(config.provenance.get("train_on_val_epochs", 0))
+    shown = [line for line in log if line.epoch <= log[-1].epoch - joint]
+    validations = [line for line in shown if line.kind == "val"]
+    of_kept = [line for line in validations if line.epoch == config.provenance.get("epochs")]
+    kept, sentence = None, ""
+    if of_kept:
+        kept, epoch = of_kept[-1].step, of_kept[-1].epoch
+        total = f" of {log[-1].epoch:g}" if epoch != log[-1].epoch else ", the last one"
+        sentence = f"The dashed line is epoch {epoch:g}{total}, whose weights are kept."
+    losses = {
+        name: [(line.step, line.loss) for line in shown if line.kind == kind and line.loss is not None]
+        for kind, name in (("train", "training"), ("val", "validation"))
+    }
+    logged = dict.fromkeys(name for line in validations for name in line.named())
+    values = {
+        LABELS.get(name, name): [(line.step, line.named()[name]) for line in validations if name in line.named()]
+        for name in logged
+    }
+    charts = [("Loss, nats per token", "Training and validation loss against updates", losses)]
+    if "perplexity" in logged:
+        perplexity = {LABELS["perplexity"]: values.pop(LABELS["perplexity"])}
+        charts.append(("Validation perplexity", "Perplexity on the validation split against updates", perplexity))
+    if values:
+        title = "Validation " + (next(iter(values)) if len(values) == 1 else "metrics")
+        charts.append((title, f"{', '.join(values)} on the validation split against updates", values))
+    if not any(losses.values()):
+        charts = []
+    drawn = [Markup(figures.svg(figures.curves(title, lines, kept), text)) for title, text, lines in charts]
+    return LearningCurves(drawn, sentence, joint)
+
+
+def _context(run: Path, config: RunConfig, evaluations: Sequence[Evaluation]) -> PageContext:
+    from limner.features.spec import FeatureSpec  # imported late: imports numpy and Lance
+
+    stored = read_json_file(run / "config.json")
+    specs = [FeatureSpec.parse(values, str(run / "config.json")) for values in stored.get("features", ())]
+    return PageContext(
+        model=_load_model(run),
+        modality=MODALITIES[specs[0].modality] if specs else IMAGE,
+        frames=specs[0].frames if specs else None,
+        published=config.recipe.get("published") or {},
+        thumbnails=Thumbnails(IMAGE_BYTES),
+        lang=(config.recipe.get("data") or {}).get("lang") or "",
+        vocabulary=stored.get("vocab_size"),
+        evaluations=evaluations,
+    )
+
+
+def _content(run: Path, config: RunConfig, context: PageContext) -> dict[str, Any]:
+    """The sections of the page, in their order."""
+    log_path = run / "log.jsonl"
+    log = read_log(log_path) if log_path.exists() else []
+    name = run.resolve().name
+    first = choose_first_evaluation(context.evaluations, (config.recipe.get("data") or {}).get("test") or "test")
+    recipe = {key: value for key, value in config.recipe.items() if key != "model"}  # the model has its own section
+    return {
+        "run_name": name,
+        "title": config.recipe.get("description") or name,
+        "about": [without_folders(part) for part in _about(config)],
+        "beginning": None if first is None else beginning(first, context),
+        "learning": learning_curves(config, log),
+        "modality": context.modality,
+        "evaluations": [
+            evaluation_section(each, context) for each in context.evaluations if each.image_control == "right"
+        ],
+        "controls": control_tables(context.evaluations, context.modality),
+        "diagnoses": read_diagnoses(run),
+        "groundings": read_groundings(run, context.thumbnails),
+        "seed": SEED,
+        "shape": frame_shape(context.thumbnails.shapes),
+        "facts": run_facts(config, log),
+        "settings": {"Model": list(flatten(config.recipe.get("model") or {})), "Recipe": list(flatten(recipe))},
+    }
+
+
+def _about(config: RunConfig) -> list[str]:
+    """The model and the collection of a run in a few words."""
+    model = (config.recipe.get("model") or {}).get("name")
+    collection = config.provenance.get("collection")
+    data = config.recipe.get("data") or {}
+    languages = " to ".join(str(lang) for lang in (data.get("source_lang"), data.get("lang")) if lang)
+    what = "target" if data.get("lang") in LABEL_LANGUAGES else "language"
+    return [
+        *([f"model {model}"] if model else []),
+        *([f"{what} {languages}"] if languages else []),
+        *([f"collection {Path(str(collection)).name}"] if collection else []),
+    ]
+
+
+def _load_model(run: Path) -> TrainedModel | None:
+    """The trained model; None if the run has no weights yet."""
+    from limner.runs.trained_model import WEIGHTS, load_trained_model  # imported late: imports torch
+
+    if not (run / WEIGHTS).exists():
+        logger.info("%s: no %s, so the report has no attention", run, WEIGHTS)
+        return None
+    return load_trained_model(run)

@@ -1,0 +1,172 @@
+"""The application: routes, limits, keys, errors and metrics in one place."""
+
+from __future__ import annotations
+
+import logging
+import mimetypes
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from fastapi import APIRouter, FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.middleware.cors import CORSMiddleware
+from fastapi.responses import JSONResponse
+from fastapi.staticfiles import StaticFiles
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+from starlette.types import Scope
+
+import limner
+from limner.apps.server import libretranslate_api, ollama_api, openai_api, own_api
+from limner.apps.server.engine import ServiceEngine
+from limner.apps.server.errors import COMPATIBLE, Problem, error_body, problem_of
+from limner.apps.server.indexes import FolderOpener, open_indexes
+from limner.apps.server.models import Models, load_served_models
+from limner.apps.server.protection import Keys, ProtectedApp
+from limner.apps.server.request_bodies import IGNORED
+from limner.apps.server.settings import ServerSettings, read_keys
+from limner.errors import LimnerError
+
+ROUTERS: tuple[APIRouter, ...] = (
+    own_api.router,
+    ollama_api.router,
+    openai_api.router,
+    libretranslate_api.router,
+)
+"""Routers of all APIs. A router gets the engine by `Depends(get_engine)` (`limner.apps.server.own_api`)."""
+SUMMARY = (
+    "Captions and translations by image-conditioned language models. Besides the API of Limner, the service speaks "
+    "those of Ollama, OpenAI and LibreTranslate, as far as its models can do what they request."
+)
+PAGE = Path(__file__).parent / "static"
+"""Files of the page."""
+SHARED = ("limner.plots", "web")
+"""Package and folder of the files that the report has as well: the look, and the heat maps of attention."""
+
+logger = logging.getLogger(__name__)
+
+
+def create_app(
+    settings: ServerSettings,
+    open_folder: FolderOpener,
+    load: Callable[[ServerSettings], Models] = load_served_models,
+) -> FastAPI:
+    """Create the application; the models are loaded when it starts.
+
+    Args:
+        settings: settings of the service.
+        open_folder: opens the index of a folder.
+        load: loads the models; tests give their own.
+    """
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        models = load(settings)
+        engine = ServiceEngine(models, settings, open_indexes(settings, models, open_folder))
+        app.state.engine = engine
+        engine.start()
+        yield
+        await engine.stop()
+
+    app = FastAPI(title="Limner", lifespan=lifespan, docs_url=None, redoc_url=None)
+    app.state.settings, app.state.keys = settings, Keys(read_keys(settings))
+    app.state.logged_fields = set()
+    for router in ROUTERS:
+        app.include_router(router)
+    describe_api(app)
+    _add_error_handlers(app)
+    mount_page(app)
+    app.add_middleware(ProtectedApp, settings=settings, keys=app.state.keys, engine=lambda: app.state.engine)
+    if settings.cors_origins:
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=settings.cors_origins,
+            allow_methods=["*"],
+            allow_headers=["*"],
+            expose_headers=[IGNORED],
+        )
+    return app
+
+
+def _add_error_handlers(app: FastAPI) -> None:
+    """Answer every error with the error object of the API of the path."""
+
+    def answer(request: Request, problem: Problem) -> JSONResponse:
+        return JSONResponse(error_body(request.url.path, problem), problem.status, problem.headers)
+
+    @app.exception_handler(LimnerError)
+    async def limner_error(request: Request, error: LimnerError) -> JSONResponse:
+        problem = problem_of(error)
+        if problem.status == 500:
+            logger.error("%s %s: %s", request.method, request.url.path, error)
+        return answer(request, problem)
+
+    @app.exception_handler(RequestValidationError)
+    async def invalid(request: Request, error: RequestValidationError) -> JSONResponse:
+        first = error.errors()[0]
+        place = ".".join(str(part) for part in first["loc"] if part != "body")
+        message = str(first["msg"]).removeprefix("Value error, ")
+        if first["type"] == "missing":
+            message += "; add it"
+        if first["type"] == "extra_forbidden":
+            message = "unknown field; check the name, /openapi.json lists the fields"
+        message = f"{place}: {message}" if place else message
+        status = 400 if request.url.path.startswith(COMPATIBLE) else 422
+        return answer(request, Problem(status, "invalid_request_error", message, place or None))
+
+    @app.exception_handler(HTTPException)
+    async def http_error(request: Request, error: HTTPException) -> JSONResponse:
+        kind = "not_found_error" if error.status_code == 404 else "invalid_request_error"
+        remedy = "; /openapi.json lists the paths and their methods" if error.status_code in (404, 405) else ""
+        return answer(request, Problem(error.status_code, kind, f"{error.detail}{remedy}"))
+
+
+def describe_api(app: FastAPI) -> None:
+    """Give an application its OpenAPI description, which is made at the first request."""
+    generate = app.openapi
+
+    def openapi() -> dict[str, Any]:
+        if app.openapi_schema is None:
+            _complete(generate())
+        assert app.openapi_schema is not None, "generated above"
+        return app.openapi_schema
+
+    app.openapi = openapi  # type: ignore[method-assign]
+
+
+def _complete(description: dict[str, Any]) -> None:
+    """Add what all routes share, and leave out the status that only the own API answers an invalid body with."""
+    description["info"] |= {"version": limner.__version__, "description": SUMMARY}
+    components = description.setdefault("components", {})
+    components["securitySchemes"] = {
+        "key": {"type": "http", "scheme": "bearer", "description": "API key, where the service requires one"}
+    }
+    for path, operations in description["paths"].items():
+        for operation in operations.values():
+            operation["security"] = [{"key": []}, {}]
+            if path.startswith(COMPATIBLE):
+                operation["responses"].pop("422", None)
+
+
+class PageFiles(StaticFiles):
+    """Files that browsers keep and check each time, so that a new version of Limner is seen at once."""
+
+    async def get_response(self, path: str, scope: Scope) -> Response:
+        """Return the file, or 304 for one that the browser has."""
+        response = await super().get_response(path, scope)
+        response.headers["Cache-Control"] = "no-cache"
+        return response
+
+
+def mount_page(app: FastAPI) -> None:
+    """Serve the page at `/` and its files below `/static`."""
+    mimetypes.add_type("text/javascript", ".js")  # some Windows machines say text/plain, which browsers refuse to run
+    files = PageFiles(directory=PAGE, packages=[SHARED])
+
+    async def index(request: Request) -> Response:
+        return await files.get_response("index.html", request.scope)
+
+    app.add_route("/", index, methods=["GET", "HEAD"], include_in_schema=False)
+    app.mount("/static", files, name="page")

@@ -1,0 +1,242 @@
+"""Indexed folders and collections that requests search, by the names of the folders."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Protocol
+from urllib.parse import quote
+
+from limner.apps.server.errors import NotFoundError, NotSupportedError
+from limner.apps.server.models import Models
+from limner.apps.server.schemas import SearchFacts, SearchHit, SearchResponse
+from limner.apps.server.settings import ServerSettings
+from limner.data.collection import ITEMS, Collection
+from limner.errors import FeatureError, FolderError
+from limner.inference.captioner import Captioner
+from limner.inference.retriever import ImageSearch, Retriever
+from limner.media.image import make_thumbnail, open_image
+from limner.storage.ids import RowsById
+from limner.storage.lance_tables import state_of
+from limner.storage.places import is_collection, place
+
+
+class FolderHit(Protocol):
+    """An image that the search of a folder has found."""
+
+    @property
+    def path(self) -> Path:
+        """The image file."""
+
+    @property
+    def score(self) -> float:
+        """Log-probability of the query, or cosine similarity to the image."""
+
+    @property
+    def caption(self) -> str:
+        """Caption of the image."""
+
+    @property
+    def confidence(self) -> float | None:
+        """Confidence of the caption."""
+
+    @property
+    def tags(self) -> tuple[str, ...]:
+        """Words for what is in the image."""
+
+    @property
+    def is_sure(self) -> bool:
+        """Whether the confidence of the caption suffices."""
+
+
+class SearchableFolder(Protocol):
+    """Index of a folder of images; `limner.apps.photos.FolderIndex` is the implementation."""
+
+    folder: Path
+
+    def __len__(self) -> int: ...
+
+    def search(self, query: str, count: int) -> Sequence[FolderHit]:
+        """Find the images that a sentence describes best."""
+
+    def similar(self, image: bytes, count: int) -> Sequence[FolderHit]:
+        """Find the images that are most similar to the encoded bytes of an image."""
+
+    def thumbnail(self, path: str) -> bytes | None:
+        """Return a JPEG file of an image by its path in the folder; None if the index has no such image."""
+
+
+class FolderOpener(Protocol):
+    """Function that opens the index of a folder."""
+
+    def __call__(self, folder: str, *, captioner: Captioner | None = None) -> SearchableFolder:
+        """Open an index that a captioner searches, or else the model that it was made with.
+
+        Raises:
+            FolderError: there is no index, it is damaged, or it was made with another model.
+        """
+
+
+class ServedCollection:
+    """A collection and the captioner that its images are searched with."""
+
+    def __init__(self, path: Path | str, models: Models) -> None:
+        """Choose the first served captioner with an index of the collection, or else the first that can search it.
+
+        Raises:
+            CollectionError: there is no collection, or it is damaged.
+            NotSupportedError: no captioner is served.
+            FeatureError: the collection lacks the features of all captioners.
+        """
+        self._opened = _OpenCollection(path)
+        captioners = [one for model in models for one in model.by_lang.values() if isinstance(one, Captioner)]
+        if not captioners:
+            raise NotSupportedError(f"{path}: no captioner is served that searches it; add --model and its run")
+        retrievers = [Retriever(one.models[0], run=one.models[0].folder) for one in captioners]
+        collection = self._opened.collection
+        self._retriever = next((one for one in retrievers if one.existing_index(collection) is not None), None) or (
+            _first_able(retrievers, collection)
+        )
+
+    def __len__(self) -> int:
+        return len(self._current.collection)
+
+    def search(self, sentence: str, count: int) -> ImageSearch:
+        """Rank the images for a sentence; arguments and errors are those of `Retriever.search_images`."""
+        return self._retriever.search_images(sentence, self._current.collection, count=count)
+
+    def thumbnail(self, item_id: str) -> bytes | None:
+        """Return a small copy of the image of an item, a JPEG file; None if there is no such item or image.
+
+        Raises:
+            MediaError: the image cannot be read.
+        """
+        opened = self._current
+        row = int(opened.rows.find([item_id])[0])
+        if row < 0:
+            return None
+        (item,) = opened.collection.take(range(row, row + 1))
+        if item.id != item_id or item.image is None:
+            return None
+        return make_thumbnail(open_image(opened.collection.media_source(item)))
+
+    @property
+    def _current(self) -> _OpenCollection:
+        """The collection, opened again if it has changed."""
+        if not self._opened.is_current:
+            self._opened = _OpenCollection(self._opened.collection.path)
+        return self._opened
+
+
+class _OpenCollection:
+    """A snapshot of a collection."""
+
+    def __init__(self, path: Path | str) -> None:
+        self._state = state_of(place(path) / ITEMS)  # first: later changes are seen by `is_current`
+        self.collection = Collection.open(path)
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the collection is as it was opened."""
+        return state_of(self.collection.path / ITEMS) == self._state
+
+    @cached_property
+    def rows(self) -> RowsById:
+        """Row of each item."""
+        return RowsById(self.collection.id_batches())
+
+
+def _first_able(retrievers: list[Retriever], collection: Collection) -> Retriever:
+    """Return the first retriever whose features the collection has; raise the error of the first if there is none."""
+    for retriever in retrievers:
+        with suppress(FeatureError):
+            retriever.require_features(collection)
+            return retriever
+    retrievers[0].require_features(collection)
+    return retrievers[0]
+
+
+class ServedIndexes:
+    """Indexes by name."""
+
+    def __init__(self, by_name: dict[str, SearchableFolder | ServedCollection]) -> None:
+        self.by_name = by_name
+
+    def __iter__(self) -> Iterator[tuple[str, SearchableFolder | ServedCollection]]:
+        return iter(self.by_name.items())
+
+    def get(self, name: str | None) -> tuple[str, SearchableFolder | ServedCollection]:
+        """Return an index by its name; None for the first.
+
+        Raises:
+            NotFoundError: there is no such index.
+            NotSupportedError: no index is served.
+        """
+        if not self.by_name:
+            raise NotSupportedError("no folder is indexed; run limner index FOLDER, and limner serve --index FOLDER")
+        if name is None:
+            name = next(iter(self.by_name))
+        if name not in self.by_name:
+            raise NotFoundError(f"index '{name}': not served; served are {', '.join(self.by_name)}", "index")
+        return name, self.by_name[name]
+
+    def search(self, name: str, query: str | bytes, count: int) -> SearchResponse:
+        """Search an index by a sentence, or a folder by the encoded bytes of an image.
+
+        Raises:
+            NotSupportedError: a collection is searched by an image.
+            SettingsError: the query has no word that the model knows.
+            MediaError: the image cannot be decoded.
+        """
+        index = self.by_name[name]
+
+        def hit(item: str, score: float, caption: str, **fields: Any) -> SearchHit:  # noqa: ANN401
+            thumbnail = f"v1/thumbnail?index={quote(name, safe='')}&name={quote(item, safe='')}"
+            return SearchHit(name=item, score=score, caption=caption, thumbnail=thumbnail, **fields)
+
+        if isinstance(index, ServedCollection):
+            if isinstance(query, bytes):
+                raise NotSupportedError(
+                    f"index '{name}' is a collection, which is searched by a query; send one", "image"
+                )
+            results = index.search(query, count)
+            hits = [hit(result.id, result.score, result.text) for result in results.results]
+            return SearchResponse(index=name, hits=hits, search=SearchFacts.model_validate(results.facts()))
+        matches = index.similar(query, count) if isinstance(query, bytes) else index.search(query, count)
+        hits = [
+            hit(
+                match.path.relative_to(index.folder).as_posix(),
+                match.score,
+                match.caption,
+                confidence=match.confidence,
+                tags=[*match.tags],
+                abstained=not match.is_sure,
+            )
+            for match in matches
+        ]
+        return SearchResponse(index=name, hits=hits)
+
+
+def open_indexes(settings: ServerSettings, models: Models, open_folder: FolderOpener) -> ServedIndexes:
+    """Open the indexes of the settings; a served captioner that made an index also searches it.
+
+    Raises:
+        FolderError: a folder has no index, or a damaged one.
+        LimnerError: a collection cannot be opened, or searched by a served captioner.
+    """
+    return ServedIndexes(
+        {place(folder).resolve().name: _open(folder, models, open_folder) for folder in settings.indexes}
+    )
+
+
+def _open(folder: str, models: Models, open_folder: FolderOpener) -> SearchableFolder | ServedCollection:
+    if is_collection(folder):
+        return ServedCollection(folder, models)
+    captioners: Sequence[object] = [one for model in models for one in model.by_lang.values()]
+    for captioner in captioners:
+        if isinstance(captioner, Captioner):
+            with suppress(FolderError):  # made by another model; the last line reports other errors
+                return open_folder(folder, captioner=captioner)
+    return open_folder(folder)

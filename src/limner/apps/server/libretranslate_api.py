@@ -1,0 +1,224 @@
+"""The LibreTranslate interface: /translate, /languages, /detect and /frontend/settings, as JSON or as a form."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Coroutine, Sequence
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Request
+from pydantic import BaseModel, Field
+
+from limner.apps.server.engine import ServiceEngine
+from limner.apps.server.errors import InvalidRequestError, NotSupportedError
+from limner.apps.server.images import read_image_reference
+from limner.apps.server.language_detection import Detection, detect_language, language_name
+from limner.apps.server.ollama_api import ERRORS
+from limner.apps.server.own_api import EngineOf
+from limner.apps.server.request_bodies import FORM, FormRoute, LenientBody, reads
+
+AUTO = "auto"
+"""Source language that is detected."""
+_SENTENCE_ENDS = re.compile(r"(\s*[\r\n]\s*|(?<=[.!?])[\"'”’»)]*\s+(?=[\"'“„«(]*[A-ZÀ-ÖØ-Þ]))")
+
+MAX_TEXTS = 1_000
+"""Largest number of texts of one request."""
+MAX_CHARACTERS = 100_000
+"""Largest number of characters of a text."""
+MAX_ALTERNATIVES = 19
+
+Text = Annotated[str, Field(max_length=MAX_CHARACTERS)]
+
+
+class TranslateBody(LenientBody):
+    """Request of POST /translate."""
+
+    q: Text | Annotated[list[Text], Field(max_length=MAX_TEXTS)]
+    """Text, or list of texts."""
+    source: Annotated[str, Field(max_length=40)]
+    """Language of the text, or `auto`."""
+    target: Annotated[str, Field(max_length=40)]
+    """Language of the translation."""
+    format: Annotated[str, Field(max_length=40)] = "text"
+    """`text`; HTML is refused."""
+    alternatives: Annotated[int, Field(ge=0, le=MAX_ALTERNATIVES)] = 0
+    """Number of other translations to return, where there are any."""
+    api_key: str | None = None
+    """API key, as an alternative to the header Authorization."""
+    image: str | list[str | None] | None = None
+    """Image of the text in base64 or as a `data:` URL, or one for each text; not a field of LibreTranslate."""
+
+
+class DetectedLanguage(BaseModel):
+    """A language with a confidence from 0 to 100."""
+
+    language: str
+    confidence: float
+
+
+class TranslateResponse(BaseModel):
+    """Response of POST /translate; lists where the request has a list."""
+
+    translatedText: str | list[str]
+    detectedLanguage: DetectedLanguage | list[DetectedLanguage] | None = None
+    alternatives: list[str] | list[list[str]] | None = None
+
+
+class DetectBody(LenientBody):
+    """Request of POST /detect."""
+
+    q: Text
+    """Text to detect the language of."""
+    api_key: str | None = None
+    """API key, as an alternative to the header Authorization."""
+
+
+router = APIRouter(tags=["LibreTranslate"], responses=ERRORS, route_class=FormRoute)
+
+
+@router.post("/translate", response_model_exclude_none=True, openapi_extra=reads(FORM, TranslateBody))
+async def translate(body: TranslateBody, engine: EngineOf) -> TranslateResponse:
+    """Translate a text, or several, sentence by sentence."""
+    if body.format != "text":
+        raise NotSupportedError(f"format: expected 'text', got '{body.format}'; send the text without markup", "format")
+    texts = [body.q] if isinstance(body.q, str) else body.q
+    if not any(texts):
+        raise InvalidRequestError("q: expected a text, got nothing", "q")
+    images = await _images(body, len(texts), engine)
+    detected = await _sources(texts, body, engine)
+    waiting = [
+        _translate(engine, text, source.lang, body.target, image, body.alternatives)
+        for text, source, image in zip(texts, detected, images, strict=True)
+    ]
+    responses = [
+        TranslateResponse(
+            translatedText=best,
+            detectedLanguage=_detected(source) if body.source == AUTO else None,
+            alternatives=[*dict.fromkeys(text for text in others if text != best)] if body.alternatives else None,
+        )
+        for source, (best, *others) in zip(detected, await _all_of(waiting, engine.settings.max_batch), strict=True)
+    ]
+    if isinstance(body.q, str):
+        return responses[0]
+    lists = {name: [getattr(response, name) for response in responses] for name in TranslateResponse.model_fields}
+    return TranslateResponse.model_validate({name: values for name, values in lists.items() if None not in values})
+
+
+@router.get("/languages")
+async def languages(engine: EngineOf) -> list[dict[str, Any]]:
+    """List the languages of the translation models."""
+    pairs = _pairs(engine)
+    codes = dict.fromkeys([source for source, _ in pairs] + [target for _, target in pairs])
+    return [_named(code) | {"targets": [target for source, target in pairs if source == code]} for code in codes]
+
+
+@router.post("/detect", openapi_extra=reads(FORM, DetectBody))
+async def detect(body: DetectBody, engine: EngineOf) -> list[DetectedLanguage]:
+    """Detect the language of a text among the languages of the served models."""
+    if not body.q:
+        raise InvalidRequestError("q: expected a text, got nothing", "q")
+    return [_detected(one) for one in await _detect(body.q, engine)]
+
+
+@router.get("/frontend/settings")
+async def frontend_settings(engine: EngineOf, request: Request) -> dict[str, Any]:
+    """Return settings for pages."""
+    (source, target), has_keys = (_pairs(engine) or [("en", "en")])[0], request.app.state.keys.required
+    return {
+        "charLimit": MAX_CHARACTERS,
+        "frontendTimeout": 500,
+        "apiKeys": has_keys,
+        "keyRequired": has_keys,
+        "suggestions": False,
+        "filesTranslation": False,
+        "supportedFilesFormat": [],
+        "language": {"source": _named(source), "target": _named(target)},
+    }
+
+
+def _named(code: str) -> dict[str, str]:
+    return {"code": code, "name": language_name(code)}
+
+
+def _pairs(engine: ServiceEngine) -> list[tuple[str, str]]:
+    """Return the pairs of source and target language that can be translated."""
+    return [(one.source, target) for one in engine.models if one.source is not None for target in one.languages]
+
+
+async def _images(body: TranslateBody, count: int, engine: ServiceEngine) -> list[bytes | None]:
+    references = body.image if isinstance(body.image, list) else [body.image] * (1 if body.image is None else count)
+    if body.image is None:
+        return [None] * count
+    if len(references) != count:
+        raise InvalidRequestError(
+            f"image: expected one for each text, got {len(references)} images and {count} texts", "image"
+        )
+    try:
+        async with asyncio.timeout(engine.settings.timeout):
+            return [None if one is None else await read_image_reference(one, engine.fetcher) for one in references]
+    except TimeoutError:
+        raise engine.too_late() from None
+
+
+async def _sources(texts: Sequence[str], body: TranslateBody, engine: ServiceEngine) -> list[Detection]:
+    """Return the source language of each text, detected where it is `auto`.
+
+    Raises:
+        NotSupportedError: no model translates from the language to the target.
+    """
+    able = [source for source, target in _pairs(engine) if target == body.target]
+    if body.source != AUTO:
+        engine.translator(None, body.source, body.target)
+        return [Detection(body.source, 1.0)] * len(texts)
+    if not able:
+        engine.translator(None, None, body.target)
+    return [next(one for one in await _detect(text, engine) if one.lang in able) for text in texts]
+
+
+async def _detect(text: str, engine: ServiceEngine) -> list[Detection]:
+    """Detect a language outside of the event loop."""
+    known = [lang for pair in _pairs(engine) for lang in pair] or [
+        lang for one in engine.models for lang in one.languages
+    ]
+    return await engine.compute("language", lambda: detect_language(text, known))
+
+
+def _detected(one: Detection) -> DetectedLanguage:
+    return DetectedLanguage(language=one.lang, confidence=round(100 * one.confidence, 1))
+
+
+async def _translate(
+    engine: ServiceEngine, text: str, source: str, target: str, image: bytes | None, alternatives: int
+) -> list[str]:
+    """Translate each sentence of a text; return the text with the best translations, with the second, and so on."""
+    parts = _SENTENCE_ENDS.split(text)
+    sentences, separators = parts[::2], [*parts[1::2], ""]
+    decoding = {"n_best": alternatives + 1} if alternatives else {}
+    made = []
+    for sentence in sentences:
+        if not sentence.strip():
+            made.append([sentence])
+            continue
+        final = await engine.translate_all(sentence, image=image, source=source, target=target, decoding=decoding)
+        made.append([one.text for one in final.sentences])
+    return [
+        "".join(one[min(rank, len(one) - 1)] + separator for one, separator in zip(made, separators, strict=True))
+        for rank in range(max(map(len, made)))
+    ]
+
+
+async def _all_of(waiting: Sequence[Coroutine[Any, Any, list[str]]], at_once: int) -> list[list[str]]:
+    """Await all, some at once; the first error ends the others."""
+    free = asyncio.Semaphore(at_once)
+
+    async def limited(task: Coroutine[Any, Any, list[str]]) -> list[str]:
+        async with free:
+            return await task
+
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(limited(task)) for task in waiting]
+    except BaseExceptionGroup as errors:
+        raise errors.exceptions[0] from None
+    return [task.result() for task in tasks]

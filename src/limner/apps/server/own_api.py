@@ -1,0 +1,285 @@
+"""The own API: /v1/describe, /v1/translate, /v1/score, /v1/search, /v1/explain, /v1/models, /health and /metrics."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Query, Request
+from fastapi.responses import Response
+from prometheus_client import CONTENT_TYPE_LATEST
+from sse_starlette import EventSourceResponse
+
+import limner
+from limner.apps.server.engine import EventStream, ServiceEngine
+from limner.apps.server.errors import InvalidRequestError, NotFoundError, error_body, problem_of
+from limner.apps.server.events import FinalEvent, TokenEvent
+from limner.apps.server.explanations import draw_attention
+from limner.apps.server.images import read_image_reference
+from limner.apps.server.models import ServedModel
+from limner.apps.server.request_bodies import MULTIPART, UploadRoute, reads
+from limner.apps.server.schemas import (
+    DescribeBody,
+    DescribeResponse,
+    ErrorBody,
+    ExplainBody,
+    ExplainResponse,
+    HealthBody,
+    IndexBody,
+    ModelBody,
+    ModelList,
+    ScoreBody,
+    ScoredSentence,
+    ScoreResponse,
+    SearchBody,
+    SearchResponse,
+    SentenceBody,
+    TagBody,
+    TranslationAnswer,
+    TranslationRequest,
+)
+from limner.apps.server.settings import ServerSettings
+from limner.generation.request import RuleOptions
+from limner.storage.json_text import to_json
+
+ERRORS: dict[int | str, dict[str, Any]] = {
+    status: {"model": ErrorBody, "description": "error"}
+    for status in (400, 401, 404, 408, 413, 415, 421, 422, 429, 500, 501, 503, 504)
+}
+"""Responses of every route in the OpenAPI description."""
+EVENT: dict[str, Any] = {
+    "type": "object",
+    "properties": {"event": {"type": "string"}, "data": {"type": "string", "contentMediaType": "application/json"}},
+    "required": ["event", "data"],
+}
+"""Schema of one server-sent event; before OpenAPI 3.2, the schema of `text/event-stream` is that of an event."""
+EVENT_STREAM: dict[int | str, dict[str, Any]] = {
+    200: {"content": {"application/json": {}, "text/event-stream": {"schema": EVENT}}}
+}
+IMAGE_RESPONSE: dict[int | str, dict[str, Any]] = {
+    200: {"content": {"application/json": {}, "image/png": {"schema": {"type": "string", "format": "binary"}}}}
+}
+
+router = APIRouter(tags=["limner"], responses=ERRORS, route_class=UploadRoute)
+
+
+async def get_engine(request: Request) -> ServiceEngine:
+    """Return the engine of the application, for `Depends`, which calls other functions in a thread."""
+    engine: ServiceEngine = request.app.state.engine
+    return engine
+
+
+EngineOf = Annotated[ServiceEngine, Depends(get_engine)]
+
+
+@router.get("/health")
+async def health(engine: EngineOf) -> HealthBody:
+    """Return whether the service is running, and how many requests wait."""
+    status = "stopping" if engine.stopping else "ok"
+    return HealthBody(
+        status=status, version=limner.__version__, models=list(engine.models.by_name), waiting=engine.active
+    )
+
+
+@router.get("/metrics", responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}})
+async def metrics(engine: EngineOf) -> Response:
+    """Return counters and times in the text format of Prometheus."""
+    return Response(engine.metrics.text(), media_type=CONTENT_TYPE_LATEST)
+
+
+@router.get("/v1/models")
+async def models(engine: EngineOf) -> ModelList:
+    """List the served models, in the shape of OpenAI with the fields of Limner added, and the indexed folders."""
+
+    def count() -> list[IndexBody]:
+        return [IndexBody(name=name, images=len(index)) for name, index in engine.indexes]
+
+    indexes = await engine.compute("file", count) if engine.indexes.by_name else []
+    return ModelList(data=[model_body(one) for one in engine.models], indexes=indexes)
+
+
+def model_body(served: ServedModel) -> ModelBody:
+    """Return a served model for a response."""
+    decoding = served.generator(None).decoding
+    return ModelBody(
+        id=served.name,
+        created=served.created,
+        task=served.task,
+        languages=list(served.languages),
+        source=served.source,
+        uses_image=served.uses_image,
+        beam_size=decoding.beam_size,
+        length_penalty=decoding.length_penalty,
+    )
+
+
+@router.post(
+    "/v1/describe",
+    response_model=DescribeResponse,
+    responses=EVENT_STREAM,
+    openapi_extra=reads(MULTIPART, DescribeBody),
+)
+async def describe(body: DescribeBody, engine: EngineOf, request: Request) -> Any:  # noqa: ANN401
+    """Caption an image, sent as JSON with base64 or as an uploaded file of a form."""
+    image = await read_image_reference(body.image, engine.fetcher)
+    stream = await engine.describe(
+        image,
+        model=body.model,
+        lang=body.lang,
+        decoding=body.decoding(),
+        prefix=body.prefix,
+        must_include=body.must_include,
+        attention=body.attention,
+        rules=RuleOptions(True, body.name_tags, body.min_confidence),
+    )
+
+    def response(final: FinalEvent) -> DescribeResponse:
+        tags = [] if body.tags is False else final.tags
+        return DescribeResponse(
+            model=final.model,
+            lang=final.lang,
+            captions=sentence_bodies(final),
+            tags=[TagBody(name=name, probability=probability) for name, probability in tags],
+            abstained=not final.best.is_sure,
+            grid_size=final.grid_size,
+            box=final.box,
+        )
+
+    if body.stream:
+        return sse_response(server_sent_events(stream, request.url.path, response), engine.settings)
+    return response(await stream.final())
+
+
+def sentence_bodies(final: FinalEvent) -> list[SentenceBody]:
+    """Return the sentences of a stream for a response."""
+    return [
+        SentenceBody.model_validate({**sentence._asdict(), "display_text": sentence.display_text, "tokens": tokens})
+        for sentence, tokens in zip(final.sentences, final.tokens, strict=True)
+    ]
+
+
+@router.post(
+    "/v1/translate",
+    response_model=TranslationAnswer,
+    responses=EVENT_STREAM,
+    openapi_extra=reads(MULTIPART, TranslationRequest),
+)
+async def translate(body: TranslationRequest, engine: EngineOf, request: Request) -> Any:  # noqa: ANN401
+    """Translate a sentence or several, with the help of an image where the model uses one."""
+    texts = [body.text] if isinstance(body.text, str) else body.text
+    if texts is body.text and (body.stream or body.explain):
+        raise InvalidRequestError("stream and explain are for one sentence; send text as a string", "text")
+    image = None if body.image is None else await read_image_reference(body.image, engine.fetcher)
+    served = engine.translator(body.model, body.source, body.target)
+    streams = [
+        await engine.translate(
+            text,
+            image=image,
+            model=served.name,
+            source=body.source,
+            target=body.target,
+            decoding=body.decoding(),
+            must_include=body.must_include,
+        )
+        for text in texts
+    ]
+
+    def response(*finals: FinalEvent) -> TranslationAnswer:
+        translations = [sentence_bodies(final) for final in finals]
+        return TranslationAnswer(
+            model=served.name,
+            source=served.source or "",
+            lang=served.generator(body.target).models[0].recipe.data.lang,
+            translations=translations if texts is body.text else translations[0],
+        )
+
+    if body.stream:
+        return sse_response(server_sent_events(streams[0], request.url.path, response), engine.settings)
+    try:
+        finals = await asyncio.gather(*(stream.final() for stream in streams))
+    finally:
+        for stream in streams:
+            await stream.aclose()
+    answer = response(*finals)
+    if body.explain and finals[0].best.tokens:
+        answer.explanation = await engine.explain(streams[0].job, finals[0].best.tokens)
+    return answer
+
+
+@router.post("/v1/score", openapi_extra=reads(MULTIPART, ScoreBody))
+async def score(body: ScoreBody, engine: EngineOf) -> ScoreResponse:
+    """Compute the log-probability and the perplexity of sentences given an image."""
+    image = await read_image_reference(body.image, engine.fetcher)
+    scores = await engine.score(image, body.sentences, model=body.model, lang=body.lang)
+    return ScoreResponse(
+        scores=[ScoredSentence(text=text, **one._asdict()) for text, one in zip(body.sentences, scores, strict=True)]
+    )
+
+
+@router.post("/v1/search", openapi_extra=reads(MULTIPART, SearchBody))
+async def search(body: SearchBody, engine: EngineOf) -> SearchResponse:
+    """Search an indexed folder by a sentence or an image, or a collection by a sentence."""
+    query = body.query or await read_image_reference(body.image or "", engine.fetcher)
+    return await engine.search(body.index, query, body.limit)
+
+
+@router.get("/v1/thumbnail", responses={200: {"content": {"image/jpeg": {}}}}, response_class=Response)
+async def thumbnail(
+    engine: EngineOf,
+    name: Annotated[str, Query(max_length=4_096, description="Name of a found image.")],
+    index: Annotated[str | None, Query(description="Name of an index; default: the first.")] = None,
+) -> Response:
+    """Return the small copy of an indexed image; other files are never read."""
+    _, searched = engine.indexes.get(index)
+    stored = await engine.compute("file", lambda: searched.thumbnail(name))
+    if stored is None:
+        raise NotFoundError(f"name '{name[:200]}': the index has no such image", "name")
+    return Response(stored, media_type="image/jpeg", headers={"Cache-Control": "private, max-age=3600"})
+
+
+@router.post(
+    "/v1/explain", response_model=ExplainResponse, responses=IMAGE_RESPONSE, openapi_extra=reads(MULTIPART, ExplainBody)
+)
+async def explain(body: ExplainBody, engine: EngineOf) -> Any:  # noqa: ANN401
+    """Return the attention over the image of each word of a caption, given or generated, as JSON or as a PNG plot."""
+    image = await read_image_reference(body.image, engine.fetcher)
+    if body.caption is None:
+        stream = await engine.describe(image, model=body.model, lang=body.lang)
+        best, job = (await stream.final()).best, stream.job
+        caption, tokens = best.text, list(best.tokens)
+    else:
+        job, caption = await engine.read(image, model=body.model, lang=body.lang), body.caption
+        tokens = job.request.generator.tokenizer.encode(caption)
+    if not tokens:
+        raise InvalidRequestError(f"caption: expected at least one word, got '{caption[:99]}'", "caption")
+    explained = await engine.explain(job, tokens)
+    if body.format == "png":
+        plot = await engine.compute("explain", lambda: draw_attention(image, explained))
+        return Response(plot, media_type="image/png")
+    lang = job.request.generator.models[0].recipe.data.lang
+    return ExplainResponse(model=job.request.served.name, lang=lang, caption=caption, explanation=explained)
+
+
+def sse_response(events: AsyncIterator[Any], settings: ServerSettings) -> EventSourceResponse:
+    """Return server-sent events; a stream that has begun is finished when the service stops."""
+    return EventSourceResponse(events, shutdown_grace_period=settings.stop_timeout)
+
+
+async def server_sent_events(
+    stream: EventStream,
+    path: str,
+    response: Any,  # noqa: ANN401
+) -> AsyncIterator[dict[str, str]]:
+    """Yield the events of a stream: `token`, then `done` with the response, or `error`."""
+    try:
+        async for event in stream:
+            if isinstance(event, TokenEvent):
+                token = event._asdict()
+                yield {"event": "token", "data": to_json({"index": token.pop("position"), **token})}
+            else:
+                yield {"event": "done", "data": response(event).model_dump_json()}
+    except Exception as error:
+        yield {"event": "error", "data": to_json(error_body(path, problem_of(error)))}
+    finally:
+        await stream.aclose()

@@ -1,0 +1,308 @@
+"""What every request passes before a route sees it: host, key, size and time of the body, and the end of the client.
+
+One middleware reads the connection, because only one can: it receives the body within its limits, hands it to the
+application, and cancels the application when the client leaves.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import ipaddress
+import logging
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from fastapi import Request
+from fastapi.responses import JSONResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from limner.apps.server.engine import ServiceEngine
+from limner.apps.server.errors import (
+    BodyTimeoutError,
+    HostRefusedError,
+    InvalidRequestError,
+    QueueFullError,
+    StoppingError,
+    TooLargeError,
+    UnauthorisedError,
+    error_body,
+    problem_of,
+)
+from limner.apps.server.request_bodies import FORM, MULTIPART, form_fields
+from limner.apps.server.settings import BODIES_AT_ONCE, ServerSettings
+from limner.errors import LimnerError
+from limner.files.structured import parse_json
+from limner.storage.json_text import to_json
+
+LOCAL = ("localhost", "ip6-localhost", "")
+OPEN_PATHS = ("/", "/health", "/favicon.ico", "/languages", "/frontend/settings")
+"""Paths that need no key: the page, which asks for it, the state of the service, and what LibreTranslate clients read
+before they have a key."""
+OPEN_FOLDER = "/static/"
+"""Beginning of the paths of the files of the page."""
+KEY_IN_BODY = ("/translate", "/detect")
+"""Paths of LibreTranslate, whose clients send the key in the body."""
+CLIENT_CLOSED = 499
+"""Status in the log of a request whose client left."""
+HEADERS = {
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+    "referrer-policy": "no-referrer",
+    "cross-origin-resource-policy": "same-origin",
+    "content-security-policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; connect-src 'self'; "
+        "media-src 'self' blob:; manifest-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
+    ),
+}
+"""Security headers of all responses."""
+logger = logging.getLogger(__name__)
+access_logger = logging.getLogger("limner.access")
+EngineOfApp = Callable[[], ServiceEngine]
+
+
+class Keys:
+    """API keys, compared in constant time."""
+
+    def __init__(self, keys: Sequence[str]) -> None:
+        self._keys = [key.encode() for key in keys]
+
+    @property
+    def required(self) -> bool:
+        """Whether requests need a key."""
+        return bool(self._keys)
+
+    def accepts(self, key: str | None) -> bool:
+        """Whether a key is one of them; any, or none, where no key is required."""
+        sent = (key or "").encode("utf-8", "surrogateescape")
+        equal = [hmac.compare_digest(known, sent) for known in self._keys]  # all: the time does not tell which
+        return any(equal) or not self._keys
+
+
+@dataclass
+class _Answer:
+    """What was sent, for the log and the metrics."""
+
+    status: int = 0
+    bytes: int = 0
+    complete: bool = False
+    started: float = field(default_factory=time.perf_counter)
+
+
+class ProtectedApp:
+    """Middleware around the whole application."""
+
+    def __init__(self, app: ASGIApp, settings: ServerSettings, keys: Keys, engine: EngineOfApp) -> None:
+        """Create the middleware.
+
+        Args:
+            app: application.
+            settings: limits and allowed hosts.
+            keys: API keys.
+            engine: returns the engine once the application has started.
+        """
+        self.app, self.settings, self.keys, self.engine = app, settings, keys, engine
+        self._buffered = 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request, or refuse it."""
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        answer = _Answer()
+
+        async def counted(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                answer.status = message["status"]
+                present = {name for name, _ in message["headers"]}
+                more = [(k.encode(), v.encode()) for k, v in HEADERS.items() if k.encode() not in present]
+                message = {**message, "headers": [*message["headers"], *more]}
+            else:
+                answer.bytes += len(message.get("body", b""))
+                answer.complete = not message.get("more_body", False)
+            try:
+                async with asyncio.timeout(self.settings.timeout):
+                    await send(message)
+            except TimeoutError:  # the client does not read
+                answer.status = CLIENT_CLOSED
+                raise
+
+        try:
+            await self._answer(scope, receive, counted, answer)
+        finally:
+            self._record(scope, answer)
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send, answer: _Answer) -> None:
+        held = 0
+        try:
+            self._require_host(scope)
+            if scope["path"] not in KEY_IN_BODY:
+                self._require_key(scope)
+            body = await self._body(scope, receive)
+            if body is None:
+                answer.status = CLIENT_CLOSED
+                return
+            if scope["path"] in KEY_IN_BODY:
+                self._require_key(scope, await _key_in(scope, body) if self.keys.required else None)
+            held = len(body)
+            self._buffered += held
+            await self._run(scope, receive, send, body, answer)
+        except (LimnerError, asyncio.CancelledError) as error:
+            if answer.status:  # the answer has begun: the connection is closed before its end
+                return
+            stopped = StoppingError("the service stopped before the answer was complete; repeat the request")
+            problem = problem_of(error if isinstance(error, LimnerError) else stopped)
+            headers = {**problem.headers, "Connection": "close"}
+            response = JSONResponse(error_body(scope["path"], problem), problem.status, headers)
+            await response(scope, receive, send)
+        finally:
+            self._buffered -= held
+
+    def _require_host(self, scope: Scope) -> None:
+        """Refuse names of other hosts, by which a page of another site could reach a service of this machine."""
+        name = _host_name(_header(scope, b"host") or "")
+        if name in LOCAL or name in self.settings.allowed_hosts or _is_address(name):
+            return
+        raise HostRefusedError(
+            f"host '{name[:100]}': not the name of this service; start limner serve with --allow-host {name[:100]}"
+        )
+
+    def _require_key(self, scope: Scope, key_in_body: str | None = None) -> None:
+        path = scope["path"]
+        if path in OPEN_PATHS or path.startswith(OPEN_FOLDER) or scope["method"] == "OPTIONS":
+            return
+        scheme, _, key = (_header(scope, b"authorization") or "").partition(" ")
+        if self.keys.accepts(key.strip() if scheme.lower() == "bearer" else key_in_body):
+            return
+        raise UnauthorisedError("no API key, or a wrong one; send the header 'Authorization: Bearer KEY'")
+
+    async def _body(self, scope: Scope, receive: Receive) -> bytes | None:
+        """Receive the body within its limits of size and time; None if the client leaves."""
+        limit, engine = self.settings.max_body, self.engine()
+        declared = _header(scope, b"content-length") or "0"
+        if not (declared.isascii() and declared.isdigit()):
+            raise InvalidRequestError(f"Content-Length '{declared[:20]}': expected a number")
+        if int(declared[:20]) > limit:
+            raise TooLargeError(
+                f"body of {int(declared[:20]):,} bytes: expected at most {limit:,}; send a smaller image"
+            )
+        if scope["method"] == "POST" and engine.active >= self.settings.max_queue:
+            raise engine.queue_full()
+        body = bytearray()
+        try:
+            async with asyncio.timeout(self.settings.body_timeout):
+                while (message := await receive())["type"] != "http.disconnect":
+                    chunk = message.get("body", b"")
+                    self._buffered += len(chunk)
+                    body += chunk
+                    if len(body) > limit:
+                        raise TooLargeError(f"body of more than {limit:,} bytes; send a smaller image")
+                    if self._buffered > BODIES_AT_ONCE * limit:
+                        raise QueueFullError("too many large bodies at once; repeat the request later", 1.0)
+                    if not message.get("more_body", False):
+                        return bytes(body)
+            return None
+        except TimeoutError:
+            seconds = f"{self.settings.body_timeout:g}"
+            raise BodyTimeoutError(f"the body was not received within {seconds} seconds; send it faster") from None
+        finally:
+            self._buffered -= len(body)
+
+    async def _run(self, scope: Scope, receive: Receive, send: Send, body: bytes, answer: _Answer) -> None:
+        """Run the application on a received body; it is cancelled when the client leaves."""
+        left, replayed = asyncio.Event(), False
+
+        async def replay() -> Message:
+            nonlocal replayed
+            if not replayed:
+                replayed = True
+                return {"type": "http.request", "body": body, "more_body": False}
+            await left.wait()
+            return {"type": "http.disconnect"}
+
+        async def watch() -> None:
+            while (await receive())["type"] != "http.disconnect":
+                pass
+            left.set()
+
+        running = asyncio.ensure_future(self.app(scope, replay, send))
+        watching = asyncio.ensure_future(watch())
+        try:
+            await asyncio.wait({running, watching}, return_when=asyncio.FIRST_COMPLETED)
+            if not running.done() and not answer.complete:
+                running.cancel()
+            await running
+        except asyncio.CancelledError:
+            if not left.is_set():
+                raise
+            answer.status = CLIENT_CLOSED
+        except Exception as error:
+            if answer.status != CLIENT_CLOSED:
+                logger.error("%s %s failed", scope["method"], scope["path"], exc_info=error)
+            if not answer.status:
+                problem = problem_of(error)
+                await JSONResponse(error_body(scope["path"], problem), problem.status)(scope, receive, send)
+        finally:
+            watching.cancel()
+            running.cancel()
+
+    def _record(self, scope: Scope, answer: _Answer) -> None:
+        """Write the line of the log, and count the request."""
+        seconds = time.perf_counter() - answer.started
+        route = getattr(scope.get("route"), "path", "other")  # not the path, which clients choose
+        metrics = self.engine().metrics
+        metrics.requests.labels(scope["method"] if scope["method"] in METHODS else "other", route, answer.status).inc()
+        metrics.seconds.labels(route).observe(seconds)
+        if self.settings.access_log:
+            line = {
+                "time": round(time.time(), 3),
+                "client": (scope.get("client") or ("",))[0],
+                "method": scope["method"][:20],
+                "path": scope["path"][:200],
+                "status": answer.status,
+                "seconds": round(seconds, 4),
+                "bytes": answer.bytes,
+            }
+            access_logger.info(to_json(line))
+
+
+METHODS = ("GET", "POST", "HEAD", "OPTIONS", "PUT", "DELETE", "PATCH")
+"""Methods that are counted by name."""
+
+
+def _header(scope: Scope, name: bytes) -> str | None:
+    return next((value.decode("latin-1") for key, value in scope["headers"] if key == name), None)
+
+
+async def _key_in(scope: Scope, body: bytes) -> str | None:
+    """Return the field `api_key` of a body of JSON or of a form; InvalidRequestError for a form that has files."""
+
+    async def receive() -> Message:
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    fields: Any = None
+    if (_header(scope, b"content-type") or "").lower().startswith((MULTIPART, FORM)):
+        fields = {name: values[0] for name, values in (await form_fields(Request(scope, receive), max_files=0)).items()}
+    else:
+        with suppress(ValueError):
+            fields = parse_json(body)
+    key = fields.get("api_key") if isinstance(fields, dict) else None
+    return key if isinstance(key, str) else None
+
+
+def _host_name(header: str) -> str:
+    """Return the name in a Host header, without port and brackets, in lower case."""
+    if header.startswith("["):
+        return header[1:].partition("]")[0]
+    return header.rpartition(":")[0].lower() if ":" in header else header.lower()
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True

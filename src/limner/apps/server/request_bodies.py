@@ -1,0 +1,211 @@
+"""Bodies of requests: JSON and forms, whose fields are read as fields of JSON."""
+
+from __future__ import annotations
+
+import base64
+import logging
+import re
+from collections.abc import Callable, Coroutine
+from typing import Any, get_args
+
+from fastapi import Request, Response
+from fastapi.routing import APIRoute
+from pydantic import BaseModel, ConfigDict
+from starlette.datastructures import UploadFile
+from starlette.exceptions import HTTPException
+from starlette.formparsers import MultiPartException
+
+from limner.apps.server.errors import InvalidRequestError, MediaTypeError
+from limner.files.structured import HALF_PAIR, StructureError, half_pair_in, one_line, parse_json
+
+FORM = "application/x-www-form-urlencoded"
+MULTIPART = "multipart/form-data"
+JSON = "application/json"
+MAX_IGNORED = 40
+"""Number of fields without effect that a response names."""
+MAX_LOGGED = 1_000
+"""Number of fields without effect that are logged by one process."""
+_FIELD = re.compile(r"[A-Za-z0-9_.-]{1,60}")
+IGNORED = "Limner-Ignored"
+"""Header with the fields of a request that had no effect."""
+Handler = Callable[[Request], Coroutine[Any, Any, Response]]
+logger = logging.getLogger(__name__)
+
+
+class LenientBody(BaseModel):
+    """Base class of the requests of other programs: fields that are not declared have no effect."""
+
+    model_config = ConfigDict(extra="ignore", use_attribute_docstrings=True)
+
+
+class JSONRoute(APIRoute):
+    """A route whose body is JSON.
+
+    Every body is read here, so that one place refuses what no route could work with, and names what has no effect: a
+    route adds to `request.state.ignored`.
+    """
+
+    def get_route_handler(self) -> Handler:
+        """Return the handler of requests."""
+        handler = super().get_route_handler()
+        if self.body_field is None:
+            return handler
+
+        async def handle(request: Request) -> Response:
+            value = await self.read(request)
+            ignored = request.state.ignored = ignored_fields(value, self._model)
+            response = await handler(_ReadRequest(request, value))
+            if ignored:
+                response.headers[IGNORED] = ", ".join(ignored)
+                _log_once(request, ignored)
+            return response
+
+        return handle
+
+    @property
+    def _model(self) -> type[BaseModel] | None:
+        """Class of the body."""
+        model = None if self.body_field is None else self.body_field.field_info.annotation
+        return model if isinstance(model, type) and issubclass(model, BaseModel) else None
+
+    async def read(self, request: Request) -> Any:  # noqa: ANN401  (any JSON value)
+        """Return the value of the body; None for an empty one.
+
+        Raises:
+            MediaTypeError: the body has another type.
+            InvalidRequestError: the body is not valid.
+        """
+        if (kind := _type_of(request)) != JSON:
+            raise MediaTypeError(f"expected {JSON}, got '{kind[:60]}'")
+        return _parse(await request.body())
+
+
+class AnyTypeRoute(JSONRoute):
+    """A route whose body is JSON whatever its Content-Type, as curl without a header sends it to Ollama."""
+
+    async def read(self, request: Request) -> Any:  # noqa: ANN401
+        """Return the value of the body; see `JSONRoute.read` for errors."""
+        return _parse(await request.body())
+
+
+class FormRoute(JSONRoute):
+    """A route that reads the fields of forms as fields of JSON."""
+
+    async def read(self, request: Request) -> Any:  # noqa: ANN401
+        """Return the value of the body, or the fields of a form; see `JSONRoute.read` for errors."""
+        kind = _type_of(request)
+        if kind not in (FORM, MULTIPART):
+            return await super().read(request)
+        fields = await form_fields(request, max_files=0)
+        return {name: values[0] if len(values) == 1 else values for name, values in fields.items()}
+
+
+class UploadRoute(JSONRoute):
+    """A route that reads the fields of a form with an uploaded image as fields of JSON, with the image in base64."""
+
+    async def read(self, request: Request) -> Any:  # noqa: ANN401
+        """Return the value of the body, or the fields of a form; see `JSONRoute.read` for errors."""
+        if _type_of(request) != MULTIPART:
+            return await super().read(request)
+        fields = await form_fields(request, max_files=1, max_fields=100)
+        known = {} if self._model is None else self._model.model_fields
+        lists = {name for name, field in known.items() if "list" in str(field.annotation)}
+        return {name: values if name in lists else values[-1] for name, values in fields.items()}
+
+
+async def form_fields(request: Request, **limits: int) -> dict[str, list[str]]:
+    """Return the fields of a form, files in base64.
+
+    Args:
+        request: request with a form.
+        limits: `max_files` of Starlette, and optionally `max_fields`.
+
+    Raises:
+        InvalidRequestError: the form cannot be read, has too many files or fields, or half a surrogate pair.
+    """
+    fields: dict[str, list[str]] = {}
+    try:
+        async with request.form(**limits) as form:
+            for name, value in form.multi_items():
+                text = await _text(value)
+                if (place := half_pair_in({name: text})) is not None:
+                    raise _half_pair(place)
+                fields.setdefault(name, []).append(text)
+    except (HTTPException, MultiPartException, ValueError) as error:  # ValueError: a charset that cannot be decoded
+        reason = getattr(error, "detail", None) or getattr(error, "message", None) or error
+        remedy = "send fields of text, " + ("one image" if limits["max_files"] else "without files")
+        raise InvalidRequestError(f"the form cannot be read ({one_line(str(reason))}); {remedy}") from None
+    return fields
+
+
+def _parse(body: bytes) -> Any:  # noqa: ANN401  (any JSON value)
+    """Read the JSON of a body; None for an empty one.
+
+    Raises:
+        InvalidRequestError: it is not valid; the parameter is the field with half a surrogate pair.
+    """
+    try:
+        return parse_json(body) if body else None
+    except StructureError as error:
+        if error.place is not None:
+            raise _half_pair(error.place) from None
+        raise InvalidRequestError(f"{error}; correct the body") from None
+
+
+def _half_pair(place: str) -> InvalidRequestError:
+    return InvalidRequestError(f"{place[:200] or 'body'}: {HALF_PAIR}; send whole characters", place[:200] or None)
+
+
+def _type_of(request: Request) -> str:
+    """Return the media type of a body, by default JSON."""
+    return request.headers.get("content-type", JSON).partition(";")[0].strip().lower()
+
+
+async def _text(value: str | UploadFile) -> str:
+    """Return the text of a field, or an uploaded file in base64."""
+    return value if isinstance(value, str) else base64.b64encode(await value.read()).decode()
+
+
+def ignored_fields(value: object, model: type[BaseModel] | None, place: str = "") -> list[str]:
+    """Return the fields of a lenient request that are not declared, and whose value requests something."""
+    if not isinstance(value, dict) or model is None or not issubclass(model, LenientBody):
+        return []
+    names: list[str] = []
+    for name, content in value.items():
+        field = model.model_fields.get(name)
+        if field is None:
+            names += [f"{place}{name}"] if content and _FIELD.fullmatch(name) else []
+            continue
+        for kind in (field.annotation, *get_args(field.annotation)):
+            if isinstance(kind, type) and issubclass(kind, LenientBody):
+                names += ignored_fields(content, kind, f"{place}{name}.")
+    return names[:MAX_IGNORED]
+
+
+def _log_once(request: Request, names: list[str]) -> None:
+    """Log the names of fields that this process has not logged before."""
+    logged: set[str] = request.app.state.logged_fields
+    new = [name for name in names if name not in logged]
+    if new and len(logged) < MAX_LOGGED:
+        logged.update(new)
+        logger.warning("%s: without effect on the models of this service: %s", request.url.path, ", ".join(new))
+
+
+def reads(media_type: str, model: type[BaseModel]) -> dict[str, Any]:
+    """Return the part of the OpenAPI description by which a form has the fields of the JSON."""
+    return {"requestBody": {"content": {media_type: {"schema": {"$ref": f"#/components/schemas/{model.__name__}"}}}}}
+
+
+class _ReadRequest(Request):
+    """A request whose body has been read; FastAPI takes the value from `json`, if `body` has bytes."""
+
+    def __init__(self, request: Request, value: object) -> None:
+        headers = [header for header in request.scope["headers"] if header[0] != b"content-type"]
+        super().__init__({**request.scope, "headers": [*headers, (b"content-type", JSON.encode())]}, request.receive)
+        self._value = value
+
+    async def body(self) -> bytes:
+        return b"" if self._value is None else b"read"
+
+    async def json(self) -> Any:  # noqa: ANN401  (any JSON value)
+        return self._value

@@ -1,0 +1,363 @@
+"""Requests and responses of the own API, as its OpenAPI description documents them."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from limner.apps.server.explanations import SentenceExplanation
+from limner.bounds import Bounds, Count, LengthPenalty, PositiveShare, Probability, Seed, Temperature
+
+EXAMPLE_IMAGE = (
+    "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAACklEQVR4nGNgAAAAAgABSK+kcQAAAABJRU5ErkJggg=="
+)
+MAX_BEAM = 100
+"""Largest beam of a request."""
+MAX_TOKENS = 200
+"""Largest length of a generated sentence in tokens."""
+MAX_TEXT = 10_000
+"""Largest length of a text in characters."""
+MAX_SENTENCES = 100
+"""Largest number of sentences of one request."""
+
+SAMPLING = ("temperature", "top_k", "top_p", "seed")
+"""Fields that have an effect only on samples."""
+
+ServedBeam = Annotated[int, Bounds(1, MAX_BEAM)]
+ServedLength = Annotated[int, Bounds(1, MAX_TOKENS)]
+ServedMinimum = Annotated[int, Bounds(0, MAX_TOKENS)]
+
+
+class Body(BaseModel):
+    """Base class of requests: unknown fields are errors."""
+
+    model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
+
+
+class DecodingBody(Body):
+    """Fields of every request that generates sentences."""
+
+    model: str | None = None
+    """Name of a served model; default: the first that can do it."""
+    beam_size: ServedBeam | None = None
+    """Hypotheses kept in each step; 1 is greedy search; with `sample` the number of samples."""
+    n_best: ServedBeam | None = None
+    """Number of sentences to return."""
+    length_penalty: LengthPenalty | None = None
+    """Exponent of the length by which log-probabilities are divided."""
+    min_length: ServedMinimum | None = None
+    """Minimum length in tokens."""
+    max_length: ServedLength | None = None
+    """Maximum length in tokens."""
+    sample: bool = False
+    """Sample tokens instead of beam search."""
+    temperature: Temperature | None = None
+    """With `sample`: divisor of the log-probabilities."""
+    top_k: Count | None = None
+    """With `sample`: number of most probable tokens to draw from."""
+    top_p: PositiveShare | None = None
+    """With `sample`: probability mass of the most probable tokens to draw from."""
+    seed: Seed | None = None
+    """With `sample`: random seed."""
+    must_include: Annotated[list[str], Field(max_length=20)] = []
+    """Words or phrases that every sentence includes; 'dog|puppy' is satisfied by either."""
+    stream: bool = False
+    """Answer with server-sent events: `token` for each decided token, then `done`, or `error`."""
+
+    @model_validator(mode="after")
+    def _sampling_is_asked_for(self) -> Self:
+        if not self.sample and (names := self._set(SAMPLING)):
+            raise ValueError(f"{', '.join(names)}: has an effect only with sample: true")
+        return self
+
+    def decoding(self) -> dict[str, Any]:
+        """Return the changes of `DecodingSettings`."""
+        changes = self._set(("beam_size", "n_best", "length_penalty", "min_length", "max_length"))
+        return changes | {"sample": self._set(SAMPLING)} if self.sample else changes
+
+    def _set(self, names: tuple[str, ...]) -> dict[str, Any]:
+        """Return the fields of some names that are set."""
+        return {name: value for name in names if (value := getattr(self, name)) is not None}
+
+
+class DescribeBody(DecodingBody):
+    """Request of POST /v1/describe."""
+
+    model_config = ConfigDict(json_schema_extra={"example": {"image": EXAMPLE_IMAGE, "beam_size": 3, "n_best": 2}})
+
+    image: str
+    """Image in base64, or as a `data:` URL."""
+    lang: str | None = None
+    """Language of the captions; default: the first of the model."""
+    prefix: Annotated[str, Field(max_length=1_000)] = ""
+    """Words that every caption starts with."""
+    tags: bool | None = None
+    """Whether to name things in the image; default: as the model does."""
+    name_tags: bool = True
+    """Whether the captions name the most probable thing in the image, where the model has a calibration of it."""
+    min_confidence: Probability | None = None
+    """Abstain from captions of lower confidence; default: that of the model's calibration. Models without one refuse
+    it."""
+    attention: bool = False
+    """Return the attention over the image of each token, where the model has one."""
+
+
+class TokenBody(BaseModel):
+    """A generated token."""
+
+    model_config = ConfigDict(from_attributes=True)
+
+    text: str
+    log_prob: float
+    token_id: int
+    confidence: float | None = None
+    attention: list[float] | None = None
+
+
+class SentenceBody(BaseModel):
+    """A generated sentence."""
+
+    model_config = ConfigDict(from_attributes=True)
+
+    text: str
+    display_text: str
+    """The text, or 'not sure' with likely tags where the confidence is below `min_confidence`."""
+    log_prob: float
+    score: float
+    ended: bool
+    confidence: float | None = None
+    tokens: list[TokenBody]
+
+
+class TagBody(BaseModel):
+    """Name of a thing in the image."""
+
+    name: str
+    probability: float
+
+
+class DescribeResponse(BaseModel):
+    """Response of POST /v1/describe."""
+
+    model: str
+    lang: str
+    captions: list[SentenceBody]
+    tags: list[TagBody]
+    abstained: bool = False
+    """Whether the model is not sure of the best caption: its confidence is below `min_confidence`."""
+    grid_size: tuple[int, int] | None = None
+    box: tuple[float, float, float, float] | None = None
+    """Left, top, right and bottom of the part of the image under the grid of attention, as fractions of its sides."""
+
+
+class TranslationRequest(DecodingBody):
+    """Request of POST /v1/translate."""
+
+    model_config = ConfigDict(json_schema_extra={"example": {"text": "A dog runs.", "source": "en", "target": "de"}})
+
+    text: (
+        Annotated[str, Field(max_length=MAX_TEXT)]
+        | Annotated[list[Annotated[str, Field(max_length=MAX_TEXT)]], Field(max_length=MAX_SENTENCES)]
+    )
+    """A sentence, or a list of them."""
+    source: str | None = None
+    """Language of the text; default: that of the model."""
+    target: str | None = None
+    """Language of the translation; default: that of the model."""
+    image: str | None = None
+    """Image of the sentences in base64, or as a `data:` URL."""
+    explain: bool = False
+    """Return the alignment, the attention over the image and the gate of each word of the best translation; for one
+    sentence."""
+
+
+class TranslationAnswer(BaseModel):
+    """Response of POST /v1/translate; for a list of sentences `translations` has a list for each."""
+
+    model: str
+    source: str
+    lang: str
+    translations: list[SentenceBody] | list[list[SentenceBody]]
+    explanation: SentenceExplanation | None = None
+
+
+class ScoreBody(Body):
+    """Request of POST /v1/score."""
+
+    model_config = ConfigDict(json_schema_extra={"example": {"image": EXAMPLE_IMAGE, "sentences": ["a dog runs"]}})
+
+    model: str | None = None
+    """Name of a served captioner; default: the first."""
+    image: str
+    """Image in base64, or as a `data:` URL."""
+    sentences: Annotated[
+        list[Annotated[str, Field(max_length=MAX_TEXT)]], Field(min_length=1, max_length=MAX_SENTENCES)
+    ]
+    """Sentences whose probability given the image is computed."""
+    lang: str | None = None
+    """Language of the sentences; default: the first of the model."""
+
+
+class ScoredSentence(BaseModel):
+    """Probability of a sentence given the image."""
+
+    text: str
+    log_prob: float
+    tokens: int
+    perplexity: float
+    unknown: int
+
+
+class ScoreResponse(BaseModel):
+    """Response of POST /v1/score."""
+
+    scores: list[ScoredSentence]
+
+
+class SearchBody(Body):
+    """Request of POST /v1/search: a query or an image."""
+
+    model_config = ConfigDict(json_schema_extra={"example": {"query": "a dog on the beach", "limit": 10}})
+
+    index: str | None = None
+    """Name of an index; default: the first."""
+    query: Annotated[str, Field(min_length=1, max_length=MAX_TEXT)] | None = None
+    """Sentence that the images are searched by."""
+    image: str | None = None
+    """Image in base64, or as a `data:` URL, that similar images are searched by."""
+    limit: Annotated[int, Field(ge=1, le=1_000)] = 10
+    """Number of images to return."""
+
+    @model_validator(mode="after")
+    def _one_of_them(self) -> Self:
+        if (self.query is None) == (self.image is None):
+            raise ValueError("expected either a query or an image")
+        return self
+
+
+class SearchHit(BaseModel):
+    """A found image."""
+
+    name: str
+    """Path relative to the indexed folder, or the id of an item of a collection."""
+    score: float
+    """log P(query | image), or the cosine similarity to the image of the request."""
+    caption: str
+    """Caption by the model that made the index, or the first sentence of an item of a collection."""
+    confidence: float | None = None
+    tags: list[str] = []
+    abstained: bool = False
+    """Whether the model is not sure of the caption: its confidence is below that of its calibration."""
+    thumbnail: str
+    """Path of a small copy, relative to the address of the service."""
+
+
+class SearchFacts(BaseModel):
+    """How the images of a collection were found."""
+
+    index: str | None
+    """Kind of the index; null for a search of all images."""
+    images: int
+    """Number of images that were searched."""
+    scored: int
+    """Number of images whose score was computed."""
+    share: float
+    """Share of the images whose score was computed."""
+    exact: bool
+    """Whether these are the best of all images: proven by the index, or all images were scored."""
+    gap: float | None
+    """Upper bound of the difference by which another image may be better, in natural logarithms; null if unknown."""
+
+
+class SearchResponse(BaseModel):
+    """Response of POST /v1/search."""
+
+    index: str
+    hits: list[SearchHit]
+    search: SearchFacts | None = None
+    """How the images of a collection were found; null for a folder."""
+
+
+class ExplainBody(Body):
+    """Request of POST /v1/explain."""
+
+    model_config = ConfigDict(json_schema_extra={"example": {"image": EXAMPLE_IMAGE, "caption": "a dog runs"}})
+
+    model: str | None = None
+    """Name of a served captioner; default: the first."""
+    image: str
+    """Image in base64, or as a `data:` URL."""
+    caption: Annotated[str, Field(max_length=MAX_TEXT)] | None = None
+    """Sentence to explain; default: the caption that the model generates."""
+    lang: str | None = None
+    """Language of the caption; default: the first of the model."""
+    format: Literal["json", "png"] = "json"
+    """Weights as JSON, or a plot of each word's attention over the image as PNG."""
+
+
+class ExplainResponse(BaseModel):
+    """Response of POST /v1/explain."""
+
+    model: str
+    lang: str
+    caption: str
+    explanation: SentenceExplanation
+
+
+class ModelBody(BaseModel):
+    """A served model; the first four fields are those of OpenAI's list of models."""
+
+    id: str
+    object: str = "model"
+    created: int
+    owned_by: str = "limner"
+    task: str
+    languages: list[str]
+    source: str | None
+    uses_image: bool
+    beam_size: int
+    """Default of the model."""
+    length_penalty: float
+    """Default of the model."""
+
+
+class IndexBody(BaseModel):
+    """An indexed folder, or a collection."""
+
+    name: str
+    images: int
+    """Number of images of a folder, or of items of a collection."""
+
+
+class ModelList(BaseModel):
+    """Response of GET /v1/models."""
+
+    object: str = "list"
+    data: list[ModelBody]
+    indexes: list[IndexBody]
+    """Indexed folders, which POST /v1/search searches."""
+
+
+class ErrorDetail(BaseModel):
+    """What was expected, what was found, and what to do."""
+
+    message: str
+    type: str
+    param: str | None
+    code: str | None
+
+
+class ErrorBody(BaseModel):
+    """Response to a request that cannot be answered."""
+
+    error: ErrorDetail
+
+
+class HealthBody(BaseModel):
+    """Response of GET /health."""
+
+    status: str
+    version: str
+    models: list[str]
+    waiting: int

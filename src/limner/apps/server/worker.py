@@ -1,0 +1,228 @@
+"""The threads that compute: one encodes images in batches, one decodes, and advances all searches together.
+
+While a batch is decoded, the next one is encoded. Decoding consists of many small steps in one thread; encoding uses
+all cores. What is computed is the work of `limner.generation`; here stands when.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import torch
+
+from limner.apps.server.features import FeatureCache, encode_images
+from limner.apps.server.jobs import Job
+from limner.apps.server.metrics import Metrics
+from limner.apps.server.settings import ServerSettings
+from limner.data.examples import StoredFeatures
+from limner.features.encoders.base import Backbone, EncoderInput
+from limner.generation.engine import Engine
+from limner.generation.request import Request
+from limner.process import available_threads
+
+STEPS_BETWEEN = 4
+"""Steps of the live searches between two pauses, in which finished captions are completed and new requests start:
+each takes as long as several steps, for one request or for many."""
+FINISH_EVERY = 3
+"""Pauses after which finished captions are completed; before that when there is a batch of them, or nothing to decode.
+"""
+COHORTS = 4
+"""Batches of the largest size that are decoded together; further requests wait."""
+MAX_ROWS = 2048
+"""Hypotheses that are continued together; further requests wait."""
+JOIN_SECONDS = 2.0
+"""Time that the end of the service waits for the thread that decodes."""
+
+
+class CachedFeatures:
+    """The features port of the service: features of the cache, or of the images that were read with the requests."""
+
+    def __init__(self, cache: FeatureCache) -> None:
+        self.cache = cache
+
+    def __call__(self, requests: Sequence[Request]) -> list[StoredFeatures | None]:
+        """Return the features of the image of each job."""
+        jobs = [request for request in requests if isinstance(request, Job)]
+        missing: dict[Backbone, dict[str, EncoderInput]] = {}
+        for job in jobs:
+            backbone, image = job.generator.backbone, job.request.image
+            if job.image_key is None or backbone is None or image is None or job.features is not None:
+                continue
+            job.features = self.cache.get(backbone, job.image_key)
+            if job.features is None:
+                # Without pixels: the features were in the cache when the image was received, and are not any more.
+                pixels = backbone.read(image) if job.pixels is None else job.pixels
+                missing.setdefault(backbone, {})[job.image_key] = pixels
+        for backbone, images in missing.items():
+            for key, features in encode_images(backbone, images).items():
+                self.cache.put(backbone, key, features)
+                for job in jobs:
+                    if job.image_key == key and job.generator.backbone is backbone:
+                        job.features = features
+        for job in jobs:
+            job.pixels = None
+        return [job.features for job in jobs]
+
+
+class Worker:
+    """Threads with a queue of jobs: jobs that wait together are encoded and decoded together."""
+
+    def __init__(self, settings: ServerSettings, cache: FeatureCache, metrics: Metrics) -> None:
+        """Create the worker; `start` starts its threads."""
+        self.settings, self.metrics = settings, metrics
+        self.seconds_per_request = 0.1
+        """Moving average of the time of computation for a request."""
+        self._engine = Engine(CachedFeatures(cache), isolated=Exception)
+        self._queue: queue.SimpleQueue[Job | Callable[[], None] | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, args=(torch.get_num_threads(),), name="compute", daemon=True)
+        self._encoder = ThreadPoolExecutor(
+            1, "encode", initializer=torch.set_num_threads, initargs=(available_threads(),)
+        )
+        self._unread: deque[Job] = deque()
+        """Jobs whose images wait to be encoded."""
+        self._encoding = False
+        self._waiting: deque[Job] = deque()
+        """Jobs that wait to be decoded."""
+        self._started: list[Job] = []
+        """Jobs that are decoded, or whose captions wait to be completed."""
+        self._pauses = 0
+        self._until_pause = 0
+        self._stopped = False
+
+    def start(self) -> None:
+        """Start the threads."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the threads after the jobs that are queued; a computation that does not end is left behind."""
+        self._queue.put(None)
+        self._thread.join(JOIN_SECONDS)
+        self._encoder.shutdown(wait=not self._thread.is_alive())
+
+    def submit(self, job: Job | Callable[[], None]) -> None:
+        """Queue a job, whose events are delivered from the thread, or a function, which is called there."""
+        self._queue.put(job)
+
+    def encode(self, jobs: Sequence[Job]) -> None:
+        """Give each job the features of its image, and an error where they cannot be computed."""
+        self._engine.encode(jobs)
+
+    def _run(self, threads: int) -> None:
+        torch.get_num_threads()  # else the first operation takes the number that any thread has set last
+        torch.set_num_threads(threads)
+        since = time.perf_counter()
+        while not (self._stopped and self._is_idle):
+            was_idle = self._is_idle
+            self._receive()
+            if was_idle:
+                since = time.perf_counter()
+            self._encode_next()
+            self._until_pause -= 1
+            if not self._engine.live or self._until_pause <= 0:
+                self._pause()
+            with self.metrics.time("step"):
+                self._engine.step()
+            if done := self._count_done():
+                now = time.perf_counter()
+                self.seconds_per_request += 0.1 * ((now - since) / done - self.seconds_per_request)
+                since = now
+
+    def _count_done(self) -> int:
+        """Count the jobs that have been answered since the last call."""
+        done = sum(job.is_done and bool(job.sentences) for job in self._started)
+        self._started = [job for job in self._started if not job.is_done]
+        self.metrics.finished_sentences += done
+        return done
+
+    @property
+    def _is_idle(self) -> bool:
+        """Whether there is nothing to compute."""
+        return not (self._unread or self._encoding or self._decodes)
+
+    @property
+    def _decodes(self) -> bool:
+        """Whether requests are decoded or can be."""
+        return bool(self._waiting or self._engine.live or self._engine.searched)
+
+    def _receive(self) -> None:
+        """Take what is queued; wait for it if there is nothing to decode."""
+        block = not self._decodes and (self._encoding or not self._unread)
+        while True:
+            try:
+                entry = self._queue.get(block=block)
+            except queue.Empty:
+                return
+            if entry is None:
+                self._stopped = True
+            elif isinstance(entry, Job):
+                (self._waiting if entry.pixels is None else self._unread).append(entry)
+            else:
+                entry()
+            block = False
+
+    def _encode_next(self) -> None:
+        """Let the images be encoded that wait longest, unless others are; one request at a time has no others."""
+        most = self.settings.max_batch
+        if self._encoding or len(self._waiting) >= most or (most == 1 and self._decodes):
+            return
+        jobs: list[Job] = []
+        while self._unread and len(jobs) < most:
+            job = self._unread.popleft()
+            jobs += [] if job.is_done else [job]
+        if jobs:
+            self._encoding = True
+            self.metrics.batch_size.observe(len(jobs))
+            self._encoder.submit(self._encode_ahead, jobs)
+
+    def _encode_ahead(self, jobs: Sequence[Job]) -> None:
+        """Encode the images of jobs, and queue their start; called in the thread that encodes."""
+        with self.metrics.time("encode"):
+            self._engine.encode(jobs)
+
+        def receive() -> None:
+            self._encoding = False
+            self._waiting.extend(job for job in jobs if not job.is_done)
+
+        self.submit(receive)
+
+    def _pause(self) -> None:
+        """Complete the requests whose searches are done, and start requests that wait."""
+        if self._engine.searched or self._waiting:
+            self._until_pause = STEPS_BETWEEN
+        self._pauses += 1
+        waits = self._engine.live and len(self._engine.searched) < self.settings.max_batch
+        if self._pauses >= FINISH_EVERY or not waits:
+            self._pauses = 0
+            with self.metrics.time("finish"):
+                self._engine.finish(self._most_together)
+        with self.metrics.time("start"):
+            jobs = self._admitted()
+            self._engine.encode(jobs)  # encodes what has left the cache meanwhile
+            self._engine.start(jobs)
+            self._started += jobs
+
+    @property
+    def _most_together(self) -> int:
+        """Number of requests that are decoded together."""
+        return self.settings.max_batch * (1 if self.settings.max_batch == 1 else COHORTS)
+
+    def _admitted(self) -> list[Job]:
+        """Return the waiting requests that are started next."""
+        live = sum(cohort.live for cohort in self._engine.live)
+        rows = sum(cohort.rows for cohort in self._engine.live)
+        most = min(self._most_together - live, self.settings.max_batch)
+        jobs: list[Job] = []
+        while self._waiting and len(jobs) < most:
+            job = self._waiting[0]
+            if not job.is_done:
+                rows += job.decoding.beam_size * job.states
+                if rows > MAX_ROWS and (jobs or live):
+                    break
+                jobs.append(job)
+            self._waiting.popleft()
+        return jobs

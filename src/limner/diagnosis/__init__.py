@@ -1,8 +1,0 @@
-"""Diagnosis of how a model uses the image: controls, masking, ambiguous words, contrastive sets, grounding."""
-
-from __future__ import annotations
-
-from limner.diagnosis.diagnose import DiagnosisSettings, diagnose, verdict
-from limner.diagnosis.grounding import GroundingSettings, grounding_verdict, measure_grounding
-
-__all__ = ["DiagnosisSettings", "GroundingSettings", "diagnose", "grounding_verdict", "measure_grounding", "verdict"]

@@ -1,7 +1,0 @@
-"""Reports, plots and contact sheets."""
-
-from __future__ import annotations
-
-from limner.report.page import write_report
-
-__all__ = ["write_report"]

@@ -17,7 +17,7 @@ from ray_cluster import DAMAGED, ByValue, LocalCluster, photographs
 from limner.apps import cli
 from limner.apps.distributed.cluster import connected, run_units
 from limner.apps.distributed.features import ExtractionOptions, extract_distributed
-from limner.apps.distributed.generation import generator_on
+from limner.apps.distributed.sentences import generator_on
 from limner.data.collection import Collection
 from limner.data.dataset import Examples
 from limner.errors import MediaError, ResourceError

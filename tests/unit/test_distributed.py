@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 from limner.apps import cli
-from limner.apps.distributed.captions import CaptionJob, describe_distributed
 from limner.apps.distributed.cluster import _error, connected, require_folder
 from limner.apps.distributed.driver import _Actor
 from limner.apps.distributed.journal import Journal, locked_journal
+from limner.apps.distributed.sentences import CaptionJob, describe_distributed
 from limner.errors import MediaError, MissingExtraError, ResourceError, SettingsError
 from limner.features.fragments import FragmentWriter, commit_fragments, data_files, remove_uncommitted
 from limner.features.spec import FeatureSpec

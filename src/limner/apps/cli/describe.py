@@ -152,7 +152,7 @@ def describe(
     if ray is None:
         results = describe_each(files, prefixes=[prefix] * len(files) if prefix else None, **options)
     else:
-        from limner.apps.distributed.captions import describe_distributed
+        from limner.apps.distributed.sentences import describe_distributed
 
         place = files[0].parent / ".captions.units"
         results = describe_distributed(

@@ -81,7 +81,7 @@ def evaluate(
         print_all (--all): Print all scores and their signatures, not only the main ones.
     """
     runs = require_models(model)
-    from limner.apps.distributed.generation import generator_on
+    from limner.apps.distributed.sentences import generator_on
     from limner.data.collection import Collection
     from limner.evaluation.evaluate import evaluate as evaluate_models
     from limner.evaluation.options import EvaluationOptions

@@ -283,7 +283,7 @@ def _translate_collection(
     as_json: bool,
 ) -> None:
     """Print, or add to the collection, a translation of every sentence that has none."""
-    from limner.apps.distributed.generation import generator_on
+    from limner.apps.distributed.sentences import generator_on
     from limner.data.collection import Collection
     from limner.decoding.settings import change_decoding
     from limner.inference.back_translation import BackTranslationSettings, back_translate, run_name

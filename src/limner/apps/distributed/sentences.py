@@ -1,0 +1,223 @@
+"""Sentences on a Ray cluster: a unit is a batch of files or inputs, computed as one process would."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from pydantic import TypeAdapter
+
+from limner.apps.distributed.cluster import Cluster, connected, require_folder, run_units
+from limner.apps.distributed.journal import Journal, locked_journal
+from limner.data.collection import Collection
+from limner.data.dataset import FeatureSource, GenerationInput
+from limner.decoding.sentence import Sentence
+from limner.decoding.settings import DecodingSettings
+from limner.errors import MediaError
+from limner.inference.captioner import Captioner
+from limner.inference.collection_features import open_features
+from limner.inference.confidence import WordConfidence
+from limner.inference.generate import GENERATION_BATCH_SIZE, Generate, batches_of, generate
+from limner.inference.tags import Tag
+from limner.progress import Progress
+from limner.runs.trained_model import TrainedModel, load_trained_model, sha256
+from limner.storage.json_text import to_json
+
+SENTENCES = TypeAdapter(list[Sentence])
+"""Type of sentences, which makes them of their fields in a journal."""
+SENTENCES.rebuild(_types_namespace={"Tag": Tag, "WordConfidence": WordConfidence})
+
+
+class CaptionJob(NamedTuple):
+    """What an actor needs to describe a unit."""
+
+    runs: tuple[Path, ...]
+    """Run directories of the models, absolute."""
+    backbone: str | None
+    files: tuple[str, ...]
+    """Files as the user named them."""
+    working_folder: Path
+    """Folder that relative paths start from."""
+    options: Mapping[str, Any]
+    """Options of `Captioner.describe_each`."""
+    prefix: str | None
+    journal: Journal
+    device: str
+
+    def open(self) -> Callable[[int], None]:
+        """Load the models and their backbone."""
+        captioner = Captioner.load(*self.runs, backbone=self.backbone, device=self.device)
+        size = self.options["batch_size"]
+
+        def compute(unit: int) -> None:
+            files = [self.working_folder / file for file in self.files[unit * size : (unit + 1) * size]]
+            stamps = [_stamp(file) for file in files]
+            if (finished := self.journal.read(unit)) is not None and finished["stamps"] == stamps:
+                return
+            prefixes = [self.prefix] * len(files) if self.prefix else None
+            described = captioner.describe_each(files, prefixes=prefixes, **self.options)
+            folder = os.path.join(self.working_folder, "")  # messages have the paths that the user gave
+            results = [
+                str(found).replace(folder, "") if isinstance(found, MediaError) else found for _, found in described
+            ]
+            self.journal.write(unit, {"results": results, "stamps": stamps})
+
+        return compute
+
+
+def describe_distributed(
+    runs: Sequence[Path],
+    files: Sequence[Path],
+    address: str,
+    journal_folder: Path,
+    *,
+    backbone: str | None = None,
+    device: str = "cpu",
+    prefix: str | None = None,
+    options: Mapping[str, Any],
+) -> Iterator[tuple[Path, list[Sentence] | MediaError]]:
+    """Generate captions on a Ray cluster, in the order of the files.
+
+    Finished units stay in the journal until all are done, so that an interrupted command computes only the others, and
+    those with a file that has changed since.
+
+    Args:
+        runs: run directories of the captioner, which all machines see under the same paths.
+        files: images, which they see as well.
+        address: see `limner.apps.distributed.cluster.connected`.
+        journal_folder: folder for the results of finished units.
+        backbone: where the backbone is, if it has moved.
+        device: device of each actor.
+        prefix: words that every caption starts with.
+        options: options of `Captioner.describe_each`, with the batch size.
+
+    Yields:
+        Each file with its captions, or with the error that it cannot be read.
+    """
+    names, folders = tuple(map(str, files)), tuple(run.absolute() for run in runs)
+    plan = _plan(folders, [names, str(Path.cwd()), dict(options), prefix, backbone, device])
+    size = options["batch_size"]
+    with locked_journal(journal_folder.absolute()), connected(address) as cluster:
+        journal = Journal.begin(journal_folder.absolute(), plan)
+        job = CaptionJob(folders, backbone, names, Path.cwd(), dict(options), prefix, journal, device)
+        for unit in run_units(cluster, job, -(-len(files) // size)):
+            batch = files[unit * size : (unit + 1) * size]
+            for file, result in zip(batch, journal.require(unit)["results"], strict=True):
+                yield file, MediaError(result) if isinstance(result, str) else SENTENCES.validate_python(result)
+        journal.remove()
+
+
+class GenerationJob(NamedTuple):
+    """What an actor needs to decode a unit."""
+
+    runs: tuple[Path, ...]
+    """Run directories of the models, absolute."""
+    collection: Path
+    """Collection with the features of the items, absolute."""
+    inputs: tuple[GenerationInput, ...]
+    batches: tuple[tuple[int, ...], ...]
+    """Rows of the inputs of each unit, a batch."""
+    settings: DecodingSettings
+    batch_size: int
+    journal: Journal
+    device: str
+
+    def open(self) -> Callable[[int], None]:
+        """Load the models and open the features."""
+        models = [load_trained_model(run, self.device) for run in self.runs]
+        features = open_features(models[0], Collection.open(self.collection))
+
+        def compute(unit: int) -> None:
+            if self.journal.read(unit) is None:
+                inputs = [self.inputs[row] for row in self.batches[unit]]
+                hypotheses = generate(models, inputs, features, self.settings, batch_size=self.batch_size)
+                self.journal.write(unit, {"hypotheses": hypotheses})
+
+        return compute
+
+
+class ClusterGenerator(NamedTuple):
+    """`limner.inference.generate.generate` on a Ray cluster, for the stored features of a collection."""
+
+    cluster: Cluster
+    runs: tuple[Path, ...]
+    """Absolute run directories of the models, which all machines see."""
+    collection: Path
+    """Absolute folder of the collection of the inputs, which they see as well."""
+    folder: Path
+    """Absolute folder for the results of finished units, removed at the end."""
+    device: str
+    """Device of each actor."""
+
+    def __call__(
+        self,
+        models: Sequence[TrainedModel],
+        inputs: Sequence[GenerationInput],
+        features: FeatureSource | None,
+        settings: DecodingSettings,
+        *,
+        batch_size: int = GENERATION_BATCH_SIZE,
+        on_progress: Progress | None = None,
+    ) -> list[list[Sentence]]:
+        """Decode inputs; see `generate`, which has the same arguments, batches and results."""
+        batches = tuple(map(tuple, batches_of(models[0], inputs, batch_size)))
+        bare = tuple(entry._replace(item=replace(entry.item, sentences=()), references=()) for entry in inputs)
+        plan = _plan(self.runs, [bare, settings.model_dump(mode="json"), batch_size, self.device])
+        hypotheses: list[list[Sentence]] = [[] for _ in inputs]
+        done = 0
+        with locked_journal(self.folder):
+            journal = Journal.begin(self.folder, plan)
+            job = GenerationJob(self.runs, self.collection, bare, batches, settings, batch_size, journal, self.device)
+            for unit in run_units(self.cluster, job, len(batches)):
+                for row, n_best in zip(batches[unit], journal.require(unit)["hypotheses"], strict=True):
+                    hypotheses[row] = SENTENCES.validate_python(n_best)
+                done += len(batches[unit])
+                if on_progress is not None:
+                    on_progress(done, len(inputs))
+            journal.remove()
+        return hypotheses
+
+
+@contextmanager
+def generator_on(
+    address: str | None, runs: Sequence[Path], collection: Path, journal: Path, device: str
+) -> Iterator[Generate]:
+    """Yield the function that decodes inputs: `generate` in this process, or on the Ray cluster at an address.
+
+    Args:
+        address: see `limner.apps.distributed.cluster.connected`; None for this process.
+        runs: run directories of the models.
+        collection: collection of the inputs.
+        journal: folder for the results of finished units.
+        device: device of each actor.
+
+    Raises:
+        SettingsError: the collection of a cluster is in an object store.
+    """
+    if address is None:
+        yield generate
+        return
+    require_folder(collection)
+    with connected(address) as cluster:
+        folders = tuple(run.absolute() for run in runs)
+        yield ClusterGenerator(cluster, folders, collection.absolute(), journal.absolute(), device)
+
+
+def _plan(runs: Sequence[Path], inputs: list[Any]) -> dict[str, Any]:
+    """Everything that determines the results of the units: the weights, and a digest of the inputs and options."""
+    weights = [sha256(run / "model.safetensors") for run in runs]
+    return {"models": weights, "inputs": hashlib.sha256(to_json(inputs).encode()).hexdigest()}
+
+
+def _stamp(file: Path) -> list[int] | None:
+    """Return the size and the time of the last change of a file; None for one that is missing."""
+    try:
+        facts = file.stat()
+    except OSError:
+        return None
+    return [facts.st_size, facts.st_mtime_ns]

@@ -22,7 +22,6 @@ from rich.console import Console
 
 from limner.apps import cli
 from limner.apps.cli import doctor, terminal
-from limner.apps.cli.reference import reference
 from limner.data.collection import write_items
 from limner.data.examples import Item, ItemSentence
 from limner.data.readers import READERS
@@ -33,6 +32,9 @@ from limner.training.state import TrainState
 
 COMMANDS = typer.main.get_command(cli.app).commands
 DOCS = Path(__file__).parents[2] / "docs"
+with pytest.MonkeyPatch.context() as patch:  # a script, which is not installed
+    patch.syspath_prepend(DOCS.parent / "book")
+    reference = import_module("commands").reference
 
 
 def run(capsys, monkeypatch, *arguments: object) -> tuple[int, str, str]:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from limner.apps.cli.app import MEASURE, command_line
 from limner.apps.cli.options import (
-    DecodingOptions,
     ModelOption,
     check_runs,
     command,
@@ -20,6 +19,7 @@ from limner.apps.cli.options import (
 )
 from limner.apps.cli.terminal import activity, echo, print_json, print_table, progress_bars
 from limner.bounds import Count, Few, FewOrNone, PositiveDeviation, Seed
+from limner.decoding.settings import DecodingSettings
 from limner.errors import counted
 from limner.storage.outputs import SavedOutput, claim_file, name_or_default, require_writable, save_output
 
@@ -44,7 +44,7 @@ def diagnose(
     metric: list[str] | None = None,
     trials: Count = 10_000,
     seed: Seed = 1,
-    decoding: Annotated[dict[str, Any], DecodingOptions, "beam_size"],
+    decoding: Annotated[dict[str, Any], DecodingSettings, "beam_size"],
     skip_missing: bool = False,
     out_file: Path | None = None,
     force: bool = False,

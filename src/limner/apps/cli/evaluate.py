@@ -1,4 +1,4 @@
-"""The command that measures models on a split: evaluate."""
+"""The commands that measure models on a split, and write reports of the results: evaluate, report."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from limner.apps.cli.app import MEASURE, command_line
 from limner.apps.cli.next_steps import after_evaluate
 from limner.apps.cli.options import (
-    DecodingOptions,
+    ModelOption,
     ModelsOption,
     check_runs,
     command,
     given,
     refuse,
     require_models,
+    require_one_model,
 )
 from limner.apps.cli.terminal import (
     activity,
@@ -27,8 +28,9 @@ from limner.apps.cli.terminal import (
     progress_bars,
 )
 from limner.bounds import CountOrNone, Mebibytes
+from limner.decoding.settings import DecodingSettings
 from limner.errors import SettingsError, counted
-from limner.storage.outputs import name_or_default, require_writable, save_output
+from limner.storage.outputs import claim_file, name_or_default, require_writable, save_output
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -36,6 +38,9 @@ if TYPE_CHECKING:
     from limner.metrics import Score
     from limner.runs.recipe import Published, Recipe
     from limner.runs.records import Evaluation
+
+REPORT = "report.html"
+"""Name of the report in a run folder."""
 
 
 @command(MEASURE)
@@ -46,7 +51,7 @@ def evaluate(
     collection: Path,
     split: str | None = None,
     metric: list[str] | None = None,
-    decoding: Annotated[dict[str, Any], DecodingOptions, "beam_size", "length_penalty"],
+    decoding: Annotated[dict[str, Any], DecodingSettings, "beam_size", "length_penalty"],
     retrieval: bool = True,
     marginal: CountOrNone | None = None,
     image_control: Literal["right", "shuffled", "mean", "zero"] = "right",
@@ -182,3 +187,25 @@ def _change(recipe: Recipe, changes: list[str]) -> Recipe:
                 "training; models are named by --model"
             )
     return Recipe.parse(override(recipe.model_dump(mode="json"), changes))
+
+
+@command(MEASURE)
+def report(*, model: ModelOption = None, out: Path | None = None, force: bool = False, as_json: bool = False) -> None:
+    """Write a report of a run as one self-contained HTML file: curves, metrics, captions, retrieval results.
+
+    Run `limner evaluate` first: the report shows its results.
+
+    Example: `limner report --model runs/mrnn --out report.html`
+
+    Options:
+        out (FILE): HTML file to write; default: report.html in the run folder.
+    """
+    run = require_one_model(model, "report")
+    default = run / REPORT
+    path = claim_file(out or default, "--out", force=force, default=default)
+    from limner.apps.report import write_report
+
+    with activity("writing the report"):
+        saved = save_output(path, lambda file: write_report(run, file))
+    print_json({"report": str(saved.path)}) if as_json else echo(str(saved.path))
+    saved.require()

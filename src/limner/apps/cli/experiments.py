@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
-
-from limner.apps.cli.app import MORE, app, command_line
-from limner.apps.cli.options import JsonOption, Number, given, refuse
+from limner.apps.cli.app import MORE, command_line
+from limner.apps.cli.options import command, given, refuse
 from limner.apps.cli.terminal import echo, err, main_scores, print_json, print_scores, progress_bars
 from limner.bounds import Few, PositiveShare, Seed
 from limner.errors import SettingsError
@@ -17,42 +15,19 @@ from limner.storage.outputs import claim_folder
 if TYPE_CHECKING:
     from limner.apps.cli.demo import DemoResult
 
-OptionalCollectionOption = Annotated[
-    Path | None, typer.Option("--collection", metavar="DIR", help="Collection with items and features.")
-]
-TableFolderOption = Annotated[
-    Path | None, typer.Option("--out", metavar="DIR", help="Folder for the runs, the rows and the table.")
-]
-DatasetOption = Annotated[
-    str | None,
-    typer.Option(
-        "--dataset",
-        help="Data set whose rows and scores are used: iapr, flickr8k, flickr30k, coco or visual-genome; default: "
-        "recognised by the file names of the images.",
-    ),
-]
-ListOption = Annotated[
-    bool,
-    typer.Option("--list", help="List the tables: the data, and the published scores of every row."),
-]
 
-
-@app.command(rich_help_panel=MORE)
-def demo(
-    out: Annotated[
-        Path, typer.Option("--out", metavar="DIR", help="Folder for the collections, the runs and the reports.")
-    ] = Path("demo"),
-    seed: Annotated[
-        int, typer.Option("--seed", help="Random seed of the drawings and of the training.", parser=Number(Seed))
-    ] = 1,
-    full: Annotated[bool, typer.Option("--full", help="Longer recipes on larger and harder collections.")] = False,
-    as_json: JsonOption = False,
-) -> None:
+@command(MORE)
+def demo(*, out: Path = Path("demo"), seed: Seed = 1, full: bool = False, as_json: bool = False) -> None:
     """Generate a collection, train a captioner and a translator from pixels, evaluate them and write reports.
 
     An interrupted demo continues where it stopped.
 
     Example: `limner demo --out demo`
+
+    Options:
+        out (DIR): Folder for the collections, the runs and the reports.
+        seed: Random seed of the drawings and of the training.
+        full: Longer recipes on larger and harder collections.
     """
     claim_folder(out, "--out", records={"report.html": "run", "translation.html": "translation"})
     from limner.apps.cli.demo import run_demo
@@ -101,70 +76,23 @@ def _print_demo(result: DemoResult) -> None:
     echo("\n".join(["What to try next:", *(f"  {line}" for line in next_steps(result))]))
 
 
-SeedsOption = Annotated[
-    int | None,
-    typer.Option(
-        "--seeds",
-        help="Number of training seeds per row; the table shows the means; default: 1.",
-        parser=Number(Few),
-    ),
-]
-BackTranslatorOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--back-translator",
-        metavar="RUN",
-        help="Run of the opposite direction, which generates source sentences for the rows that train with them; "
-        "default: the table's recipe, which is trained first.",
-    ),
-]
-CorpusOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--corpus",
-        metavar="DIR",
-        help="Collection of sentence pairs, such as those of WMT'15, for the rows that train with another corpus; "
-        "default: these rows are left out.",
-    ),
-]
-BudgetOption = Annotated[
-    float | None,
-    typer.Option(
-        "--budget",
-        help="Share of the recipes' epochs and samples to use, above 0, at most 1; default: 1.",
-        parser=Number(PositiveShare),
-    ),
-]
-
-
-@app.command(rich_help_panel=MORE)
+@command(MORE)
 def reproduce(
-    table: Annotated[
-        str | None, typer.Argument(help="Published table, such as mao2015/table3; --list shows all.")
-    ] = None,
-    changes: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[KEY=VALUE]...", help="Settings to change in the recipe of every row."),
-    ] = None,
+    table: str | None = None,
+    changes: list[str] | None = None,
     *,
-    collection: OptionalCollectionOption = None,
-    out: TableFolderOption = None,
-    dataset: DatasetOption = None,
-    recipes: Annotated[
-        str | None,
-        typer.Option("--recipes", help="Folder of recipes to use, such as calixto2017/small; default: the table's."),
-    ] = None,
-    row: Annotated[list[str] | None, typer.Option("--row", help="Row to train; default: all. Repeatable.")] = None,
-    seeds: SeedsOption = None,
-    init: Annotated[
-        Path | None,
-        typer.Option("--init", metavar="RUN", help="Start every row from the weights and vocabularies of this run."),
-    ] = None,
-    back_translator: BackTranslatorOption = None,
-    corpus: CorpusOption = None,
-    budget: BudgetOption = None,
-    show_list: ListOption = False,
-    as_json: JsonOption = False,
+    collection: Path | None = None,
+    out: Path | None = None,
+    dataset: str | None = None,
+    recipes: str | None = None,
+    row: list[str] | None = None,
+    seeds: Few | None = None,
+    init: Path | None = None,
+    back_translator: Path | None = None,
+    corpus: Path | None = None,
+    budget: PositiveShare | None = None,
+    list_: bool = False,
+    as_json: bool = False,
 ) -> None:
     """Train and evaluate the rows of a published table, and print them beside the published values.
 
@@ -172,6 +100,23 @@ def reproduce(
     baselines. An interrupted command continues where it stopped.
 
     Example: `limner reproduce kiros2014/table1 --collection collections/flickr8k --out runs/table1 --budget 0.1`
+
+    Options:
+        table: Published table, such as mao2015/table3; --list shows all.
+        changes ([KEY=VALUE]...): Settings to change in the recipe of every row.
+        out (DIR): Folder for the runs, the rows and the table.
+        dataset: Data set whose rows and scores are used: iapr, flickr8k, flickr30k, coco or visual-genome; default:
+            recognised by the file names of the images.
+        recipes: Folder of recipes to use, such as calixto2017/small; default: the table's.
+        row: Row to train; default: all. Repeatable.
+        seeds: Number of training seeds per row; the table shows the means; default: 1.
+        init (RUN): Start every row from the weights and vocabularies of this run.
+        back_translator (RUN): Run of the opposite direction, which generates source sentences for the rows that train
+            with them; default: the table's recipe, which is trained first.
+        corpus (DIR): Collection of sentence pairs, such as those of WMT'15, for the rows that train with another
+            corpus; default: these rows are left out.
+        budget: Share of the recipes' epochs and samples to use, above 0, at most 1; default: 1.
+        list_: List the tables: the data, and the published scores of every row.
     """
     from limner.apps.reproduce import ReproductionSettings, find_table, reproduce_table
     from limner.apps.reproduce.listing import (
@@ -184,13 +129,13 @@ def reproduce(
     from limner.apps.reproduce.tables import property_tables
 
     properties = property_tables().get(table or "")
-    if show_list or properties is not None:
+    if list_ or properties is not None:
         data = {"KEY=VALUE": changes, "--collection": collection, "--out": out, "--dataset": dataset, "--row": row}
         runs = {"--recipes": recipes, "--init": init, "--back-translator": back_translator, "--corpus": corpus}
         trains_nothing = f"{table} has properties of recipes, and nothing is trained; leave it out"
-        reason = "--list only lists; leave one of them out" if show_list else trains_nothing
+        reason = "--list only lists; leave one of them out" if list_ else trains_nothing
         refuse({**data, **runs, "--seeds": seeds, "--budget": budget}, reason)
-        if properties is not None and not show_list:
+        if properties is not None and not list_:
             print_json(properties_plain(properties)) if as_json else echo(properties_text(properties))
         else:
             listing = list_tables(table)

@@ -9,7 +9,8 @@ from limner.apps.cli.app import USE
 from limner.apps.cli.options import (
     CaptionerOption,
     command,
-    model_or_pretrained,
+    models_or_pretrained,
+    require_one_model,
 )
 from limner.apps.cli.terminal import activity, echo, print_json, tab_separated
 from limner.errors import SettingsError
@@ -36,7 +37,7 @@ def export(
         out (OUT): Folder to write; an exported model in it is replaced. With --format arpa, a new file.
         format_: onnx: the model as graphs; arpa: the language model of a phrase-based model.
     """
-    run = model_or_pretrained(model, lang, "export")
+    run = require_one_model(models_or_pretrained(model, lang), "export")
     if format_ == "arpa":
         _export_arpa(run, out, backbone=backbone, as_json=as_json)
         return

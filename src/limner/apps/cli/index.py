@@ -13,7 +13,7 @@ from limner.apps.cli.options import (
     CaptionerOption,
     check_runs,
     command,
-    model_or_pretrained,
+    models_or_pretrained,
     refuse,
     require_one_model,
 )
@@ -82,7 +82,7 @@ def index(
     )
     from limner.apps.photos.index import FolderIndex
 
-    run = model_or_pretrained(model, lang, "index")
+    run = require_one_model(models_or_pretrained(model, lang), "index")
     check_runs([run], device, backbone=backbone)
     opened = FolderIndex(folder, index)
     if not rebuild:

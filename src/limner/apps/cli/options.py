@@ -9,55 +9,19 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import UnionType
-from typing import (
-    TYPE_CHECKING,
-    Annotated,
-    Any,
-    NamedTuple,
-    TypeVar,
-    Union,
-    get_args,
-    get_origin,
-    get_type_hints,
-)
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import typer
 import typer.models
 
 from limner.apps.cli.app import app
-from limner.bounds import (
-    BeamSize,
-    Bounds,
-    Count,
-    Length,
-    LengthOrNone,
-    LengthPenalty,
-    PositiveShare,
-    Seed,
-    Temperature,
-    bounds_of,
-)
+from limner.bounds import Bounds
+from limner.decoding.settings import DecodingSettings, SampleSettings
 from limner.errors import SettingsError
+from limner.settings import Settings
 
 if TYPE_CHECKING:
     from limner.runs.trained_model import ModelConfig
-
-
-class Number:
-    """Parser of a numeric option."""
-
-    def __init__(self, kind: Any) -> None:  # noqa: ANN401  (a type with metadata has no type)
-        """Create the parser of one of the types of `limner.bounds`, or of its bounds."""
-        self.bounds = kind if isinstance(kind, Bounds) else bounds_of(kind)
-        self.__name__ = "number"
-
-    def __call__(self, value: Any) -> int | float:  # noqa: ANN401  (a text, or the default value)
-        """Return the number; typer adds the name of the option to an error."""
-        try:
-            return self.bounds.parse(value)
-        except ValueError as error:
-            raise typer.BadParameter(str(error)) from None
-
 
 _RUN = "Trained model: the run folder written by 'limner train'"
 _BUILT_IN, _ENSEMBLE = "; default: the built-in captioner", ". Repeat the option for an ensemble"
@@ -67,19 +31,12 @@ CaptionerOption = Annotated[list[Path] | None, typer.Option("--model", metavar="
 CaptionersOption = Annotated[
     list[Path] | None, typer.Option("--model", metavar="RUN", help=f"{_RUN}{_BUILT_IN}{_ENSEMBLE}.")
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
-ChangesArgument = Annotated[
-    list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Recipe settings to change.")
+Decoding = Annotated[
+    dict[str, Any], DecodingSettings, "beam_size", "n_best", "length_penalty", "min_length", "max_length"
 ]
-
-
-ForceOption = Annotated[
-    bool,
-    typer.Option(
-        "--force",
-        help="Replace files that Limner did not write as this kind of file, and write inside runs and collections.",
-    ),
-]
+"""Decoding settings that were given."""
+Sampling = Annotated[dict[str, Any], SampleSettings, "temperature", "top_k", "top_p", "seed"]
+"""Settings of sampling that were given."""
 
 MIN_CONFIDENCE = 0.05
 """Default of `--min-confidence`."""
@@ -125,7 +82,7 @@ def require_models(runs: list[Path] | None) -> list[Path]:
 
 
 def models_or_pretrained(runs: list[Path] | None, lang: str | None) -> list[Path]:
-    """Return the run folders of --model, by default that of the built-in captioner.
+    """Return the run folders of --model, by default the folder of the built-in captioner.
 
     Raises:
         SettingsError: a folder is given twice, --lang is given beside --model, or is not a language of the built-in
@@ -136,24 +93,15 @@ def models_or_pretrained(runs: list[Path] | None, lang: str | None) -> list[Path
     return [Path(run) for run in choose_runs(require_models(runs) if runs else [], lang)]
 
 
-def model_or_pretrained(runs: list[Path] | None, lang: str | None, command: str) -> Path:
-    """Return the run folder of --model for a command without ensembles, by default that of the built-in captioner.
-
-    Raises:
-        SettingsError: more than one was given, or as for `models_or_pretrained`.
-    """
-    return require_one_model(models_or_pretrained(runs, lang), command)
-
-
 def require_one_model(runs: list[Path] | None, command: str) -> Path:
     """Return the run folder of --model, for a command without ensembles.
 
     Raises:
         SettingsError: none or more than one was given.
     """
-    run, *others = require_models(runs)
-    if others:
-        raise SettingsError(f"limner {command}: expected one --model, got {1 + len(others)}; it has no ensembles")
+    run, *more = require_models(runs)
+    if more:
+        raise SettingsError(f"limner {command}: expected one --model, got {1 + len(more)}; it has no ensembles")
     return run
 
 
@@ -176,7 +124,7 @@ def check_runs(
         SettingsError: the device is not available, or a decoding setting is not allowed; an option has no effect.
     """
     from limner.decoding.settings import change_decoding
-    from limner.process import find_device
+    from limner.device import find_device
     from limner.runs.trained_model import read_config
 
     find_device(device)
@@ -266,6 +214,18 @@ SHARED = option_texts(
     Decoding:
         must_include (WORDS): Word or phrase that every sentence includes; 'dog|puppy' is satisfied by either.
             Repeatable.
+        beam_size: Hypotheses kept in each step; 1 is greedy search; default: the recipe's.
+        n_best: Hypotheses to print for each input; default: the recipe's.
+        length_penalty: Exponent of the length by which log-probabilities are divided; 0 ranks by log-probability,
+            larger values favour longer sentences; default: the recipe's.
+        min_length: Minimum length in tokens; default: the recipe's.
+        max_length: Maximum length in tokens; default: the recipe's.
+
+    Sampling:
+        temperature: With --sample: divide the logits by this value; below 1 favours probable tokens; default: 1.
+        top_k: With --sample: sample from the k most probable tokens; default: all.
+        top_p: With --sample: sample from the smallest set of tokens with this total probability; default: 1.
+        seed: With --sample: random seed; default: 0.
 
     Explanations:
         attention (DIR): Write plots of the attention for each word, and index.html.
@@ -275,78 +235,33 @@ SHARED = option_texts(
 )[1]
 
 
-class DecodingOptions:
-    """Options that change settings of `DecodingSettings`.
-
-    Decoding:
-        beam_size: Hypotheses kept in each step; 1 is greedy search; default: the recipe's.
-        n_best: Hypotheses to print for each input; default: the recipe's.
-        length_penalty: Exponent of the length by which log-probabilities are divided; 0 ranks by log-probability,
-            larger values favour longer sentences; default: the recipe's.
-        min_length: Minimum length in tokens; default: the recipe's.
-        max_length: Maximum length in tokens; default: the recipe's.
-    """
-
-    beam_size: BeamSize
-    n_best: BeamSize
-    length_penalty: LengthPenalty
-    min_length: LengthOrNone
-    max_length: Length
-
-
-Decoding = Annotated[dict[str, Any], DecodingOptions]
-"""Options of decoding that were given."""
-
-
-class SamplingOptions:
-    """Options that change settings of `SampleSettings`.
-
-    Sampling:
-        temperature: With --sample: divide the logits by this value; below 1 favours probable tokens; default: 1.
-        top_k: With --sample: sample from the k most probable tokens; default: all.
-        top_p: With --sample: sample from the smallest set of tokens with this total probability; default: 1.
-        seed: With --sample: random seed; default: 0.
-    """
-
-    temperature: Temperature
-    top_k: Count
-    top_p: PositiveShare
-    seed: Seed
-
-
-Sampling = Annotated[dict[str, Any], SamplingOptions]
-"""Options of sampling that were given."""
-
-
 def command(panel: str, name: str | None = None) -> Callable[[_Command], _Command]:
     """Make a function a command: its positional parameters are arguments, the others options.
 
     The texts of the help are in the docstring of the function, in sections in the style of Google with entries such as
     `out_file (--out FILE): File to write.`; the title of a section other than 'Options' is the heading of its group.
     Parameters that several commands have are described in `SHARED`. Numbers with a type of `limner.bounds` are parsed
-    by their bounds. A parameter of type `Annotated[dict[str, Any], CLASS, NAME, ...]` stands for options of the class,
-    by default all: the function receives the options that were given as a mapping.
+    by their bounds. A parameter of type `Annotated[dict[str, Any], SETTINGS, NAME, ...]` stands for options with the
+    names and types of these settings: the function receives the values that were given as a mapping.
     """
 
     def register(function: _Command) -> _Command:
         summary, texts = option_texts(function.__doc__)
+        texts = {**SHARED, **texts}
         groups: dict[str, list[str]] = {}
         parameters = []
         hints = get_type_hints(function, include_extras=True)
         for parameter in inspect.signature(function).parameters.values():
             hint = hints[parameter.name]
-            first, *rest = getattr(hint, "__metadata__", (None,))
+            first, *names = getattr(hint, "__metadata__", (None,))
             if isinstance(first, typer.models.ParameterInfo):
                 parameters.append(parameter.replace(annotation=hint))
-            elif isinstance(first, type):
-                fields, known = get_type_hints(first, include_extras=True), option_texts(first.__doc__)[1]
-                groups[parameter.name] = rest or list(fields)
-                for field in groups[parameter.name]:
-                    option = parameter.replace(name=field, default=None)
-                    parameters.append(_with_text(option, fields[field], known[field]))
+            elif isinstance(first, type) and issubclass(first, Settings):
+                groups[parameter.name], fields = names, get_type_hints(first, include_extras=True)
+                options = {field: parameter.replace(name=field, default=None) for field in names}
+                parameters += [_with_text(option, fields[field], texts[field]) for field, option in options.items()]
             else:
-                text = texts.get(parameter.name) or SHARED[parameter.name]
-                parameters.append(_with_text(parameter, hint, text))
+                parameters.append(_with_text(parameter, hint, texts[parameter.name]))
 
         @functools.wraps(function)
         def run(**values: Any) -> None:  # noqa: ANN401
@@ -364,25 +279,33 @@ def command(panel: str, name: str | None = None) -> Callable[[_Command], _Comman
 
 def _with_text(parameter: inspect.Parameter, hint: Any, text: OptionText) -> inspect.Parameter:  # noqa: ANN401
     """Return a parameter that typer shows with a text, and parses by the bounds of its type."""
-    kind, bounds = _plain(hint)
+    kind, parser = _plain(hint)
     name, _, metavar = text.spec.partition(" ") if text.spec.startswith("--") else ("", "", text.spec)
-    shown: dict[str, Any] = {
-        "help": text.text,
-        "metavar": metavar or None,
-        "rich_help_panel": text.panel,
-        "parser": bounds,
-    }
+    shown: dict[str, Any] = {"help": text.text, "metavar": metavar or None, "rich_help_panel": text.panel}
     option = name or f"--{parameter.name.strip('_').replace('_', '-')}"
     is_option = parameter.kind is inspect.Parameter.KEYWORD_ONLY
-    info = typer.Option(option, **shown) if is_option else typer.Argument(**shown)
+    info = typer.Option(option, parser=parser, **shown) if is_option else typer.Argument(parser=parser, **shown)
     return parameter.replace(annotation=Annotated[kind, info])
 
 
-def _plain(hint: Any) -> tuple[Any, Number | None]:  # noqa: ANN401  (types have no type)
-    """Return a type without its bounds, and their parser."""
-    if bounds := [one for one in getattr(hint, "__metadata__", ()) if isinstance(one, Bounds)]:
-        return hint.__origin__, Number(bounds[0])
+def _plain(hint: Any) -> tuple[Any, Callable[[Any], Any] | None]:  # noqa: ANN401  (types have no type)
+    """Return a type without its bounds, and their parser; a tuple of settings is an option that can be repeated."""
+    for bounds in getattr(hint, "__metadata__", ()):
+        if isinstance(bounds, Bounds):
+            return hint.__origin__, _number(bounds)
     if get_origin(hint) is UnionType or get_origin(hint) is Union:
         kinds, parsers = zip(*map(_plain, get_args(hint)), strict=True)
         return functools.reduce(operator.or_, kinds), next(filter(None, parsers), None)
-    return hint, None
+    return list[str] if hint == tuple[str, ...] else hint, None
+
+
+def _number(bounds: Bounds) -> Callable[[Any], int | float]:
+    """Return the parser of a numeric option; typer adds the name of the option to an error."""
+
+    def number(value: Any) -> int | float:  # noqa: ANN401  (a text, or the default value)
+        try:
+            return bounds.parse(value)
+        except ValueError as error:
+            raise typer.BadParameter(str(error)) from None
+
+    return number

@@ -11,7 +11,6 @@ from limner.apps.cli.describe import report_unreadable
 from limner.apps.cli.inputs import find_input_files
 from limner.apps.cli.options import (
     MIN_CONFIDENCE,
-    DecodingOptions,
     ModelOption,
     check_runs,
     command,
@@ -19,6 +18,7 @@ from limner.apps.cli.options import (
 )
 from limner.apps.cli.terminal import echo, err, print_json, progress_bar, tab_separated
 from limner.bounds import Count, Probability
+from limner.decoding.settings import DecodingSettings
 from limner.errors import MediaError, SettingsError
 from limner.storage.outputs import SavedOutput, claim_file, require_saved, save_output
 
@@ -34,7 +34,7 @@ def regions(
     out: Path | None = None,
     count: Count = 10,
     min_confidence: Probability | None = None,
-    decoding: Annotated[dict[str, Any], DecodingOptions, "beam_size"],
+    decoding: Annotated[dict[str, Any], DecodingSettings, "beam_size"],
     backbone: str | None = None,
     device: str = "cpu",
     recursive: bool = False,

@@ -12,7 +12,7 @@ from limner.apps.cli.options import (
     check_runs,
     command,
     given,
-    model_or_pretrained,
+    models_or_pretrained,
     refuse,
     require_one_model,
 )
@@ -48,7 +48,7 @@ def score(
         sentences (SENTENCE...): Sentences to score.
         collection (DIR): Collection whose training images give log P(w), for the score log P(w|I) - log P(w).
     """
-    run = model_or_pretrained(model, lang, "score")
+    run = require_one_model(models_or_pretrained(model, lang), "score")
     from limner.data.collection import Collection
     from limner.inference.scorer import Scorer
     from limner.media.modality import modality_of

@@ -3,21 +3,48 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 from typing import Annotated, Any
 
 from limner.apps.cli.app import USE
 from limner.apps.cli.options import command, given
 from limner.apps.cli.terminal import activity, echo
-from limner.bounds import Bytes, Port, Processes, RequestCount, TimeLimit
+from limner.apps.server.settings import ServerSettings
 from limner.errors import MissingExtraError
+from limner.storage.json_text import to_json
 
 PACKAGES = ("aiohttp", "fastapi", "prometheus_client", "sse_starlette", "starlette", "uvicorn")
 """Packages of the extra `serve`."""
 
 
-class ServerOptions:
-    """Options that are settings of `limner.apps.server.settings.ServerSettings`.
+@command(USE)
+def serve(
+    *,
+    settings: Annotated[
+        dict[str, Any],
+        ServerSettings,
+        "models",
+        "indexes",
+        "host",
+        "port",
+        "workers",
+        "key_file",
+        "allowed_hosts",
+        "cors_origins",
+        "image_hosts",
+        "max_body",
+        "max_queue",
+        "timeout",
+        "stop_timeout",
+    ],
+    backbone: str | None = None,
+    device: str = "cpu",
+    as_json: bool = False,
+) -> None:
+    """Answer requests of other programs for captions, translations, scores and search, and serve a page.
+
+    Prints its address when it is ready, such as `listening on http://127.0.0.1:8000`, and runs until Ctrl-C or SIGTERM.
+
+    Example: `limner serve --model runs/mrnn --port 8000`
 
     Options:
         models (--model RUN): Trained model to serve; default: the built-in captioner. Repeatable.
@@ -37,43 +64,7 @@ class ServerOptions:
         timeout: Time limit of a request in seconds; default: 60.
         stop_timeout: Time in seconds for accepted requests when the service stops; default: 10.
     """
-
-    models: list[Path]
-    indexes: list[Path]
-    host: str
-    port: Port
-    workers: Processes
-    key_file: Path
-    allowed_hosts: list[str]
-    cors_origins: list[str]
-    image_hosts: list[str]
-    max_body: Bytes
-    max_queue: RequestCount
-    timeout: TimeLimit
-    stop_timeout: TimeLimit
-
-
-@command(USE)
-def serve(
-    *,
-    settings: Annotated[dict[str, Any], ServerOptions],
-    backbone: str | None = None,
-    device: str = "cpu",
-    as_json: bool = False,
-) -> None:
-    """Answer requests of other programs for captions, translations, scores and search, and serve a page.
-
-    Prints its address when it is ready, such as `listening on http://127.0.0.1:8000`, and runs until Ctrl-C or SIGTERM.
-
-    Example: `limner serve --model runs/mrnn --port 8000`
-    """
-    from limner.apps.server.settings import ServerSettings
-    from limner.storage.json_text import to_json
-
-    texts: dict[str, Any] = {name: [*map(str, value)] for name, value in settings.items() if isinstance(value, list)}
-    texts |= {name: str(value) for name, value in settings.items() if isinstance(value, Path)}
-    settings |= texts | given(backbone=backbone)
-    chosen = ServerSettings.parse({**settings, "device": device})
+    chosen = ServerSettings.parse({**settings, **given(backbone=backbone), "device": device})
     try:
         from limner.apps.photos.index import FolderIndex
         from limner.apps.server.run import address_of, bind, load

@@ -1,4 +1,4 @@
-"""The commands that train models: train, crossvalidate."""
+"""The commands that train models, and list and show their recipes: train, crossvalidate, recipes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from limner.apps.cli.next_steps import after_train
 from limner.apps.cli.options import command
 from limner.apps.cli.terminal import echo, err, print_json, print_next, print_table, training_bar
 from limner.bounds import Few, Folds, Half, Seed
-from limner.errors import counted
+from limner.errors import SettingsError, counted
 
 if TYPE_CHECKING:
     from limner.runs.records import Evaluation
@@ -209,3 +209,39 @@ def _print_folds(result: CrossValidation) -> None:
     for one in result.baselines:
         name, accuracy = one.name, one.accuracy
         echo(f"baseline, {name}: accuracy {accuracy.mean:.2f}, std {accuracy.std:.2f} (p = {one.p:.3g})")
+
+
+@command(TRAIN)
+def recipes(recipe: str | None = None, changes: list[str] | None = None, *, as_json: bool = False) -> None:
+    """List the recipes with what they need, or show one with all its settings.
+
+    A recipe is shown as YAML, which can be written to a file, changed and trained.
+
+    Example: `limner recipes own/photos training.epochs=20`
+
+    Options:
+        recipe: Recipe to show with all its settings, or a folder of recipes to list; default: list all.
+    """
+    from limner.runs.recipe import load_recipe, recipe_names
+    from limner.runs.recipe_summary import recipe_yaml, summarise_recipe, summarise_recipes
+
+    known = recipe_names()
+    names = known if recipe is None else [name for name in known if name.startswith(f"{recipe.rstrip('/')}/")]
+    if recipe is not None and (not names or recipe in known):
+        chosen = load_recipe(recipe, changes or [])
+        summary = summarise_recipe(recipe, chosen, tuple(changes or ()))
+        if as_json:
+            print_json({**summary._asdict(), "settings": chosen.model_dump(mode="json")})
+            return
+        comments = [summary.description, f"needs: {'; '.join(summary.needs)}", *summary.commands]
+        echo("".join(f"# {line}\n" for line in comments) + recipe_yaml(chosen), nl=False)
+        return
+    if changes:
+        raise SettingsError(f"'{changes[0]}': changes a setting of one recipe, and '{recipe}' names several; name one")
+    summaries = summarise_recipes(names)
+    if as_json:
+        print_json([summary._asdict() for summary in summaries])
+        return
+    for summary in summaries:
+        echo(f"{summary.name}: {summary.description}\n  needs: {'; '.join(summary.needs)}")
+    echo(f"{counted(len(summaries), 'recipe')}; 'limner recipes NAME' shows all settings of one and how to train it")

@@ -14,7 +14,6 @@ from limner.apps.cli.app import USE
 from limner.apps.cli.explanations import STANDARD_OUTPUT, claim_plots, require_beam_file, write_beam
 from limner.apps.cli.inputs import STANDARD_INPUT, read_lines
 from limner.apps.cli.options import (
-    DecodingOptions,
     ModelsOption,
     check_runs,
     command,
@@ -26,6 +25,7 @@ from limner.apps.cli.options import (
 )
 from limner.apps.cli.terminal import activity, echo, err, print_json, printable, progress_bar, tab_separated
 from limner.bounds import BatchSize, Count
+from limner.decoding.settings import DecodingSettings
 from limner.errors import SettingsError, counted
 from limner.files import write_text
 from limner.storage.json_text import to_json
@@ -52,7 +52,7 @@ def translate(
     image: list[Path] | None = None,
     image_list: Path | None = None,
     missing: Literal["refuse", "text"] = "refuse",
-    decoding: Annotated[dict[str, Any], DecodingOptions, "beam_size", "n_best", "length_penalty", "max_length"],
+    decoding: Annotated[dict[str, Any], DecodingSettings, "beam_size", "n_best", "length_penalty", "max_length"],
     must_include: list[str] | None = None,
     batch_size: BatchSize = 64,
     scores: bool = False,

@@ -1,9 +1,10 @@
-"""Reference of the command line as Markdown, generated from the help texts: `python -m limner.apps.cli.reference`."""
+"""Write the reference of the command line, `docs/cli.md`, from the help texts: `python book/commands.py`."""
 
 from __future__ import annotations
 
 import inspect
 import re
+from pathlib import Path
 from typing import cast
 
 import typer
@@ -11,6 +12,7 @@ from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
 
 from limner.apps.cli import app
 
+PAGE = Path(__file__).parents[1] / "docs" / "cli.md"
 INTRODUCTION = """\
 # Commands
 
@@ -67,7 +69,7 @@ def reference() -> str:
     """Return the page `docs/cli.md`."""
     group = typer.main.get_command(app)
     assert isinstance(group, TyperGroup)
-    commands = (cast("TyperCommand", group.commands[name]) for name in sorted(group.commands))
+    commands = [cast("TyperCommand", group.commands[name]) for name in sorted(group.commands)]
     return "\n".join([INTRODUCTION, *(_section(command) for command in commands)])
 
 
@@ -96,4 +98,4 @@ def _row(parameter: TyperArgument | TyperOption) -> str:
 
 
 if __name__ == "__main__":
-    print(reference(), end="")
+    PAGE.write_text(reference(), encoding="utf-8")

@@ -1,7 +1,10 @@
 """Things that people name: their nouns, the words that name them, and the labels and detector classes that mean them.
 
 `things.tsv` has a row for each thing: `noun`, the usual word; `words`, other words that name it; `kinds`, more general
-words that are true of it; `coco`, the class of the detector; `labels`, the labels of the pool.
+words that are true of it; `coco`, the class of the detector; `labels`, the labels of the pool; `de` and `zh`, the
+German and Chinese names, the usual name first. The first German name has its article (`die Katze`), and `/Pl` after it
+says that the noun is a plural (`die Shorts/Pl`); the other names include inflected forms. `kinds.tsv` has the German
+and Chinese names of the kinds.
 """
 
 from __future__ import annotations
@@ -43,6 +46,8 @@ class Thing(NamedTuple):
     kinds: tuple[str, ...]
     coco: str
     labels: tuple[str, ...]
+    de: tuple[str, ...]
+    zh: tuple[str, ...]
 
 
 @functools.cache

@@ -124,7 +124,7 @@ def check_runs(
         SettingsError: the device is not available, or a decoding setting is not allowed; an option has no effect.
     """
     from limner.decoding.settings import change_decoding
-    from limner.device import find_device
+    from limner.process import find_device
     from limner.runs.trained_model import read_config
 
     find_device(device)

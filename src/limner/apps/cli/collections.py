@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from limner.apps.cli.app import DATA
 from limner.apps.cli.next_steps import after_generate, after_import
 from limner.apps.cli.options import command, given, refuse
-from limner.apps.cli.terminal import activity, echo, err, print_json, print_next, print_summary, progress_bar
+from limner.apps.cli.terminal import activity, echo, err, print_json, print_next, print_table, progress_bar
 from limner.bounds import Bounds, CountOrNone, Mebibytes, Probability, Seed
 from limner.errors import SettingsError, counted, did_you_mean
 from limner.storage.outputs import claim_file, save_output
 
 if TYPE_CHECKING:
     from limner.data.collection import Collection
+    from limner.data.summary import CollectionSummary
     from limner.progress import Progress
 
 KINDS = ("scenes", "clips", "sounds", "sound-sequences", "reviews")
@@ -197,9 +198,34 @@ def show(
     if as_json:
         print_json({**asdict(contents), "collection": str(collection)})
     else:
-        print_summary(contents)
+        _print_summary(contents)
     if saved is not None:
         saved.require()
+
+
+def _print_summary(summary: CollectionSummary) -> None:
+    """Print the contents of a collection."""
+    langs = sorted({lang for counts in summary.sentences.values() for lang in counts})
+    rows = [["split", "items", "images", *(f"sentences {lang}" for lang in langs)]]
+    for split, count in summary.splits.items():
+        sentences = (f"{summary.sentences[split].get(lang, 0):,}" for lang in langs)
+        rows.append([split, f"{count:,}", f"{summary.media['image'].get(split, 0):,}", *sentences])
+    print_table(rows)
+    echo(
+        f"{counted(summary.items, 'item')}, {counted(sum(summary.media['video'].values()), 'video')}, "
+        f"{counted(sum(summary.media['audio'].values()), 'audio file')}, {counted(summary.regions, 'region')}, "
+        f"{counted(summary.phrases, 'phrase')}"
+    )
+    echo(f"features: {', '.join(summary.features) or 'none'}")
+    if summary.unverified:
+        names = ", ".join(summary.unverified)
+        echo(f"without checksums, so that damage is not found: {names}; repeat 'limner import' or 'limner features'")
+    else:
+        echo("checksums: all tables")
+    if summary.missing:
+        examples = "; ".join(summary.missing_examples)
+        files = counted(summary.missing, "media file is", "media files are")
+        echo(f"{files} missing, for example {examples}")
 
 
 @command(DATA)

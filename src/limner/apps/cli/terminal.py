@@ -10,22 +10,18 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from threading import Event, Thread
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
 import typer
 from rich.console import Console
 from rich.text import Text
 
-from limner.errors import counted
 from limner.storage.json_text import LineFormatter as LineFormatter
 from limner.storage.json_text import printable as printable
 from limner.storage.json_text import tab_separated as tab_separated
 from limner.storage.json_text import to_json
 
 if TYPE_CHECKING:
-    from rich.progress import Progress, ProgressColumn
-
-    from limner.data.summary import CollectionSummary
     from limner.metrics import Score
     from limner.training.context import TrainProgress
 
@@ -95,31 +91,6 @@ def print_table(rows: Sequence[Sequence[str]], *, title: str | None = None, left
     out.print(table)
 
 
-def print_summary(summary: CollectionSummary) -> None:
-    """Print the contents of a collection."""
-    langs = sorted({lang for counts in summary.sentences.values() for lang in counts})
-    rows = [["split", "items", "images", *(f"sentences {lang}" for lang in langs)]]
-    for split, count in summary.splits.items():
-        sentences = (f"{summary.sentences[split].get(lang, 0):,}" for lang in langs)
-        rows.append([split, f"{count:,}", f"{summary.media['image'].get(split, 0):,}", *sentences])
-    print_table(rows)
-    echo(
-        f"{counted(summary.items, 'item')}, {counted(sum(summary.media['video'].values()), 'video')}, "
-        f"{counted(sum(summary.media['audio'].values()), 'audio file')}, {counted(summary.regions, 'region')}, "
-        f"{counted(summary.phrases, 'phrase')}"
-    )
-    echo(f"features: {', '.join(summary.features) or 'none'}")
-    if summary.unverified:
-        names = ", ".join(summary.unverified)
-        echo(f"without checksums, so that damage is not found: {names}; repeat 'limner import' or 'limner features'")
-    else:
-        echo("checksums: all tables")
-    if summary.missing:
-        examples = "; ".join(summary.missing_examples)
-        files = counted(summary.missing, "media file is", "media files are")
-        echo(f"{files} missing, for example {examples}")
-
-
 def main_scores(scores: Sequence[Score], *, translates: bool) -> list[Score]:
     """Return the scores that are read first for captions or translations, or all if none of them is there."""
     names = TRANSLATION_SCORES if translates else CAPTION_SCORES
@@ -175,13 +146,8 @@ def progress_bar(description: str, *, prints: bool = False) -> Iterator[Callable
         prints: whether results are printed meanwhile. Through a pipe they reach a program that may write on the same
             terminal, in the middle of the bar: the progress is then printed as lines.
     """
-    with _plain_bars() if prints and _is_pipe(sys.stdout) else progress_bars() as on_progress:
+    with progress_bars(as_lines=prints and _is_pipe(sys.stdout)) as on_progress:
         yield lambda done, total: on_progress(description, done, total)
-
-
-@contextmanager
-def _plain_bars() -> Iterator[Callable[[str, int, int], None]]:
-    yield _plain_progress()
 
 
 def _is_pipe(stream: TextIO) -> bool:
@@ -191,22 +157,47 @@ def _is_pipe(stream: TextIO) -> bool:
         return False
 
 
+class ShowProgress(Protocol):
+    """Callback that shows the progress of a stage."""
+
+    def __call__(self, stage: str, done: int, total: int, text: str | None = None) -> None:
+        """Show how much of a stage is done, with a text in place of its name."""
+
+
 @contextmanager
-def progress_bars() -> Iterator[Callable[[str, int, int], None]]:
-    """Yield a callback (stage, done, total) that draws one progress bar per stage."""
-    if not err.is_terminal:
-        yield _plain_progress()
+def progress_bars(*, as_lines: bool = False, counts: bool = True) -> Iterator[ShowProgress]:
+    """Yield a callback that draws one progress bar per stage, or prints lines where standard error is no terminal.
+
+    Args:
+        as_lines: whether lines are printed on a terminal as well.
+        counts: whether the bars show what is done and the total as numbers.
+    """
+    if as_lines or not err.is_terminal:
+        yield _print_progress()
         return
-    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TaskID,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+    from rich.table import Column
 
-    progress = _progress(TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-    tasks: dict[str, Any] = {}
+    columns = TextColumn("{task.description}"), BarColumn(), *([MofNCompleteColumn()] if counts else [])
+    # A narrow terminal leaves the times whole at the expense of the bar.
+    times = TimeElapsedColumn(Column(no_wrap=True)), TimeRemainingColumn(table_column=Column(no_wrap=True))
+    # A piped standard output keeps its lines; on a terminal rich prints them above the bar.
+    progress = Progress(*columns, *times, console=err, redirect_stdout=sys.stdout.isatty())
+    tasks: dict[str, TaskID] = {}
 
-    def on_progress(stage: str, done: int, total: int) -> None:
+    def on_progress(stage: str, done: int, total: int, text: str | None = None) -> None:
         progress.start()
         if stage not in tasks:
-            tasks[stage] = progress.add_task(stage, total=total)
-        progress.update(tasks[stage], completed=done, total=total)
+            tasks[stage] = progress.add_task(stage)
+        progress.update(tasks[stage], description=text or stage, completed=done, total=total)
 
     try:
         yield on_progress
@@ -215,35 +206,24 @@ def progress_bars() -> Iterator[Callable[[str, int, int], None]]:
             progress.stop()
 
 
-def _progress(*columns: ProgressColumn) -> Progress:
-    """Return bars of these columns and the times, which a narrow terminal leaves whole at the expense of the bar."""
-    from rich.progress import Progress, TimeElapsedColumn, TimeRemainingColumn
-    from rich.table import Column
-
-    times = (TimeElapsedColumn(Column(no_wrap=True)), TimeRemainingColumn(table_column=Column(no_wrap=True)))
-    # A piped standard output keeps its lines; on a terminal rich prints them above the bar.
-    return Progress(*columns, *times, console=err, redirect_stdout=sys.stdout.isatty())
-
-
-def _plain_progress() -> Callable[[str, int, int], None]:
-    """Return a callback (stage, done, total) that prints sparse lines, for logs and pipes.
+def _print_progress() -> ShowProgress:
+    """Return a callback that prints sparse lines, for logs and pipes.
 
     A line follows each further tenth of a stage, unless the previous one is less than ten seconds old, and at the
     latest after five minutes. A stage that ends before its first line gets none.
     """
     last, shown = time.monotonic(), {"": 0}
 
-    def on_progress(stage: str, done: int, total: int) -> None:
+    def on_progress(stage: str, done: int, total: int, text: str | None = None) -> None:
         nonlocal last, shown
-        key = stage.partition(",")[0]  # the rest of a stage are figures that change
         part, now = PLAIN_LINES * done // max(1, total), time.monotonic()
         silence = now - last
-        if done >= total and key not in shown:
+        if done >= total and stage not in shown:
             return
-        if (part > shown.get(key, 0) and silence >= PLAIN_INTERVAL) or silence >= PLAIN_SILENCE:
-            last, shown = now, {key: part}
-            percent = 100 * done // max(1, total)
-            err.print(f"{stage}: {done:,} of {total:,} ({percent} %)", markup=False, highlight=False, soft_wrap=True)
+        if (part > shown.get(stage, 0) and silence >= PLAIN_INTERVAL) or silence >= PLAIN_SILENCE:
+            last, shown = now, {stage: part}
+            line = f"{text or stage}: {done:,} of {total:,} ({100 * done // max(1, total)} %)"
+            err.print(line, markup=False, highlight=False, soft_wrap=True)
 
     return on_progress
 
@@ -251,37 +231,16 @@ def _plain_progress() -> Callable[[str, int, int], None]:
 @contextmanager
 def training_bar(metric: str) -> Iterator[Callable[[TrainProgress], None]]:
     """Yield a callback that draws the progress of a training, with its loss, speed and best validation metric."""
-    if not err.is_terminal:
-        plain = _plain_progress()
-        yield lambda now: plain(
-            now.part or f"training, epoch {now.state.epoch + 1}, loss {now.state.loss:.3f}, best {metric} {_best(now)}",
-            now.steps,
-            now.total_steps,
-        )
-        return
-    from rich.progress import BarColumn, TextColumn
+    with progress_bars(counts=False) as show:
 
-    progress = _progress(TextColumn("{task.description}"), BarColumn())
-    task = progress.add_task("training", total=None)
+        def on_progress(now: TrainProgress) -> None:
+            from limner.metrics.base import format_value
 
-    def on_progress(now: TrainProgress) -> None:
-        progress.start()
-        state = now.state
-        best = "" if state.best is None else f", best {metric} {_best(now)}"
-        best = best if state.target_perplexity is None else ", with validation data"
-        speed = f"{state.tokens_per_second:,.0f} tokens/s"
-        description = now.part or f"epoch {state.epoch + 1}, loss {state.loss:.3f}, {speed}{best}"
-        progress.update(task, description=description, completed=now.steps, total=now.total_steps)
+            state = now.state
+            speed = f", {state.tokens_per_second:,.0f} tokens/s" if err.is_terminal else ""
+            best = "" if state.best is None else f", best {metric} {format_value(state.best)}"
+            best = best if state.target_perplexity is None else ", with validation data"
+            text = f"{'' if speed else 'training, '}epoch {state.epoch + 1}, loss {state.loss:.3f}{speed}{best}"
+            show(now.part or "training", now.steps, now.total_steps, now.part or text)
 
-    try:
         yield on_progress
-    finally:
-        if progress.live.is_started:
-            progress.stop()
-
-
-def _best(now: TrainProgress) -> str:
-    """Return the best value of the validation metric; a dash before the first validation."""
-    from limner.metrics.base import format_value
-
-    return "–" if now.state.best is None else format_value(now.state.best)

@@ -93,10 +93,6 @@ OPTIONS = {
         "--seed": ("-1", "9" * 23),
         "--beam-size": ("0", "x"),
     },
-    "diagnose --model translator --collection c --grounding": {
-        "--centre-sigma": ("0", "-1", "nan"),
-        "--examples": ("-1",),
-    },
     "compare captioner dense": {
         "--trials": ("0", "-1", "1e20"),
         "--level": ("0", "-1", "1.5", "nan"),

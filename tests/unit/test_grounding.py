@@ -388,25 +388,6 @@ def test_heat_maps_have_the_outlines_of_the_boxes(dogs):
     assert picture.getpixel((300, 20)) != (255, 201, 20)
 
 
-def test_the_command_sets_the_baseline_and_the_number_of_examples(capsys, monkeypatch, tmp_path):
-    write_items(tmp_path / "c", [Item("a", "test", sentences=(ItemSentence("en", "a dog"),))])
-    command = ["diagnose", "--model", tmp_path / "run", "--collection", tmp_path / "c"]
-    own, received = ["--centre-sigma", 0.4, "--examples", 1], []
-
-    def measure(model, collection, *, settings, **_):
-        received.append((settings.centre_sigma, settings.examples))
-        raise SettingsError("measured")
-
-    monkeypatch.setattr("limner.apps.diagnosis.measure_grounding", measure)
-    monkeypatch.setattr("limner.runs.trained_model.load_trained_model", lambda run, device: None)
-    for options in (own, []):
-        run(capsys, monkeypatch, *command, "--grounding", *options)
-    assert received == [(0.4, 1), (0.25, 6)]
-    for option in (own[:2], own[2:]):
-        status, _, message = run(capsys, monkeypatch, *command, *option)
-        assert status == 1 and f"{option[0]}: has a meaning with --grounding only" in message
-
-
 def test_options_without_a_meaning_are_refused(translator, capsys, monkeypatch):
     collection, folder = translator
     command = ["diagnose", "--model", folder, "--collection", collection.path, "--grounding", "--mask", "colours"]

@@ -18,7 +18,7 @@ from limner.apps.reproduce import (
     reproduce_table,
     run,
 )
-from limner.apps.reproduce.plan import CorpusCollection, ReproductionJob, plan_row
+from limner.apps.reproduce.plan import ReproductionJob, plan_row
 from limner.apps.reproduce.results import CorpusRecord
 from limner.data.collection import Collection, write_items
 from limner.data.examples import Item, ItemSentence
@@ -269,11 +269,10 @@ WMT_RUNS = ("nmt-wmt", "nmt-after-nmt-wmt")
 
 
 def test_the_rows_of_wmt_15_are_planned(tmp_path, counting):
-    corpus = CorpusCollection(counting, CorpusRecord(name="wmt15", fingerprint="0" * 64))
     table = find_table("calixto2017/table1")
     for folder in (None, "calixto2017/small"):
         settings = ReproductionSettings.parse({"recipes": folder, "overrides": ["features.tables=[grid]"]})
-        job = ReproductionJob(table, counting, tmp_path, settings, "", lambda *report: None, corpus)
+        job = ReproductionJob(table, counting, tmp_path, settings, "", lambda *report: None, counting)
         plans = {row.name: plan_row(row, job).alternatives[0] for row in table.rows if row.corpus}
         runs = {name: [(one.run.name, one.corpus) for one in sequence] for name, sequence in plans.items()}
         stage = ("nmt-wmt", "pretraining")

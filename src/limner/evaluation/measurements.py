@@ -246,8 +246,6 @@ class Grounding(Measurement):
     """Name of the feature table with the locations."""
     grid: tuple[int, int]
     """Rows and columns of the locations."""
-    centre_sigma: float
-    """Standard deviation of the Gaussian of the baseline 'centre', as a fraction of each side of the grid."""
     excluded: dict[str, int]
     """Number of phrases that are not measured, by reason."""
     groups: tuple[GroundingGroup, ...]

@@ -18,7 +18,7 @@ from limner.apps.cli.options import (
     require_one_model,
 )
 from limner.apps.cli.terminal import activity, echo, print_json, print_table, progress_bars
-from limner.bounds import Count, Few, FewOrNone, PositiveDeviation, Seed
+from limner.bounds import Count, Few, Seed
 from limner.decoding.settings import DecodingSettings
 from limner.errors import counted
 from limner.storage.outputs import SavedOutput, claim_file, name_or_default, require_writable, save_output
@@ -39,8 +39,6 @@ def diagnose(
     mask: list[str] | None = None,
     contrast: Path | None = None,
     grounding: bool = False,
-    centre_sigma: PositiveDeviation | None = None,
-    examples: FewOrNone | None = None,
     metric: list[str] | None = None,
     trials: Count = 10_000,
     seed: Seed = 1,
@@ -61,9 +59,6 @@ def diagnose(
         mask: Source words to mask: colours, last:3 or a file of words. Repeatable.
         contrast (FILE): TSV file of contrastive pairs: two sentences for an image, or two images for a sentence.
         grounding: Measure instead whether the attention over the image is inside the boxes of annotated phrases.
-        centre_sigma: With --grounding: standard deviation of the Gaussian of the baseline 'centre', as a fraction of
-            each side of the grid; default: 0.25.
-        examples: With --grounding: number of hits and of misses kept for the report; default: 6.
         metric: Metric, the verdict uses the first; default: bleu4, chrf3, ter and perplexity. Repeatable.
         trials: Trials of each significance test.
         seed: Random seed of the tests and of the shuffled images.
@@ -72,14 +67,12 @@ def diagnose(
     """
     run = require_one_model(model, "diagnose")
     _claim(run, out_file, force)
-    of_grounding = given(centre_sigma=centre_sigma, examples=examples)
     if grounding:
         unused = {"mask": mask, "contrast": contrast, "metric": metric, "backbone": backbone, **decoding}
         refuse(unused, "has no effect on --grounding, which generates no sentences; leave it out")
-        values = given(split=split, trials=trials, seed=seed, leave_out=skip_missing, **of_grounding)
+        values = given(split=split, trials=trials, seed=seed, leave_out=skip_missing)
         _measure_grounding(run, collection, values, out_file, device, as_json)
         return
-    refuse(of_grounding, "has a meaning with --grounding only; add --grounding, or leave it out")
     if contrast is None:
         refuse({"--backbone": backbone}, "has an effect only on the image files of --contrast; leave it out")
     from limner.apps.diagnosis import DiagnosisSettings

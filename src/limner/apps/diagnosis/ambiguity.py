@@ -43,7 +43,11 @@ def find_ambiguous_inputs(
         if other_label is None or entry.item.label is None:
             continue
         correct, incorrect = (_nouns(label, lang) for label in (entry.item.label, other_label))
-        if correct and not correct & incorrect and word_of_label(other_label) in {word.casefold() for word in sentence}:
+        if (
+            correct
+            and not correct & incorrect
+            and other_label.partition(":")[0] in {word.casefold() for word in sentence}
+        ):
             ambiguous.append(AmbiguousInput(position, correct, incorrect))
     return ambiguous
 
@@ -79,11 +83,6 @@ def other_sense_label(item: Item) -> str | None:
     if sense not in senses:
         return None
     return next(f"{word}:{other}" for other in senses if other != sense)
-
-
-def word_of_label(label: str) -> str:
-    """The word of a sense label, 'bat' for 'bat:animal'."""
-    return label.partition(":")[0]
 
 
 def _nouns(label: str, lang: str) -> frozenset[str]:

@@ -69,14 +69,7 @@ class ConditionComparison:
         inputs: Sequence[GenerationInput] | None = None,
         model: TrainedModel | None = None,
     ) -> list[Sentence]:
-        """Generate the best hypothesis for each input.
-
-        Args:
-            stage: name of the condition, reported to `on_progress`.
-            features: image features of the items; None for no images.
-            inputs: default: all inputs of the comparison.
-            model: default: the model of the comparison.
-        """
+        """Generate the best hypothesis for each input, by default for those of the comparison with its model."""
         n_best = generate(
             [model or self.model],
             self.inputs if inputs is None else inputs,
@@ -89,7 +82,7 @@ class ConditionComparison:
     def measure(
         self, name: str, best: Sequence[Sentence], inputs: Sequence[GenerationInput] | None = None
     ) -> ConditionOutput:
-        """Compute the statistics of the sentence metrics; `inputs` as for `generate`."""
+        """Compute the statistics of the sentence metrics."""
         inputs = self.inputs if inputs is None else inputs
         tokenizer = self.model.tokenizer
         hypotheses = [tokenizer.decode(hypothesis.tokens) for hypothesis in best]
@@ -126,10 +119,12 @@ class ConditionComparison:
             variant.name: [metric for metric in variant.metrics if metric.metric in baseline] for variant in variants
         }
         total = self.trials * sum(map(len, tested.values()))
-        results = [ConditionResult(name=reference.name, scores=tuple(_score(metric) for metric in reference.metrics))]
+        values = {metric.metric: metric.value(metric.statistics.sum(axis=0)) for metric in reference.metrics}
+        scores = tuple(ConditionScore(metric=name, value=value) for name, value in values.items())
+        results = [ConditionResult(name=reference.name, scores=scores)]
         done = 0
         for variant in variants:
-            scores = []
+            tests = []
             for metric in tested[variant.name]:
                 test = approximate_randomisation(
                     metric.statistics,
@@ -139,13 +134,13 @@ class ConditionComparison:
                     seed=self.seed,
                     on_progress=offset_progress(partial(self.on_progress, f"testing, {stage}"), done, total),
                 )
-                scores.append(
+                tests.append(
                     ConditionScore(metric=metric.metric, value=test.a_mean, difference=test.difference, p=test.p)
                 )
                 done += self.trials
             differs = [ours != theirs for ours, theirs in zip(reference.hypotheses, variant.hypotheses, strict=True)]
             changed = 100 * float(np.mean(differs))
-            results.append(ConditionResult(name=variant.name, scores=tuple(scores), changed=changed))
+            results.append(ConditionResult(name=variant.name, scores=tuple(tests), changed=changed))
         return tuple(results)
 
 
@@ -161,10 +156,6 @@ def sum_by_item(statistics: Statistics, ids: Sequence[str]) -> Statistics:
     summed = np.zeros((len(rows), statistics.shape[1]))
     np.add.at(summed, [rows[id] for id in ids], statistics)
     return summed
-
-
-def _score(metric: ItemStatistics) -> ConditionScore:
-    return ConditionScore(metric=metric.metric, value=metric.value(metric.statistics.sum(axis=0)))
 
 
 def _perplexity_of_totals(totals: Statistics) -> float:

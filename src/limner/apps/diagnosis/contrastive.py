@@ -117,7 +117,6 @@ def score_contrastive_set(
     model: TrainedModel,
     contrastive_set: ContrastiveSet,
     collection: Collection,
-    *,
     backbone: str | None = None,
     device: str = "cpu",
     on_progress: Callable[[int, int], None] | None = None,
@@ -209,19 +208,13 @@ def _find_items(
     known = {item.id: item for item in collection.items() if item.media_path is not None}
     items = {}
     for image, line in lines.items():
-        items[image] = known.get(image) or _item_of_file(image, SourceLocation(path, line), collection)
+        location, file = SourceLocation(path, line), path.parent / image
         if image in known and not stored.covers(known[image]):
-            raise FeatureError(
-                f"{SourceLocation(path, line)}: item '{image}' has no features; run 'limner features' first"
+            raise FeatureError(f"{location}: item '{image}' has no features; run 'limner features' first")
+        if image not in known and not file.is_file():
+            raise CollectionError(
+                f"{location}: expected the id of an item with an image in {collection.path} or a file beside "
+                f"{path.name}, got '{image}'"
             )
+        items[image] = known.get(image) or new_item(file)
     return items
-
-
-def _item_of_file(name: str, location: SourceLocation, collection: Collection) -> Item:
-    path = location.path.parent / name
-    if not path.is_file():
-        raise CollectionError(
-            f"{location}: expected the id of an item with an image in {collection.path} or a file beside "
-            f"{location.path.name}, got '{name}'"
-        )
-    return new_item(path)

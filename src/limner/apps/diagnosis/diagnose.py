@@ -79,7 +79,7 @@ def diagnose(
     """Measure how much a model uses the image, by comparing its output under several image controls.
 
     Args:
-        model: translation or captioning model.
+        model: translator or captioner.
         collection: collection of the split; items without an image are left out if the model uses images.
         settings: scope of the diagnosis; default: the image controls on the test split.
         backbone: location of the backbone for image files; default: the one recorded with the features.
@@ -99,26 +99,24 @@ def diagnose(
     split = name_or_default(settings.split, model.recipe.data.test, "the split")
     comparison = _prepare(model, collection, split, features, settings, on_progress)
     masked = [_mask_inputs(comparison, name) for name in settings.masks]  # all inputs are validated before the work
-    file = settings.contrastive
-    contrastive_set = None if file is None else read_contrastive_set(file, model, collection)
+    pairs = settings.contrastive and read_contrastive_set(settings.contrastive, model, collection)
     conditions = _image_conditions(comparison, collection, features)
     best = {name: comparison.generate(f"{name} images", source) for name, source in conditions.items()}
-    outputs = _measure_image_conditions(comparison, conditions, best)
+    outputs = [comparison.measure(name, best[name]) for name in conditions]
+    for output in outputs if PERPLEXITY in settings.metrics else ():
+        output.metrics.insert(settings.metrics.index(PERPLEXITY), comparison.perplexity(conditions[output.name]))
     image_controls = comparison.compare(outputs, "image controls")
-    ambiguity = _measure_ambiguity(comparison, conditions, best)
     contrastive = None
-    if contrastive_set is not None:
-        on_scored = partial(on_progress, "contrastive set")
-        contrastive = score_contrastive_set(
-            model, contrastive_set, collection, backbone=backbone, device=device, on_progress=on_scored
-        )
+    if pairs:
+        progress = partial(on_progress, "contrastive set")
+        contrastive = score_contrastive_set(model, pairs, collection, backbone, device, progress)
     return Diagnosis(
         split=split,
         decoding=comparison.decoding.signature,
         sentences=len(comparison.inputs),
         image_controls=image_controls,
         masking=tuple(_measure_masking(comparison, inputs, conditions, best[outputs[0].name]) for inputs in masked),
-        ambiguity=ambiguity,
+        ambiguity=_measure_ambiguity(comparison, conditions, best),
         contrastive=contrastive,
         signatures={metric.metric: metric.signature for metric in outputs[0].metrics},
         verdict=verdict(image_controls, len({entry.item.id for entry in comparison.inputs})),
@@ -207,17 +205,6 @@ def _image_conditions(
     else:
         conditions["none"] = None
     return conditions
-
-
-def _measure_image_conditions(
-    comparison: ConditionComparison, conditions: Conditions, best: Mapping[str, Sequence[Sentence]]
-) -> list[ConditionOutput]:
-    outputs = [comparison.measure(name, best[name]) for name in conditions]
-    if PERPLEXITY in comparison.metrics:
-        position = comparison.metrics.index(PERPLEXITY)
-        for output in outputs:
-            output.metrics.insert(position, comparison.perplexity(conditions[output.name]))
-    return outputs
 
 
 class MaskedInputs(NamedTuple):

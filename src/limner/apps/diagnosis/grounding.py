@@ -29,7 +29,7 @@ from limner.apps.diagnosis.annotated_phrases import (
     pointing_hits,
 )
 from limner.apps.diagnosis.conditions import percentage_of_totals, sum_by_item
-from limner.bounds import Count, FewOrNone, PositiveDeviation
+from limner.bounds import Count
 from limner.data.collection import Collection
 from limner.data.dataset import Examples, FeatureSource, GenerationInput
 from limner.decoding.sentence import Sentence
@@ -54,16 +54,16 @@ from limner.progress import StageProgress
 from limner.runs.trained_model import TrainedModel
 
 OUTSIDE = "phrases whose boxes are outside the part of the image that the features cover"
+CENTRE_SIGMA = 0.25
+"""Standard deviation of the Gaussian of the baseline 'centre', as a fraction of each side of the grid."""
+EXAMPLES = 6
+"""Number of hits and of misses that are kept for the report."""
 _CHUNK = 256  # sentences whose attention is held in memory
 
 
 class GroundingSettings(MeasurementSettings):
     """Scope of a measurement of grounding."""
 
-    centre_sigma: PositiveDeviation = 0.25
-    """Standard deviation of the Gaussian of the baseline 'centre', as a fraction of each side of the grid."""
-    examples: FewOrNone = 6
-    """Number of hits and of misses to keep for the report."""
     trials: Annotated[Count, AfterValidator(check_trials)] = TRIALS
     """Number of trials of each approximate randomisation test."""
 
@@ -126,7 +126,7 @@ def measure_grounding(
         hits=hits,
         misses=misses,
         verdict=grounding_verdict(groups[0]),
-        **settings.model_dump(include={"centre_sigma", "trials", "seed"}),
+        **settings.model_dump(include={"trials", "seed"}),
         **provenance(collection, command, began),
     )
 
@@ -165,7 +165,7 @@ class _Measured:
         maps = {
             "model": attention,
             "uniform": np.full((1, locations), 1 / locations),
-            "centre": centre_prior(grid, settings.centre_sigma)[None],
+            "centre": centre_prior(grid, CENTRE_SIGMA)[None],
             "mean": attention.mean(0, keepdims=True),
         }
         self._mass = {name: (weights * inside).sum(1) for name, weights in maps.items()}
@@ -228,7 +228,7 @@ class _Measured:
         chosen: dict[str, int] = {}
         for row in rows:
             chosen.setdefault(self._observations[row].sentence.item.id, row)
-        return list(chosen.values())[: self._settings.examples]
+        return list(chosen.values())[:EXAMPLES]
 
     def _example(self, row: int, collection: Collection, preprocessing: Preprocessing) -> GroundingExample:
         observation = self._observations[row]
@@ -251,13 +251,19 @@ def _collect(
     model: TrainedModel, collection: Collection, split: str, leave_out: bool, on_progress: Callable[[int, int], None]
 ) -> tuple[list[Observation], Counter[str]]:
     """Measure the phrases whose boxes the features cover; return them and the numbers of other phrases by reason."""
-    _require_image_model(model)
+    if not model.model.uses_image or any(spec.modality != IMAGE.name for spec in model.config.features):
+        raise _no_attention(model)
     features = open_features(model, collection)
     examples = Examples.of_split(collection, split, model.target, features, source=model.source, leave_out=leave_out)
     items = [item for item in examples.items if item.image is not None]
     sentences, excluded = find_phrases(items, model.target, model.source)
     if not sentences:
-        raise _no_phrases(model, collection, split)
+        langs = {sentence.lang for item in collection.items(split) for sentence in item.sentences if sentence.phrases}
+        raise SettingsError(
+            f"{collection.path}: split '{split}' has no phrase with a box in '{model.target.lang}', the language that "
+            f"the model writes (languages with phrases: {', '.join(sorted(langs)) or 'none'}); expected phrases on the "
+            "target side, as in a collection made by 'limner import flickr30k-entities' for a model that writes 'en'"
+        )
     observations = list(_observe(model, collection, sentences, features, on_progress))
     visible = [observation for observation in observations if observation.coverage.inside.any()]
     excluded[OUTSIDE] += len(observations) - len(visible)
@@ -281,7 +287,7 @@ def _observe(
         hypotheses = [Sentence(tuple(model.tokenizer.encode(sentence.text)), 0.0, 0.0, True) for sentence in chunk]
         for sentence, explained in zip(chunk, explain(model, inputs, hypotheses, features), strict=True):
             if explained.attention is None:
-                raise SettingsError(_no_attention(model))
+                raise _no_attention(model)
             id_ = sentence.item.id
             if id_ not in cells:
                 spec, grid = _find_grid(model, explained.attention.shape[1])
@@ -305,22 +311,8 @@ def _find_grid(model: TrainedModel, locations: int) -> tuple[FeatureSpec, tuple[
     )
 
 
-def _require_image_model(model: TrainedModel) -> None:
-    if not model.model.uses_image or any(spec.modality != IMAGE.name for spec in model.config.features):
-        raise SettingsError(_no_attention(model))
-
-
-def _no_attention(model: TrainedModel) -> str:
-    return (
+def _no_attention(model: TrainedModel) -> SettingsError:
+    return SettingsError(
         f"--grounding: the model '{model.recipe.model.name}' does not attend over image locations; expected a "
         "model with attention over a grid, such as nmt with model.image=[attention]"
-    )
-
-
-def _no_phrases(model: TrainedModel, collection: Collection, split: str) -> SettingsError:
-    langs = {sentence.lang for item in collection.items(split) for sentence in item.sentences if sentence.phrases}
-    return SettingsError(
-        f"{collection.path}: split '{split}' has no phrase with a box in '{model.target.lang}', the language that the "
-        f"model writes (languages with phrases: {', '.join(sorted(langs)) or 'none'}); expected phrases on the target "
-        "side, as in a collection made by 'limner import flickr30k-entities' for a model that writes 'en'"
     )

@@ -86,11 +86,7 @@ class Cluster:
         return count
 
     def send(self, **message: Any) -> None:  # noqa: ANN401 (plain values)
-        """Send a message to the driver; an empty one ends it.
-
-        Raises:
-            ResourceError: the driver has ended.
-        """
+        """Send a message to the driver; an empty one ends it; ResourceError if the driver has ended."""
         assert self._driver.stdin is not None
         try:
             pickle.dump(message, self._driver.stdin)

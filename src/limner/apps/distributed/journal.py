@@ -58,11 +58,7 @@ class Journal(NamedTuple):
         return plan if isinstance(plan, dict) else {}
 
     def write(self, unit: int, result: dict[str, Any]) -> None:
-        """Store the result of a unit.
-
-        Raises:
-            WriteError: the folder cannot be written.
-        """
+        """Store the result of a unit; WriteError if the folder cannot be written."""
         write_text(self._file(unit), to_json({"computation": self.computation, "result": result}))
 
     def read(self, unit: int) -> dict[str, Any] | None:

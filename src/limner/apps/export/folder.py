@@ -6,18 +6,23 @@ import os
 import tempfile
 from importlib.metadata import version
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import torch
+from torch import nn
 
 from limner.apps.export.record import OPSET, Recorded, ShapesByName, record_backbone, record_model
-from limner.apps.export.refusals import require_exportable
 from limner.apps.export.verify import verify_backbone, verify_model
 from limner.errors import MissingExtraError, SettingsError
 from limner.features.encoders.base import RecordableBackbone
 from limner.features.encoders.load import load_backbone_for
 from limner.files import read_bytes, sync, write_error
+from limner.layers import kernels
+from limner.layers.stack import BidirectionalLayers, RecurrentLayer
+from limner.models import Model
+from limner.models.capabilities import CountBasedModel, PairRanker
 from limner.models.phrase_based import PhraseBased, require_compiler
+from limner.models.protocols import ConditionalLMSettings
 from limner.runs.calibration import load_calibration
 from limner.runs.trained_model import SOURCE_TOKENIZER as RUN_SOURCE_TOKENIZER
 from limner.runs.trained_model import TrainedModel, load_trained_model
@@ -37,6 +42,7 @@ from limner.runtime.manifest import (
     save_manifest,
 )
 from limner.storage.outputs import claim_folder, require_outside, require_writable
+from limner.text.labels import LABEL_LANGUAGES
 from limner.text.vocab import SPECIAL_TOKENS
 
 CARD = "README.md"
@@ -60,11 +66,7 @@ class Export(NamedTuple):
 
 
 def claim_export(out: Path) -> Path:
-    """Check before the work that a model may be exported to a folder: a new or empty one, or an exported model.
-
-    Raises:
-        SettingsError: it must not be written, or cannot be.
-    """
+    """Check before the work that a model may be exported to a folder: a new or empty one, or an exported model."""
     claim_folder(out, "OUT")
     names = {entry.name for entry in out.iterdir()} if out.exists() else set()
     if names and not (is_exported(out) and names <= set(FILES)):
@@ -91,9 +93,15 @@ def export(run: Path | str, out: Path | str, *, backbone: str | None = None) -> 
         WriteError: the folder cannot be written.
     """
     run, out = Path(run), claim_export(Path(out))
-    _require_packages()
+    try:
+        import onnx  # noqa: F401
+        import onnxruntime  # noqa: F401
+    except ImportError:
+        raise MissingExtraError("exporting a model", "export") from None
     trained = load_trained_model(run)
-    require_exportable(trained)
+    name = trained.recipe.model.name
+    if reason := refusal(trained.recipe.model, trained.model, labels=trained.recipe.data.lang in LABEL_LANGUAGES):
+        raise SettingsError(f"model '{name}' cannot be exported: {reason}; choose a neural captioner or translator")
     network, reason = _backbone_of(trained, backbone)
     recorded = record_model(trained.model, trained.config.features, trained.config.source_vocab_size)
     difference = verify_model(trained, recorded)
@@ -152,12 +160,30 @@ def left_out(run: Path) -> tuple[str, ...]:
     return tuple(name for name, part in parts.items() if part is not None)
 
 
-def _require_packages() -> None:
-    try:
-        import onnx  # noqa: F401
-        import onnxruntime  # noqa: F401
-    except ImportError:
-        raise MissingExtraError("exporting a model", "export") from None
+def refusal(settings: ConditionalLMSettings, model: Model, *, labels: bool) -> str:
+    """Return why a model cannot be exported; empty if it can."""
+    if labels:
+        return "it gives labels, not sentences"
+    if settings.describes_regions:
+        return "it finds regions, whose number differs between images"
+    if isinstance(model, PairRanker):
+        return "it ranks images and sentences, and generates none"
+    if isinstance(model, PhraseBased):
+        return "it has a search of its own"
+    if isinstance(model, CountBasedModel):
+        return "its probabilities are looked up in tables of counts"
+    if settings.has_growing_state:
+        return "its state grows with the sentence"
+    if "sample" in (settings.hard_attention or ""):
+        return "its locations are drawn at random (model.test_attention=sample)"
+    modules = list(cast(nn.Module, model).modules())
+    encoders = [module for module in modules if isinstance(module, BidirectionalLayers)]
+    if settings.translates and not encoders and any(isinstance(module, RecurrentLayer) for module in modules):
+        return "its source sentences are read word by word, in a loop of any length"
+    cells = [layer.cell for encoder in encoders for layer in encoder.forwards if isinstance(layer, RecurrentLayer)]
+    if loops := [type(cell).__name__ for cell in cells if not kernels.applies_to(cell, torch.zeros(0))]:
+        return f"ONNX has no operator of its encoder's {loops[0]} for sentences of any length"
+    return ""
 
 
 def _backbone_of(trained: TrainedModel, name: str | None) -> tuple[RecordableBackbone | None, str]:

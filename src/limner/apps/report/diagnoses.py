@@ -28,20 +28,12 @@ logger = logging.getLogger(__name__)
 
 
 def read_diagnoses(run_folder: Path) -> list[dict[str, Any]]:
-    """Read RUN/diagnosis/*.json and build the tables of each diagnosis.
-
-    Raises:
-        RunError: a file is damaged.
-    """
+    """Read RUN/diagnosis/*.json and build the tables of each diagnosis; RunError if a file is damaged."""
     return [_diagnosis(Diagnosis.load(path)) for path in sorted((run_folder / "diagnosis").glob("*.json"))]
 
 
 def read_groundings(run_folder: Path, thumbnails: Thumbnails) -> list[dict[str, Any]]:
-    """Read RUN/diagnosis/grounding/*.json and build the tables and heat maps of each.
-
-    Raises:
-        RunError: a file is damaged.
-    """
+    """Read RUN/diagnosis/grounding/*.json and build the tables and heat maps of each; RunError if a file is damaged."""
     paths = sorted((run_folder / "diagnosis" / "grounding").glob("*.json"))
     return [_grounding(Grounding.load(path), thumbnails) for path in paths]
 

@@ -9,18 +9,11 @@ changed, and all rows are evaluated on it.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from limner.apps.reproduce.plan import (
-    CorpusCollection,
-    ReproductionJob,
-    ReproductionSettings,
-    TrainingRun,
-    back_translator_run,
-)
+from limner.apps.reproduce.plan import ReproductionJob, TrainingRun
 from limner.apps.reproduce.results import CorpusRecord
-from limner.apps.reproduce.tables import PublishedRow
 from limner.data.collection import FEATURES, Collection, write_items
 from limner.data.examples import Item, ItemSentence
 from limner.errors import RunError, SettingsError
@@ -67,11 +60,6 @@ def needs_back_translation(data: DataSettings, collection: Collection) -> bool:
         return False
     pairs = (pair for item in collection.items(data.train) for pair in item.pairs(str(data.source_lang), data.lang))
     return not any(source.generated_by for source, _ in pairs)
-
-
-def translator_of(job: ReproductionJob) -> TrainingRun | Path:
-    """The run that translates: one that was given, or the training run of the table's recipe."""
-    return back_translator_run(job) if job.settings.back_translator is None else job.settings.back_translator
 
 
 def check_back_translation(data: DataSettings, job: ReproductionJob) -> None:
@@ -151,19 +139,6 @@ def back_translated(data: DataSettings, translator: Path, job: ReproductionJob) 
     return translated
 
 
-def open_corpus(rows: Sequence[PublishedRow], settings: ReproductionSettings) -> CorpusCollection | None:
-    """Open the collection of sentence pairs, if one of the rows trains with it.
-
-    Raises:
-        CollectionError: it is not a collection.
-    """
-    if settings.corpus is None or not any(row.corpus for row in rows):
-        return None
-    collection = Collection.open(settings.corpus)
-    record = CorpusRecord(name=collection.path.resolve().name, fingerprint=collection.fingerprint())
-    return CorpusCollection(collection, record)
-
-
 def with_corpus(training: TrainingRun, job: ReproductionJob) -> Collection:
     """Return the collection of a training with the corpus, which is derived in the table's folder once.
 
@@ -179,7 +154,7 @@ def with_corpus(training: TrainingRun, job: ReproductionJob) -> Collection:
     data, folder = training.recipe.data, job.out / WITH_CORPUS / training.corpus
     record = WithCorpusRecord(
         fingerprint=job.collection.fingerprint(),
-        corpus=job.corpus.record,
+        corpus=CorpusRecord.from_collection(job.corpus),
         split=data.train,
         source_lang=str(data.source_lang),
         lang=data.lang,
@@ -190,7 +165,7 @@ def with_corpus(training: TrainingRun, job: ReproductionJob) -> Collection:
         if stored != record.model_copy(update={"corpus": stored.corpus}):
             raise RunError(f"{path}: made from another collection, split or languages; choose another --out")
     else:
-        _write(folder, _items(training, job.corpus.collection, job), record)
+        _write(folder, _items(training, job.corpus, job), record)
     return Collection.open(folder)
 
 
@@ -200,7 +175,7 @@ def require_same_corpus(path: Path, stored: CorpusRecord | None, job: Reproducti
     Raises:
         RunError: it was made with another one.
     """
-    expected = None if job.corpus is None else job.corpus.record
+    expected = job.corpus and CorpusRecord.from_collection(job.corpus)
     if (stored and stored.fingerprint) != (expected and expected.fingerprint):
         raise RunError(
             f"{path}: was made with {stored or 'no corpus'}, expected {expected or 'no corpus'}; use the same "

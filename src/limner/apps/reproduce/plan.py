@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from limner.apps.reproduce.datasets import recognise, required_data
-from limner.apps.reproduce.results import CorpusRecord, result_path
+from limner.apps.reproduce.results import result_path
 from limner.apps.reproduce.tables import CorpusUse, PublishedRow, PublishedTable
 from limner.bounds import Few, PositiveShare
 from limner.data.collection import Collection
@@ -42,13 +42,6 @@ class ReproductionSettings(Settings):
     """Fraction of the recipes' epochs and samples, for a faster and less accurate reproduction."""
 
 
-class CorpusCollection(NamedTuple):
-    """A collection of sentence pairs that rows train with, besides the table's own collection."""
-
-    collection: Collection
-    record: CorpusRecord
-
-
 class ReproductionJob(NamedTuple):
     """A table to be reproduced on a collection."""
 
@@ -58,7 +51,7 @@ class ReproductionJob(NamedTuple):
     settings: ReproductionSettings
     command: str
     on_progress: StageProgress
-    corpus: CorpusCollection | None = None
+    corpus: Collection | None = None
     """Sentence pairs for the selected rows that train with them; None if there is no such row."""
 
 
@@ -101,12 +94,7 @@ class RowPlan(NamedTuple):
 
 
 def select_rows(table: PublishedTable, settings: ReproductionSettings) -> list[PublishedRow]:
-    """Select rows by name, or all rows with a recipe; rows that need a corpus are left out without one.
-
-    Raises:
-        SettingsError: a row is unknown, has no recipe, or needs a corpus that is not given; a corpus is given and no
-            selected row trains with it; or there is no such folder of recipes.
-    """
+    """Select rows by name, or all rows with a recipe; rows that need a corpus are left out without one."""
     names, trainable = settings.rows, [row for row in table.rows if row.recipe is not None]
     known = ", ".join(row.name for row in trainable)
     if without_recipe := {row.name for row in table.rows if row.recipe is None} & set(names):
@@ -149,12 +137,12 @@ def plan_row(row: PublishedRow, job: ReproductionJob, repetition: int = 0) -> Ro
     pretraining: list[TrainingRun] = []
     name, init = "", job.settings.init
     for stage in row.pretraining:
-        name = _run_name(stage, name)
+        name = f"{stage}-after-{name}" if name else stage
         run = job.out / "runs" / f"{name}{suffix}"
         stage_recipe = _load_recipe(stage, job, repetition, corpus=of_stages)
         pretraining.append(TrainingRun(stage_recipe, run, init, of_stages))
         init = run
-    name = _run_name("-".join((recipe, *map(_change_name, changes))), name)
+    name = "-".join((recipe, *map(_change_name, changes))) + (f"-after-{name}" if name else "")
     numbers = [f"-{number + 1}" for number in range(len(trained))] if len(trained) > 1 else [""]
     sequences = [
         (*pretraining, TrainingRun(trained_recipe, job.out / "runs" / f"{name}{number}{suffix}", init, of_row))
@@ -163,8 +151,10 @@ def plan_row(row: PublishedRow, job: ReproductionJob, repetition: int = 0) -> Ro
     return RowPlan(row, result_path(row, job.out, seed), tuple(sequences), tuple(evaluated))
 
 
-def back_translator_run(job: ReproductionJob) -> TrainingRun:
-    """The training run of the table's recipe of the opposite direction."""
+def translator_of(job: ReproductionJob) -> TrainingRun | Path:
+    """The run that translates back: one that was given, or the training run of the table's recipe."""
+    if job.settings.back_translator is not None:
+        return job.settings.back_translator
     assert job.table.reverse is not None, "the table has a recipe of the opposite direction"
     return TrainingRun(_load_recipe(job.table.reverse, job, 0), job.out / "runs" / job.table.reverse, None)
 
@@ -215,10 +205,6 @@ def _feature_changes(row: PublishedRow, job: ReproductionJob) -> Sequence[str]:
 def _change_name(change: str) -> str:
     """Part of the name of a run directory for a change: 'visinrnn' for 'model.variant=visInRnn'."""
     return re.sub(r"[^a-z0-9_.]+", "-", change.partition("=")[2].lower()).strip("-") or "none"
-
-
-def _run_name(recipe: str, previous: str) -> str:
-    return f"{recipe}-after-{previous}" if previous else recipe
 
 
 def _load_recipe(

@@ -12,10 +12,9 @@ from limner.apps.reproduce.derived import (
     needs_back_translation,
     require_descriptions,
     require_same_corpus,
-    translator_of,
     with_corpus,
 )
-from limner.apps.reproduce.plan import ReproductionJob, RowPlan, TrainingRun, plan_row
+from limner.apps.reproduce.plan import ReproductionJob, RowPlan, TrainingRun, plan_row, translator_of
 from limner.apps.reproduce.results import InitialRun, RowResult, result_paths
 from limner.apps.reproduce.tables import PublishedRow
 from limner.data.collection import Collection

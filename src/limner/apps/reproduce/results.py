@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
 from limner.apps.reproduce.tables import PublishedRow, PublishedTable
+from limner.data.collection import Collection
 from limner.evaluation.gradients import GradientNorms
 from limner.metrics import Score
 from limner.runs.records import Evaluation, Record
@@ -38,6 +39,11 @@ class CorpusRecord(Record):
     """Name of the folder of the collection."""
     fingerprint: str
     """Fingerprint of the collection."""
+
+    @classmethod
+    def from_collection(cls, collection: Collection) -> Self:
+        """Describe a collection."""
+        return cls(name=collection.path.resolve().name, fingerprint=collection.fingerprint())
 
     def __str__(self) -> str:
         return f"corpus '{self.name}' (fingerprint {self.fingerprint[:12]})"

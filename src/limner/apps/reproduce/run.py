@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 
 from limner.apps.reproduce.derived import (
@@ -11,8 +11,6 @@ from limner.apps.reproduce.derived import (
     BackTranslatedRecord,
     back_translated,
     needs_back_translation,
-    open_corpus,
-    translator_of,
     with_corpus,
 )
 from limner.apps.reproduce.plan import (
@@ -25,20 +23,21 @@ from limner.apps.reproduce.plan import (
     recipe_folder_of,
     select_rows,
     table_of_collection,
+    translator_of,
 )
 from limner.apps.reproduce.preflight import check, initial_run, parse_stored_recipe
 from limner.apps.reproduce.render import write_table
-from limner.apps.reproduce.results import Reproduction, RowResult, read_results
+from limner.apps.reproduce.results import CorpusRecord, Reproduction, RowResult, read_results
 from limner.apps.reproduce.tables import PublishedTable
 from limner.data.collection import Collection
 from limner.evaluation.evaluate import evaluate
-from limner.evaluation.gradients import GradientNorms, measure_gradients
+from limner.evaluation.gradients import measure_gradients
 from limner.evaluation.options import EvaluationOptions
 from limner.evaluation.stored_evaluation import save_evaluation
 from limner.progress import StageProgress
 from limner.retrieval.marginal import MARGINAL_IMAGES
 from limner.runs.records import RunConfig
-from limner.runs.trained_model import TrainedModel, load_trained_model
+from limner.runs.trained_model import load_trained_model
 from limner.training.loop import train
 
 
@@ -77,7 +76,8 @@ def reproduce_table(
     table = table_of_collection(table, collection, settings.dataset)
     rows = select_rows(table, settings)
     report = on_progress or (lambda stage, done, total: None)
-    job = ReproductionJob(table, collection, out, settings, command, report, open_corpus(rows, settings))
+    corpus = Collection.open(settings.corpus) if settings.corpus and any(row.corpus for row in rows) else None
+    job = ReproductionJob(table, collection, out, settings, command, report, corpus)
     check(rows, job)
     reproduction = None
     for done, row in enumerate(rows):
@@ -99,7 +99,10 @@ def _train_and_evaluate(plan: RowPlan, job: ReproductionJob) -> None:
     trainings = {training.run: training for sequence in alternatives for training in sequence}
     for training in trainings.values():
         _train(training, job)
-    best = _best_alternative(alternatives)[-1]
+    best = alternatives[0][-1]
+    if len(alternatives) > 1:
+        trained = (sequence[-1] for sequence in alternatives)
+        best = min(trained, key=lambda training: _recorded_value(training.run, "validation_perplexity"))
     model, recipe = load_trained_model(best.run), plan.recipe_of(best.run)
     evaluation = evaluate(
         [model],
@@ -115,6 +118,10 @@ def _train_and_evaluate(plan: RowPlan, job: ReproductionJob) -> None:
         command=job.command,
         on_progress=lambda stage, done, total: job.on_progress(f"{stage} {row.name}", done, total),
     )
+    gradients = None
+    if job.table.gradients:
+        gradients = measure_gradients(model, job.collection, command=job.command, on_progress=job.on_progress)
+        gradients.save_in(best.run)
     back_translated_by, translators = _back_translation(trainings.values(), job)
     runs = [*trainings, *translators]
     result = RowResult(
@@ -126,7 +133,7 @@ def _train_and_evaluate(plan: RowPlan, job: ReproductionJob) -> None:
         pretraining=tuple(recipe.model_dump(mode="json") for recipe in plan.pretraining),
         initialised_from=initial_run(job.settings.init),
         back_translated_by=back_translated_by,
-        corpus=None if row.corpus is None or job.corpus is None else job.corpus.record,
+        corpus=None if row.corpus is None or job.corpus is None else CorpusRecord.from_collection(job.corpus),
         features=tuple(spec.fingerprint for spec in model.config.features),
         run=str(best.run.relative_to(job.out)),
         image_control=row.image_control,
@@ -134,21 +141,12 @@ def _train_and_evaluate(plan: RowPlan, job: ReproductionJob) -> None:
         seconds=round(sum(_recorded_value(run, "seconds") for run in runs), 1),
         processor_seconds=round(sum(_recorded_value(run, "processor_seconds") for run in runs), 1),
         evaluation=evaluation,
-        gradients=_gradients(model, best.run, job),
+        gradients=gradients,
     )
     plan.result_path.parent.mkdir(parents=True, exist_ok=True)
     result.save(plan.result_path)
     if evaluation.items:  # for `limner compare` and `limner report`, which read hypotheses
         save_evaluation(evaluation, best.run)
-
-
-def _gradients(model: TrainedModel, run: Path, job: ReproductionJob) -> GradientNorms | None:
-    """Measure gradients through time and store them in the run directory, if the table has them."""
-    if not job.table.gradients:
-        return None
-    norms = measure_gradients(model, job.collection, command=job.command, on_progress=job.on_progress)
-    norms.save_in(run)
-    return norms
 
 
 def _train(training: TrainingRun, job: ReproductionJob) -> None:
@@ -197,13 +195,6 @@ def _remaining_alternatives(plan: RowPlan, job: ReproductionJob) -> tuple[Traini
     selected = parse_stored_recipe(RowResult.load(first.result_path).recipe)
     pairs = zip(plan.alternatives, first.recipes, strict=True)
     return tuple(sequence for sequence, recipe in pairs if recipe == selected)
-
-
-def _best_alternative(alternatives: Sequence[TrainingSequence]) -> TrainingSequence:
-    """The alternative with the lowest validation perplexity."""
-    if len(alternatives) == 1:
-        return alternatives[0]
-    return min(alternatives, key=lambda sequence: _recorded_value(sequence[-1].run, "validation_perplexity"))
 
 
 def _recorded_value(run: Path, name: str) -> float:

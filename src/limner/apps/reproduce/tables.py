@@ -234,11 +234,7 @@ class Paper(Settings):
 
 @cache
 def read_paper(name: str) -> Paper:
-    """Read the tables of a paper.
-
-    Raises:
-        SettingsError: a key or value of the file is not valid.
-    """
+    """Read the tables of a paper; SettingsError if a key or value of the file is not valid."""
     path = recipe_folder() / name / TABLES_FILE
     return Paper.parse(read_yaml(path), str(path))
 
@@ -254,11 +250,7 @@ def property_tables() -> dict[str, PropertyTable]:
 
 
 def find_table(name: str) -> PublishedTable:
-    """Return a published table of scores by its name, 'paper/table'.
-
-    Raises:
-        SettingsError: there is no such table.
-    """
+    """Return a published table of scores by its name, 'paper/table'; SettingsError if there is no such table."""
     tables = published_tables()
     if name not in tables:
         raise SettingsError(f"table '{name}': expected one of {', '.join(tables)}{did_you_mean(name, tables)}")

@@ -51,7 +51,7 @@ def test_chat(client, runs, caption):
 def test_the_prefix_limits_and_log_probabilities(client, runs, caption):
     messages = [{"role": "user", "images": [runs.image]}, {"role": "assistant", "content": "the picture"}]
     answer = client.chat(CAPTION, messages, options={"num_predict": 3})
-    assert answer.message.content.startswith("the picture") and len(answer.message.content.split()) <= 5
+    assert not answer.message.content.startswith("the picture") and len(answer.message.content.split()) <= 3
     assert answer.done_reason == "length" and answer.prompt_eval_count == 2 and answer.eval_count == 3
     cut = client.generate(CAPTION, images=[runs.image], options={"stop": [caption.text[4:9]]})
     assert cut.response == caption.text[:4] and cut.done_reason == "stop"

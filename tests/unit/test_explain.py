@@ -8,14 +8,14 @@ import torch
 from PIL import Image
 from toy_translation import GridBackbone, image_collection, learn, text_collection
 
-from limner.apps.report.attention_page import AttendedSentence, ModelAttention, attended_area, save_attention
+from limner.apps.report.attention_page import AttendedSentence, ModelAttention, save_attention
 from limner.data.dataset import GenerationInput
 from limner.data.examples import Item
 from limner.decoding.sentence import Sentence
 from limner.errors import SettingsError
 from limner.evaluation import gates
 from limner.evaluation.gates import gate_scores, gate_statistics, measure_gates
-from limner.features.spec import FeatureSpec, RegionRows, grid_of
+from limner.features.spec import FeatureSpec, RegionRows, attended_area, grid_of
 from limner.inference.collection_features import open_features
 from limner.inference.explain import END_OF_SENTENCE, IMAGE_TOKEN, Explanation, explain, words_of
 from limner.inference.generate import generate

@@ -2,7 +2,7 @@
 
 import pytest
 
-from limner.apps.server.generation_options import SamplingFields, StopText, decoding_changes
+from limner.apps.server.chats import SamplingFields, StopText, decoding_changes
 from limner.decoding.settings import DecodingSettings
 from limner.errors import LimnerError
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from limner.apps.server.language_detection import detect_language, language_name
+from limner.apps.server.libretranslate_api import detect_language
 
 SENTENCES = {
     "en": "There is a brown dog on the beach.",
@@ -30,10 +30,6 @@ def test_only_the_given_languages_are_returned():
     assert [one.lang for one in detect_language(SENTENCES["fr"], ["de", "en", "de"])] in (["de", "en"], ["en", "de"])
     assert detect_language(SENTENCES["fr"], ["de", "xx"])[-1] == ("xx", 0.0)
     assert detect_language("a", ["xx", "yy"]) == [("xx", 0.0), ("yy", 0.0)]
-
-
-def test_names():
-    assert (language_name("de"), language_name("xx")) == ("German", "xx")
 
 
 def test_without_letters_nothing_is_more_probable():

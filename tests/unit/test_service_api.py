@@ -189,11 +189,31 @@ def test_fields_of_other_programs_without_effect_are_named_and_logged_once(ask, 
     assert ignored in record.getMessage()
 
 
-def test_a_message_of_the_assistant_is_continued(post):
-    user = {"role": "user", "content": "", "images": [BASE64]}
-    messages = [user, {"role": "assistant", "content": "a red"}]
-    answer = post("/api/chat", {"model": "tiny", "messages": messages, "stream": False})
-    assert answer.json()["message"]["content"].startswith("a red") and "Limner-Ignored" not in answer.headers
+def test_a_message_of_the_assistant_is_continued_without_repeating_it(ask):
+    url = {"type": "image_url", "image_url": {"url": BASE64}}
+    prefix, given = {"role": "assistant", "content": "a red"}, {"role": "user", "content": [url]}
+    ollama = {"model": "tiny", "messages": [{"role": "user", "images": [BASE64]}, prefix]}
+    openai = {"model": "tiny", "messages": [given, prefix], "logprobs": True}
+
+    async def send(client):
+        whole = await client.post("/v1/describe", json={"image": BASE64, "prefix": "a red"})
+        bodies = [("/api/chat", ollama), ("/v1/chat/completions", openai)]
+        answers = [
+            await client.post(path, json=body | {"stream": stream}) for stream in (False, True) for path, body in bodies
+        ]
+        return whole.json()["captions"][0], answers
+
+    caption, (chat, completion, lines, events) = ask(send)
+    rest = caption["text"].removeprefix("a red")
+    assert caption["text"].startswith("a red") and "Limner-Ignored" not in chat.headers
+    assert chat.json()["message"]["content"] == rest
+    assert (chat.json()["prompt_eval_count"], chat.json()["eval_count"]) == (2, len(caption["tokens"]) - 2)
+    assert "".join(json.loads(line)["message"]["content"] for line in lines.text.splitlines()) == rest
+    (choice,) = completion.json()["choices"]
+    assert choice["message"]["content"] == rest == "".join(one["token"] for one in choice["logprobs"]["content"])
+    assert completion.json()["usage"]["completion_tokens"] == len(caption["tokens"]) - 2
+    parts = [json.loads(line[6:]) for line in events.text.splitlines() if line.startswith("data: {")]
+    assert "".join(part["choices"][0]["delta"].get("content") or "" for part in parts) == rest
 
 
 @pytest.mark.parametrize("field", [{"format": "json"}, {"tools": [{}]}, {"format": {"type": "object"}}])

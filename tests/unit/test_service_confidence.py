@@ -9,10 +9,10 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from running_engine import run_with_engine
+from running_engine import caption, describe, run_with_engine
 from running_service import png, with_service
 
-from limner.apps.server.events import FinalEvent, TokenEvent
+from limner.apps.server.jobs import FinalEvent, GeneratedToken
 from limner.apps.server.models import Models, ServedModel
 from limner.features.class_probabilities import pooled_vector
 from limner.generation.request import RuleOptions
@@ -101,7 +101,7 @@ def test_captions_that_are_decoded_together_are_those_of_the_captioner(run, capt
     requests = [(image, decoding) for image in (RED, BLUE, WHITE) for decoding in DECODING]
 
     async def together(engine):
-        return await asyncio.gather(*(engine.describe_all(image, decoding=decoding) for image, decoding in requests))
+        return await asyncio.gather(*(caption(engine, image, decoding=decoding) for image, decoding in requests))
 
     for (image, decoding), final in zip(requests, run(together), strict=True):
         expected = captioner.describe([image], **decoding)[0]
@@ -115,24 +115,24 @@ def test_captions_that_are_decoded_together_are_those_of_the_captioner(run, capt
 
 def test_a_caption_that_misses_its_tag_is_decoded_again(run, captioner):
     async def describe(engine):
-        named = engine.describe_all(RED, decoding={"beam_size": 3})
-        left = engine.describe_all(RED, decoding={"beam_size": 3}, rules=RuleOptions(True, False))
-        begun = engine.describe_all(RED, decoding={"beam_size": 3}, prefix="a red")
+        named = caption(engine, RED, decoding={"beam_size": 3})
+        left = caption(engine, RED, decoding={"beam_size": 3}, rules=RuleOptions(True, False))
+        begun = caption(engine, RED, decoding={"beam_size": 3}, prefix="a red")
         return await asyncio.gather(named, left, begun)
 
     named, left, begun = run(describe)
     assert "blue" in named.best.text and "blue" not in left.best.text and "blue" not in begun.best.text
     assert left.best.text == captioner.describe([RED], beam_size=3, name_tags=False)[0][0].text
-    assert named.tags == left.tags == (("blue", 0.9),)
+    assert named.job.tags == left.job.tags == [("blue", 0.9)]
 
 
 @pytest.mark.parametrize("image", [RED, BLUE, WHITE])
 def test_the_tokens_of_a_stream_are_those_of_the_final_caption(run, image):
     async def read(engine):
-        return [event async for event in await engine.describe(image, decoding={"beam_size": 3})]
+        return [event async for event in await describe(engine, image, decoding={"beam_size": 3})]
 
     *tokens, final = run(read)
-    assert isinstance(final, FinalEvent) and all(isinstance(token, TokenEvent) for token in tokens)
+    assert isinstance(final, FinalEvent) and all(isinstance(token, GeneratedToken) for token in tokens)
     assert "".join(token.text for token in tokens) == final.best.text
     assert [token.token_id for token in tokens] == list(final.best.tokens)
 
@@ -146,8 +146,10 @@ def test_scores_are_those_of_the_trained_model_without_the_nouns_of_tags(trained
     served = Models([ServedModel("tiny", "describe", {"en": captioner})])
     sentences = ["a blue wall", "a unicorn"]
 
-    found = run_with_engine(served, lambda engine: engine.score(BLUE, sentences))
-    assert found == Scorer(trained, backbone_of()).score([BLUE] * 2, sentences)
+    body = {"image": base64.b64encode(BLUE).decode(), "sentences": sentences}
+    answer = with_service(served, lambda client: client.post("/v1/score", json=body)).json()
+    expected = Scorer(trained, backbone_of()).score([BLUE] * 2, sentences)
+    assert [score["log_prob"] for score in answer["scores"]] == pytest.approx([score.log_prob for score in expected])
 
 
 def test_the_own_interface_says_whether_the_model_abstains(post, captioner):
@@ -194,7 +196,7 @@ def test_a_request_whose_tags_fail_fails_alone(trained, backbone_of, caplog):
     vars(captioner.rules).update(tagger=SeesNoWhite())
 
     async def together(engine):
-        requests = (engine.describe_all(image) for image in (BLUE, WHITE, RED))
+        requests = (caption(engine, image) for image in (BLUE, WHITE, RED))
         return await asyncio.gather(*requests, return_exceptions=True)
 
     served = Models([ServedModel("tiny", "describe", {"en": captioner})])

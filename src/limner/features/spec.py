@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from typing import Any, Literal, Self
+from collections.abc import Sequence
+from typing import Any, Literal, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +13,7 @@ from pydantic import model_validator
 
 from limner.bounds import Count, GridSide, Regions
 from limner.errors import FeatureError
+from limner.features.preprocessing import Preprocessing, encoded_box
 from limner.media.modality import ModalityName
 from limner.media.video import FrameSampling
 from limner.settings import Settings
@@ -108,6 +110,27 @@ def grid_of(spec: FeatureSpec, locations: int) -> tuple[int, int] | None:
     else:
         return None
     return size if size[0] * size[1] == locations else None
+
+
+class AttendedArea(NamedTuple):
+    """The locations that a model attends to."""
+
+    grid: tuple[int, int]
+    """Rows and columns."""
+    box: tuple[float, float, float, float]
+    """Left, top, right and bottom of the part of the image that they cover, in its pixels; it may extend beyond it."""
+
+
+def attended_area(features: Sequence[FeatureSpec], locations: int, size: tuple[int, int]) -> AttendedArea | None:
+    """Return the grid of a number of locations, and the part of an image of this width and height that it covers.
+
+    None if no table of features has these locations; frames of videos are not locations.
+    """
+    for spec in features:
+        if (grid := grid_of(spec, locations)) is not None:
+            preprocessing = Preprocessing.parse(spec.preprocessing, f"features '{spec.name}'")
+            return AttendedArea(grid, encoded_box(size, preprocessing))
+    return None
 
 
 def require_compatible(

@@ -15,30 +15,20 @@ from PIL import Image
 from limner.apps.report.images import film_strip, open_stills, strip_grid
 from limner.apps.report.rendering import STYLES, render_page
 from limner.errors import SettingsError
-from limner.features.preprocessing import Preprocessing, encoded_box
-from limner.features.spec import FeatureSpec, grid_of
+from limner.features.spec import FeatureSpec, attended_area, grid_of
 from limner.files import write_text
 from limner.inference.explain import Explanation, count_locations
 from limner.media.modality import VIDEO
 from limner.media.video import read_frames
 from limner.models.video_captioner import VideoCaptionerSettings
 from limner.plots import figures
-from limner.plots.attention import AttentionStrip, Box, alignment, attention_strips, gate_spans, panels
+from limner.plots.attention import AttentionStrip, alignment, attention_strips, gate_spans, panels
 from limner.progress import Progress
 from limner.runs.trained_model import TrainedModel
 
 PAGE = "index.html"
 STRIP_SIDE = 200
 """Longer side of a panel of a strip in pixels."""
-
-
-class AttendedArea(NamedTuple):
-    """The locations that a model attends to."""
-
-    grid: tuple[int, int]
-    """Rows and columns."""
-    box: Box
-    """Part of the image that they cover, in its pixels; it may extend beyond the image."""
 
 
 class ModelAttention(NamedTuple):
@@ -133,18 +123,6 @@ def attended_panels(
     area = attended_area(features, locations, image.size)
     assert area is not None, "a table of features has these locations"
     return panels(image, values, area.grid, box=area.box, side=side, colour=not film)
-
-
-def attended_area(features: Sequence[FeatureSpec], locations: int, size: tuple[int, int]) -> AttendedArea | None:
-    """Return the grid of a number of locations, and the part of an image of this width and height that it covers.
-
-    None if no table of features has these locations; frames of videos are not locations.
-    """
-    for spec in features:
-        if (grid := grid_of(spec, locations)) is not None:
-            preprocessing = Preprocessing.parse(spec.preprocessing, f"features '{spec.name}'")
-            return AttendedArea(grid, encoded_box(size, preprocessing))
-    return None
 
 
 def require_attention(model: TrainedModel, where: Path | str) -> None:

@@ -14,13 +14,13 @@ from typing import NamedTuple
 import numpy as np
 from markupsafe import Markup
 
-from limner.apps.report.attention_page import alignment_of, attended_area, attended_panels, target_of
+from limner.apps.report.attention_page import alignment_of, attended_panels, target_of
 from limner.apps.report.images import Thumbnails
 from limner.data.collection import Collection
 from limner.data.dataset import GenerationInput
 from limner.decoding.sentence import Sentence
 from limner.errors import CollectionError, MediaError, MissingExtraError, RunError
-from limner.features.spec import FeatureSpec
+from limner.features.spec import FeatureSpec, attended_area
 from limner.inference.collection_features import open_features
 from limner.inference.explain import Explanation, Weights, explain
 from limner.media.image import image_size

@@ -17,21 +17,35 @@ COMPATIBLE = (*STRING_ERRORS, "/v1/chat/")
 """Beginnings of the paths of other programs' interfaces, which answer an invalid body with 400 and not with 422."""
 
 
+KINDS = {
+    401: "authentication_error",
+    404: "not_found_error",
+    408: "timeout_error",
+    413: "too_large_error",
+    415: "media_type_error",
+    421: "host_error",
+    429: "overloaded_error",
+    503: "unavailable_error",
+    504: "timeout_error",
+}
+"""Type of the error object of each status; others have the type of an invalid request."""
+
+
 class ServerError(LimnerError):
-    """An error with a status of HTTP."""
+    """An error with a status of HTTP: 401 for a wrong key, 408 for a slow body, 421 for another host, and so on."""
 
     status = 400
-    kind = "invalid_request_error"
 
-    def __init__(self, message: str, param: str | None = None) -> None:
+    def __init__(self, message: str, param: str | None = None, *, status: int | None = None) -> None:
         """Name the problem.
 
         Args:
             message: what was expected, what was found, what to do.
             param: field of the request that is wrong.
+            status: status of HTTP; default: that of the class.
         """
         super().__init__(message)
-        self.param = param
+        self.param, self.status = param, status or self.status
 
 
 class InvalidRequestError(ServerError):
@@ -41,66 +55,28 @@ class InvalidRequestError(ServerError):
 class NotSupportedError(ServerError):
     """The model cannot do what the request needs, such as JSON or calls of tools."""
 
-    kind = "not_supported_error"
-
-
-class UnauthorisedError(ServerError):
-    """No API key, or a wrong one."""
-
-    status, kind = 401, "authentication_error"
-
-
-class HostRefusedError(ServerError):
-    """The Host header names a host that the service does not answer for."""
-
-    status, kind = 421, "host_error"
-
 
 class NotFoundError(ServerError):
     """There is no such model, index, file or path."""
 
-    status, kind = 404, "not_found_error"
-
-
-class BodyTimeoutError(ServerError):
-    """The body was not received in time."""
-
-    status, kind = 408, "timeout_error"
+    status = 404
 
 
 class TooLargeError(ServerError):
     """The body or the image is larger than allowed."""
 
-    status, kind = 413, "too_large_error"
-
-
-class MediaTypeError(ServerError):
-    """The body has a type that the path does not read."""
-
-    status, kind = 415, "media_type_error"
+    status = 413
 
 
 class QueueFullError(ServerError):
     """More requests wait than are accepted; repeat after `retry_after` seconds."""
 
-    status, kind = 429, "overloaded_error"
+    status = 429
 
     def __init__(self, message: str, retry_after: float) -> None:
-        """Return when to repeat the request."""
+        """Name the problem, and when to repeat the request."""
         super().__init__(message)
         self.retry_after = retry_after
-
-
-class StoppingError(ServerError):
-    """The service is stopping: it finishes accepted requests and accepts no new ones."""
-
-    status, kind = 503, "unavailable_error"
-
-
-class RequestTimeoutError(ServerError):
-    """The request was not answered within the time limit."""
-
-    status, kind = 504, "timeout_error"
 
 
 class Problem(NamedTuple):
@@ -115,7 +91,7 @@ class Problem(NamedTuple):
     @property
     def headers(self) -> dict[str, str]:
         """Headers of the response."""
-        if self.status == UnauthorisedError.status:
+        if self.status == 401:
             return {"WWW-Authenticate": "Bearer"}
         return {} if self.retry_after is None else {"Retry-After": str(max(1, math.ceil(self.retry_after)))}
 
@@ -123,24 +99,22 @@ class Problem(NamedTuple):
 def problem_of(error: BaseException) -> Problem:
     """Return what is answered for an error; an unexpected one is answered without its text."""
     if isinstance(error, ServerError):
-        return Problem(error.status, error.kind, str(error), error.param, getattr(error, "retry_after", None))
+        supported = not isinstance(error, NotSupportedError)
+        kind = KINDS.get(error.status, "invalid_request_error") if supported else "not_supported_error"
+        return Problem(error.status, kind, str(error), error.param, getattr(error, "retry_after", None))
     if isinstance(error, ImageTooLargeError):
         return Problem(413, "too_large_error", str(error), "image")
     if isinstance(error, MediaError):
         return Problem(400, "invalid_image_error", str(error), "image")
     if isinstance(error, SettingsError):
-        return Problem(400, "invalid_request_error", str(error), _first_key(str(error)))
+        field = str(error).removeprefix("decoding: ").partition(":")[0]  # of 'decoding: beam_size: …'
+        param = field if field.replace(".", "_").isidentifier() else None
+        return Problem(400, "invalid_request_error", str(error), param)
     if isinstance(error, ResourceError):
         return Problem(413, "too_large_error", str(error))
     if isinstance(error, MissingExtraError):
         return Problem(501, "not_supported_error", str(error))
     return Problem(500, "server_error", "the service failed to answer; its log names the reason")
-
-
-def _first_key(message: str) -> str | None:
-    """Return the field that a message about settings begins with, such as 'decoding: beam_size: …'."""
-    head = message.removeprefix("decoding: ").partition(":")[0]
-    return head if head.replace(".", "_").isidentifier() else None
 
 
 def error_body(path: str, problem: Problem) -> dict[str, Any]:
@@ -150,20 +124,9 @@ def error_body(path: str, problem: Problem) -> dict[str, Any]:
     """
     if path.startswith(STRING_ERRORS):
         return {"error": problem.message}
-    return {
-        "error": {
-            "message": problem.message,
-            "type": problem.kind,
-            "param": problem.param,
-            "code": _code(problem),
-        }
-    }
-
-
-def _code(problem: Problem) -> str | None:
-    """Return the code that clients of OpenAI know an error by."""
-    if problem.status == UnauthorisedError.status:
-        return "invalid_api_key"
-    if problem.status == NotFoundError.status:
-        return "model_not_found" if problem.param == "model" else problem.kind
-    return None
+    code = None  # that clients of OpenAI know an error by
+    if problem.status == 401:
+        code = "invalid_api_key"
+    if problem.status == 404:
+        code = "model_not_found" if problem.param == "model" else problem.kind
+    return {"error": {"message": problem.message, "type": problem.kind, "param": problem.param, "code": code}}

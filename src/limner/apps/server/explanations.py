@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -11,8 +12,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel
 
 from limner.apps.server.errors import NotSupportedError
-from limner.apps.server.jobs import Job
-from limner.apps.server.sentences import image_grid
+from limner.apps.server.jobs import Box, Job, image_grid
 from limner.data.examples import Item, StoredFeatures, collate
 from limner.decoding.sentence import Sentence
 from limner.inference.explain import explain, words_of
@@ -45,7 +45,7 @@ class SentenceExplanation(BaseModel):
     """Gate of the image context, 0 to 1."""
     grid_size: tuple[int, int] | None
     """Rows and columns of the image locations."""
-    box: tuple[float, float, float, float] | None
+    box: Box | None
     """Left, top, right and bottom of the part of the image under the grid, as fractions of its sides."""
 
 
@@ -59,43 +59,34 @@ class _SingleImage:
         return [self.features] * len(items)
 
 
+@torch.no_grad()
 def explain_sentence(job: Job, tokens: Sequence[int]) -> SentenceExplanation:
     """Explain a sentence of a request whose image is encoded."""
     trained = job.generator.models[0]
     sentence = Sentence(tuple(tokens), 0.0, 0.0)
     explanation = explain(trained, [job.source], [sentence], _SingleImage(job.features))[0]
-    log_probs = _token_log_probs(job, tokens)
+    batch = collate([job.example(tokens)]).to(device_of(trained.model))
+    log_probs = precise(trained.model(batch).logits[0]).log_softmax(-1)  # (T, V)
+    chosen = log_probs.gather(1, batch.target_out[0][:, None])[:, 0].tolist()
     target = [
-        ExplainedWord(text=word.text, log_prob=sum(log_probs[position] for position in word.positions))
+        ExplainedWord(text=word.text, log_prob=sum(chosen[position] for position in word.positions))
         for word in words_of(trained.tokenizer, tokens)
     ]
-    count = len(target)  # without the end of the sentence
-    grid, box = image_grid(job)
+
+    def rows(weights: NDArray[np.float64] | None) -> Any:  # noqa: ANN401
+        return None if weights is None else weights[: len(target)].tolist()  # without the end of the sentence
+
+    attention = explanation.image_weights
+    grid, box = image_grid(job, 0 if attention is None else attention.shape[1])
     return SentenceExplanation(
         source=explanation.source,
         target=target,
-        alignment=_rows(explanation.alignment, count),
-        attention=_rows(explanation.image_weights, count),
-        gate=None if explanation.gate is None else explanation.gate[:count].tolist(),
+        alignment=rows(explanation.alignment),
+        attention=rows(attention),
+        gate=rows(explanation.gate),
         grid_size=grid,
         box=box,
     )
-
-
-@torch.no_grad()
-def _token_log_probs(job: Job, tokens: Sequence[int]) -> list[float]:
-    trained = job.generator.models[0]
-    batch = collate([job.example(tokens)]).to(device_of(trained.model))
-    log_probs = precise(trained.model(batch).logits[0]).log_softmax(-1)  # (T, V)
-    chosen: list[float] = log_probs.gather(1, batch.target_out[0][:, None])[:, 0].tolist()
-    return chosen
-
-
-def _rows(weights: NDArray[np.float64] | None, count: int) -> Rows | None:
-    if weights is None:
-        return None
-    rows: Rows = weights[:count].tolist()
-    return rows
 
 
 def draw_attention(image: bytes, explanation: SentenceExplanation) -> bytes:

@@ -26,7 +26,6 @@ from limner.apps.server.errors import InvalidRequestError, QueueFullError, TooLa
 from limner.apps.server.settings import BODIES_AT_ONCE, ServerSettings
 from limner.errors import MediaError
 from limner.files.structured import one_line
-from limner.media.image import require_pixels
 
 CONNECTIONS_PER_HOST = 64
 """Images that are fetched from one host at once; others wait, each until its deadline."""
@@ -85,16 +84,6 @@ def decode_image_text(text: str, param: str = "image") -> bytes:
     if not decoded:
         raise InvalidRequestError(f"{param}: expected an image, got an empty text", param)
     return decoded
-
-
-def require_size(data: bytes, settings: ServerSettings) -> None:
-    """Check the number of pixels of an image by its header, before it is decoded.
-
-    Raises:
-        ImageTooLargeError: it has more than `max_pixels`.
-        MediaError: it is not an image.
-    """
-    require_pixels(data, settings.max_pixels)
 
 
 class PublicAddresses(AbstractResolver):

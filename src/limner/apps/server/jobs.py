@@ -7,24 +7,30 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-from limner.apps.server.events import Event, FinalEvent, TokenEvent
+import torch
+
 from limner.apps.server.features import FeatureCache
-from limner.apps.server.images import require_size
 from limner.apps.server.models import ServedModel
-from limner.apps.server.sentences import generated_tokens, image_grid, probable_tokens, token_attention, token_texts
 from limner.apps.server.settings import ServerSettings
 from limner.data.dataset import GenerationInput
-from limner.data.examples import Example
+from limner.data.examples import Example, collate
 from limner.decoding.sentence import Sentence
 from limner.decoding.settings import change_decoding
+from limner.decoding.torch_models import mean_log_probs
 from limner.errors import LimnerError, SettingsError
 from limner.features.encoders.base import EncoderInput
+from limner.features.spec import attended_area
 from limner.generation.request import Request, RuleOptions
 from limner.inference.captioner import Captioner
 from limner.inference.must_include import words_of_inputs
 from limner.inference.new_images import image_name, new_item
 from limner.inference.translator import Translator
+from limner.media.image import image_size, require_pixels
+from limner.models.protocols import device_of
+from limner.text.tokenizer import Tokenizer
 
+Box = tuple[float, float, float, float]
+"""Left, top, right and bottom of a part of an image, as fractions of its sides."""
 logger = logging.getLogger(__name__)
 
 
@@ -37,15 +43,63 @@ class GenerationRequest(NamedTuple):
     text: str | None = None
     """Source sentence; None for a caption."""
     decoding: Mapping[str, Any] = {}
+    """Fields of `DecodingSettings` to change, such as beam_size, n_best and sample={"temperature": …, "seed": …}."""
     prefix: str = ""
     must_include: Sequence[str] = ()
     attention: bool = False
     probable_tokens: int = 0
     """Number of probable tokens to return at each position."""
-    rules: RuleOptions = RuleOptions(with_tags=True)
-    """Tags in the caption, and abstention."""
-    withholds: bool = False
-    """Whether no token is delivered of a caption of which the captioner is not sure."""
+    rules: RuleOptions = RuleOptions()
+    """Whether the caption names a tag, and abstention."""
+    of_chat: bool = False
+    """Whether the tokens are an answer in a chat: without the prefix, which they continue, and none of a caption of
+    which the captioner is not sure."""
+
+
+class ProbableToken(NamedTuple):
+    """A token that could continue a sentence."""
+
+    text: str
+    log_prob: float
+
+
+class GeneratedToken(NamedTuple):
+    """A token of a generated sentence."""
+
+    text: str
+    """Text that the token adds; the texts of all tokens joined are the sentence."""
+    token_id: int
+    log_prob: float
+    """Natural logarithm of its probability given the tokens before it."""
+    attention: tuple[float, ...] | None = None
+    """Weights over the image locations, row by row; None unless they are requested and the model has attention."""
+    confidence: float | None = None
+    """Calibrated confidence, where the model has one; None as long as the sentence is not complete."""
+    probable: tuple[ProbableToken, ...] = ()
+    """The most probable tokens at its position, as many as are requested."""
+
+
+class FinalEvent(NamedTuple):
+    """The end of a stream: all sentences, best first."""
+
+    job: Job
+    sentences: tuple[Sentence, ...]
+    """The `n_best` sentences, best first."""
+    tokens: tuple[tuple[GeneratedToken, ...], ...]
+    """Tokens of each sentence, without special tokens."""
+    grid_size: tuple[int, int] | None = None
+    """Rows and columns of the image locations that attention weights belong to."""
+    box: Box | None = None
+    """Part of the image under the grid."""
+
+    @property
+    def best(self) -> Sentence:
+        """The best sentence."""
+        return self.sentences[0]
+
+
+Event = GeneratedToken | FinalEvent
+"""A token of the best sentence that has been decided, or the end."""
 
 
 class Job(Request):
@@ -63,55 +117,50 @@ class Job(Request):
         """Preprocessed image; None where its features are cached."""
         self.deliver: Callable[[Event | BaseException], None] = lambda event: None
         self.streams = True
-        self._delivered = 0
+        self._first = len(self.prefix) if request.of_chat else 0
+        self._delivered = self._first
 
     @property
-    def holds_tokens(self) -> bool:
-        """Whether tokens are delivered at the end only: the caption may be withheld, or replaced by one with a tag."""
-        rules = self.generator.rules if isinstance(self.generator, Captioner) else None
-        if rules is None:
-            return False
-        return (self.request.withholds and rules.has_confidence) or rules.named_tags(self) is not None
+    def lang(self) -> str:
+        """Language of the sentences."""
+        return self.generator.models[0].recipe.data.lang
 
-    def example(self, tokens: Sequence[int] = ()) -> Example:
+    @property
+    def input_tokens(self) -> int:
+        """Number of tokens that are read: of the source sentence, or of the prefix."""
+        return len(self.prefix if self.source_tokens is None else self.source_tokens)
+
+    @property
+    def tags(self) -> list[tuple[str, float]]:
+        """Names of things in the image with their probability, where the model has tags."""
+        return [] if self.evidence is None else [(tag.word, tag.probability) for tag in self.evidence.tags]
+
+    def example(self, tokens: Sequence[int]) -> Example:
         """Return the example of the model with some target tokens."""
         return Example(self.id, tokens, self.source_tokens, self.features)
 
     def decided(self, tokens: Sequence[int], totals: Sequence[float]) -> None:
-        """Deliver tokens of the best sentence."""
-        if not self.holds_tokens:
-            self._deliver_tokens(tokens, totals)
+        """Deliver tokens of the best sentence, unless it may be withheld, or replaced by one with a tag."""
+        rules = self.generator.rules if isinstance(self.generator, Captioner) else None
+        waits = rules is not None and (
+            (self.request.of_chat and rules.has_confidence) or rules.named_tags(self) is not None
+        )
+        if not waits:
+            self._deliver_tokens(Sentence(tuple(tokens), 0.0, 0.0, totals=tuple(totals)))
 
-    def _deliver_tokens(self, tokens: Sequence[int], totals: Sequence[float]) -> None:
-        attention = token_attention(self, [tokens]) if self.request.attention else None
-        probable = probable_tokens(self, [tokens])[0]
-        texts = token_texts(self.generator.tokenizer, tokens)
-        for position in range(self._delivered, len(tokens)):
-            log_prob = totals[position] - (totals[position - 1] if position else 0.0)
-            weights = None if attention is None else attention[0][position]
-            self.deliver(TokenEvent(position, texts[position], tokens[position], log_prob, weights, probable[position]))
-        self._delivered = len(tokens)
+    def _deliver_tokens(self, sentence: Sentence) -> None:
+        for token in generated_tokens(self, sentence)[self._delivered :]:
+            self.deliver(token)
+        self._delivered = max(self._delivered, len(sentence.tokens))
 
     def finished(self, sentences: list[Sentence]) -> None:
         """Deliver the last tokens, and all sentences."""
         best = sentences[0]
-        if self.streams and (best.is_sure or not self.request.withholds):
-            self._deliver_tokens(best.tokens, best.totals)
-        grid, box = image_grid(self) if self.request.attention else (None, None)
-        read = len(self.prefix) if self.source_tokens is None else len(self.source_tokens)
-        tags = () if self.evidence is None else self.evidence.tags
-        self.deliver(
-            FinalEvent(
-                self.request.served.name,
-                self.generator.models[0].recipe.data.lang,
-                tuple(sentences),
-                generated_tokens(self, sentences),
-                grid,
-                box,
-                tuple((tag.word, tag.probability) for tag in tags),
-                read,
-            )
-        )
+        if self.streams and (best.is_sure or not self.request.of_chat):
+            self._deliver_tokens(best)
+        tokens = tuple(generated_tokens(self, sentence)[self._first :] for sentence in sentences)
+        weights = next((token.attention for token in tokens[0] if token.attention is not None), ())
+        self.deliver(FinalEvent(self, tuple(sentences), tokens, *image_grid(self, len(weights))))
         super().finished(sentences)
 
     def failed(self, error: Exception) -> None:
@@ -145,9 +194,79 @@ def make_job(request: GenerationRequest, cache: FeatureCache, settings: ServerSe
         length = len(job.prefix)
         raise SettingsError(f"prefix: expected at most {decoding.max_length} tokens, got {length}; shorten it")
     if image is not None:
-        require_size(image, settings)
+        require_pixels(image, settings.max_pixels)
     if image is not None and generator.backbone is not None:
         job.image_key = image_name(image)
-        if not cache.has(generator.backbone, job.image_key):
+        job.features = cache.get(generator.backbone, job.image_key)
+        if job.features is None:
             job.pixels = generator.backbone.read(image)
     return job
+
+
+@torch.no_grad()
+def generated_tokens(job: Job, sentence: Sentence) -> tuple[GeneratedToken, ...]:
+    """Return the tokens of a sentence, or of its beginning, with what the request of a job wants to know of them."""
+    tokens, request, tokenizer = sentence.tokens, job.request, job.generator.tokenizer
+    attention: Sequence[tuple[float, ...] | None] = [None] * len(tokens)
+    probable: Sequence[tuple[ProbableToken, ...]] = [()] * len(tokens)
+    if tokens and (request.attention or request.probable_tokens):
+        batch = collate([job.example(tokens)])
+        models = [trained.model for trained in job.generator.models]
+        outputs = [model(batch.to(device_of(model))) for model in models[: None if request.probable_tokens else 1]]
+        weights = outputs[0].attention if outputs[0].selected is None else outputs[0].selected
+        if request.attention and job.features is not None and weights is not None:
+            attention = [tuple(row) for row in weights[0].float().tolist()]
+        if request.probable_tokens:
+            log_probs = mean_log_probs([output.logits[0] for output in outputs])  # (T, V)
+            values, ids = log_probs.topk(min(request.probable_tokens, log_probs.shape[-1]))
+            probable = [
+                tuple(
+                    ProbableToken(
+                        " " * (position > 0 and tokenizer.starts_word(token)) + tokenizer.spelling(token), value
+                    )
+                    for token, value in zip(*row, strict=True)
+                )
+                for position, row in enumerate(zip(ids.tolist(), values.tolist(), strict=True))
+            ]
+    before = (0.0, *sentence.totals)
+    return tuple(
+        GeneratedToken(
+            text,
+            tokens[position],
+            sentence.totals[position] - before[position],
+            attention[position],
+            sentence.words[position].probability if sentence.words else None,
+            probable[position],
+        )
+        for position, text in enumerate(token_texts(tokenizer, tokens))
+    )
+
+
+def token_texts(tokenizer: Tokenizer, tokens: Sequence[int]) -> list[str]:
+    """Return the text that each token adds to the running text of the sentence; joined they are the text.
+
+    Where a token changes the text before it, such as a closing quotation mark, the text is kept back until it agrees
+    with the whole sentence, of which the last token adds the rest.
+    """
+    whole = tokenizer.decode(tokens, detokenise=True)
+    texts, before = [], ""
+    for count in range(1, len(tokens) + 1):
+        text = tokenizer.decode(tokens[:count], detokenise=True)
+        added = text[len(before) :] if text.startswith(before) and whole.startswith(text) else ""
+        texts.append(added)
+        before += added
+    if texts:
+        texts[-1] += whole[len(before) :]
+    return texts
+
+
+def image_grid(job: Job, locations: int) -> tuple[tuple[int, int] | None, Box | None]:
+    """Return rows and columns of a number of attended locations of the image, and the part of the image under them."""
+    if job.request.image is None or not locations:
+        return None, None
+    width, height = image_size(job.request.image)
+    area = attended_area(job.generator.models[0].config.features, locations, (width, height))
+    if area is None:
+        return None, None
+    left, top, right, bottom = area.box
+    return area.grid, (left / width, top / height, right / width, bottom / height)

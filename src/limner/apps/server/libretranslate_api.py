@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Coroutine, Sequence
-from typing import Annotated, Any
+from copy import copy
+from functools import cache
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 from fastapi import APIRouter, Request
 from pydantic import BaseModel, Field
@@ -13,10 +15,14 @@ from pydantic import BaseModel, Field
 from limner.apps.server.engine import ServiceEngine
 from limner.apps.server.errors import InvalidRequestError, NotSupportedError
 from limner.apps.server.images import read_image_reference
-from limner.apps.server.language_detection import Detection, detect_language, language_name
+from limner.apps.server.jobs import GenerationRequest
 from limner.apps.server.ollama_api import ERRORS
 from limner.apps.server.own_api import EngineOf
 from limner.apps.server.request_bodies import FORM, FormRoute, LenientBody, reads
+from limner.errors import MissingExtraError
+
+if TYPE_CHECKING:
+    from py3langid.langid import LanguageIdentifier
 
 AUTO = "auto"
 """Source language that is detected."""
@@ -28,7 +34,25 @@ MAX_CHARACTERS = 100_000
 """Largest number of characters of a text."""
 MAX_ALTERNATIVES = 19
 
+MAX_DETECTED = 2_000
+"""Characters of a text whose language is detected."""
+_NAMES = {
+    "ar": "Arabic", "ca": "Catalan", "cs": "Czech", "da": "Danish", "de": "German", "el": "Greek", "en": "English",
+    "es": "Spanish", "fi": "Finnish", "fr": "French", "hi": "Hindi", "hu": "Hungarian", "it": "Italian",
+    "ja": "Japanese", "ko": "Korean", "nl": "Dutch", "pl": "Polish", "pt": "Portuguese", "ro": "Romanian",
+    "ru": "Russian", "sv": "Swedish", "tr": "Turkish", "uk": "Ukrainian", "vi": "Vietnamese", "zh": "Chinese",
+}  # fmt: skip
+"""English names of languages."""
+
 Text = Annotated[str, Field(max_length=MAX_CHARACTERS)]
+
+
+class Detection(NamedTuple):
+    """A language with the confidence that a text is in it."""
+
+    lang: str
+    confidence: float
+    """From 0 to 1."""
 
 
 class TranslateBody(LenientBody):
@@ -118,7 +142,7 @@ async def detect(body: DetectBody, engine: EngineOf) -> list[DetectedLanguage]:
     """Detect the language of a text among the languages of the served models."""
     if not body.q:
         raise InvalidRequestError("q: expected a text, got nothing", "q")
-    return [_detected(one) for one in await _detect(body.q, engine)]
+    return [_detected(detection) for detection in await _detect(body.q, engine)]
 
 
 @router.get("/frontend/settings")
@@ -138,25 +162,30 @@ async def frontend_settings(engine: EngineOf, request: Request) -> dict[str, Any
 
 
 def _named(code: str) -> dict[str, str]:
-    return {"code": code, "name": language_name(code)}
+    return {"code": code, "name": _NAMES.get(code, code)}
 
 
 def _pairs(engine: ServiceEngine) -> list[tuple[str, str]]:
     """Return the pairs of source and target language that can be translated."""
-    return [(one.source, target) for one in engine.models if one.source is not None for target in one.languages]
+    return [
+        (served.source, target) for served in engine.models if served.source is not None for target in served.languages
+    ]
 
 
 async def _images(body: TranslateBody, count: int, engine: ServiceEngine) -> list[bytes | None]:
-    references = body.image if isinstance(body.image, list) else [body.image] * (1 if body.image is None else count)
     if body.image is None:
         return [None] * count
+    references = body.image if isinstance(body.image, list) else [body.image] * count
     if len(references) != count:
         raise InvalidRequestError(
             f"image: expected one for each text, got {len(references)} images and {count} texts", "image"
         )
     try:
         async with asyncio.timeout(engine.settings.timeout):
-            return [None if one is None else await read_image_reference(one, engine.fetcher) for one in references]
+            return [
+                None if reference is None else await read_image_reference(reference, engine.fetcher)
+                for reference in references
+            ]
     except TimeoutError:
         raise engine.too_late() from None
 
@@ -169,23 +198,23 @@ async def _sources(texts: Sequence[str], body: TranslateBody, engine: ServiceEng
     """
     able = [source for source, target in _pairs(engine) if target == body.target]
     if body.source != AUTO:
-        engine.translator(None, body.source, body.target)
+        engine.models.translator(None, body.source, body.target)
         return [Detection(body.source, 1.0)] * len(texts)
     if not able:
-        engine.translator(None, None, body.target)
-    return [next(one for one in await _detect(text, engine) if one.lang in able) for text in texts]
+        engine.models.translator(None, None, body.target)
+    return [next(lang for lang in await _detect(text, engine) if lang.lang in able) for text in texts]
 
 
 async def _detect(text: str, engine: ServiceEngine) -> list[Detection]:
     """Detect a language outside of the event loop."""
     known = [lang for pair in _pairs(engine) for lang in pair] or [
-        lang for one in engine.models for lang in one.languages
+        lang for served in engine.models for lang in served.languages
     ]
     return await engine.compute("language", lambda: detect_language(text, known))
 
 
-def _detected(one: Detection) -> DetectedLanguage:
-    return DetectedLanguage(language=one.lang, confidence=round(100 * one.confidence, 1))
+def _detected(detection: Detection) -> DetectedLanguage:
+    return DetectedLanguage(language=detection.lang, confidence=round(100 * detection.confidence, 1))
 
 
 async def _translate(
@@ -195,16 +224,20 @@ async def _translate(
     parts = _SENTENCE_ENDS.split(text)
     sentences, separators = parts[::2], [*parts[1::2], ""]
     decoding = {"n_best": alternatives + 1} if alternatives else {}
-    made = []
+    served = engine.models.translator(None, source, target)
+    translations = []
     for sentence in sentences:
-        if not sentence.strip():
-            made.append([sentence])
-            continue
-        final = await engine.translate_all(sentence, image=image, source=source, target=target, decoding=decoding)
-        made.append([one.text for one in final.sentences])
+        texts = [sentence]
+        if sentence.strip():
+            request = GenerationRequest(served, served.generator(target), image, sentence, decoding)
+            texts = [translation.text for translation in (await (await engine.generate(request)).final()).sentences]
+        translations.append(texts)
     return [
-        "".join(one[min(rank, len(one) - 1)] + separator for one, separator in zip(made, separators, strict=True))
-        for rank in range(max(map(len, made)))
+        "".join(
+            texts[min(rank, len(texts) - 1)] + separator
+            for texts, separator in zip(translations, separators, strict=True)
+        )
+        for rank in range(max(map(len, translations)))
     ]
 
 
@@ -222,3 +255,37 @@ async def _all_of(waiting: Sequence[Coroutine[Any, Any, list[str]]], at_once: in
     except BaseExceptionGroup as errors:
         raise errors.exceptions[0] from None
     return [task.result() for task in tasks]
+
+
+def detect_language(text: str, languages: Sequence[str]) -> list[Detection]:
+    """Return the languages that a text may be in, the most probable first.
+
+    The confidences add up to one; without letters they are equal. Languages that the detection does not know have 0.
+
+    Raises:
+        MissingExtraError: py3langid is not installed.
+    """
+    identifier = _identifier()
+    known = [lang for lang in dict.fromkeys(languages) if lang in identifier.labels]
+    unknown = [Detection(lang, 0.0) for lang in dict.fromkeys(languages) if lang not in known]
+    if not known:
+        return unknown
+    scores = _of(tuple(known)).rank(text[:MAX_DETECTED])
+    return [Detection(lang, float(score)) for lang, score in scores] + unknown
+
+
+@cache
+def _identifier() -> LanguageIdentifier:
+    try:
+        from py3langid.langid import MODEL_FILE, LanguageIdentifier
+    except ImportError:
+        raise MissingExtraError("detecting languages", "serve") from None
+    return LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)
+
+
+@cache
+def _of(languages: tuple[str, ...]) -> LanguageIdentifier:
+    """Return the classifier of some languages only."""
+    identifier = copy(_identifier())
+    identifier.set_languages(languages)
+    return identifier

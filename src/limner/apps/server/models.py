@@ -17,7 +17,7 @@ from limner.errors import SettingsError, did_you_mean
 from limner.features.encoders.base import Backbone
 from limner.inference.captioner import Captioner
 from limner.inference.load import load
-from limner.inference.new_images import load_backbone_of, new_item
+from limner.inference.new_images import load_backbone_of
 from limner.inference.translator import Translator
 from limner.models.capabilities import WordEmbeddingModel
 from limner.models.phrase_based import PhraseBased
@@ -113,30 +113,21 @@ class ServedModel:
         )
 
     @torch.no_grad()
-    def embed(self, query: str | bytes) -> list[float]:
-        """Compute the mean word vector of a text, or the pooled features of an image.
+    def embed(self, text: str) -> list[float]:
+        """Compute the mean of the word vectors of a text.
 
         Raises:
-            NotSupportedError: the model has no word vectors, or no features of images.
+            NotSupportedError: the model has no word vectors.
             InvalidRequestError: the text has no words.
         """
-        if isinstance(query, bytes):
-            features = self.generator().features_of([query])
-            stored = None if features is None else features.take([new_item(query)])[0]
-            for kind in ("pooled", "grid"):
-                if stored is not None and (values := stored.get(kind)) is not None:
-                    return [float(value) for value in values.reshape(-1, values.shape[-1]).mean(0, dtype="float32")]
-            raise NotSupportedError(
-                f"model '{self.name}' has no image vectors; serve another run for embeddings", "model"
-            )
         trained = self.trained()
         if not isinstance(trained.model, WordEmbeddingModel):
             raise NotSupportedError(
                 f"model '{self.name}' has no word vectors; serve another run for embeddings", "model"
             )
-        ids = trained.tokenizer.encode(query)
+        ids = trained.tokenizer.encode(text)
         if not ids:
-            raise InvalidRequestError(f"input: expected a text of at least one word, got '{query}'", "input")
+            raise InvalidRequestError(f"input: expected a text of at least one word, got '{text}'", "input")
         vectors = trained.model.word_vectors()
         mean: list[float] = vectors[torch.tensor(ids, device=vectors.device)].float().mean(0).tolist()
         return mean
@@ -177,6 +168,31 @@ class Models:
         if task not in (None, model.task):
             raise NotSupportedError(f"model '{name}' cannot {task}: it is a model to {model.task}", "model")
         return model
+
+    def translator(self, name: str | None, source: str | None, target: str | None) -> ServedModel:
+        """Find the translator of a pair of languages; see `get` for errors.
+
+        Args:
+            name: its name; None for the first translator of the languages.
+            source: language of the text; None for any.
+            target: language of the translation; None for any.
+
+        Raises:
+            InvalidRequestError: the model of this name translates from another language.
+        """
+        if name is not None:
+            served = self.get(name, "translate")
+            if source not in (None, served.source):
+                raise InvalidRequestError(
+                    f"source '{source}': model '{name}' translates from {served.source}", "source"
+                )
+            return served
+        able = [served for served in self if served.task == "translate"] or [self.get(None, "translate")]
+        for served in able:
+            if source in (None, served.source) and (target is None or target in served.languages):
+                return served
+        pairs = ", ".join(f"{served.source} to {lang}" for served in able for lang in served.languages)
+        raise NotSupportedError(f"no model translates from {source or 'any'} to {target or 'any'}; served are {pairs}")
 
 
 def load_served_models(settings: ServerSettings) -> Models:

@@ -1,7 +1,7 @@
 """The Ollama interface: /api/generate, /api/chat, /api/tags, /api/ps, /api/show, /api/version, /api/embed.
 
-PhotoPrism, the AI content describer of NVDA and the clients of Ollama speak it. See `read_conversation` for what the
-texts of a request mean.
+PhotoPrism, the AI content describer of NVDA and the clients of Ollama speak it. See `read_chat` for what the texts of a
+request mean. Requests and responses have the field names of Ollama.
 """
 
 from __future__ import annotations
@@ -9,40 +9,152 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import aclosing
 from datetime import UTC, datetime
-from typing import Any
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Request
 from fastapi.responses import StreamingResponse
+from pydantic import BaseModel, ConfigDict, Field
 
 import limner
-from limner.apps.server.conversations import DEFAULT_TAG, Conversation, Message, find_model, read_conversation
+from limner.apps.server.chats import (
+    DEFAULT_TAG,
+    ChatFields,
+    GeneratedLogprob,
+    Message,
+    SamplingFields,
+    StopText,
+    answer_parts,
+    find_model,
+    read_chat,
+)
 from limner.apps.server.engine import EventStream
 from limner.apps.server.errors import InvalidRequestError, error_body, problem_of
-from limner.apps.server.events import FinalEvent
-from limner.apps.server.generation_options import SamplingFields, StopText
+from limner.apps.server.jobs import FinalEvent
 from limner.apps.server.models import ServedModel
-from limner.apps.server.ollama_schemas import (
-    ChatBody,
-    ChatResponse,
-    EmbedBody,
-    EmbeddingsBody,
-    EmbedResponse,
-    GenerateBody,
-    GenerateResponse,
-    GenerationResponse,
-    OllamaAnswer,
-    OllamaError,
-    ShowBody,
-)
 from limner.apps.server.own_api import EngineOf
-from limner.apps.server.request_bodies import AnyTypeRoute
+from limner.apps.server.request_bodies import AnyTypeRoute, LenientBody
 
 NDJSON = "application/x-ndjson"
 FOREVER = "9999-12-31T23:59:59Z"
 """When the models leave the memory."""
 _UNITS = ((9, "B"), (6, "M"), (3, "K"))
 """Units of a number of parameters, with their powers of ten."""
+
+
+class GenerateBody(ChatFields):
+    """Request of POST /api/generate; `stream` is true by default."""
+
+    prompt: str | None = None
+    """Source sentence; without effect on captions."""
+    system: str | None = None
+    """Without effect."""
+    images: list[str] | None = None
+    """An image in base64."""
+    options: SamplingFields | None = None
+
+
+class OllamaMessage(LenientBody):
+    """A message of a chat."""
+
+    role: str
+    content: str | None = None
+    images: list[str] | None = None
+
+
+class ChatBody(ChatFields):
+    """Request of POST /api/chat; `stream` is true by default."""
+
+    messages: list[OllamaMessage] | None = None
+    options: SamplingFields | None = None
+
+
+class GenerationResponse(BaseModel):
+    """Fields of both responses; the last line of a stream has the durations, in nanoseconds."""
+
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
+    model: str
+    created_at: str
+    done: bool
+    done_reason: str | None = None
+    """'stop', 'length' where the sentence was cut off, or 'load' of an empty request."""
+    total_duration: int | None = None
+    """From the arrival of the request to the end."""
+    load_duration: int | None = None
+    """Checking the request and decoding its image; the models are loaded before."""
+    prompt_eval_count: int | None = None
+    """Number of tokens of the source sentence, or of the words that the caption starts with."""
+    prompt_eval_duration: int | None = None
+    """Waiting, computing the features of the image, and decoding up to the first token that is decided."""
+    eval_count: int | None = None
+    """Number of generated tokens."""
+    eval_duration: int | None = None
+    """From the first token to the end."""
+    logprobs: list[GeneratedLogprob] | None = None
+
+
+class GenerateResponse(GenerationResponse):
+    """Response, or one line of the response, of POST /api/generate."""
+
+    response: str
+
+
+class OllamaAnswer(BaseModel):
+    """Message of the model."""
+
+    role: str = "assistant"
+    content: str
+
+
+class ChatResponse(GenerationResponse):
+    """Response, or one line of the response, of POST /api/chat."""
+
+    message: OllamaAnswer
+
+
+class ShowBody(LenientBody):
+    """Request of POST /api/show."""
+
+    model: str | None = None
+    name: str | None = None
+    """Earlier name of `model`."""
+
+
+class EmbedBody(LenientBody):
+    """Request of POST /api/embed."""
+
+    model: Annotated[str, Field(min_length=1, max_length=300)]
+    input: Annotated[str, Field(max_length=100_000)] | Annotated[list[str], Field(max_length=1_000)]
+    """A text, or a list; texts of any length are embedded."""
+    dimensions: int | None = None
+    """Not supported."""
+
+
+class EmbedResponse(BaseModel):
+    """Response of POST /api/embed: vectors of length one."""
+
+    model: str
+    embeddings: list[list[float]]
+    total_duration: int
+    load_duration: int
+    prompt_eval_count: int
+
+
+class EmbeddingsBody(LenientBody):
+    """Request of POST /api/embeddings, the earlier form of /api/embed."""
+
+    model: Annotated[str, Field(min_length=1, max_length=300)]
+    prompt: Annotated[str, Field(max_length=100_000)] | None = None
+
+
+class OllamaError(BaseModel):
+    """Response to a request that cannot be answered."""
+
+    error: str
+
+
 ERRORS: dict[int | str, dict[str, Any]] = {
     status: {"model": OllamaError} for status in (400, 401, 404, 408, 413, 415, 421, 422, 429, 500, 501, 503, 504)
 }
@@ -95,10 +207,9 @@ async def _answer(
 ) -> GenerationResponse | StreamingResponse:
     """Generate a sentence; a stream of lines unless `stream` is false."""
     options = body.options or SamplingFields()
-    stop = options.stop_text()
-    conversation = await read_conversation(request, body, messages, "images")
-    stream = await conversation.generate(request.app.state.engine, options, probable_tokens=body.probable_tokens)
-    lines = _lines(stream, conversation, body, line, stop, started)
+    stop = StopText(options.stop)
+    stream = await request.app.state.engine.generate(await read_chat(request, body, options, messages, param="images"))
+    lines = _lines(stream, body, line, stop, started)
     if body.stream is None or body.stream:
         return StreamingResponse(_encoded(lines), media_type=NDJSON)
     texts, logprobs, last = [], [], None
@@ -111,44 +222,41 @@ async def _answer(
 
 
 async def _lines(
-    stream: EventStream, conversation: Conversation, body: GenerationBody, line: Line, stop: StopText, started: int
+    stream: EventStream, body: GenerationBody, line: Line, stop: StopText, started: int
 ) -> AsyncIterator[tuple[GenerationResponse, str]]:
     """Yield the lines of a response with their texts; the last one has the durations."""
-    accepted, first, count, final = time.perf_counter_ns(), None, 0, None
-    try:
-        async for event in stream:
+    accepted, first, count, reason = time.perf_counter_ns(), None, 0, "stop"
+    async with aclosing(answer_parts(stream, stop)) as parts:
+        async for text, event in parts:
             first = first or time.perf_counter_ns()
             if isinstance(event, FinalEvent):
-                final = event
-                if not final.best.is_sure and (text := stop.feed(final.best.display_text)):  # no token was delivered
+                reason = "stop" if event.best.ended else "length"
+                if text:
                     yield line(text, done=False), text
-            elif not stop.stopped:
-                count += 1
-                if (text := stop.feed(event.text)) or body.logprobs:
-                    yield line(text, done=False, logprobs=body.logprobs_of([event])), text
+                break
+            count += 1
+            if text or body.logprobs:
+                yield line(text, done=False, logprobs=body.logprobs_of([event])), text
             if stop.stopped:
                 break
-    finally:
-        await stream.aclose()
     ended = time.perf_counter_ns()
-    text = stop.end()
     fields = {
-        "done_reason": "stop" if final is None or final.best.ended else "length",
+        "done_reason": reason,
         "total_duration": ended - started,
         "load_duration": accepted - started,
-        "prompt_eval_count": conversation.input_tokens,
+        "prompt_eval_count": stream.job.input_tokens,
         "prompt_eval_duration": (first or ended) - accepted,
-        "eval_count": max(0, count - conversation.given_tokens),
+        "eval_count": count,
         "eval_duration": max(1, ended - (first or ended)),
     }
-    yield line(text, done=True, **fields), text
+    yield line("", done=True, **fields), ""
 
 
 async def _encoded(lines: AsyncIterator[tuple[GenerationResponse, str]]) -> AsyncIterator[str]:
     """Yield lines of JSON; an error after the first one is a line as well, as in Ollama."""
     try:
-        async for one, _ in lines:
-            yield one.model_dump_json(exclude_none=True) + "\n"
+        async for line, _ in lines:
+            yield line.model_dump_json(exclude_none=True) + "\n"
     except Exception as error:
         yield OllamaError.model_validate(error_body("/api/", problem_of(error))).model_dump_json() + "\n"
 
@@ -219,11 +327,11 @@ async def embed(body: EmbedBody, engine: EngineOf) -> EmbedResponse:
         raise InvalidRequestError("dimensions: not supported; leave it out", "dimensions")
     served, _ = find_model(engine.models, body.model)
     texts = [body.input] if isinstance(body.input, str) else body.input
-    vectors = [_unit(one) for one in await engine.embed(texts, model=served.name)] if texts else []
+    vectors = await engine.compute("embed", lambda: [served.embed(text) for text in texts]) if texts else []
     tokenizer = served.trained().tokenizer
     return EmbedResponse(
         model=body.model,
-        embeddings=vectors,
+        embeddings=[_unit(vector) for vector in vectors],
         total_duration=time.perf_counter_ns() - started,
         load_duration=0,
         prompt_eval_count=sum(len(tokenizer.encode(text)) for text in texts),
@@ -234,8 +342,8 @@ async def embed(body: EmbedBody, engine: EngineOf) -> EmbedResponse:
 async def embeddings(body: EmbeddingsBody, engine: EngineOf) -> dict[str, list[float]]:
     """Compute the mean word vector of a text."""
     served, _ = find_model(engine.models, body.model)
-    vectors = await engine.embed([body.prompt], model=served.name) if body.prompt else [[]]
-    return {"embedding": vectors[0]}
+    text = body.prompt
+    return {"embedding": await engine.compute("embed", lambda: served.embed(text)) if text else []}
 
 
 def _tags(served: ServedModel) -> tuple[str, ...]:

@@ -1,38 +1,144 @@
 """The OpenAI interface: /v1/chat/completions and /v1/models/{id}; /v1/models is in `limner.apps.server.own_api`.
 
-See `read_conversation` for what the texts of a request mean.
+See `read_chat` for what the texts of a request mean. Requests and responses have the field names of OpenAI.
 """
 
 from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import AsyncIterator, Sequence
-from typing import Any
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Request
+from pydantic import BaseModel, Field
 
-from limner.apps.server.conversations import Conversation, find_model, read_conversation
-from limner.apps.server.engine import EventStream
-from limner.apps.server.errors import error_body, problem_of
-from limner.apps.server.events import FinalEvent, GeneratedToken, TokenEvent
-from limner.apps.server.generation_options import StopText
-from limner.apps.server.openai_schemas import (
-    Completion,
-    CompletionAnswer,
-    CompletionBody,
-    CompletionChoice,
-    Logprobs,
-    Usage,
+from limner.apps.server.chats import (
+    ChatFields,
+    GeneratedLogprob,
+    Message,
+    SamplingFields,
+    StopText,
+    answer_parts,
+    find_model,
+    read_chat,
 )
+from limner.apps.server.engine import EventStream
+from limner.apps.server.errors import NotSupportedError, error_body, problem_of
+from limner.apps.server.jobs import FinalEvent
 from limner.apps.server.own_api import ERRORS, EngineOf, model_body, sse_response
-from limner.apps.server.request_bodies import JSONRoute
+from limner.apps.server.request_bodies import JSONRoute, LenientBody
 from limner.apps.server.schemas import ModelBody
 from limner.storage.json_text import to_json
 
+MAX_CHOICES = 20
+"""Largest number of sentences of one request."""
 PATH = "/v1/chat/completions"
 DONE = "[DONE]"
 """Data of the last event of a stream."""
+
+
+class ImageURL(LenientBody):
+    """Image of a message."""
+
+    url: str
+    """`data:` URL of an image; http(s) URLs only of hosts that the service allows."""
+
+
+class ContentPart(LenientBody):
+    """Part of a message: `text` or `image_url`; other types are refused."""
+
+    type: str
+    text: str | None = None
+    image_url: ImageURL | None = None
+
+
+class CompletionMessage(LenientBody):
+    """A message of a chat."""
+
+    role: str
+    content: str | list[ContentPart] | None = None
+
+    def read(self) -> Message:
+        """Return the text and the images.
+
+        Raises:
+            NotSupportedError: a part is neither text nor an image.
+        """
+        if self.content is None or isinstance(self.content, str):
+            return Message(self.role, self.content or "")
+        texts, images = [], []
+        for part in self.content:
+            if part.type == "image_url" and part.image_url is not None:
+                images.append(part.image_url.url)
+            elif part.type in ("text", "refusal"):
+                texts.append(part.text or "")
+            else:
+                raise NotSupportedError(
+                    f"messages.content: expected parts of type text or image_url, got '{part.type[:40]}'", "messages"
+                )
+        return Message(self.role, "\n".join(texts), images)
+
+
+class StreamOptions(LenientBody):
+    """Options of a stream."""
+
+    include_usage: bool | None = None
+    """Send the numbers of tokens before the end of the stream."""
+
+
+class CompletionBody(ChatFields, SamplingFields):
+    """Request of POST /v1/chat/completions."""
+
+    messages: Annotated[list[CompletionMessage], Field(min_length=1, max_length=1_000)]
+    n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None
+    """Number of sentences: the best of the beam, or samples."""
+    stream_options: StreamOptions | None = None
+
+
+class Logprobs(BaseModel):
+    """Log-probabilities of a choice."""
+
+    content: list[GeneratedLogprob]
+    refusal: None = None
+
+
+class CompletionAnswer(BaseModel):
+    """Message of the model."""
+
+    role: Literal["assistant"] = "assistant"
+    content: str
+    refusal: None = None
+
+
+class CompletionChoice(BaseModel):
+    """A generated sentence."""
+
+    index: int
+    message: CompletionAnswer
+    logprobs: Logprobs | None = None
+    finish_reason: Literal["stop", "length"]
+
+
+class Usage(BaseModel):
+    """Numbers of tokens: of the source sentence or the prefix, and of the generated sentences."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+
+
+class Completion(BaseModel):
+    """Response of POST /v1/chat/completions."""
+
+    id: str
+    object: Literal["chat.completion"] = "chat.completion"
+    created: int
+    model: str
+    choices: list[CompletionChoice]
+    usage: Usage
+
 
 router = APIRouter(tags=["OpenAI"], responses=ERRORS, route_class=JSONRoute)
 _STREAMED: dict[int | str, dict[str, Any]] = {
@@ -50,37 +156,45 @@ async def model(name: str, engine: EngineOf) -> ModelBody:
 @router.post(PATH, response_model=Completion, responses=_STREAMED)
 async def complete(body: CompletionBody, engine: EngineOf, request: Request) -> Any:  # noqa: ANN401
     """Caption the image of the last message of the user, or translate its text."""
-    stop = body.stop_text()
-    conversation = await read_conversation(request, body, [message.read() for message in body.messages], "messages")
-    stream = await conversation.generate(engine, body, count=body.n or 1, probable_tokens=body.probable_tokens)
+    stop = StopText(body.stop)
+    messages = [message.read() for message in body.messages]
+    stream = await engine.generate(await read_chat(request, body, body, messages, param="messages", count=body.n or 1))
     header: dict[str, Any] = {
         "id": f"chatcmpl-{secrets.token_hex(12)}",
         "created": int(time.time()),
         "model": body.model,
     }
     if body.stream:
-        return sse_response(_encoded(_chunks(stream, conversation, body, stop, header)), engine.settings)
+        return sse_response(_encoded(_chunks(stream, body, stop, header)), engine.settings)
     final = await stream.final()
-    return Completion(
-        **header,
-        choices=[_choice(final, index, body, stop) for index in range(len(final.sentences))],
-        usage=_usage(final, conversation),
-    )
+    return Completion(**header, choices=_choices(final, body, stop), usage=_usage(final))
 
 
-def _choice(final: FinalEvent, index: int, body: CompletionBody, stop: StopText) -> CompletionChoice:
-    sentence = final.sentences[index]
-    text, stopped = stop.cut(sentence.display_text)
-    return CompletionChoice(
-        index=index,
-        message=CompletionAnswer(content=text),
-        logprobs=_logprobs(final.tokens[index] if sentence.is_sure else (), body),
-        finish_reason="stop" if stopped or sentence.ended else "length",
-    )
+def _choices(final: FinalEvent, body: CompletionBody, stop: StopText) -> list[CompletionChoice]:
+    choices = []
+    for index, (sentence, tokens) in enumerate(zip(final.sentences, final.tokens, strict=True)):
+        shown = tokens if sentence.is_sure else ()
+        text = "".join(token.text for token in tokens) if sentence.is_sure else sentence.display_text
+        text, stopped = stop.cut(text)
+        content = body.logprobs_of(shown)
+        choices.append(
+            CompletionChoice(
+                index=index,
+                message=CompletionAnswer(content=text),
+                logprobs=None if content is None else Logprobs(content=content),
+                finish_reason="stop" if stopped or sentence.ended else "length",
+            )
+        )
+    return choices
+
+
+def _usage(final: FinalEvent) -> Usage:
+    read, generated = final.job.input_tokens, sum(map(len, final.tokens))
+    return Usage(prompt_tokens=read, completion_tokens=generated, total_tokens=read + generated)
 
 
 async def _chunks(
-    stream: EventStream, conversation: Conversation, body: CompletionBody, stop: StopText, header: dict[str, Any]
+    stream: EventStream, body: CompletionBody, stop: StopText, header: dict[str, Any]
 ) -> AsyncIterator[dict[str, Any]]:
     """Yield the parts of a completion: the first sentence as it is decided, the others at the end."""
 
@@ -89,24 +203,22 @@ async def _chunks(
         return header | {"choices": [{"index": index, "delta": delta, **scores, **ending}]}
 
     yield chunk(0, {"role": "assistant", "content": ""})
-    try:
-        async for event in stream:
-            if isinstance(event, TokenEvent):
-                if not stop.stopped and ((text := stop.feed(event.text)) or body.logprobs):
-                    yield chunk(0, {"content": text}, _logprobs([event], body))
+    async with aclosing(answer_parts(stream, stop)) as parts:
+        async for text, event in parts:
+            if not isinstance(event, FinalEvent):
+                content = body.logprobs_of([event])
+                if text or content:
+                    yield chunk(0, {"content": text}, None if content is None else Logprobs(content=content))
                 continue
-            unsure = "" if event.best.is_sure else stop.feed(event.best.display_text)  # no token was delivered
-            if text := unsure + stop.end():
+            if text:
                 yield chunk(0, {"content": text})
-            for index in range(len(event.sentences)):
-                choice = _choice(event, index, body, stop)
-                if index:
-                    yield chunk(index, {"role": "assistant", "content": choice.message.content}, choice.logprobs)
-                yield chunk(index, {}, finish_reason=choice.finish_reason)
+            for choice in _choices(event, body, stop):
+                if choice.index:
+                    delta = {"role": "assistant", "content": choice.message.content}
+                    yield chunk(choice.index, delta, choice.logprobs)
+                yield chunk(choice.index, {}, finish_reason=choice.finish_reason)
             if body.stream_options is not None and body.stream_options.include_usage:
-                yield header | {"choices": [], "usage": _usage(event, conversation).model_dump()}
-    finally:
-        await stream.aclose()
+                yield header | {"choices": [], "usage": _usage(event).model_dump()}
 
 
 async def _encoded(chunks: AsyncIterator[dict[str, Any]]) -> AsyncIterator[dict[str, str]]:
@@ -117,15 +229,3 @@ async def _encoded(chunks: AsyncIterator[dict[str, Any]]) -> AsyncIterator[dict[
         yield {"data": DONE}
     except Exception as error:
         yield {"data": to_json(error_body(PATH, problem_of(error)))}
-
-
-def _usage(final: FinalEvent, conversation: Conversation) -> Usage:
-    count = sum(max(0, len(sentence.tokens) - conversation.given_tokens) for sentence in final.sentences)
-    return Usage(
-        prompt_tokens=conversation.input_tokens, completion_tokens=count, total_tokens=conversation.input_tokens + count
-    )
-
-
-def _logprobs(tokens: Sequence[TokenEvent | GeneratedToken], body: CompletionBody) -> Logprobs | None:
-    content = body.logprobs_of(tokens)
-    return None if content is None else Logprobs(content=content)

@@ -14,9 +14,9 @@ from sse_starlette import EventSourceResponse
 import limner
 from limner.apps.server.engine import EventStream, ServiceEngine
 from limner.apps.server.errors import InvalidRequestError, NotFoundError, error_body, problem_of
-from limner.apps.server.events import FinalEvent, TokenEvent
-from limner.apps.server.explanations import draw_attention
+from limner.apps.server.explanations import draw_attention, explain_sentence
 from limner.apps.server.images import read_image_reference
+from limner.apps.server.jobs import FinalEvent, GenerationRequest
 from limner.apps.server.models import ServedModel
 from limner.apps.server.request_bodies import MULTIPART, UploadRoute, reads
 from limner.apps.server.schemas import (
@@ -41,6 +41,8 @@ from limner.apps.server.schemas import (
 )
 from limner.apps.server.settings import ServerSettings
 from limner.generation.request import RuleOptions
+from limner.inference.scorer import Scorer
+from limner.media.image import require_pixels
 from limner.storage.json_text import to_json
 
 ERRORS: dict[int | str, dict[str, Any]] = {
@@ -96,7 +98,7 @@ async def models(engine: EngineOf) -> ModelList:
         return [IndexBody(name=name, images=len(index)) for name, index in engine.indexes]
 
     indexes = await engine.compute("file", count) if engine.indexes.by_name else []
-    return ModelList(data=[model_body(one) for one in engine.models], indexes=indexes)
+    return ModelList(data=[model_body(served) for served in engine.models], indexes=indexes)
 
 
 def model_body(served: ServedModel) -> ModelBody:
@@ -123,22 +125,25 @@ def model_body(served: ServedModel) -> ModelBody:
 async def describe(body: DescribeBody, engine: EngineOf, request: Request) -> Any:  # noqa: ANN401
     """Caption an image, sent as JSON with base64 or as an uploaded file of a form."""
     image = await read_image_reference(body.image, engine.fetcher)
-    stream = await engine.describe(
-        image,
-        model=body.model,
-        lang=body.lang,
-        decoding=body.decoding(),
-        prefix=body.prefix,
-        must_include=body.must_include,
-        attention=body.attention,
-        rules=RuleOptions(True, body.name_tags, body.min_confidence),
+    served = engine.models.get(body.model, "describe", body.lang)
+    stream = await engine.generate(
+        GenerationRequest(
+            served,
+            served.generator(body.lang),
+            image,
+            decoding=body.decoding(),
+            prefix=body.prefix,
+            must_include=body.must_include,
+            attention=body.attention,
+            rules=RuleOptions(True, body.name_tags, body.min_confidence),
+        )
     )
 
     def response(final: FinalEvent) -> DescribeResponse:
-        tags = [] if body.tags is False else final.tags
+        tags = [] if body.tags is False else final.job.tags
         return DescribeResponse(
-            model=final.model,
-            lang=final.lang,
+            model=served.name,
+            lang=final.job.lang,
             captions=sentence_bodies(final),
             tags=[TagBody(name=name, probability=probability) for name, probability in tags],
             abstained=not final.best.is_sure,
@@ -171,16 +176,11 @@ async def translate(body: TranslationRequest, engine: EngineOf, request: Request
     if texts is body.text and (body.stream or body.explain):
         raise InvalidRequestError("stream and explain are for one sentence; send text as a string", "text")
     image = None if body.image is None else await read_image_reference(body.image, engine.fetcher)
-    served = engine.translator(body.model, body.source, body.target)
+    served = engine.models.translator(body.model, body.source, body.target)
+    generator = served.generator(body.target)
     streams = [
-        await engine.translate(
-            text,
-            image=image,
-            model=served.name,
-            source=body.source,
-            target=body.target,
-            decoding=body.decoding(),
-            must_include=body.must_include,
+        await engine.generate(
+            GenerationRequest(served, generator, image, text, decoding=body.decoding(), must_include=body.must_include)
         )
         for text in texts
     ]
@@ -190,7 +190,7 @@ async def translate(body: TranslationRequest, engine: EngineOf, request: Request
         return TranslationAnswer(
             model=served.name,
             source=served.source or "",
-            lang=served.generator(body.target).models[0].recipe.data.lang,
+            lang=generator.models[0].recipe.data.lang,
             translations=translations if texts is body.text else translations[0],
         )
 
@@ -200,10 +200,11 @@ async def translate(body: TranslationRequest, engine: EngineOf, request: Request
         finals = await asyncio.gather(*(stream.final() for stream in streams))
     finally:
         for stream in streams:
-            await stream.aclose()
+            stream.close()
     answer = response(*finals)
     if body.explain and finals[0].best.tokens:
-        answer.explanation = await engine.explain(streams[0].job, finals[0].best.tokens)
+        job, tokens = streams[0].job, finals[0].best.tokens
+        answer.explanation = await engine.compute("explain", lambda: explain_sentence(job, tokens))
     return answer
 
 
@@ -211,9 +212,11 @@ async def translate(body: TranslationRequest, engine: EngineOf, request: Request
 async def score(body: ScoreBody, engine: EngineOf) -> ScoreResponse:
     """Compute the log-probability and the perplexity of sentences given an image."""
     image = await read_image_reference(body.image, engine.fetcher)
-    scores = await engine.score(image, body.sentences, model=body.model, lang=body.lang)
+    served, sentences = engine.models.get(body.model, "describe", body.lang), body.sentences
+    scorer = Scorer(served.trained(body.lang), served.backbone)
+    scores = await engine.compute("score", lambda: scorer.score([image] * len(sentences), sentences))
     return ScoreResponse(
-        scores=[ScoredSentence(text=text, **one._asdict()) for text, one in zip(body.sentences, scores, strict=True)]
+        scores=[ScoredSentence(text=text, **score._asdict()) for text, score in zip(sentences, scores, strict=True)]
     )
 
 
@@ -221,7 +224,14 @@ async def score(body: ScoreBody, engine: EngineOf) -> ScoreResponse:
 async def search(body: SearchBody, engine: EngineOf) -> SearchResponse:
     """Search an indexed folder by a sentence or an image, or a collection by a sentence."""
     query = body.query or await read_image_reference(body.image or "", engine.fetcher)
-    return await engine.search(body.index, query, body.limit)
+    name, _ = engine.indexes.get(body.index)
+
+    def search() -> SearchResponse:
+        if isinstance(query, bytes):
+            require_pixels(query, engine.settings.max_pixels)
+        return engine.indexes.search(name, query, body.limit)
+
+    return await engine.compute("search", search)
 
 
 @router.get("/v1/thumbnail", responses={200: {"content": {"image/jpeg": {}}}}, response_class=Response)
@@ -244,21 +254,21 @@ async def thumbnail(
 async def explain(body: ExplainBody, engine: EngineOf) -> Any:  # noqa: ANN401
     """Return the attention over the image of each word of a caption, given or generated, as JSON or as a PNG plot."""
     image = await read_image_reference(body.image, engine.fetcher)
+    served = engine.models.get(body.model, "describe", body.lang)
+    asked = GenerationRequest(served, served.generator(body.lang), image)
     if body.caption is None:
-        stream = await engine.describe(image, model=body.model, lang=body.lang)
-        best, job = (await stream.final()).best, stream.job
-        caption, tokens = best.text, list(best.tokens)
+        final = await (await engine.generate(asked)).final()
+        job, caption, tokens = final.job, final.best.text, list(final.best.tokens)
     else:
-        job, caption = await engine.read(image, model=body.model, lang=body.lang), body.caption
-        tokens = job.request.generator.tokenizer.encode(caption)
+        job, caption = await engine.read(asked), body.caption
+        tokens = job.generator.tokenizer.encode(caption)
     if not tokens:
         raise InvalidRequestError(f"caption: expected at least one word, got '{caption[:99]}'", "caption")
-    explained = await engine.explain(job, tokens)
+    explained = await engine.compute("explain", lambda: explain_sentence(job, tokens))
     if body.format == "png":
         plot = await engine.compute("explain", lambda: draw_attention(image, explained))
         return Response(plot, media_type="image/png")
-    lang = job.request.generator.models[0].recipe.data.lang
-    return ExplainResponse(model=job.request.served.name, lang=lang, caption=caption, explanation=explained)
+    return ExplainResponse(model=served.name, lang=job.lang, caption=caption, explanation=explained)
 
 
 def sse_response(events: AsyncIterator[Any], settings: ServerSettings) -> EventSourceResponse:
@@ -273,13 +283,14 @@ async def server_sent_events(
 ) -> AsyncIterator[dict[str, str]]:
     """Yield the events of a stream: `token`, then `done` with the response, or `error`."""
     try:
+        index = 0
         async for event in stream:
-            if isinstance(event, TokenEvent):
-                token = event._asdict()
-                yield {"event": "token", "data": to_json({"index": token.pop("position"), **token})}
-            else:
+            if isinstance(event, FinalEvent):
                 yield {"event": "done", "data": response(event).model_dump_json()}
+            else:
+                yield {"event": "token", "data": to_json({"index": index, **event._asdict()})}
+                index += 1
     except Exception as error:
         yield {"event": "error", "data": to_json(error_body(path, problem_of(error)))}
     finally:
-        await stream.aclose()
+        stream.close()

@@ -22,13 +22,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from limner.apps.server.engine import ServiceEngine
 from limner.apps.server.errors import (
-    BodyTimeoutError,
-    HostRefusedError,
     InvalidRequestError,
     QueueFullError,
-    StoppingError,
+    ServerError,
     TooLargeError,
-    UnauthorisedError,
     error_body,
     problem_of,
 )
@@ -153,7 +150,7 @@ class ProtectedApp:
         except (LimnerError, asyncio.CancelledError) as error:
             if answer.status:  # the answer has begun: the connection is closed before its end
                 return
-            stopped = StoppingError("the service stopped before the answer was complete; repeat the request")
+            stopped = ServerError("the service stopped before the answer was complete; repeat the request", status=503)
             problem = problem_of(error if isinstance(error, LimnerError) else stopped)
             headers = {**problem.headers, "Connection": "close"}
             response = JSONResponse(error_body(scope["path"], problem), problem.status, headers)
@@ -166,8 +163,9 @@ class ProtectedApp:
         name = _host_name(_header(scope, b"host") or "")
         if name in LOCAL or name in self.settings.allowed_hosts or _is_address(name):
             return
-        raise HostRefusedError(
-            f"host '{name[:100]}': not the name of this service; start limner serve with --allow-host {name[:100]}"
+        raise ServerError(
+            f"host '{name[:100]}': not the name of this service; start limner serve with --allow-host {name[:100]}",
+            status=421,
         )
 
     def _require_key(self, scope: Scope, key_in_body: str | None = None) -> None:
@@ -177,7 +175,7 @@ class ProtectedApp:
         scheme, _, key = (_header(scope, b"authorization") or "").partition(" ")
         if self.keys.accepts(key.strip() if scheme.lower() == "bearer" else key_in_body):
             return
-        raise UnauthorisedError("no API key, or a wrong one; send the header 'Authorization: Bearer KEY'")
+        raise ServerError("no API key, or a wrong one; send the header 'Authorization: Bearer KEY'", status=401)
 
     async def _body(self, scope: Scope, receive: Receive) -> bytes | None:
         """Receive the body within its limits of size and time; None if the client leaves."""
@@ -207,7 +205,8 @@ class ProtectedApp:
             return None
         except TimeoutError:
             seconds = f"{self.settings.body_timeout:g}"
-            raise BodyTimeoutError(f"the body was not received within {seconds} seconds; send it faster") from None
+            late = f"the body was not received within {seconds} seconds; send it faster"
+            raise ServerError(late, status=408) from None
         finally:
             self._buffered -= len(body)
 

@@ -15,7 +15,7 @@ from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
 from starlette.formparsers import MultiPartException
 
-from limner.apps.server.errors import InvalidRequestError, MediaTypeError
+from limner.apps.server.errors import InvalidRequestError, ServerError
 from limner.files.structured import HALF_PAIR, StructureError, half_pair_in, one_line, parse_json
 
 FORM = "application/x-www-form-urlencoded"
@@ -72,11 +72,11 @@ class JSONRoute(APIRoute):
         """Return the value of the body; None for an empty one.
 
         Raises:
-            MediaTypeError: the body has another type.
+            ServerError: the body has another type.
             InvalidRequestError: the body is not valid.
         """
         if (kind := _type_of(request)) != JSON:
-            raise MediaTypeError(f"expected {JSON}, got '{kind[:60]}'")
+            raise ServerError(f"expected {JSON}, got '{kind[:60]}'", status=415)
         return _parse(await request.body())
 
 

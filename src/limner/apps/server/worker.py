@@ -15,14 +15,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 import torch
 
-from limner.apps.server.features import FeatureCache, encode_images
+from limner.apps.server.features import RequestFeatures, FeatureCache
 from limner.apps.server.jobs import Job
 from limner.apps.server.metrics import Metrics
 from limner.apps.server.settings import ServerSettings
-from limner.data.examples import StoredFeatures
-from limner.features.encoders.base import Backbone, EncoderInput
 from limner.generation.engine import Engine
-from limner.generation.request import Request
 from limner.process import available_threads
 
 STEPS_BETWEEN = 4
@@ -39,36 +36,6 @@ JOIN_SECONDS = 2.0
 """Time that the end of the service waits for the thread that decodes."""
 
 
-class CachedFeatures:
-    """The features port of the service: features of the cache, or of the images that were read with the requests."""
-
-    def __init__(self, cache: FeatureCache) -> None:
-        self.cache = cache
-
-    def __call__(self, requests: Sequence[Request]) -> list[StoredFeatures | None]:
-        """Return the features of the image of each job."""
-        jobs = [request for request in requests if isinstance(request, Job)]
-        missing: dict[Backbone, dict[str, EncoderInput]] = {}
-        for job in jobs:
-            backbone, image = job.generator.backbone, job.request.image
-            if job.image_key is None or backbone is None or image is None or job.features is not None:
-                continue
-            job.features = self.cache.get(backbone, job.image_key)
-            if job.features is None:
-                # Without pixels: the features were in the cache when the image was received, and are not any more.
-                pixels = backbone.read(image) if job.pixels is None else job.pixels
-                missing.setdefault(backbone, {})[job.image_key] = pixels
-        for backbone, images in missing.items():
-            for key, features in encode_images(backbone, images).items():
-                self.cache.put(backbone, key, features)
-                for job in jobs:
-                    if job.image_key == key and job.generator.backbone is backbone:
-                        job.features = features
-        for job in jobs:
-            job.pixels = None
-        return [job.features for job in jobs]
-
-
 class Worker:
     """Threads with a queue of jobs: jobs that wait together are encoded and decoded together."""
 
@@ -77,7 +44,7 @@ class Worker:
         self.settings, self.metrics = settings, metrics
         self.seconds_per_request = 0.1
         """Moving average of the time of computation for a request."""
-        self._engine = Engine(CachedFeatures(cache), isolated=Exception)
+        self._engine = Engine(RequestFeatures(cache), isolated=Exception)
         self._queue: queue.SimpleQueue[Job | Callable[[], None] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, args=(torch.get_num_threads(),), name="compute", daemon=True)
         self._encoder = ThreadPoolExecutor(
@@ -113,8 +80,7 @@ class Worker:
         self._engine.encode(jobs)
 
     def _run(self, threads: int) -> None:
-        torch.get_num_threads()  # else the first operation takes the number that any thread has set last
-        torch.set_num_threads(threads)
+        use_threads(threads)
         since = time.perf_counter()
         while not (self._stopped and self._is_idle):
             was_idle = self._is_idle
@@ -202,7 +168,7 @@ class Worker:
                 self._engine.finish(self._most_together)
         with self.metrics.time("start"):
             jobs = self._admitted()
-            self._engine.encode(jobs)  # encodes what has left the cache meanwhile
+            self._engine.encode([job for job in jobs if job.evidence is None])  # of features from the cache
             self._engine.start(jobs)
             self._started += jobs
 
@@ -226,3 +192,9 @@ class Worker:
                 jobs.append(job)
             self._waiting.popleft()
         return jobs
+
+
+def use_threads(count: int) -> None:
+    """Compute with a number of threads in the thread that calls this."""
+    torch.get_num_threads()  # else the first operation takes the number that any thread has set last
+    torch.set_num_threads(count)

@@ -1,0 +1,279 @@
+"""What the Ollama and OpenAI interfaces share: messages, sampling, log-probabilities and stop sequences."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import AsyncGenerator, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+
+from fastapi import Request
+from pydantic import BaseModel, Field
+
+from limner.apps.server.engine import EventStream, ServiceEngine
+from limner.apps.server.errors import InvalidRequestError, NotSupportedError
+from limner.apps.server.images import read_image_reference
+from limner.apps.server.jobs import FinalEvent, GeneratedToken, GenerationRequest, ProbableToken
+from limner.apps.server.models import Models, ServedModel
+from limner.apps.server.request_bodies import LenientBody
+from limner.bounds import Seed, Temperature, bounds_of
+
+if TYPE_CHECKING:
+    from limner.inference.base import TextGenerator
+
+DEFAULT_TAG = "latest"
+"""Tag of the first language of a model."""
+MAX_STOPS = 16
+"""Largest number of stop sequences of a request."""
+MAX_STOP = 100
+"""Largest number of characters of a stop sequence."""
+MAX_TOP_LOGPROBS = 20
+_SYSTEM_ROLES = ("system", "developer")
+
+
+class SamplingFields(LenientBody):
+    """How tokens are chosen; options of memory, hardware and repetition have no effect."""
+
+    temperature: Annotated[float, Field(ge=0, le=1000)] | None = None
+    """0, or none: the model's own decoding, usually beam search; above: sampling."""
+    top_k: Annotated[int, Field(le=10_000_000)] | None = None
+    """Sample from the most probable tokens; zero or below for all."""
+    top_p: Annotated[float, Field(ge=0, le=1)] | None = None
+    """Sample from the most probable tokens with this mass; 0 for the most probable token."""
+    seed: int | None = None
+    """Seed of sampling; negative for a random one."""
+    stop: str | list[str] | None = None
+    """Texts that end the sentence, and are left out."""
+
+    num_predict: int | None = None
+    """Maximum number of tokens, in Ollama; zero or below for the maximum of the model, which applies as well."""
+    max_completion_tokens: int | None = None
+    """Maximum number of tokens, in OpenAI."""
+    max_tokens: int | None = None
+    """Earlier name of `max_completion_tokens`."""
+
+
+class ChatFields(LenientBody):
+    """Fields of every request that generates. JSON and tools are refused, other unknown fields have no effect."""
+
+    model: Annotated[str, Field(min_length=1, max_length=300)]
+    """Name of a served model; a tag selects one of its languages, such as 'en:de'."""
+    stream: bool | None = None
+    """Answer with the parts of the sentence as they are decided."""
+    logprobs: bool | None = None
+    """Return the log-probability of each token."""
+    top_logprobs: Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
+    """With `logprobs`: number of probable tokens to return at each position."""
+    format: str | dict[str, Any] | None = None
+    """Of Ollama; JSON and JSON schemas are refused."""
+    response_format: dict[str, Any] | None = None
+    """Of OpenAI; refused except `{"type": "text"}`."""
+    tools: list[Any] | None = None
+    """Refused unless empty."""
+    functions: list[Any] | None = None
+    """Earlier name of `tools`."""
+
+    def logprobs_of(self, tokens: Sequence[GeneratedToken]) -> list[GeneratedLogprob] | None:
+        """Return the log-probabilities of tokens; None unless they are requested."""
+        if not self.logprobs:
+            return None
+        return [
+            GeneratedLogprob(**_logprob(token), top_logprobs=[TokenLogprob(**_logprob(top)) for top in token.probable])
+            for token in tokens
+        ]
+
+
+class TokenLogprob(BaseModel):
+    """A token with its log-probability."""
+
+    token: str
+    logprob: float
+    bytes: list[int]
+
+
+class GeneratedLogprob(TokenLogprob):
+    """A generated token, with the most probable ones at its position."""
+
+    top_logprobs: list[TokenLogprob] = []
+
+
+def _logprob(token: GeneratedToken | ProbableToken) -> dict[str, Any]:
+    return {"token": token.text, "logprob": token.log_prob, "bytes": list(token.text.encode())}
+
+
+class Message(NamedTuple):
+    """A message of a chat."""
+
+    role: str
+    text: str
+    images: Sequence[str] = ()
+    """Images in base64, or as URLs."""
+
+
+async def read_chat(
+    request: Request,
+    body: ChatFields,
+    sampling: SamplingFields,
+    messages: Sequence[Message],
+    *,
+    param: str,
+    count: int = 1,
+) -> GenerationRequest:
+    """Return what a chat requests, and note in `request.state.ignored` which texts have no effect.
+
+    A captioning model describes the image of the last message of the user, or else the latest image before; the words
+    of the prompt have no effect on it. It continues the last message, if that is of the assistant. To a translation
+    model the last message of the user is the source sentence. The models have no memory of earlier messages.
+
+    Args:
+        request: request of HTTP.
+        body: its body.
+        sampling: how tokens are chosen.
+        messages: messages in their order.
+        param: field with the images, for errors.
+        count: number of sentences.
+
+    Raises:
+        ServerError: the request requires JSON or tools, or there is no such model, no message of the user, or not one
+            image.
+    """
+    engine: ServiceEngine = request.app.state.engine
+    for name in ("format", "response_format", "tools", "functions"):
+        if (value := getattr(body, name)) and value != {"type": "text"}:
+            raise NotSupportedError(f"{name}: the models of this service answer with plain text; leave it out", name)
+    served, lang = find_model(engine.models, body.model)
+    users = [message for message in messages if message.role == "user"]
+    if not users:
+        raise InvalidRequestError("messages: expected a message with the role 'user'; add one", "messages")
+    if any(message.text for message in messages if message.role in _SYSTEM_ROLES):
+        request.state.ignored.append("system")
+    prefix, source, last = "", users[-1].text, messages[-1]
+    if served.task == "describe":
+        if source:
+            request.state.ignored.append("prompt")
+        prefix = last.text if last.role == "assistant" else ""
+    references = next((message.images for message in reversed(users) if message.images), ())
+    if len(references) > 1 or (not references and served.task == "describe"):
+        raise InvalidRequestError(
+            f"{param}: model '{served.name}' takes one image, got {len(references)}; send one image a request", param
+        )
+    generator = served.generator(lang)
+    return GenerationRequest(
+        served,
+        generator,
+        await read_image_reference(references[0], engine.fetcher, param) if references else None,
+        None if served.task == "describe" else source,
+        decoding_changes(generator, sampling, prefix=prefix, count=count),
+        prefix,
+        probable_tokens=body.top_logprobs or 0 if body.logprobs else 0,
+        of_chat=True,
+    )
+
+
+def find_model(models: Models, name: str) -> tuple[ServedModel, str | None]:
+    """Find a model by its name, or by its name with a tag: a language of the model, or 'latest'.
+
+    Raises:
+        NotFoundError: there is no such model, or it has no such language.
+    """
+    base, _, tag = name.rpartition(":")
+    if name not in models.by_name and base in models.by_name:
+        served = models.get(base)
+        if tag == DEFAULT_TAG:
+            return served, None
+        if tag in served.languages:
+            return served, tag
+    return models.get(name), None
+
+
+def decoding_changes(
+    generator: TextGenerator, sampling: SamplingFields, *, prefix: str = "", count: int = 1
+) -> dict[str, Any]:
+    """Return changes of `DecodingSettings`.
+
+    Without a temperature, or with 0, the model decodes by its own settings, usually beam search. A temperature above 0,
+    `top_k` or `top_p` samples; without a seed every request draws anew. A maximum number of tokens shortens the maximum
+    length of the model, and never lengthens it.
+
+    Args:
+        generator: the model.
+        sampling: how tokens are chosen.
+        prefix: words that the sentence starts with, which do not count.
+        count: number of sentences.
+    """
+    changes: dict[str, Any] = {"n_best": count} if count > 1 else {}
+    limits = (sampling.num_predict, sampling.max_tokens, sampling.max_completion_tokens)
+    if allowed := [limit for limit in limits if limit is not None and limit > 0]:
+        decoding = generator.decoding
+        longest = min(decoding.max_length, len(generator.tokenizer.encode(prefix)) + min(allowed))
+        changes |= {"max_length": longest, "min_length": min(decoding.min_length, longest)}
+    temperature, top_k, top_p, seed = sampling.temperature, sampling.top_k, sampling.top_p, sampling.seed
+    if top_p == 0:
+        top_k, top_p = 1, None
+    restricts = (top_k or 0) > 0 or (top_p is not None and top_p < 1)
+    if not restricts if temperature is None else temperature < bounds_of(Temperature).low:
+        return changes
+    if seed is None or seed < 0:
+        seed = secrets.randbits(31)
+    sample: dict[str, Any] = {"seed": seed % (int(bounds_of(Seed).high) + 1)}
+    if temperature is not None:
+        sample["temperature"] = temperature
+    if top_k and top_k > 0:
+        sample["top_k"] = top_k
+    if top_p is not None and top_p < 1:
+        sample["top_p"] = top_p
+    return changes | {"sample": sample, "beam_size": count, "n_best": count}
+
+
+class StopText:
+    """Text of a stream up to the first stop sequence; what may begin one is held back."""
+
+    def __init__(self, stop: str | Sequence[str] | None) -> None:
+        """Check the stop sequences.
+
+        Raises:
+            InvalidRequestError: there are too many, or one is empty or too long.
+        """
+        self.stops = (stop,) if isinstance(stop, str) else tuple(stop or ())
+        if len(self.stops) > MAX_STOPS or not all(0 < len(text) <= MAX_STOP for text in self.stops):
+            raise InvalidRequestError(
+                f"stop: expected at most {MAX_STOPS} texts of 1 to {MAX_STOP} characters; shorten the list", "stop"
+            )
+        self.stopped = False
+        self._held = ""
+
+    def feed(self, text: str) -> str:
+        """Return the text that can be sent after `text` was added."""
+        if self.stopped:
+            return ""
+        text, self.stopped = self.cut(self._held + text)
+        kept = 0 if self.stopped else max((_overlap(text, stop) for stop in self.stops), default=0)
+        sent, self._held = text[: len(text) - kept], text[len(text) - kept :]
+        return sent
+
+    def end(self) -> str:
+        """Return the text that was held back, at the end of the sentence."""
+        sent, self._held = self._held, ""
+        return sent
+
+    def cut(self, text: str) -> tuple[str, bool]:
+        """Return a whole text up to the first stop sequence, and whether there was one."""
+        positions = [position for stop in self.stops if (position := text.find(stop)) >= 0]
+        return (text[: min(positions)], True) if positions else (text, False)
+
+
+def _overlap(text: str, stop: str) -> int:
+    """Return the length of the longest end of a text that begins a stop sequence."""
+    return next((size for size in range(min(len(text), len(stop) - 1), 0, -1) if text.endswith(stop[:size])), 0)
+
+
+async def answer_parts(stream: EventStream, stop: StopText) -> AsyncGenerator[tuple[str, GeneratedToken | FinalEvent]]:
+    """Yield the text that can be sent after each token up to a stop sequence, and the rest with the final event."""
+    try:
+        async for event in stream:
+            if isinstance(event, FinalEvent):
+                unsure = "" if event.best.is_sure else stop.feed(event.best.display_text)  # no token was delivered
+                yield unsure + stop.end(), event
+            elif not stop.stopped:
+                yield stop.feed(event.text), event
+    finally:
+        stream.close()

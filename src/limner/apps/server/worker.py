@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import torch
 
-from limner.apps.server.features import RequestFeatures, FeatureCache
+from limner.apps.server.features import FeatureCache, RequestFeatures
 from limner.apps.server.jobs import Job
 from limner.apps.server.metrics import Metrics
 from limner.apps.server.settings import ServerSettings

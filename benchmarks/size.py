@@ -93,7 +93,8 @@ class Trace:
         while frame is not None:
             name = frame.f_code.co_filename
             if name.startswith(self.package) and "<" not in frame.f_code.co_name:
-                names.append(f"{name[len(self.package) + 1 :]}: {frame.f_code.co_qualname}")
+                name = name[len(self.package) :]
+                names.append(f"{name[1:]}: {frame.f_code.co_qualname}")
                 if "/cli/" in name and frame.f_code.co_name in COMMANDS:
                     break
             frame = frame.f_back

@@ -13,12 +13,15 @@ from limner.decoding.sentence import Sentence
 from limner.decoding.settings import change_decoding
 from limner.errors import MediaError, RunError, SettingsError
 from limner.features.encoders.base import Backbone
+from limner.generation.engine import Engine
+from limner.generation.request import Request
 from limner.inference.base import TextGenerator, require_sentences
 from limner.inference.explain import Explanation
 from limner.inference.explain_beam import BeamExplanation, explain_beam
-from limner.inference.generate import generate
+from limner.inference.generate import features_port, request_batches
 from limner.inference.must_include import MustInclude, words_of_inputs
 from limner.inference.new_images import new_item
+from limner.inference.search_translations import search_translations
 from limner.inference.sentences import (
     COPIED_CHARACTERS,
     COPIED_SOURCE,
@@ -98,35 +101,36 @@ class Translator(TextGenerator):
                 decoding setting is unknown or not allowed, or no translation can include the words of `must_include`.
             MediaError: an image cannot be read.
         """
-        settings = change_decoding(self.models[0].recipe.decoding, decoding)
-        rows, inputs, given = self.inputs(sentences, images, missing)
+        settings = change_decoding(self.decoding, decoding)
+        rows, inputs, images_of_rows = self.inputs(sentences, images, missing)
         words = words_of_inputs(self.tokenizer, must_include, len(sentences))
-        inputs = [one._replace(must_include=words[row]) for row, one in zip(rows, inputs, strict=True)]
-        warn_of_unknown_words(self.source.tokenizer, (one.source or "" for one in inputs), self._effect_of_unknown)
-        hypotheses = generate(
-            self.models, inputs, self.features_of(given), settings, batch_size=batch_size, on_progress=on_progress
-        )
+        inputs = [source._replace(must_include=words[row]) for row, source in zip(rows, inputs, strict=True)]
+        effect, empty = UNKNOWN_SOURCE, EMPTY_TRANSLATION
+        model = self.models[0].model
+        if isinstance(model, PhraseBased):
+            effect = COPIED_SOURCE if self.source.tokenizer.settings.level == "word" else COPIED_CHARACTERS
+            empty = empty._replace(features=tuple((name, 0.0) for name in model.feature_names()))
+        warn_of_unknown_words(self.source.tokenizer, (source.source or "" for source in inputs), effect)
+        if isinstance(model, PhraseBased):
+            hypotheses = search_translations(self.models, inputs, settings, on_progress=on_progress)
+        else:
+            requests: list[Request] = [self.request(source, settings) for source in inputs]
+            done = 0
+            engine = Engine(features_port(self.features_of(images_of_rows)))
+            for batch in engine.run(request_batches(requests, batch_size), ahead=True):
+                done += len(batch)
+                for request in batch:
+                    if request.error is not None:
+                        raise request.error
+                if on_progress is not None:
+                    on_progress(done, len(requests))
+            hypotheses = [request.sentences for request in requests]
         unfinished = sum(not n_best[0].ended for n_best in hypotheses)
         warn_of_cut_off(unfinished, len(sentences), "translations", settings.max_length, CUT_TRANSLATIONS)
-        translations = [[self._empty_translation] for _ in sentences]
+        translations = [[empty] for _ in sentences]
         for row, n_best in zip(rows, hypotheses, strict=True):
             translations[row] = n_best
         return translations
-
-    @property
-    def _empty_translation(self) -> Sentence:
-        """Translation of an empty sentence; of a model with features, each of them is 0."""
-        model = self.models[0].model
-        if not isinstance(model, PhraseBased):
-            return EMPTY_TRANSLATION
-        return EMPTY_TRANSLATION._replace(features=tuple((name, 0.0) for name in model.feature_names()))
-
-    @property
-    def _effect_of_unknown(self) -> str:
-        """What becomes of unknown words of a source sentence."""
-        if not isinstance(self.models[0].model, PhraseBased):
-            return UNKNOWN_SOURCE
-        return COPIED_SOURCE if self.source.tokenizer.settings.level == "word" else COPIED_CHARACTERS
 
     def explain(
         self,
@@ -149,12 +153,10 @@ class Translator(TextGenerator):
         Returns:
             One explanation for each sentence, None for an empty one.
         """
-        rows, inputs, given = self.inputs(sentences, images, missing)
-        explanations: list[Explanation | None] = [None] * len(sentences)
-        explained = self._explain(inputs, [translations[row] for row in rows], given, on_progress)
-        for row, one in zip(rows, explained, strict=True):
-            explanations[row] = one
-        return explanations
+        rows, inputs, images_of_rows = self.inputs(sentences, images, missing)
+        explained = self._explain(inputs, [translations[row] for row in rows], images_of_rows, on_progress)
+        by_row = dict(zip(rows, explained, strict=True))
+        return [by_row.get(row) for row in range(len(sentences))]
 
     def explain_beam(
         self,
@@ -179,13 +181,13 @@ class Translator(TextGenerator):
                 allowed.
             MediaError: the image cannot be read.
         """
-        settings = change_decoding(self.models[0].recipe.decoding, decoding)
-        _, inputs, given = self.inputs([sentence], [image], missing)
+        settings = change_decoding(self.decoding, decoding)
+        _, inputs, images = self.inputs([sentence], [image], missing)
         if not inputs:
             raise SettingsError("expected a sentence to translate, got an empty one")
         (words,) = words_of_inputs(self.tokenizer, must_include, 1)
-        one = inputs[0]._replace(must_include=words)
-        return explain_beam(self.models, one, self.features_of(given), settings)
+        source = inputs[0]._replace(must_include=words)
+        return explain_beam(self.models, source, self.features_of(images), settings)
 
     def inputs(
         self,
@@ -193,22 +195,17 @@ class Translator(TextGenerator):
         images: Sequence[ImageInput | None] | None,
         missing: MissingImage = "refuse",
     ) -> TranslationInputs:
-        """Check sentences and images, and select those that are not empty; arguments are those of `translate`."""
+        """Check sentences and images as `translate` does, and select the sentences that are not empty."""
         images = images_of_sentences(sentences, images, missing)
-        rows = [row for row, text in enumerate(sentences) if self._count_tokens(row, text)]
-        given = [images[row] for row in rows]
-        self._check_images(rows, given, missing)
-        inputs = [
-            GenerationInput(new_item(image, sentences[row]), sentences[row], ())
-            for row, image in zip(rows, given, strict=True)
-        ]
-        return TranslationInputs(rows, inputs, given)
-
-    def _count_tokens(self, row: int, text: str) -> int:
-        """Return the number of tokens of a sentence; SettingsError above `MAX_SOURCE_TOKENS`."""
-        count = len(self.source.tokenizer.encode(text))
-        require_source_length(row, count)
-        return count
+        rows = []
+        for row, text in enumerate(sentences):
+            count = len(self.source.tokenizer.encode(text))
+            require_source_length(row, count)
+            if count:
+                rows.append(row)
+        self._check_images(rows, [images[row] for row in rows], missing)
+        inputs = [GenerationInput(new_item(images[row], sentences[row]), sentences[row], ()) for row in rows]
+        return TranslationInputs(rows, inputs, [images[row] for row in rows])
 
     def _check_images(self, rows: Sequence[int], images: Sequence[ImageInput | None], missing: MissingImage) -> None:
         """Check the images of the sentences at positions `rows` before anything is decoded."""

@@ -241,6 +241,7 @@ def training_bar(metric: str) -> Iterator[Callable[[TrainProgress], None]]:
             best = "" if state.best is None else f", best {metric} {format_value(state.best)}"
             best = best if state.target_perplexity is None else ", with validation data"
             text = f"{'' if speed else 'training, '}epoch {state.epoch + 1}, loss {state.loss:.3f}{speed}{best}"
-            show(now.part or "training", now.steps, now.total_steps, now.part or text)
+            stage = (now.part or "training").partition(",")[0]  # the rest of a part are figures that change
+            show(stage, now.steps, now.total_steps, now.part or text)
 
         yield on_progress

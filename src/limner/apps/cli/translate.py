@@ -8,7 +8,7 @@ import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from limner.apps.cli.app import USE
 from limner.apps.cli.explanations import STANDARD_OUTPUT, claim_plots, require_beam_file, write_beam
@@ -34,7 +34,6 @@ from limner.storage.outputs import SavedOutput, begins_with, claim_file, require
 if TYPE_CHECKING:
     from limner.decoding.sentence import Sentence
     from limner.inference.translator import Translator
-    from limner.runs.trained_model import TrainedModel
     from limner.text.tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)
@@ -106,14 +105,14 @@ def translate(
         refuse(useless, "not possible with --collection; leave out one or the other")
         return _translate_collection(runs, collection, selection, decoding, batch_size, device, as_json)
     refuse(selection, "possible only with --collection; add it, or leave them out")
-    source = _read_sentences(sentences or [], input_file)
-    images = _read_images(source, image or [], image_list)
+    texts, origin = _read_sentences(sentences or [], input_file)
+    images = _read_images(texts, origin, image or [], image_list)
     if as_json:
         refuse({"scores": scores, "tokenised": tokenised}, "JSON has both; leave them out")
     if not any(images):
         refuse({"backbone": backbone}, "has an effect only with images; add --image, or leave it out")
     if explain_beam is not None:
-        require_beam_file(explain_beam, source.texts, force)
+        require_beam_file(explain_beam, texts, force)
     if out is not None:
         claim_file(out, "--out", force=force, is_own=lambda file: as_json and begins_with(file, _JSON))
     if attention is not None:
@@ -134,26 +133,20 @@ def translate(
     decoding |= {"missing": missing} | given(must_include=must_include)
     saved = []
     if explain_beam is not None:
-        explained = translator.explain_beam(source.texts[0], image=images[0], **decoding)
-        saved.append(write_beam(explained, explain_beam))
+        saved.append(write_beam(translator.explain_beam(texts[0], image=images[0], **decoding), explain_beam))
     with progress_bar("translating") as bar:
-        translations = translator.translate(
-            source.texts, images=images, batch_size=batch_size, on_progress=bar, **decoding
-        )
-    lines = _format_lines(translations, translator.tokenizer if tokenised else None, scores, several)
-    as_text = _format_json(source.texts, images, translations, translator.tokenizer) if as_json else "".join(lines)
-    saved.append(_write(as_text, out))
-    if attention is not None:
-        _plot_attention(translator, source.texts, images, translations, missing, attention)
-    require_saved(saved)
-
-
-def _write(text: str, file: Path | None) -> SavedOutput:
-    """Write text to a file, or to standard output; to both if the file cannot be written."""
-    saved = SavedOutput(STANDARD_OUTPUT) if file is None else save_output(file, lambda path: write_text(path, text))
-    if file is None or saved.error is not None:
+        translations = translator.translate(texts, images=images, batch_size=batch_size, on_progress=bar, **decoding)
+    if as_json:
+        text = _format_json(texts, images, translations, translator.tokenizer)
+    else:
+        text = "".join(_format_lines(translations, translator.tokenizer if tokenised else None, scores, several))
+    output_file = SavedOutput(STANDARD_OUTPUT) if out is None else save_output(out, lambda file: write_text(file, text))
+    if out is None or output_file.error is not None:
         sys.stdout.write(text)
-    return saved
+    saved.append(output_file)
+    if attention is not None:
+        _plot_attention(translator, texts, images, translations, missing, attention)
+    require_saved(saved)
 
 
 def _plot_attention(
@@ -179,43 +172,36 @@ def _plot_attention(
     err.print(f"plots: {page}", soft_wrap=True)
 
 
-class SourceSentences(NamedTuple):
-    """Sentences to translate."""
-
-    texts: list[str]
-    origin: str
-    """Name of their origin in error messages: a file, standard input or the command line."""
-
-
-def _read_sentences(arguments: Sequence[str], file: Path | None) -> SourceSentences:
+def _read_sentences(arguments: Sequence[str], file: Path | None) -> tuple[list[str], str]:
+    """Return the sentences, and their origin in error messages: a file, standard input or the command line."""
     if arguments and file is not None:
         raise SettingsError(f"sentences and --input {file}: give one or the other")
     for text in arguments:
         if text == str(STANDARD_INPUT) or os.path.isfile(text):
             raise SettingsError(f"expected a sentence, got the file '{text}'; to translate a file use --input {text}")
     if arguments:
-        return SourceSentences(list(arguments), "the command line")
+        return list(arguments), "the command line"
     if file is None and sys.stdin.isatty():
         raise SettingsError("nothing to translate: give sentences, a file (--input), or pipe sentences in")
     origin = "standard input" if file in (None, STANDARD_INPUT) else str(file)
-    return SourceSentences(read_lines(file or STANDARD_INPUT), origin)
+    return read_lines(file or STANDARD_INPUT), origin
 
 
-def _read_images(sentences: SourceSentences, images: Sequence[Path], file: Path | None) -> list[Path | None]:
+def _read_images(texts: Sequence[str], origin: str, images: Sequence[Path], file: Path | None) -> list[Path | None]:
     """Return the image of each sentence, or None."""
-    count = len(sentences.texts)
+    count = len(texts)
     if file is None:
         if len(images) not in (0, 1, count):
-            given_images = f"{counted(len(images), 'image')} (--image)"
-            raise SettingsError(f"{given_images} and {counted(count, 'sentence')}: give one for all, or one each")
+            got = f"{counted(len(images), 'image')} (--image) and {counted(count, 'sentence')}"
+            raise SettingsError(f"{got}: give one for all, or one each")
         return [None] * count if not images else [*images] * (count if len(images) == 1 else 1)
     if images:
         raise SettingsError(f"--image and --image-list {file}: give one or the other")
     paths = [Path(line) if line.strip() else None for line in read_lines(file)]
     if len(paths) != count:
-        longer, shorter = (file, sentences.origin) if len(paths) > count else (sentences.origin, file)
+        longer, shorter = (file, origin) if len(paths) > count else (origin, file)
         raise SettingsError(
-            f"{sentences.origin} has {counted(count, 'sentence')} and {file} has {counted(len(paths), 'line')}: line "
+            f"{origin} has {counted(count, 'sentence')} and {file} has {counted(len(paths), 'line')}: line "
             f"{min(count, len(paths)) + 1} of {longer} has no counterpart in {shorter}; write one line per sentence, "
             "an empty one for no image"
         )
@@ -244,29 +230,28 @@ def _format_lines(
                 yield tab_separated(text, *((f"{translation.log_prob:.4f}",) if scores else ())) + "\n"
 
 
-def _json_values(translation: Sentence, tokenizer: Tokenizer) -> dict[str, object]:
-    """Return a translation for JSON; a translation with features has no probability."""
-    values: dict[str, object] = {
-        "text": translation.text,
-        "tokens": translation.tokenised(tokenizer).split(),
-        "log_prob": None if translation.features else translation.log_prob,
-        "score": translation.score,
-        "ended": translation.ended,
-    }
-    return values | ({"features": dict(translation.features)} if translation.features else {})
-
-
 def _format_json(
     texts: Sequence[str],
     images: Sequence[Path | None],
     translations: Sequence[Sequence[Sentence]],
     tokenizer: Tokenizer,
 ) -> str:
+    """Return translations as JSON; a translation with features has no probability."""
     records = [
         {
             "source": text,
             "image": None if image is None else str(image),
-            "translations": [_json_values(translation, tokenizer) for translation in n_best],
+            "translations": [
+                {
+                    "text": translation.text,
+                    "tokens": translation.tokenised(tokenizer).split(),
+                    "log_prob": None if translation.features else translation.log_prob,
+                    "score": translation.score,
+                    "ended": translation.ended,
+                    **({"features": dict(translation.features)} if translation.features else {}),
+                }
+                for translation in n_best
+            ],
         }
         for text, image, n_best in zip(texts, images, translations, strict=True)
     ]
@@ -288,40 +273,44 @@ def _translate_collection(
     from limner.decoding.settings import change_decoding
     from limner.inference.back_translation import BackTranslationSettings, back_translate, run_name
     from limner.inference.back_translation import translate_untranslated as translate_all
+    from limner.inference.translator import languages
     from limner.runs.trained_model import load_trained_model
 
+    write, split, ray = selection["write"], selection["split"], selection["ray"]
+    if not write:
+        refuse({"ray": ray}, "has an effect only with --write; add it, or leave it out")
     check_runs(runs, device, decoding)
     collection = Collection.open(folder)
-    collection.require_split(selection["split"])
+    collection.require_split(split)
     with activity("loading the model"):
         models = [load_trained_model(run, device) for run in runs]
-    source, target = _require_languages(models[0], runs[0], selection)
-    settings = BackTranslationSettings(
-        split=selection["split"],
-        limit=selection["limit"],
-        batch_size=batch_size,
-        decoding=change_decoding(models[0].recipe.decoding, decoding),
-    )
-    if not selection["write"]:
-        refuse({"ray": selection["ray"]}, "has an effect only with --write; add it, or leave it out")
+    source, target = languages(models[0])
+    for option, lang in (("source_lang", source.lang), ("target_lang", target)):
+        if selection[option] not in (None, lang):
+            raise SettingsError(
+                f"--{option.replace('_', '-')} {selection[option]}: {runs[0]} translates from '{source.lang}' to "
+                f"'{target}'; name a model of the other direction"
+            )
+    changed = change_decoding(models[0].recipe.decoding, decoding)
+    settings = BackTranslationSettings(split, selection["limit"], changed, batch_size)
+    if not write:
         with progress_bar("translating") as bar:
-            translations = translate_all(models, collection, settings=settings, on_progress=bar)
-        pairs = [(one.sentence.text, one.text) for some in translations for one in some]
+            batches = translate_all(models, collection, settings=settings, on_progress=bar)
+            pairs = [(translation.sentence.text, translation.text) for batch in batches for translation in batch]
         if not pairs:
             logger.warning(
-                "%s: no sentence in '%s' lacks a translation into '%s': nothing was translated", folder, source, target
+                "%s: no sentence in '%s' lacks a translation into '%s': nothing was translated",
+                folder,
+                source.lang,
+                target,
             )
         if as_json:
-            print_json([{source: text, target: translation} for text, translation in pairs])
-        for text, translation in () if as_json else pairs:
-            echo(tab_separated(text, translation))
+            print_json([{source.lang: text, target: translation} for text, translation in pairs])
+        for pair in () if as_json else pairs:
+            echo(tab_separated(*pair))
         return
-    generated_by = "+".join(run_name(run) for run in runs)
-    journal = folder / ".translations.units"
-    with (
-        progress_bar("translating") as bar,
-        generator_on(selection["ray"], runs, folder, journal, device) as generate,
-    ):
+    generated_by, journal = "+".join(run_name(run) for run in runs), folder / ".translations.units"
+    with progress_bar("translating") as bar, generator_on(ray, runs, folder, journal, device) as generate:
         outcome = back_translate(
             models, collection, generated_by=generated_by, settings=settings, generate=generate, on_progress=bar
         )
@@ -332,21 +321,3 @@ def _translate_collection(
     skipped = f"; {outcome.left_out:,} skipped ({reasons})" if outcome.left_out else ""
     added = f"{counted(outcome.translated, 'sentence')} in '{target}' added"
     echo(f"{folder}: {added}, generated by {generated_by}{skipped}")
-
-
-def _require_languages(model: TrainedModel, run: Path, selection: Mapping[str, Any]) -> tuple[str, str]:
-    """Return the source and the target language of a model.
-
-    Raises:
-        SettingsError: they are not those of the options.
-    """
-    from limner.inference.translator import languages
-
-    source, target = languages(model)
-    for option, actual in (("source_lang", source.lang), ("target_lang", target)):
-        if selection[option] not in (None, actual):
-            raise SettingsError(
-                f"--{option.replace('_', '-')} {selection[option]}: {run} translates from '{source.lang}' to "
-                f"'{target}'; name a model of the other direction"
-            )
-    return source.lang, target

@@ -68,6 +68,7 @@ def hidden(folder):
     return [path for path in folder.rglob(".*") if path.name.startswith(".")]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("exists", "function", "moment", "count", "arrived"),
     [
@@ -107,6 +108,7 @@ def test_kill_at_any_step_leaves_the_old_or_the_new_collection(tmp_path, exists,
     assert hidden(home) == []
 
 
+@pytest.mark.long
 def test_kill_at_any_time_leaves_complete_imports(tmp_path):
     sources = [write_source(tmp_path / "0.csv", range(20))]
     for number in range(1, 60):

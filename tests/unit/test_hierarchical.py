@@ -1,5 +1,7 @@
 """Tests and intervals over runs and segments: error rates under the null hypothesis, and exact values."""
 
+from itertools import islice
+
 import numpy as np
 import pytest
 from scipy import stats
@@ -51,8 +53,14 @@ def rate_outside(intervals):
     return np.mean([low > 0 or high < 0 for low, high in intervals])
 
 
-@pytest.mark.parametrize(("run_effect", "system_effect"), [(0, 0), (0.2, 0), (0, 0.5), (1, 0.5)])
-@pytest.mark.parametrize("runs", [(2, 2), (3, 3), (2, 3), (1, 2), (1, 3)])
+@pytest.mark.parametrize(
+    ("runs", "run_effect", "system_effect"),
+    [
+        *(((2, 2), *effects) for effects in ((0, 0), (0.2, 0), (0, 0.5), (1, 0.5))),
+        *((runs, 1, 0.5) for runs in ((3, 3), (2, 3), (1, 2), (1, 3))),
+        ((1, 3), 0.2, 0),
+    ],
+)
 def test_one_of_twenty_differences_is_significant_where_there_is_none(runs, run_effect, system_effect):
     """An interval ends at 0 where p is the level, so that this is the rate of false positives of the test."""
     tested = differences(runs, run_effect=run_effect, system_effect=system_effect)
@@ -135,7 +143,7 @@ def test_a_difference_between_systems_is_found():
 
 
 def test_the_interval_ends_at_zero_where_p_is_the_level():
-    for difference in list(differences((2, 3), run_effect=0.2))[:20]:
+    for difference in islice(differences((2, 3), run_effect=0.2), 20):
         low, high = difference.interval(difference.p)
         assert min(abs(low), abs(high)) == pytest.approx(0, abs=1e-6)
 

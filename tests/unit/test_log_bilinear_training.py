@@ -185,7 +185,9 @@ def test_every_multimodal_log_bilinear_model_learns_to_use_the_image(tiny, tmp_p
     for variant, features in (("LBL", None), ("MLBL-B", "colour"), ("MLBL-F", "colour")):
         model = {"name": "lbl", "variant": variant, "word_dim": 8, "factors": 12, "init_std": 0.3}
         run = train(
-            recipe_of(model, features, epochs=30, optimizer={"name": "adamw", "lr": 0.02}), tiny, tmp_path / variant
+            recipe_of(model, features, epochs=20, validate_every=20, optimizer={"name": "adamw", "lr": 0.03}),
+            tiny,
+            tmp_path / variant,
         )
         perplexities[variant] = load_trained_model(run).config.provenance["validation_perplexity"]
     assert perplexities["MLBL-B"] < 0.8 * perplexities["LBL"]

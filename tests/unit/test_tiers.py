@@ -29,7 +29,9 @@ def write_tests(tmp_path, monkeypatch):
         monkeypatch.delenv(name)
     monkeypatch.setenv("PYTHONPATH", str(TESTS))
     monkeypatch.setattr(tiers, "ROOT", tmp_path)
-    (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = -p tiers\nmarkers =\n    long\n    slow\n")
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")  # their imports take seconds
+    options = "addopts = -p tiers -p xdist.plugin\nmarkers =\n    long\n    slow\n"
+    (tmp_path / "pytest.ini").write_text(f"[pytest]\n{options}")
 
     def write(**files: str) -> None:
         for name, body in files.items():

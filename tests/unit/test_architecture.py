@@ -2,9 +2,11 @@
 
 import ast
 import os
+import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from collections import defaultdict
 from pathlib import Path
 
@@ -101,3 +103,24 @@ def test_forbidden_imports_break_the_contracts(lint):
     assert forbidden.returncode == 1
     assert "limner.text is not allowed to import limner.data" in forbidden.stdout
     assert "limner.apps.report is not allowed to import limner.apps.diagnosis" in forbidden.stdout
+
+
+PAGE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+
+
+def test_files_and_names_of_the_page_exist():
+    named = re.findall(r"`([\w/]+\.py)(?:: (\w+))?`", PAGE)
+    assert len(named) > 20
+    for path, function in named:
+        assert function in (PACKAGE / path).read_text(encoding="utf-8")
+
+
+def test_the_tree_of_the_page_is_the_order_of_the_layers():
+    tree = PAGE.split("src/limner/\n")[1].split("```")[0]
+    rows = [re.split(r"\s{2,}", line.strip())[0] for line in tree.splitlines() if not line.startswith("    ")]
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["importlinter"][
+        "contracts"
+    ]
+    assert [row.replace("/", "") for row in rows] == [row.replace(" |", "") for row in contracts[0]["layers"]]
+    apps = [line.split()[0] for line in tree.splitlines() if line.startswith("    ")]
+    assert apps == [name for row in contracts[1]["layers"] for name in row.split(" | ")]

@@ -75,7 +75,7 @@ def create_app(
     app.state.logged_fields = set()
     for router in ROUTERS:
         app.include_router(router)
-    describe_api(app)
+    _describe_api(app)
     _add_error_handlers(app)
     mount_page(app)
     app.add_middleware(ProtectedApp, settings=settings, keys=app.state.keys, engine=lambda: app.state.engine)
@@ -123,31 +123,28 @@ def _add_error_handlers(app: FastAPI) -> None:
         return answer(request, Problem(error.status_code, kind, f"{error.detail}{remedy}"))
 
 
-def describe_api(app: FastAPI) -> None:
-    """Give an application its OpenAPI description, which is made at the first request."""
+def _describe_api(app: FastAPI) -> None:
+    """Add what all routes share to the OpenAPI description, which is made at the first request.
+
+    The status that only the own API answers an invalid body with is left out of the others.
+    """
     generate = app.openapi
 
     def openapi() -> dict[str, Any]:
-        if app.openapi_schema is None:
-            _complete(generate())
-        assert app.openapi_schema is not None, "generated above"
-        return app.openapi_schema
+        if app.openapi_schema is not None:
+            return app.openapi_schema
+        description = generate()
+        description["info"] |= {"version": limner.__version__, "description": SUMMARY}
+        scheme = {"type": "http", "scheme": "bearer", "description": "API key, where the service requires one"}
+        description.setdefault("components", {})["securitySchemes"] = {"key": scheme}
+        for path, operations in description["paths"].items():
+            for operation in operations.values():
+                operation["security"] = [{"key": []}, {}]
+                if path.startswith(COMPATIBLE):
+                    operation["responses"].pop("422", None)
+        return description
 
     app.openapi = openapi  # type: ignore[method-assign]
-
-
-def _complete(description: dict[str, Any]) -> None:
-    """Add what all routes share, and leave out the status that only the own API answers an invalid body with."""
-    description["info"] |= {"version": limner.__version__, "description": SUMMARY}
-    components = description.setdefault("components", {})
-    components["securitySchemes"] = {
-        "key": {"type": "http", "scheme": "bearer", "description": "API key, where the service requires one"}
-    }
-    for path, operations in description["paths"].items():
-        for operation in operations.values():
-            operation["security"] = [{"key": []}, {}]
-            if path.startswith(COMPATIBLE):
-                operation["responses"].pop("422", None)
 
 
 class PageFiles(StaticFiles):

@@ -7,7 +7,7 @@ import re
 from collections.abc import Coroutine, Sequence
 from copy import copy
 from functools import cache
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import APIRouter, Request
 from pydantic import BaseModel, Field
@@ -45,14 +45,6 @@ _NAMES = {
 """English names of languages."""
 
 Text = Annotated[str, Field(max_length=MAX_CHARACTERS)]
-
-
-class Detection(NamedTuple):
-    """A language with the confidence that a text is in it."""
-
-    lang: str
-    confidence: float
-    """From 0 to 1."""
 
 
 class TranslateBody(LenientBody):
@@ -112,13 +104,13 @@ async def translate(body: TranslateBody, engine: EngineOf) -> TranslateResponse:
     images = await _images(body, len(texts), engine)
     detected = await _sources(texts, body, engine)
     waiting = [
-        _translate(engine, text, source.lang, body.target, image, body.alternatives)
+        _translate(engine, text, source.language, body.target, image, body.alternatives)
         for text, source, image in zip(texts, detected, images, strict=True)
     ]
     responses = [
         TranslateResponse(
             translatedText=best,
-            detectedLanguage=_detected(source) if body.source == AUTO else None,
+            detectedLanguage=source if body.source == AUTO else None,
             alternatives=[*dict.fromkeys(text for text in others if text != best)] if body.alternatives else None,
         )
         for source, (best, *others) in zip(detected, await _all_of(waiting, engine.settings.max_batch), strict=True)
@@ -142,7 +134,7 @@ async def detect(body: DetectBody, engine: EngineOf) -> list[DetectedLanguage]:
     """Detect the language of a text among the languages of the served models."""
     if not body.q:
         raise InvalidRequestError("q: expected a text, got nothing", "q")
-    return [_detected(detection) for detection in await _detect(body.q, engine)]
+    return await _detect(body.q, engine)
 
 
 @router.get("/frontend/settings")
@@ -190,7 +182,7 @@ async def _images(body: TranslateBody, count: int, engine: ServiceEngine) -> lis
         raise engine.too_late() from None
 
 
-async def _sources(texts: Sequence[str], body: TranslateBody, engine: ServiceEngine) -> list[Detection]:
+async def _sources(texts: Sequence[str], body: TranslateBody, engine: ServiceEngine) -> list[DetectedLanguage]:
     """Return the source language of each text, detected where it is `auto`.
 
     Raises:
@@ -199,22 +191,18 @@ async def _sources(texts: Sequence[str], body: TranslateBody, engine: ServiceEng
     able = [source for source, target in _pairs(engine) if target == body.target]
     if body.source != AUTO:
         engine.models.translator(None, body.source, body.target)
-        return [Detection(body.source, 1.0)] * len(texts)
+        return [DetectedLanguage(language=body.source, confidence=100)] * len(texts)
     if not able:
         engine.models.translator(None, None, body.target)
-    return [next(lang for lang in await _detect(text, engine) if lang.lang in able) for text in texts]
+    return [next(source for source in await _detect(text, engine) if source.language in able) for text in texts]
 
 
-async def _detect(text: str, engine: ServiceEngine) -> list[Detection]:
+async def _detect(text: str, engine: ServiceEngine) -> list[DetectedLanguage]:
     """Detect a language outside of the event loop."""
     known = [lang for pair in _pairs(engine) for lang in pair] or [
         lang for served in engine.models for lang in served.languages
     ]
     return await engine.compute("language", lambda: detect_language(text, known))
-
-
-def _detected(detection: Detection) -> DetectedLanguage:
-    return DetectedLanguage(language=detection.lang, confidence=round(100 * detection.confidence, 1))
 
 
 async def _translate(
@@ -257,35 +245,33 @@ async def _all_of(waiting: Sequence[Coroutine[Any, Any, list[str]]], at_once: in
     return [task.result() for task in tasks]
 
 
-def detect_language(text: str, languages: Sequence[str]) -> list[Detection]:
+def detect_language(text: str, languages: Sequence[str]) -> list[DetectedLanguage]:
     """Return the languages that a text may be in, the most probable first.
 
-    The confidences add up to one; without letters they are equal. Languages that the detection does not know have 0.
+    py3langid classifies byte n-grams by naive Bayes. The confidences add up to 100; without letters they are equal.
+    Languages that it does not know have 0.
 
     Raises:
         MissingExtraError: py3langid is not installed.
     """
-    identifier = _identifier()
-    known = [lang for lang in dict.fromkeys(languages) if lang in identifier.labels]
-    unknown = [Detection(lang, 0.0) for lang in dict.fromkeys(languages) if lang not in known]
-    if not known:
-        return unknown
-    scores = _of(tuple(known)).rank(text[:MAX_DETECTED])
-    return [Detection(lang, float(score)) for lang, score in scores] + unknown
+    known = {lang: 0.0 for lang in languages if lang in _identifier(()).labels}
+    if known:
+        known = dict(_identifier(tuple(known)).rank(text[:MAX_DETECTED]))
+    return [
+        DetectedLanguage(language=lang, confidence=round(100 * float(score), 1))
+        for lang, score in (known | {lang: 0.0 for lang in languages if lang not in known}).items()
+    ]
 
 
 @cache
-def _identifier() -> LanguageIdentifier:
+def _identifier(languages: tuple[str, ...]) -> LanguageIdentifier:
+    """Return the classifier of some languages only, whose model is read at the first use; () for all languages."""
+    if languages:
+        identifier = copy(_identifier(()))
+        identifier.set_languages(languages)
+        return identifier
     try:
         from py3langid.langid import MODEL_FILE, LanguageIdentifier
     except ImportError:
         raise MissingExtraError("detecting languages", "serve") from None
     return LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)
-
-
-@cache
-def _of(languages: tuple[str, ...]) -> LanguageIdentifier:
-    """Return the classifier of some languages only."""
-    identifier = copy(_identifier())
-    identifier.set_languages(languages)
-    return identifier

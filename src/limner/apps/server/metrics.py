@@ -24,7 +24,6 @@ class Metrics:
         Args:
             several_processes: whether the counters of all processes of the service are added up.
         """
-        self.finished_sentences = 0
         registry = CollectorRegistry()
         self._registry = CollectorRegistry() if several_processes else registry
         if several_processes:

@@ -27,9 +27,6 @@ from limner.storage.json_text import to_json
 
 Task = Literal["describe", "translate"]
 
-BUILT_IN = "limner"
-"""Name of the built-in captioner."""
-
 
 class ModelFacts(NamedTuple):
     """Facts about a served model; numbers are of all languages and all models of an ensemble, without the backbone."""
@@ -218,7 +215,7 @@ def _load_built_in(settings: ServerSettings) -> ServedModel:
             backbones[key] = load_backbone_of(trained, settings.backbone, settings.device)
         by_lang[lang] = Captioner([trained], backbones[key])
     created = int((pretrained_run() / "model.safetensors").stat().st_mtime)
-    return ServedModel(BUILT_IN, "describe", by_lang, None, created)
+    return ServedModel("limner", "describe", by_lang, None, created)
 
 
 def _load_run(run: Path, settings: ServerSettings) -> ServedModel:

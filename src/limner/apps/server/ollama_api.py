@@ -18,6 +18,7 @@ from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, ConfigDict, Field
 
 import limner
+from limner.apps.server import own_api
 from limner.apps.server.chats import (
     DEFAULT_TAG,
     ChatFields,
@@ -155,9 +156,7 @@ class OllamaError(BaseModel):
     error: str
 
 
-ERRORS: dict[int | str, dict[str, Any]] = {
-    status: {"model": OllamaError} for status in (400, 401, 404, 408, 413, 415, 421, 422, 429, 500, 501, 503, 504)
-}
+ERRORS: dict[int | str, dict[str, Any]] = {status: {"model": OllamaError} for status in own_api.ERRORS}
 GenerationBody = GenerateBody | ChatBody
 Line = Callable[..., GenerationResponse]
 """Makes one line of a response from its text and its fields."""

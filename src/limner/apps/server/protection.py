@@ -18,6 +18,7 @@ from typing import Any
 
 from fastapi import Request
 from fastapi.responses import JSONResponse
+from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from limner.apps.server.engine import ServiceEngine
@@ -66,17 +67,14 @@ class Keys:
 
     def __init__(self, keys: Sequence[str]) -> None:
         self._keys = [key.encode() for key in keys]
-
-    @property
-    def required(self) -> bool:
+        self.required = bool(keys)
         """Whether requests need a key."""
-        return bool(self._keys)
 
     def accepts(self, key: str | None) -> bool:
-        """Whether a key is one of them; any, or none, where no key is required."""
+        """Whether a key is one of them."""
         sent = (key or "").encode("utf-8", "surrogateescape")
         equal = [hmac.compare_digest(known, sent) for known in self._keys]  # all: the time does not tell which
-        return any(equal) or not self._keys
+        return any(equal)
 
 
 @dataclass
@@ -160,27 +158,30 @@ class ProtectedApp:
 
     def _require_host(self, scope: Scope) -> None:
         """Refuse names of other hosts, by which a page of another site could reach a service of this machine."""
-        name = _host_name(_header(scope, b"host") or "")
-        if name in LOCAL or name in self.settings.allowed_hosts or _is_address(name):
+        host = Headers(scope=scope).get("host", "").lower()
+        name = host[1:].partition("]")[0] if host.startswith("[") else host.rpartition(":")[0] or host
+        if name in LOCAL or name in self.settings.allowed_hosts:
             return
-        raise ServerError(
-            f"host '{name[:100]}': not the name of this service; start limner serve with --allow-host {name[:100]}",
-            status=421,
-        )
+        try:
+            ipaddress.ip_address(name)
+        except ValueError:
+            raise ServerError(
+                f"host '{name[:100]}': not the name of this service; start limner serve with --allow-host {name[:100]}",
+                status=421,
+            ) from None
 
     def _require_key(self, scope: Scope, key_in_body: str | None = None) -> None:
         path = scope["path"]
-        if path in OPEN_PATHS or path.startswith(OPEN_FOLDER) or scope["method"] == "OPTIONS":
+        if not self.keys.required or path in OPEN_PATHS or path.startswith(OPEN_FOLDER) or scope["method"] == "OPTIONS":
             return
-        scheme, _, key = (_header(scope, b"authorization") or "").partition(" ")
-        if self.keys.accepts(key.strip() if scheme.lower() == "bearer" else key_in_body):
-            return
-        raise ServerError("no API key, or a wrong one; send the header 'Authorization: Bearer KEY'", status=401)
+        scheme, _, key = Headers(scope=scope).get("authorization", "").partition(" ")
+        if not self.keys.accepts(key.strip() if scheme.lower() == "bearer" else key_in_body):
+            raise ServerError("no API key, or a wrong one; send the header 'Authorization: Bearer KEY'", status=401)
 
     async def _body(self, scope: Scope, receive: Receive) -> bytes | None:
         """Receive the body within its limits of size and time; None if the client leaves."""
         limit, engine = self.settings.max_body, self.engine()
-        declared = _header(scope, b"content-length") or "0"
+        declared = Headers(scope=scope).get("content-length", "0")
         if not (declared.isascii() and declared.isdigit()):
             raise InvalidRequestError(f"Content-Length '{declared[:20]}': expected a number")
         if int(declared[:20]) > limit:
@@ -272,10 +273,6 @@ METHODS = ("GET", "POST", "HEAD", "OPTIONS", "PUT", "DELETE", "PATCH")
 """Methods that are counted by name."""
 
 
-def _header(scope: Scope, name: bytes) -> str | None:
-    return next((value.decode("latin-1") for key, value in scope["headers"] if key == name), None)
-
-
 async def _key_in(scope: Scope, body: bytes) -> str | None:
     """Return the field `api_key` of a body of JSON or of a form; InvalidRequestError for a form that has files."""
 
@@ -283,25 +280,10 @@ async def _key_in(scope: Scope, body: bytes) -> str | None:
         return {"type": "http.request", "body": body, "more_body": False}
 
     fields: Any = None
-    if (_header(scope, b"content-type") or "").lower().startswith((MULTIPART, FORM)):
+    if Headers(scope=scope).get("content-type", "").lower().startswith((MULTIPART, FORM)):
         fields = {name: values[0] for name, values in (await form_fields(Request(scope, receive), max_files=0)).items()}
     else:
         with suppress(ValueError):
             fields = parse_json(body)
     key = fields.get("api_key") if isinstance(fields, dict) else None
     return key if isinstance(key, str) else None
-
-
-def _host_name(header: str) -> str:
-    """Return the name in a Host header, without port and brackets, in lower case."""
-    if header.startswith("["):
-        return header[1:].partition("]")[0]
-    return header.rpartition(":")[0].lower() if ":" in header else header.lower()
-
-
-def _is_address(name: str) -> bool:
-    try:
-        ipaddress.ip_address(name)
-    except ValueError:
-        return False
-    return True

@@ -11,7 +11,6 @@ from typing import Any, get_args
 from fastapi import Request, Response
 from fastapi.routing import APIRoute
 from pydantic import BaseModel, ConfigDict
-from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
 from starlette.formparsers import MultiPartException
 
@@ -57,7 +56,12 @@ class JSONRoute(APIRoute):
             response = await handler(_ReadRequest(request, value))
             if ignored:
                 response.headers[IGNORED] = ", ".join(ignored)
-                _log_once(request, ignored)
+                logged: set[str] = request.app.state.logged_fields
+                new = [name for name in ignored if name not in logged]
+                if new and len(logged) < MAX_LOGGED:
+                    logged.update(new)
+                    fields = ", ".join(new)
+                    logger.warning("%s: without effect on the models of this service: %s", request.url.path, fields)
             return response
 
         return handle
@@ -127,7 +131,7 @@ async def form_fields(request: Request, **limits: int) -> dict[str, list[str]]:
     try:
         async with request.form(**limits) as form:
             for name, value in form.multi_items():
-                text = await _text(value)
+                text = value if isinstance(value, str) else base64.b64encode(await value.read()).decode()
                 if (place := half_pair_in({name: text})) is not None:
                     raise _half_pair(place)
                 fields.setdefault(name, []).append(text)
@@ -161,11 +165,6 @@ def _type_of(request: Request) -> str:
     return request.headers.get("content-type", JSON).partition(";")[0].strip().lower()
 
 
-async def _text(value: str | UploadFile) -> str:
-    """Return the text of a field, or an uploaded file in base64."""
-    return value if isinstance(value, str) else base64.b64encode(await value.read()).decode()
-
-
 def ignored_fields(value: object, model: type[BaseModel] | None, place: str = "") -> list[str]:
     """Return the fields of a lenient request that are not declared, and whose value requests something."""
     if not isinstance(value, dict) or model is None or not issubclass(model, LenientBody):
@@ -180,15 +179,6 @@ def ignored_fields(value: object, model: type[BaseModel] | None, place: str = ""
             if isinstance(kind, type) and issubclass(kind, LenientBody):
                 names += ignored_fields(content, kind, f"{place}{name}.")
     return names[:MAX_IGNORED]
-
-
-def _log_once(request: Request, names: list[str]) -> None:
-    """Log the names of fields that this process has not logged before."""
-    logged: set[str] = request.app.state.logged_fields
-    new = [name for name in names if name not in logged]
-    if new and len(logged) < MAX_LOGGED:
-        logged.update(new)
-        logger.warning("%s: without effect on the models of this service: %s", request.url.path, ", ".join(new))
 
 
 def reads(media_type: str, model: type[BaseModel]) -> dict[str, Any]:

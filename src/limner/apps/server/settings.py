@@ -15,7 +15,6 @@ from limner.settings import Settings
 
 KEYS_VARIABLE = "LIMNER_API_KEYS"
 """Environment variable with API keys, separated by commas or white space."""
-DEFAULT_PORT = 8000
 BODIES_AT_ONCE = 16
 """Bodies, and fetched images, of the largest size that are received together."""
 
@@ -33,7 +32,7 @@ class ServerSettings(Settings):
     """Device to compute on: cpu or cuda."""
     host: str = "127.0.0.1"
     """Address to listen at; the default accepts connections of this machine only."""
-    port: Port = DEFAULT_PORT
+    port: Port = 8000
     """Port to listen at; 0 for a free one."""
     workers: Processes = 1
     """Number of processes; each loads the models and uses their memory again."""

@@ -93,17 +93,11 @@ class Worker:
                 self._pause()
             with self.metrics.time("step"):
                 self._engine.step()
-            if done := self._count_done():
+            if done := sum(job.is_done and bool(job.sentences) for job in self._started):
                 now = time.perf_counter()
                 self.seconds_per_request += 0.1 * ((now - since) / done - self.seconds_per_request)
                 since = now
-
-    def _count_done(self) -> int:
-        """Count the jobs that have been answered since the last call."""
-        done = sum(job.is_done and bool(job.sentences) for job in self._started)
-        self._started = [job for job in self._started if not job.is_done]
-        self.metrics.finished_sentences += done
-        return done
+            self._started = [job for job in self._started if not job.is_done]
 
     @property
     def _is_idle(self) -> bool:

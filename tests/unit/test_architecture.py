@@ -124,3 +124,9 @@ def test_the_tree_of_the_page_is_the_order_of_the_layers():
     assert [row.replace("/", "") for row in rows] == [row.replace(" |", "") for row in contracts[0]["layers"]]
     apps = [line.split()[0] for line in tree.splitlines() if line.startswith("    ")]
     assert apps == [name for row in contracts[1]["layers"] for name in row.split(" | ")]
+
+
+def test_the_table_of_capabilities_is_complete():
+    source = (PACKAGE / "models" / "capabilities.py").read_text(encoding="utf-8")
+    table = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").split("| protocol |")[1].split("\n\n")[0]
+    assert set(re.findall(r"^\| `(\w+)`", table, re.MULTILINE)) == set(re.findall(r"class (\w+)\(Protocol\)", source))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,26 +25,18 @@ from limner.training.loop import train
 
 METRICS = ("bleu1", "bleu2", "bleu3", "bleu4", "chrf")  # those that need no extra
 TRANSLATION_METRICS = ("bleu4", "chrf3", "ter")
-
-OnProgress = Callable[[str, int, int], None]
-OnMessage = Callable[[str], None]
+PIXELS = "pixels:64"
+"""Backbone of both models: the pixels themselves, 64 x 64."""
 
 
 class DemoPlan(NamedTuple):
-    """Collections and recipes of a demo."""
+    """Recipes and collections of a demo; the collections are without their seeds."""
 
     captioning: str
-    """Recipe of the captioner."""
     translation: str
-    """Recipe of the translator."""
     scenes: SceneSettings
-    """Collection of the captioner, without its seed."""
     ambiguous: SceneSettings | None
-    """Collection of the translator, without its seed; None for the captioner's."""
-    pixels: int
-    """Width and height of the stored pixels."""
-    shares_image_encoder: bool
-    """Whether the translator's image encoder starts from the captioner's weights."""
+    """Collection of the translator; None for the captioner's, whose image encoder the translator then starts from."""
     trials: int
     """Number of trials of each significance test in the diagnosis."""
 
@@ -53,8 +46,6 @@ SHORT = DemoPlan(
     "scenes/demo-translate",
     SceneSettings(train=8000, size=96, ambiguous=1.0, max_objects=1),
     None,
-    pixels=64,
-    shares_image_encoder=True,
     trials=1000,
 )
 FULL = DemoPlan(
@@ -62,58 +53,40 @@ FULL = DemoPlan(
     "scenes/translate-src-img",
     SceneSettings(train=4000),
     SceneSettings(train=8000, ambiguous=1.0),
-    pixels=64,
-    shares_image_encoder=False,
     trials=10_000,
 )
 
 
 class DemoResult(NamedTuple):
-    """Files and scores of a demo."""
+    """Collections, run directories, reports and scores on the test splits of a captioner and a translator."""
 
     scenes: Path
-    """Collection of the captioner."""
     run: Path
-    """Run directory of the captioner."""
     report: Path
-    """Report on the captioner."""
     evaluation: Evaluation
-    """Scores of the captioner on the test split."""
     ambiguous: Path
     """Collection of the translator; the same as `scenes` in the short demo."""
     translation: Path
-    """Run directory of the translator."""
     translation_report: Path
-    """Report on the translator."""
     translations: Evaluation
-    """Scores of the translator on the test split."""
     diagnosis: Diagnosis
     """Image controls and ambiguous words of the translator."""
     seconds: float
-    """Wall-clock time in seconds."""
 
 
 class Demo(NamedTuple):
-    """Plan, folder, seed and callback that all stages of a demo use."""
+    """Folder, seed and callback of all stages of a demo."""
 
-    plan: DemoPlan
     folder: Path
     seed: int
     command: str
-    on_progress: OnProgress
+    on_progress: Callable[[str, int, int], None]
 
     def draw(self, name: str, settings: SceneSettings) -> Collection:
         """Draw a collection and store the pixels of its images as features."""
-        scenes = generate_scenes(
-            self.folder / name,
-            settings.model_copy(update={"seed": self.seed}),
-            lambda done, total: self.on_progress("drawing", done, total),
-        )
-        extract(
-            scenes,
-            load_backbone(f"pixels:{self.plan.pixels}"),
-            on_progress=lambda done, total: self.on_progress("reading pixels", done, total),
-        )
+        settings = settings.model_copy(update={"seed": self.seed})
+        scenes = generate_scenes(self.folder / name, settings, partial(self.on_progress, "drawing"))
+        extract(scenes, load_backbone(PIXELS), on_progress=partial(self.on_progress, "reading pixels"))
         return scenes
 
     def train(self, recipe: str, scenes: Collection, name: str, *changes: str) -> Path:
@@ -130,49 +103,37 @@ class Demo(NamedTuple):
 
     def evaluate(self, run: Path, scenes: Collection, metrics: Sequence[str]) -> Evaluation:
         """Evaluate a run on the test split and store the scores in its directory."""
-        evaluation = evaluate(
-            [load_trained_model(run)],
-            scenes,
-            options=EvaluationOptions(metrics=tuple(metrics)),
-            command=self.command,
-            on_progress=self.on_progress,
-        )
+        options = EvaluationOptions(metrics=tuple(metrics))
+        models, command = [load_trained_model(run)], self.command
+        evaluation = evaluate(models, scenes, options=options, command=command, on_progress=self.on_progress)
         save_evaluation(evaluation, run)
         return evaluation
 
-    def diagnose(self, run: Path, scenes: Collection) -> Diagnosis:
+    def diagnose(self, run: Path, scenes: Collection, trials: int) -> Diagnosis:
         """Translate with right, shuffled, swapped and no images, and store the comparison in the run directory."""
-        settings = DiagnosisSettings(metrics=("bleu4",), trials=self.plan.trials, seed=self.seed)
-        diagnosis = diagnose(
-            load_trained_model(run), scenes, settings=settings, command=self.command, on_progress=self.on_progress
-        )
+        settings = DiagnosisSettings(metrics=("bleu4",), trials=trials, seed=self.seed)
+        model, command = load_trained_model(run), self.command
+        diagnosis = diagnose(model, scenes, settings=settings, command=command, on_progress=self.on_progress)
         diagnosis.save_in(run)
         return diagnosis
 
 
-def run_demo(
-    folder: Path, *, seed: int, command: str, full: bool = False, on_progress: OnProgress, on_message: OnMessage
-) -> DemoResult:
+def run_demo(demo: Demo, *, full: bool = False, on_message: Callable[[str], None]) -> DemoResult:
     """Draw scenes, train a captioner and a translator on them, evaluate both on held-out scenes and write reports.
 
     An interrupted demo resumes where it stopped.
 
     Args:
-        folder: receives `scenes`, `run`, `report.html`, `translation` and `translation.html`; with `full` also
+        demo: its folder receives `scenes`, `run`, `report.html`, `translation` and `translation.html`; with `full` also
             `ambiguous`.
-        seed: random seed of the drawings and of the training.
-        command: command line, stored with the results.
         full: use the longer recipes on larger collections.
-        on_progress: called with the stage, the amount done and the total.
         on_message: called at the start of each stage with one line: what is done and why.
 
     Raises:
-        CollectionError: `folder` contains scenes of another seed or of the other version of the demo.
-        RunError: `folder` contains a run of another seed or of the other version of the demo.
+        CollectionError: the folder contains scenes of another seed or of the other version of the demo.
+        RunError: the folder contains a run of another seed or of the other version of the demo.
     """
-    began = time.perf_counter()
-    plan = FULL if full else SHORT
-    demo = Demo(plan, folder, seed, command, on_progress)
+    began, plan = time.perf_counter(), FULL if full else SHORT
     on_message(
         f"1/6 Drawing {plan.scenes.train:,} training scenes with captions in three languages; nothing is downloaded."
     )
@@ -181,32 +142,24 @@ def run_demo(
     run = demo.train(plan.captioning, scenes, "run")
     on_message("3/6 Evaluating captions and retrieval on 200 held-out scenes.")
     evaluation = demo.evaluate(run, scenes, METRICS)
-    report = write_report(run, folder / "report.html")
+    report = write_report(run, demo.folder / "report.html")
+    encoder = [f"training.pretrained_image_encoder={run}"]
     if plan.ambiguous is not None:
         on_message(f"    Drawing {plan.ambiguous.train:,} training scenes with ambiguous words.")
-        ambiguous = demo.draw("ambiguous", plan.ambiguous)
+        ambiguous, encoder = demo.draw("ambiguous", plan.ambiguous), []
     on_message(
         "4/6 Training the English-German translator (NMT_SRC+IMG). English 'bat' is an animal or a club; German has a "
         "word for each, and only the image decides."
     )
-    encoder = [f"training.pretrained_image_encoder={run}"] if plan.shares_image_encoder else []
     translation = demo.train(plan.translation, ambiguous, "translation", *encoder)
     on_message("5/6 Evaluating translations of 1,000 held-out sentences, each with an ambiguous word.")
     translations = demo.evaluate(translation, ambiguous, TRANSLATION_METRICS)
     on_message("6/6 Translating them again with shuffled, swapped and no images: does the model use the image?")
-    diagnosis = demo.diagnose(translation, ambiguous)
-    return DemoResult(
-        scenes=scenes.path,
-        run=run,
-        report=report,
-        evaluation=evaluation,
-        ambiguous=ambiguous.path,
-        translation=translation,
-        translation_report=write_report(translation, folder / "translation.html"),
-        translations=translations,
-        diagnosis=diagnosis,
-        seconds=time.perf_counter() - began,
-    )
+    diagnosis = demo.diagnose(translation, ambiguous, plan.trials)
+    translation_report = write_report(translation, demo.folder / "translation.html")
+    seconds = time.perf_counter() - began
+    paths = ambiguous.path, translation, translation_report
+    return DemoResult(scenes.path, run, report, evaluation, *paths, translations, diagnosis, seconds)
 
 
 def next_steps(result: DemoResult) -> list[str]:

@@ -24,8 +24,8 @@ from limner.errors import counted
 from limner.storage.outputs import SavedOutput, claim_file, name_or_default, require_writable, save_output
 
 if TYPE_CHECKING:
-    from limner.evaluation.gradients import GradientNorms, GradientSettings
-    from limner.evaluation.measurements import ConditionResult, ContrastiveResult, Diagnosis, Grounding
+    from limner.evaluation.gradients import GradientNorms
+    from limner.evaluation.measurements import ConditionResult, Diagnosis, Grounding
 
 RecordOfModel = TypeVar("RecordOfModel", "Diagnosis", "Grounding")
 
@@ -66,13 +66,17 @@ def diagnose(
             --mask and --contrast; with --grounding diagnosis/grounding/SPLIT.json.
     """
     run = require_one_model(model, "diagnose")
-    _claim(run, out_file, force)
+    if out_file is None:
+        require_writable(run / "diagnosis", str(run))
+    else:
+        from limner.evaluation.measurements import Diagnosis, Grounding
+
+        claim_file(out_file, "--out", force=force, is_own=lambda file: Diagnosis.is_in(file) or Grounding.is_in(file))
+    values = given(split=split, trials=trials, seed=seed, leave_out=skip_missing)
     if grounding:
         unused = {"mask": mask, "contrast": contrast, "metric": metric, "backbone": backbone, **decoding}
         refuse(unused, "has no effect on --grounding, which generates no sentences; leave it out")
-        values = given(split=split, trials=trials, seed=seed, leave_out=skip_missing)
-        _measure_grounding(run, collection, values, out_file, device, as_json)
-        return
+        return _measure_grounding(run, collection, values, out_file, device, as_json)
     if contrast is None:
         refuse({"--backbone": backbone}, "has an effect only on the image files of --contrast; leave it out")
     from limner.apps.diagnosis import DiagnosisSettings
@@ -85,9 +89,8 @@ def diagnose(
 
     require_metrics(name for name in metric or [] if name != "perplexity")
     recipe = Recipe.parse(check_runs([run], device, decoding).recipe)
-    values = given(split=split, metrics=metric, masks=mask, contrastive=contrast, trials=trials, seed=seed)
-    values |= {"decoding": change_decoding(recipe.decoding, decoding), "leave_out": skip_missing}
-    settings = DiagnosisSettings.parse(values)
+    values |= given(metrics=metric, masks=mask, contrastive=contrast)
+    settings = DiagnosisSettings.parse({**values, "decoding": change_decoding(recipe.decoding, decoding)})
     opened = Collection.open(collection)
     opened.require_split(name_or_default(split, recipe.data.test, "--split"))
     with activity("loading the model"):
@@ -105,37 +108,21 @@ def diagnose(
     _report(diagnosis, save_output(out_file or diagnosis.path_in(run), diagnosis.save), _print, as_json)
 
 
-def _claim(run: Path, out_file: Path | None, force: bool) -> None:
-    """Check before the measurement that its record can be written."""
-    if out_file is None:
-        require_writable(run / "diagnosis", str(run))
-        return
-    from limner.evaluation.measurements import Diagnosis, Grounding
-
-    claim_file(out_file, "--out", force=force, is_own=lambda file: Diagnosis.is_in(file) or Grounding.is_in(file))
-
-
 def _measure_grounding(
-    run: Path,
-    collection: Path,
-    values: dict[str, Any],
-    out_file: Path | None,
-    device: str,
-    as_json: bool,
+    run: Path, collection: Path, values: dict[str, Any], out_file: Path | None, device: str, as_json: bool
 ) -> None:
-    """Run `limner diagnose --grounding`."""
+    """Measure and print whether the attention is inside the boxes of annotated phrases."""
     from limner.apps.diagnosis import GroundingSettings, measure_grounding
     from limner.data.collection import Collection
     from limner.runs.trained_model import load_trained_model
 
+    model, opened, settings = (
+        load_trained_model(run, device),
+        Collection.open(collection),
+        GroundingSettings.parse(values),
+    )
     with progress_bars() as progress:
-        result = measure_grounding(
-            load_trained_model(run, device),
-            Collection.open(collection),
-            settings=GroundingSettings.parse(values),
-            command=command_line(),
-            on_progress=progress,
-        )
+        result = measure_grounding(model, opened, settings=settings, command=command_line(), on_progress=progress)
     _report(result, save_output(out_file or result.path_in(run), result.save), _print_grounding, as_json)
 
 
@@ -186,8 +173,12 @@ def _print(diagnosis: Diagnosis) -> None:
         sentences = counted(ambiguity.sentences, "sentence")
         title = f"{sentences} with an ambiguous word{excluded}; chance {ambiguity.chance:.0f} %"
         _print_conditions(title, ambiguity.conditions)
-    if diagnosis.contrastive is not None:
-        _print_contrastive(diagnosis.contrastive)
+    if (pairs := diagnosis.contrastive) is not None:
+        rows = [[str(pair.line), f"{pair.log_prob:.3f}", f"{pair.other_log_prob:.3f}"] for pair in pairs.pairs]
+        head = ["line", "log-prob correct", "log-prob incorrect"]
+        print_table([head, *rows], title=f"pairs of {pairs.compared}", left=0)
+        accuracy = f"accuracy {pairs.accuracy:.1f} % on {counted(len(rows), 'pair')}"
+        echo(f"{accuracy} ({pairs.accuracy_per_token:.1f} % by mean log-probability of a token)\n")
     for line in diagnosis.notes:
         echo(line)
     echo(diagnosis.verdict)
@@ -208,14 +199,6 @@ def _print_conditions(title: str, conditions: Sequence[ConditionResult]) -> None
         rows.append([condition.name, *cells, changed])
     print_table(rows, title=title)
     echo()
-
-
-def _print_contrastive(result: ContrastiveResult) -> None:
-    rows = [[str(pair.line), f"{pair.log_prob:.3f}", f"{pair.other_log_prob:.3f}"] for pair in result.pairs]
-    head = ["line", "log-prob correct", "log-prob incorrect"]
-    print_table([head, *rows], title=f"pairs of {result.compared}", left=0)
-    accuracy = f"accuracy {result.accuracy:.1f} % on {counted(len(result.pairs), 'pair')}"
-    echo(f"{accuracy} ({result.accuracy_per_token:.1f} % by mean log-probability of a token)\n")
 
 
 SHOWN_DISTANCES = (1, 2, 3, 5, 8, 10, 15, 20)
@@ -257,16 +240,28 @@ def gradients(
         claim_file(plot, "--plot", force=force)
     for run in runs:
         require_writable(run / "gradients", str(run))
-    from limner.evaluation.gradients import GradientSettings
+    from limner.data.collection import Collection
+    from limner.evaluation.gradients import GradientSettings, measure_gradients
     from limner.plots.figures import gradient_norms, require_plot_suffix, save_plot
+    from limner.runs.trained_model import load_trained_model
 
     if plot is not None:
         require_plot_suffix(plot)
-    settings = GradientSettings.parse(
-        given(split=split, sentences=sentences, probes=probes, seed=seed, leave_out=skip_missing)
-    )
-    measured = {str(run): _measure(run, collection, settings, device) for run in runs}
-    figure = gradient_norms(_curves(measured))
+    values = given(split=split, sentences=sentences, probes=probes, seed=seed, leave_out=skip_missing)
+    settings = GradientSettings.parse(values)
+    measured: dict[str, GradientNorms] = {}
+    for run in runs:
+        trained = load_trained_model(run, device)
+        opened = Collection.open(collection or Path(trained.config.provenance["collection"]))
+        with progress_bars() as progress:
+            norms = measure_gradients(trained, opened, settings=settings, command=command_line(), on_progress=progress)
+        norms.save_in(run)
+        measured[str(run)] = norms
+    if len(runs) == 1:  # all tensors of one model
+        curves = {norms.label(curve): curve.norms for curve in norms.curves}
+    else:  # the whole states of several
+        curves = {norms.label(norms.curves[0], run): norms.curves[0].norms for run, norms in measured.items()}
+    figure = gradient_norms(curves)
     saved = save_output(plot or runs[0] / "gradients" / "gradients.png", lambda file: save_plot(figure, file))
     if as_json:
         models = {run: json.loads(norms.model_dump_json()) for run, norms in measured.items()}
@@ -275,27 +270,6 @@ def gradients(
         _print_gradients(measured)
         echo(str(saved.path))
     saved.require()
-
-
-def _measure(run: Path, collection: Path | None, settings: GradientSettings, device: str) -> GradientNorms:
-    """Measure the gradients of one run and store them in its folder."""
-    from limner.data.collection import Collection
-    from limner.evaluation.gradients import measure_gradients
-    from limner.runs.trained_model import load_trained_model
-
-    trained = load_trained_model(run, device)
-    opened = Collection.open(collection or Path(trained.config.provenance["collection"]))
-    with progress_bars() as progress:
-        norms = measure_gradients(trained, opened, settings=settings, command=command_line(), on_progress=progress)
-    norms.save_in(run)
-    return norms
-
-
-def _curves(measured: Mapping[str, GradientNorms]) -> dict[str, tuple[float, ...]]:
-    """Return the curves to plot with their decays: all tensors of one model, or the whole state of several."""
-    if len(measured) == 1:
-        return {norms.label(curve): curve.norms for norms in measured.values() for curve in norms.curves}
-    return {norms.label(norms.curves[0], run): norms.curves[0].norms for run, norms in measured.items()}
 
 
 def _print_gradients(measured: Mapping[str, GradientNorms]) -> None:

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any
 
 from packaging.requirements import Requirement
 
@@ -40,89 +40,52 @@ PURPOSES = {
 }
 
 
-class Extra(NamedTuple):
-    """An optional extra of the package."""
-
-    purpose: str
-    installed: bool
-    missing: list[str]
-    """Requirements that are not satisfied, with the version of a package that is installed in another one."""
-    command: str
-    """Command that installs the extra."""
-
-
-class Installation(NamedTuple):
-    """Versions, devices, threads, extras and folders that Limner uses on this machine."""
-
-    limner: str
-    python: str
-    platform: str
-    packages: dict[str, str | None]
-    """Version of each required package, None if it is not installed."""
-    devices: list[str]
-    threads: dict[str, str]
-    extras: dict[str, Extra]
-    folders: dict[str, str]
-
-
 @command(MORE)
-def doctor(
-    *,
-    as_json: bool = False,
-) -> None:
+def doctor(*, as_json: bool = False) -> None:
     """Show versions, devices, threads, optional extras and cache folders of this installation.
 
     Example: `limner doctor --json`
     """
     with activity("examining the installation"):
-        installation = examine()
+        facts = examine()
     if as_json:
-        print_json(
-            {**installation._asdict(), "extras": {name: one._asdict() for name, one in installation.extras.items()}}
-        )
+        print_json(facts)
         return
-    for section, lines in _sections(installation).items():
+    names = ("limner", "python", "platform")
+    extras = {
+        name: f"{extra['purpose']}: "
+        + ("installed" if extra["installed"] else f"missing ({', '.join(extra['missing'])}): {extra['command']}")
+        for name, extra in facts["extras"].items()
+    }
+    sections = {
+        "versions": {name: facts[name] for name in names},
+        "packages": {name: version or "missing" for name, version in facts["packages"].items()},
+        "devices": dict(device.split(": ", 1) for device in facts["devices"]),
+        "threads": facts["threads"],
+        "extras": extras,
+        "folders": facts["folders"],
+    }
+    for section, lines in sections.items():
         echo(section)
         width = max((len(name) for name in lines), default=0)
         for name, value in lines.items():
             echo(f"  {name:{width}}  {value}")
 
 
-def examine() -> Installation:
-    """Collect the facts about this installation; only torch is imported."""
+def examine() -> dict[str, Any]:
+    """Collect versions, devices, threads, extras and folders of this installation; only torch is imported."""
     required = [Requirement(line) for line in metadata.requires("limner") or ()]
-    return Installation(
-        limner=metadata.version("limner"),
-        python=f"{platform.python_version()} ({sys.executable})",
-        platform=platform.platform(),
-        packages={one.name: _version(one.name) for one in required if _is_needed(one, "")},
-        devices=_devices(),
-        threads=_threads(),
-        extras={name: _extra(name, required) for name in _extras()},
-        folders=_folders(),
-    )
-
-
-def _sections(installation: Installation) -> dict[str, dict[str, str]]:
-    """Arrange the facts as text: heading, then name and value of each line."""
-    extras = {}
-    for name, extra in installation.extras.items():
-        state = "installed" if extra.installed else f"missing ({', '.join(extra.missing)}): {extra.command}"
-        extras[name] = f"{extra.purpose}: {state}"
+    extras = metadata.metadata("limner").get_all("Provides-Extra") or []
     return {
-        "versions": {"limner": installation.limner, "python": installation.python, "platform": installation.platform},
-        "packages": {name: version or "missing" for name, version in installation.packages.items()},
-        "devices": dict(device.split(": ", 1) for device in installation.devices),
-        "threads": installation.threads,
-        "extras": extras,
-        "folders": installation.folders,
+        "limner": metadata.version("limner"),
+        "python": f"{platform.python_version()} ({sys.executable})",
+        "platform": platform.platform(),
+        "packages": {package.name: _version(package.name) for package in required if _is_needed(package, "")},
+        "devices": _devices(),
+        "threads": _threads(),
+        "extras": {name: _extra(name, required) for name in sorted({*extras} - {*DEVELOPMENT_EXTRAS})},
+        "folders": _folders(),
     }
-
-
-def _extras() -> list[str]:
-    """Return the names of the extras for users."""
-    names = metadata.metadata("limner").get_all("Provides-Extra") or []
-    return sorted(set(names) - set(DEVELOPMENT_EXTRAS))
 
 
 def _is_needed(requirement: Requirement, *extras: str) -> bool:
@@ -137,11 +100,13 @@ def _version(package: str) -> str | None:
         return None
 
 
-def _extra(name: str, requirements: list[Requirement]) -> Extra:
+def _extra(name: str, requirements: list[Requirement]) -> dict[str, Any]:
+    """Return what an extra is for, what of it is missing, and the command that installs it."""
     checked: set[str] = set()
-    of_extra = (one for one in requirements if _is_needed(one, name) and not _is_needed(one, ""))
+    of_extra = (package for package in requirements if _is_needed(package, name) and not _is_needed(package, ""))
     missing = [lacking for requirement in of_extra for lacking in _missing(requirement, checked)]
-    return Extra(PURPOSES.get(name, name), not missing, missing, f"pip install 'limner[{name}]'")
+    command = f"pip install 'limner[{name}]'"
+    return {"purpose": PURPOSES.get(name, name), "installed": not missing, "missing": missing, "command": command}
 
 
 def _missing(requirement: Requirement, checked: set[str]) -> Iterator[str]:

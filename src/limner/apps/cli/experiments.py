@@ -30,15 +30,12 @@ def demo(*, out: Path = Path("demo"), seed: Seed = 1, full: bool = False, as_jso
         full: Longer recipes on larger and harder collections.
     """
     claim_folder(out, "--out", records={"report.html": "run", "translation.html": "translation"})
-    from limner.apps.cli.demo import run_demo
+    from limner.apps.cli.demo import Demo, run_demo
 
     with progress_bars() as progress:
         result = run_demo(
-            out,
-            seed=seed,
+            Demo(out, seed, command_line(), progress),
             full=full,
-            command=command_line(),
-            on_progress=progress,
             on_message=lambda line: err.print(line, highlight=False, soft_wrap=True),
         )
     if not as_json:
@@ -70,7 +67,7 @@ def _print_demo(result: DemoResult) -> None:
     echo(result.diagnosis.verdict)
     if (ambiguity := result.diagnosis.ambiguity) is not None:
         names = {"right": "the right image", "swapped": "an image of the other sense", "none": "no image"}
-        accuracies = [f"{one.scores[0].value:.0f} % with {names[one.name]}" for one in ambiguity.conditions]
+        accuracies = [f"{part.scores[0].value:.0f} % with {names[part.name]}" for part in ambiguity.conditions]
         echo(f"ambiguous words translated correctly: {', '.join(accuracies)} (chance: {ambiguity.chance:.0f} %)")
     echo(f"{result.seconds:.0f} s of work; reports: {result.report}, {result.translation_report}")
     echo("\n".join(["What to try next:", *(f"  {line}" for line in next_steps(result))]))
@@ -128,18 +125,19 @@ def reproduce(
     )
     from limner.apps.reproduce.tables import property_tables
 
-    properties = property_tables().get(table or "")
+    properties = None if list_ else property_tables().get(table or "")
     if list_ or properties is not None:
         data = {"KEY=VALUE": changes, "--collection": collection, "--out": out, "--dataset": dataset, "--row": row}
         runs = {"--recipes": recipes, "--init": init, "--back-translator": back_translator, "--corpus": corpus}
-        trains_nothing = f"{table} has properties of recipes, and nothing is trained; leave it out"
-        reason = "--list only lists; leave one of them out" if list_ else trains_nothing
+        nothing_trained = f"{table} has properties of recipes, and nothing is trained; leave it out"
+        reason = "--list only lists; leave one of them out" if list_ else nothing_trained
         refuse({**data, **runs, "--seeds": seeds, "--budget": budget}, reason)
-        if properties is not None and not list_:
-            print_json(properties_plain(properties)) if as_json else echo(properties_text(properties))
-        else:
-            listing = list_tables(table)
-            print_json(listing) if as_json else echo(listing_text(listing))
+    if properties is not None:
+        print_json(properties_plain(properties)) if as_json else echo(properties_text(properties))
+        return
+    if list_:
+        listing = list_tables(table)
+        print_json(listing) if as_json else echo(listing_text(listing))
         return
     if table is None or out is None:
         expected = "the name of a table, such as mao2015/table3" if table is None else "--out, the folder of the rows"

@@ -30,19 +30,16 @@ def read_lines(file: Path) -> list[str]:
     Raises:
         SettingsError: the file cannot be read or is not UTF-8.
     """
+    is_pipe = str(file).startswith(DESCRIPTORS)  # of a shell; other pipes may have no writer, and are refused
     try:
-        data = sys.stdin.buffer.read() if file == STANDARD_INPUT else _read(file)
+        read = Path.read_bytes if is_pipe else read_bytes
+        data = sys.stdin.buffer.read() if file == STANDARD_INPUT else read(file)
     except OSError as error:
         raise SettingsError(
             f"{file}: cannot be read ({error.strerror}); expected a text file, one line per sentence"
         ) from None
     lines = decode_utf8(data, SettingsError, lambda line: f"{file}, line {line}").split("\n")
     return [line.removesuffix("\r") for line in (lines if lines[-1] else lines[:-1])]
-
-
-def _read(file: Path) -> bytes:
-    """Read a regular file or a pipe that a shell passed; other pipes may have no writer, and are refused."""
-    return file.read_bytes() if str(file).startswith(DESCRIPTORS) else read_bytes(file)
 
 
 def find_input_files(
@@ -93,23 +90,16 @@ def _with_listed(paths: Sequence[Path]) -> Iterator[Path]:
 
 def _inside(folder: Path, modality: Modality, readable: Sequence[Modality], recursive: bool) -> list[Path]:
     """Return the files of a folder in the order of their names."""
-    found = folder.rglob("*") if recursive else folder.iterdir()
-    files = [file for file in found if any(one.matches(file) for one in readable) and not file.is_dir()]
-    inside = sorted(file for file in files if not _is_hidden(file.relative_to(folder)))
+    entries = folder.rglob("*") if recursive else folder.iterdir()
+    files = [file for file in entries if any(kind.matches(file) for kind in readable) and not file.is_dir()]
+    # hidden: a name of the file or of one of its folders starts with a dot, as macOS adds to archives
+    inside = sorted(file for file in files if not any(part.startswith(".") for part in file.relative_to(folder).parts))
     if hidden := len(files) - len(inside):
-        logger.warning(
-            "%s: %s not read; name a hidden file to read it",
-            folder,
-            counted(hidden, "hidden file is", "hidden files are"),
-        )
+        count = counted(hidden, "hidden file is", "hidden files are")
+        logger.warning("%s: %s not read; name a hidden file to read it", folder, count)
     if inside:
         return inside
-    expected = ", ".join(sorted(suffix for one in readable for suffix in one.suffixes))
+    expected = ", ".join(sorted(suffix for kind in readable for suffix in kind.suffixes))
     deeper = not recursive and any(entry.is_dir() for entry in folder.iterdir())
     remedy = "; add --recursive for those in its folders" if deeper else ""
     raise SettingsError(f"{folder}: no {modality.plural} in this folder; expected {expected}{remedy}")
-
-
-def _is_hidden(path: Path) -> bool:
-    """Whether the name of a file or of one of its folders starts with a dot, as those that macOS adds to archives."""
-    return any(part.startswith(".") for part in path.parts)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from limner.data.collection import Collection
     from limner.features.spec import FeatureSpec
+    from limner.media.modality import Modality
 
 SMALL_COLLECTION = 1000
 """Number of training items below which the recipe for small collections is suggested."""
@@ -19,28 +20,25 @@ def after_generate(kind: str, generated: Collection) -> str:
     """Return the command after `limner generate`: features of the files, or a training on texts."""
     if kind == "reviews":
         return _train("lecture/reviews", generated.path)
-    from limner.media.modality import IMAGE, VIDEO
+    from limner.media.modality import IMAGE
 
     modality = generated.items()[0].modality or IMAGE
     backbone = modality.default_backbone
     if kind == "sound-sequences":
         backbone = f"{backbone}:{max(len(item.frame_labels) for item in generated.items())}"
-    frames = ["--frames", "16"] if modality is VIDEO else []  # the table that the recipes of clips read
-    return features_command(generated.path, backbone, *frames)
+    return features_command(generated.path, backbone, modality)
 
 
 def after_import(collection: Collection) -> str:
     """Return the command after `limner import`: features of the files, or the list of recipes for texts."""
     from limner.data.collection import MEDIA_COLUMNS
-    from limner.media.modality import IMAGE, VIDEO
+    from limner.media.modality import IMAGE
 
     modality = next((item.modality for item in collection.iter_items(columns=MEDIA_COLUMNS) if item.modality), None)
     if modality is None:
         return "limner recipes"
-    if modality is IMAGE:
-        return features_command(collection.path, "efficientnet-lite2")
-    frames = ["--frames", "16"] if modality is VIDEO else []
-    return features_command(collection.path, modality.default_backbone, *frames)
+    backbone = "efficientnet-lite2" if modality is IMAGE else modality.default_backbone
+    return features_command(collection.path, backbone, modality)
 
 
 def after_features(collection: Collection, tables: Sequence[FeatureSpec]) -> str:
@@ -75,9 +73,10 @@ def after_evaluate(run: Path) -> str:
     return shlex.join(["limner", "report", "--model", str(run)])
 
 
-def features_command(collection: Path, backbone: str, *options: str) -> str:
-    """Return the command that computes features with a backbone."""
-    return shlex.join(["limner", "features", str(collection), "--backbone", backbone, *options])
+def features_command(collection: Path, backbone: str, modality: Modality | None = None) -> str:
+    """Return the command that computes features with a backbone; of videos, the table that their recipes read."""
+    frames = ["--frames", "16"] if modality is not None and modality.name == "video" else []
+    return shlex.join(["limner", "features", str(collection), "--backbone", backbone, *frames])
 
 
 def _train(recipe: str, collection: Path, *changes: str) -> str:

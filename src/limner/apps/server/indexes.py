@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
@@ -15,7 +15,6 @@ from limner.apps.server.schemas import SearchFacts, SearchHit, SearchResponse
 from limner.apps.server.settings import ServerSettings
 from limner.data.collection import ITEMS, Collection
 from limner.errors import FeatureError, FolderError
-from limner.inference.captioner import Captioner
 from limner.inference.retriever import ImageSearch, Retriever
 from limner.media.image import make_thumbnail, open_image
 from limner.storage.ids import RowsById
@@ -68,15 +67,9 @@ class SearchableFolder(Protocol):
         """Return a JPEG file of an image by its path in the folder; None if the index has no such image."""
 
 
-class FolderOpener(Protocol):
-    """Function that opens the index of a folder."""
-
-    def __call__(self, folder: str, *, captioner: Captioner | None = None) -> SearchableFolder:
-        """Open an index that a captioner searches, or else the model that it was made with.
-
-        Raises:
-            FolderError: there is no index, it is damaged, or it was made with another model.
-        """
+FolderOpener = Callable[..., SearchableFolder]
+"""Function (folder, *, captioner=None) that opens the index of a folder, which a captioner searches, or else the model
+that made it; raises a `FolderError` for a captioner that did not make it."""
 
 
 class ServedCollection:
@@ -91,20 +84,18 @@ class ServedCollection:
             FeatureError: the collection lacks the features of all captioners.
         """
         self._opened = _OpenCollection(path)
-        captioners = [one for model in models for one in model.by_lang.values() if isinstance(one, Captioner)]
-        if not captioners:
+        retrievers = [Retriever(captioner.models[0], run=captioner.models[0].folder) for captioner in models.captioners]
+        if not retrievers:
             raise NotSupportedError(f"{path}: no captioner is served that searches it; add --model and its run")
-        retrievers = [Retriever(one.models[0], run=one.models[0].folder) for one in captioners]
         collection = self._opened.collection
-        self._retriever = next((one for one in retrievers if one.existing_index(collection) is not None), None) or (
-            _first_able(retrievers, collection)
-        )
+        indexed = [retriever for retriever in retrievers if retriever.existing_index(collection) is not None]
+        self._retriever = indexed[0] if indexed else _first_able(retrievers, collection)
 
     def __len__(self) -> int:
         return len(self._current.collection)
 
     def search(self, sentence: str, count: int) -> ImageSearch:
-        """Rank the images for a sentence; arguments and errors are those of `Retriever.search_images`."""
+        """Rank the images for a sentence; see `Retriever.search_images`."""
         return self._retriever.search_images(sentence, self._current.collection, count=count)
 
     def thumbnail(self, item_id: str) -> bytes | None:
@@ -234,9 +225,7 @@ def open_indexes(settings: ServerSettings, models: Models, open_folder: FolderOp
 def _open(folder: str, models: Models, open_folder: FolderOpener) -> SearchableFolder | ServedCollection:
     if is_collection(folder):
         return ServedCollection(folder, models)
-    captioners: Sequence[object] = [one for model in models for one in model.by_lang.values()]
-    for captioner in captioners:
-        if isinstance(captioner, Captioner):
-            with suppress(FolderError):  # made by another model; the last line reports other errors
-                return open_folder(folder, captioner=captioner)
+    for captioner in models.captioners:
+        with suppress(FolderError):  # made by another model; the last line reports other errors
+            return open_folder(folder, captioner=captioner)
     return open_folder(folder)

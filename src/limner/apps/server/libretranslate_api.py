@@ -111,9 +111,11 @@ async def translate(body: TranslateBody, engine: EngineOf) -> TranslateResponse:
         TranslateResponse(
             translatedText=best,
             detectedLanguage=source if body.source == AUTO else None,
-            alternatives=[*dict.fromkeys(text for text in others if text != best)] if body.alternatives else None,
+            alternatives=[*dict.fromkeys(text for text in other_texts if text != best)] if body.alternatives else None,
         )
-        for source, (best, *others) in zip(detected, await _all_of(waiting, engine.settings.max_batch), strict=True)
+        for source, (best, *other_texts) in zip(
+            detected, await _all_of(waiting, engine.settings.max_batch), strict=True
+        )
     ]
     if isinstance(body.q, str):
         return responses[0]

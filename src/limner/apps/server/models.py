@@ -139,6 +139,12 @@ class Models:
     def __iter__(self) -> Iterator[ServedModel]:
         return iter(self.by_name.values())
 
+    @property
+    def captioners(self) -> list[Captioner]:
+        """The captioner of each language of each model."""
+        generators = (generator for model in self for generator in model.by_lang.values())
+        return [generator for generator in generators if isinstance(generator, Captioner)]
+
     def get(self, name: str | None = None, task: Task | None = None, lang: str | None = None) -> ServedModel:
         """Find a model.
 

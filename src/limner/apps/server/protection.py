@@ -281,7 +281,7 @@ async def _key_in(scope: Scope, body: bytes) -> str | None:
 
     fields: Any = None
     if Headers(scope=scope).get("content-type", "").lower().startswith((MULTIPART, FORM)):
-        fields = {name: values[0] for name, values in (await form_fields(Request(scope, receive), max_files=0)).items()}
+        fields = {name: values[0] for name, values in (await form_fields(Request(scope, receive))).items()}
     else:
         with suppress(ValueError):
             fields = parse_json(body)

@@ -44,15 +44,23 @@ class JSONRoute(APIRoute):
     route adds to `request.state.ignored`.
     """
 
+    any_type = False
+    """Whether the body is JSON whatever its Content-Type."""
+    forms: tuple[str, ...] = ()
+    """Media types of forms whose fields are read as fields of JSON."""
+    max_files = 0
+    """Number of files of a form, which are read as base64."""
+
     def get_route_handler(self) -> Handler:
         """Return the handler of requests."""
         handler = super().get_route_handler()
         if self.body_field is None:
             return handler
+        model: type[BaseModel] = self.body_field.field_info.annotation  # type: ignore[assignment]
 
         async def handle(request: Request) -> Response:
-            value = await self.read(request)
-            ignored = request.state.ignored = ignored_fields(value, self._model)
+            value = await self._read(request, model)
+            ignored = request.state.ignored = ignored_fields(value, model)
             response = await handler(_ReadRequest(request, value))
             if ignored:
                 response.headers[IGNORED] = ", ".join(ignored)
@@ -66,70 +74,57 @@ class JSONRoute(APIRoute):
 
         return handle
 
-    @property
-    def _model(self) -> type[BaseModel] | None:
-        """Class of the body."""
-        model = None if self.body_field is None else self.body_field.field_info.annotation
-        return model if isinstance(model, type) and issubclass(model, BaseModel) else None
-
-    async def read(self, request: Request) -> Any:  # noqa: ANN401  (any JSON value)
-        """Return the value of the body; None for an empty one.
+    async def _read(self, request: Request, model: type[BaseModel]) -> Any:  # noqa: ANN401  (any JSON value)
+        """Return the value of the body, or the fields of a form; None for an empty one.
 
         Raises:
-            ServerError: the body has another type.
-            InvalidRequestError: the body is not valid.
+            ServerError: the body has another type, or is not valid.
         """
-        if (kind := _type_of(request)) != JSON:
+        kind = request.headers.get("content-type", JSON).partition(";")[0].strip().lower()
+        if kind in self.forms:
+            fields = await form_fields(request, self.max_files)
+            if not self.max_files:
+                return {name: values[0] if len(values) == 1 else values for name, values in fields.items()}
+            lists = {name for name, field in model.model_fields.items() if "list" in str(field.annotation)}
+            return {name: values if name in lists else values[-1] for name, values in fields.items()}
+        if kind != JSON and not self.any_type:
             raise ServerError(f"expected {JSON}, got '{kind[:60]}'", status=415)
-        return _parse(await request.body())
+        body = await request.body()
+        try:
+            return parse_json(body) if body else None
+        except StructureError as error:
+            if error.place is not None:
+                raise _half_pair(error.place) from None
+            raise InvalidRequestError(f"{error}; correct the body") from None
 
 
 class AnyTypeRoute(JSONRoute):
     """A route whose body is JSON whatever its Content-Type, as curl without a header sends it to Ollama."""
 
-    async def read(self, request: Request) -> Any:  # noqa: ANN401
-        """Return the value of the body; see `JSONRoute.read` for errors."""
-        return _parse(await request.body())
+    any_type = True
 
 
 class FormRoute(JSONRoute):
     """A route that reads the fields of forms as fields of JSON."""
 
-    async def read(self, request: Request) -> Any:  # noqa: ANN401
-        """Return the value of the body, or the fields of a form; see `JSONRoute.read` for errors."""
-        kind = _type_of(request)
-        if kind not in (FORM, MULTIPART):
-            return await super().read(request)
-        fields = await form_fields(request, max_files=0)
-        return {name: values[0] if len(values) == 1 else values for name, values in fields.items()}
+    forms = FORM, MULTIPART
 
 
 class UploadRoute(JSONRoute):
     """A route that reads the fields of a form with an uploaded image as fields of JSON, with the image in base64."""
 
-    async def read(self, request: Request) -> Any:  # noqa: ANN401
-        """Return the value of the body, or the fields of a form; see `JSONRoute.read` for errors."""
-        if _type_of(request) != MULTIPART:
-            return await super().read(request)
-        fields = await form_fields(request, max_files=1, max_fields=100)
-        known = {} if self._model is None else self._model.model_fields
-        lists = {name for name, field in known.items() if "list" in str(field.annotation)}
-        return {name: values if name in lists else values[-1] for name, values in fields.items()}
+    forms, max_files = (MULTIPART,), 1
 
 
-async def form_fields(request: Request, **limits: int) -> dict[str, list[str]]:
+async def form_fields(request: Request, max_files: int = 0) -> dict[str, list[str]]:
     """Return the fields of a form, files in base64.
-
-    Args:
-        request: request with a form.
-        limits: `max_files` of Starlette, and optionally `max_fields`.
 
     Raises:
         InvalidRequestError: the form cannot be read, has too many files or fields, or half a surrogate pair.
     """
     fields: dict[str, list[str]] = {}
     try:
-        async with request.form(**limits) as form:
+        async with request.form(max_files=max_files, max_fields=100 if max_files else 1_000) as form:
             for name, value in form.multi_items():
                 text = value if isinstance(value, str) else base64.b64encode(await value.read()).decode()
                 if (place := half_pair_in({name: text})) is not None:
@@ -137,37 +132,18 @@ async def form_fields(request: Request, **limits: int) -> dict[str, list[str]]:
                 fields.setdefault(name, []).append(text)
     except (HTTPException, MultiPartException, ValueError) as error:  # ValueError: a charset that cannot be decoded
         reason = getattr(error, "detail", None) or getattr(error, "message", None) or error
-        remedy = "send fields of text, " + ("one image" if limits["max_files"] else "without files")
+        remedy = "send fields of text, " + ("one image" if max_files else "without files")
         raise InvalidRequestError(f"the form cannot be read ({one_line(str(reason))}); {remedy}") from None
     return fields
-
-
-def _parse(body: bytes) -> Any:  # noqa: ANN401  (any JSON value)
-    """Read the JSON of a body; None for an empty one.
-
-    Raises:
-        InvalidRequestError: it is not valid; the parameter is the field with half a surrogate pair.
-    """
-    try:
-        return parse_json(body) if body else None
-    except StructureError as error:
-        if error.place is not None:
-            raise _half_pair(error.place) from None
-        raise InvalidRequestError(f"{error}; correct the body") from None
 
 
 def _half_pair(place: str) -> InvalidRequestError:
     return InvalidRequestError(f"{place[:200] or 'body'}: {HALF_PAIR}; send whole characters", place[:200] or None)
 
 
-def _type_of(request: Request) -> str:
-    """Return the media type of a body, by default JSON."""
-    return request.headers.get("content-type", JSON).partition(";")[0].strip().lower()
-
-
-def ignored_fields(value: object, model: type[BaseModel] | None, place: str = "") -> list[str]:
+def ignored_fields(value: object, model: type[BaseModel], place: str = "") -> list[str]:
     """Return the fields of a lenient request that are not declared, and whose value requests something."""
-    if not isinstance(value, dict) or model is None or not issubclass(model, LenientBody):
+    if not isinstance(value, dict) or not issubclass(model, LenientBody):
         return []
     names: list[str] = []
     for name, content in value.items():

@@ -89,10 +89,10 @@ def read_keys(settings: ServerSettings) -> tuple[str, ...]:
             ) from None
         except UnicodeDecodeError:
             raise SettingsError(f"{settings.key_file}: expected text in UTF-8; name a file of keys") from None
-        found = [line.strip() for line in text.splitlines() if line.strip() and not line.startswith("#")]
-        if not found:
+        lines = [line.strip() for line in text.splitlines() if line.strip() and not line.startswith("#")]
+        if not lines:
             raise SettingsError(f"{settings.key_file}: expected one API key a line, found none; add one")
-        keys += found
+        keys += lines
     for key in keys:
         if not key.isascii() or not key.isprintable() or " " in key:
             raise SettingsError("API key: expected printable ASCII characters without spaces; change the key")

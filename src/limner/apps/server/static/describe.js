@@ -2,7 +2,7 @@
 
 import { HeatMap, WordBar } from "./attention.js";
 import { ApiError, events } from "./api.js";
-import { dataUrl, ImageInput, smallerCopy } from "./image_input.js";
+import { dataUrl, ImageInput } from "./image_input.js";
 import { announce, copy, element, percent, Status } from "./parts.js";
 import { describe, gridOf, wordButton, wordsOf } from "./tokens.js";
 
@@ -53,12 +53,6 @@ export class DescribeView {
     this.#offerLanguages();
   }
 
-  /** Show the image of another view. */
-  async adopt(file) {
-    await this.input.show(file);
-    this.run();
-  }
-
   /** Describe the present image with the present settings. */
   async run() {
     const { file } = this.input;
@@ -78,7 +72,7 @@ export class DescribeView {
     } catch (error) {
       if (stop.signal.aborted) return;
       this.#discard();
-      this.status.fail(error, { retry: () => this.run(), smaller: () => this.#sendSmaller(file) });
+      this.status.fail(error, { retry: () => this.run(), smaller: () => this.input.shrink().then(() => this.run()) });
     }
   }
 
@@ -91,11 +85,6 @@ export class DescribeView {
       : { beam_size: number("beam_size"), n_best: Math.min(N_BEST, number("beam_size")), length_penalty: number("length_penalty") };
     const chosen = { model: form.elements.model.value || undefined, lang: form.elements.lang.value || undefined };
     return { ...chosen, ...decoding, attention: true, stream: true };
-  }
-
-  async #sendSmaller(file) {
-    await this.input.show(await smallerCopy(file));
-    this.run();
   }
 
   #begin() {

@@ -64,6 +64,17 @@ export class ImageInput {
     this.stage.style.setProperty("--shape", image.naturalHeight ? image.naturalWidth / image.naturalHeight : 1.5);
   }
 
+  /** Show a copy of the image, a JPEG file whose longer side has at most 1,600 pixels, in its place. */
+  async shrink() {
+    const bitmap = await createImageBitmap(this.file);
+    const scale = Math.min(1, SMALL_SIDE / Math.max(bitmap.width, bitmap.height));
+    const canvas = document.createElement("canvas");
+    [canvas.width, canvas.height] = [bitmap.width, bitmap.height].map((side) => Math.max(1, Math.round(side * scale)));
+    canvas.getContext("2d").drawImage(bitmap, 0, 0, canvas.width, canvas.height);
+    const blob = await new Promise((resolve) => { canvas.toBlob(resolve, "image/jpeg", 0.9); });
+    await this.show(new File([blob], this.file.name || "image.jpg", { type: "image/jpeg" }));
+  }
+
   /** Remove the image. */
   remove() {
     this.file = null;
@@ -89,15 +100,4 @@ export function dataUrl(file) {
     reader.onerror = () => reject(new ApiError(400, `${file.name}: the file cannot be read`));
     reader.readAsDataURL(file);
   });
-}
-
-/** Return a copy of an image as JPEG file, whose longer side has at most 1,600 pixels. */
-export async function smallerCopy(file) {
-  const bitmap = await createImageBitmap(file);
-  const scale = Math.min(1, SMALL_SIDE / Math.max(bitmap.width, bitmap.height));
-  const canvas = document.createElement("canvas");
-  [canvas.width, canvas.height] = [bitmap.width, bitmap.height].map((side) => Math.max(1, Math.round(side * scale)));
-  canvas.getContext("2d").drawImage(bitmap, 0, 0, canvas.width, canvas.height);
-  const blob = await new Promise((resolve) => { canvas.toBlob(resolve, "image/jpeg", 0.9); });
-  return new File([blob], file.name || "image.jpg", { type: "image/jpeg" });
 }

@@ -1,7 +1,7 @@
 // The view that searches an indexed folder by a sentence or by an image.
 
 import { imageUrl, post } from "./api.js";
-import { dataUrl, ImageInput, smallerCopy } from "./image_input.js";
+import { dataUrl, ImageInput } from "./image_input.js";
 import { command, element, Status } from "./parts.js";
 
 const LIMIT = 24;
@@ -45,10 +45,8 @@ export class SearchView {
   #searchByImage(file) {
     this.view.querySelector("#query").value = "";
     this.byImage.hidden = false;
-    this.#search(async () => ({ image: await dataUrl(file) }), "your image", async () => {
-      await this.input.show(await smallerCopy(file));
-      this.#searchByImage(this.input.file);
-    });
+    const smaller = () => this.input.shrink().then(() => this.#searchByImage(this.input.file));
+    this.#search(async () => ({ image: await dataUrl(file) }), "your image", smaller);
   }
 
   async #search(query, name, smaller = null) {

@@ -2,10 +2,9 @@
 
 import { HeatMap, WordBar } from "./attention.js";
 import { post } from "./api.js";
-import { dataUrl, ImageInput, smallerCopy } from "./image_input.js";
+import { dataUrl, ImageInput } from "./image_input.js";
 import { announce, command, copy, element, Status } from "./parts.js";
 import { describe, gridOf, wordButton, wordsOf } from "./tokens.js";
-
 
 export class TranslateView {
   #stop = null;
@@ -83,13 +82,8 @@ export class TranslateView {
       this.#present(image ? first : null, image ? second : first);
     } catch (error) {
       if (stop.signal.aborted) return;
-      this.status.fail(error, { retry: () => this.run(), smaller: () => this.#sendSmaller() });
+      this.status.fail(error, { retry: () => this.run(), smaller: () => this.input.shrink().then(() => this.run()) });
     }
-  }
-
-  async #sendSmaller() {
-    await this.input.show(await smallerCopy(this.input.file));
-    this.run();
   }
 
   #present(withImage, without) {

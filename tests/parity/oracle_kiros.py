@@ -74,11 +74,6 @@ def mlblb_distribution(R: Array, C: Sequence[Array], C_m: Array, b: Array, conte
     return score_words(lbl_predict(R, C, context) + C_m @ x, R, b)
 
 
-def gated_representations(W_hf: Array, W_fx: Array, W_fr: Array, x: Array) -> Array:
-    """R_x, eq. 6, (k, d); the model itself never makes it, R_x r_hat being W_hf f."""
-    return W_hf @ np.diag(W_fx @ x) @ W_fr
-
-
 def mlblf_distribution(
     W_hf: Array, W_fx: Array, W_fr: Array, C: Sequence[Array], C_m: Array, b: Array, context: Context, x: Array
 ) -> Array:

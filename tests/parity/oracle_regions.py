@@ -48,12 +48,6 @@ def centre_form(box: Box) -> Array:
     return np.array([(x1 + x2) / 2, (y1 + y2) / 2, x2 - x1, y2 - y1])
 
 
-def corner_form(box: Box) -> Array:
-    """(x, y, w, h) to (x1, y1, x2, y2)."""
-    x, y, w, h = box
-    return np.array([x - w / 2, y - h / 2, x + w / 2, y + h / 2])
-
-
 def iou(one: Box, other: Box) -> float:
     """Area of intersection over area of union; 0 for boxes that touch at most."""
     width = min(one[2], other[2]) - max(one[0], other[0])

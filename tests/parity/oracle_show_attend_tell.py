@@ -188,18 +188,6 @@ def lower_bound(theta: Parameters, annotations: Array, sentence: Sentence, squas
     return total
 
 
-def marginal_log_prob(theta: Parameters, annotations: Array, sentence: Sentence, squash: bool = False) -> float:
-    """log p(y | a), what eq. 10 bounds: the log of the sum over all paths of p(s | a) p(y | s, a)."""
-    paths = [follow(theta, annotations, sentence, path, squash) for path in all_paths(annotations, sentence)]
-    return math.log(sum(math.exp(one.log_path + one.log_words) for one in paths))
-
-
-def attention_entropy(theta: Parameters, annotations: Array, sentence: Sentence, squash: bool = False) -> float:
-    """The entropy of p(s | a), in nats, over all paths."""
-    paths = [follow(theta, annotations, sentence, path, squash) for path in all_paths(annotations, sentence)]
-    return -sum(math.exp(one.log_path) * one.log_path for one in paths)
-
-
 def lower_bound_gradient(
     theta: Parameters, annotations: Array, sentence: Sentence, squash: bool = False
 ) -> dict[str, Array]:

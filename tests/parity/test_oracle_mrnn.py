@@ -49,14 +49,6 @@ def tiny(variant="m-RNN"):
     return {name: np.array(values[name], dtype=np.float64) for name in names}, settings
 
 
-def random_case(variant):
-    generator = np.random.default_rng(0)
-    settings = oracle.OracleSettings(variant, "relu")
-    multimodal = 2 if variant == "visInRnn-both-shared" else 4
-    shapes = oracle.parameter_shapes(settings, vocab=3, embedding=3, word=2, multimodal=multimodal, image_dim=5)
-    return {n: generator.normal(size=s) for n, s in shapes.items()}, settings, generator.normal(size=(3, 5))
-
-
 def distribution_by_hand(x):
     up = 2 ** (1.7159 * math.tanh(2 * x / 3) / G1)
     return np.array([up, 2, 1 / up]) / (up + 2 + 1 / up)
@@ -68,42 +60,9 @@ def test_every_variant_has_the_hand_computed_connections(variant):
     np.testing.assert_allclose(rows, [distribution_by_hand(x) for x in X_BY_HAND[variant]], rtol=1e-12)
 
 
-def test_the_activation_of_layer_two_includes_the_image():
-    # I = -6: layer II before its activation is (1, 3) - 3 = (-2, 0), so relu gives w = (0, 0), r = (0, 0) and
-    # x = (-2, -2), where the linear layer gives x(1) = -2 + 0 - 2 = -4; so would an image added after relu.
-    settings = oracle.OracleSettings("visInRnn", "relu")
-    rows = oracle.next_word_distributions(tiny("visInRnn")[0], settings, SENTENCE, np.array([-6.0]))
-    np.testing.assert_allclose(rows, [distribution_by_hand(-2)] * 2, rtol=1e-12)
-
-
-def test_layers_equal_the_equations_of_the_paper():
-    # tanh(ln 2) = (4 - 1) / (4 + 1); U r(t-1) = (2 * 7, 0), so U is not transposed.
-    assert oracle.scaled_tanh(np.array(1.5 * math.log(2))) == pytest.approx(1.7159 * 0.6)
-    theta = {"recurrent": np.array([[0.0, 2.0], [0.0, 0.0]])}
-    assert oracle.recurrent_layer(theta, np.array([5.0, 7.0]), np.array([1.0, -3.0])).tolist() == [15.0, 0.0]
-
-
-def test_perplexity_and_sentence_probability():
-    # 4/9 for WORD, then 1/4 for END: P = 1/9, two words, perplexity 3. Without the end token 4/9, one word.
-    theta, settings = tiny()
-    assert oracle.sentence_log_prob(theta, settings, SENTENCE, IMAGE_VECTOR) == pytest.approx(-math.log(9))
-    assert oracle.log2_perplexity(theta, settings, SENTENCE, IMAGE_VECTOR) == pytest.approx(math.log2(3))
-    literal = oracle.OracleSettings("m-RNN", "linear", score_end_sign=False)
-    assert oracle.log2_perplexity(theta, literal, SENTENCE, IMAGE_VECTOR) == pytest.approx(math.log2(9 / 4))
-
-
 def test_cost_averages_over_words_and_adds_the_squared_norm():
     # Bits: log2 9 for (WORD, END), log2 9/4 for (END); three words. Norm: 30 + 4 + 1 + 6.25 + 1 + 4 + 1 + 4.
     pairs = [(SENTENCE, IMAGE_VECTOR), ([START, END], IMAGE_VECTOR)]
     squares = 51.25 + 2 * (math.log(2) / G1) ** 2 + math.log(2) ** 2
     expected = (math.log2(9) + math.log2(9 / 4)) / 3 + 0.1 * squares
     assert oracle.cost(*tiny(), pairs, 0.1) == pytest.approx(expected)
-
-
-def test_retrieval_normalises_by_the_sum_over_sampled_images():
-    theta, settings, images = random_case("m-RNN")
-    sentence = [START, WORD, WORD, START, END]
-    rows = [oracle.next_word_distributions(theta, settings, sentence, image) for image in images]
-    probs = [math.prod(row[n, sentence[n + 1]] for n in range(4)) for row in rows]
-    given = oracle.normalised_log_prob(theta, settings, sentence, images[0], images)
-    assert given == pytest.approx(math.log(probs[0] / sum(probs)))

@@ -1,10 +1,8 @@
 """The oracle of Show, Attend and Tell: hand-computed values, invariances, and the gradients of hard attention."""
 
 import math
-from itertools import product
 
 import numpy as np
-import oracle_recurrent
 import oracle_show_attend_tell as oracle
 import pytest
 
@@ -37,37 +35,6 @@ def test_attention_by_hand():
     assert oracle.attend(theta, np.array([[0.0], [4.0]]), np.ones(1)) == pytest.approx([0.25, 0.75])
 
 
-def test_the_lstm_is_the_usual_one_on_word_and_context():
-    theta = weights()
-    renamed = {}
-    for k, name in zip("ifog", "ifoc", strict=True):
-        renamed[f"W_x{name}"] = np.hstack([theta[f"W_{k}y"], theta[f"W_{k}z"]])
-        renamed |= {f"W_h{name}": theta[f"W_{k}h"], f"b_{name}": theta[f"b_{k}"]}
-    word, z, state = np.array([0.3, -0.4]), np.array([1.0, 2.0]), (np.array([0.1, -0.2]), np.array([0.5, 1.0]))
-    expected = oracle_recurrent.lstm_step(renamed, np.concatenate([word, z]), state)
-    np.testing.assert_allclose(oracle.lstm(theta, word, z, state), expected, rtol=1e-12)
-
-
-def test_the_output_reads_the_previous_word_the_new_state_and_the_context():
-    theta = weights()
-    state = oracle.initial_state(theta, ANNOTATIONS)
-    one = oracle.step(theta, ANNOTATIONS, 2, state)
-    z = one.beta * sum(weight * a for weight, a in zip(one.alpha, ANNOTATIONS, strict=True))
-    np.testing.assert_allclose(one.context, z, rtol=1e-12)
-    inner = theta["E"][:, 2] + theta["L_h"] @ one.state[0] + theta["L_z"] @ z + theta["b_L"]
-    for squash, expected in ((False, inner), (True, np.tanh(inner))):
-        actual = oracle.step(theta, ANNOTATIONS, 2, state, squash=squash).log_probs
-        np.testing.assert_allclose(actual, oracle.log_softmax(theta["L_o"] @ expected + theta["b_out"]), rtol=1e-12)
-    assert one.beta == pytest.approx(1 / (1 + math.exp(-(theta["w_beta"] @ state[0] + theta["b_beta"][0]))))
-
-
-def test_the_first_state_is_of_the_mean_annotation():
-    theta = weights()
-    h, c = oracle.initial_state(theta, ANNOTATIONS)
-    np.testing.assert_allclose(h, np.tanh(theta["W_init_h"] @ ANNOTATIONS.mean(axis=0) + theta["b_init_h"]))
-    np.testing.assert_allclose(c, np.tanh(theta["W_init_c"] @ ANNOTATIONS.mean(axis=0) + theta["b_init_c"]))
-
-
 def test_the_doubly_stochastic_penalty_by_hand():
     # Sums over time 1.5 and 0.5: (1 - 1.5)^2 + (1 - 0.5)^2
     alphas = np.array([[0.75, 0.25], [0.75, 0.25]])
@@ -83,22 +50,6 @@ def test_the_doubly_stochastic_penalty_by_hand():
 # Hard attention
 
 
-def test_paths_are_a_distribution_and_the_bound_is_one():
-    theta = weights()
-    paths = [oracle.follow(theta, ANNOTATIONS, SENTENCE, path) for path in oracle.all_paths(ANNOTATIONS, SENTENCE)]
-    assert len(paths) == 9
-    assert sum(math.exp(one.log_path) for one in paths) == pytest.approx(1.0)
-    assert oracle.lower_bound(theta, ANNOTATIONS, SENTENCE) < oracle.marginal_log_prob(theta, ANNOTATIONS, SENTENCE)
-    # The entropy of the paths is the mean of the entropies along them.
-    mean = sum(math.exp(one.log_path) * one.entropy for one in paths)
-    assert oracle.attention_entropy(theta, ANNOTATIONS, SENTENCE) == pytest.approx(mean)
-    # p(y | a) is a distribution.
-    total = sum(
-        math.exp(oracle.marginal_log_prob(theta, ANNOTATIONS, [None, *words])) for words in product(range(K), repeat=2)
-    )
-    assert total == pytest.approx(1.0)
-
-
 def same(one, other):
     return all(np.allclose(one[name], other[name], atol=1e-8) for name in one)
 
@@ -111,18 +62,3 @@ def test_the_estimate_is_unbiased_whatever_the_baseline():
         np.testing.assert_allclose(expected[name], exact[name], atol=1e-8, err_msg=name)
     # Without the term of the sampled path it is not.
     assert not same(oracle.expected_gradient(theta, ANNOTATIONS[:2], SENTENCE, reinforce=0.0), exact)
-
-
-@pytest.mark.parametrize("sentence", [[0, 2], SENTENCE])
-def test_the_entropy_term_is_the_gradient_of_the_entropy_for_one_step_only(sentence):
-    # At the first step alpha does not depend on the path; later the path's own probability is left out.
-    theta, annotations = weights(gate=False, units=1), ANNOTATIONS[:2]
-    plain = oracle.expected_gradient(theta, annotations, sentence)
-    both = oracle.expected_gradient(theta, annotations, sentence, entropy=0.5)
-    gradient = oracle.numerical_gradient(lambda moved: oracle.attention_entropy(moved, annotations, sentence), theta)
-    assert same(both, {name: plain[name] + 0.5 * gradient[name] for name in theta}) == (len(sentence) == 2)
-
-
-def test_the_moving_baseline():
-    assert oracle.moving_baseline([-10.0, -20.0]) == pytest.approx([0.0, -1.0, -2.9])
-    assert oracle.moving_baseline([-3.0] * 200)[-1] == pytest.approx(-3.0)

@@ -11,28 +11,33 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
+from unittest import mock
 
-from limner.data.dataset import GenerationInput
-from limner.data.examples import Item, StoredFeatures
+from limner.generation.engine import Engine
 from limner.inference.captioner import Captioner
-from limner.inference.generate import encode_images, generate_captions
-from limner.inference.new_images import new_item
 from limner.media.modality import IMAGE
 from limner.runs.pretrained import pretrained_run
 from measuring import real_data, report
 
 COUNT = 128
 BATCH_SIZES = (1, 16, 64)
+STAGES = {"encode": "read_and_features", "start": "encode", "step": "search", "finish": "tags_and_confidence"}
+"""What the stages of the engine compute, by the names of its methods."""
 
 
-class _Kept:
-    """Features that have been computed; a `FeatureSource`."""
+def timed(stage: str, spent: Counter[str]) -> Callable[..., Any]:
+    """Return the method of a stage, which adds its processor seconds."""
+    method = getattr(Engine, stage)
 
-    def __init__(self, features: Sequence[StoredFeatures | None]) -> None:
-        self._features = features
+    def run(*arguments: Any) -> Any:  # noqa: ANN401
+        began = time.process_time()
+        try:
+            return method(*arguments)
+        finally:
+            spent[STAGES[stage]] += time.process_time() - began
 
-    def take(self, items: Sequence[Item]) -> list[StoredFeatures | None]:
-        return list(self._features)
+    return run
 
 
 def caption_stages(draw: Callable[[Path, int], Sequence[Path]]) -> None:
@@ -47,46 +52,13 @@ def caption_stages(draw: Callable[[Path, int], Sequence[Path]]) -> None:
         if source is None:
             files = list(draw(Path(folder), COUNT))
         else:
-            files = sorted(one for one in Path(source).iterdir() if IMAGE.matches(one.name))[:COUNT]
-        _measure(captioner, files[: min(BATCH_SIZES)])  # warms up
+            files = sorted(file for file in Path(source).iterdir() if IMAGE.matches(file.name))[:COUNT]
+        captioner.describe(files[: min(BATCH_SIZES)])  # warms up
         for size in BATCH_SIZES:
-            chosen = files[: min(COUNT, 32 * size)]
-            spent = Counter[str]()
-            for start in range(0, len(chosen), size):
-                spent.update(_measure(captioner, chosen[start : start + size]))
+            chosen, spent = files[: min(COUNT, 32 * size)], Counter[str]()
+            with mock.patch.multiple(Engine, **{stage: timed(stage, spent) for stage in STAGES}):
+                captioner.describe(chosen, batch_size=size)
             stages = {stage: round(1000 * seconds / len(chosen), 2) for stage, seconds in spent.items()}
             total = 1000 * spent.total() / len(chosen)
             details = {"images": len(chosen), "folder": str(source or "drawn")}
             report(f"caption_stages_{size}", total, "processor ms an image", "-", batch=size, **stages, **details)
-
-
-def _measure(captioner: Captioner, files: Sequence[Path]) -> dict[str, float]:
-    """Caption a batch as `Captioner.describe` does; return the processor seconds of each stage."""
-    spent, since = dict[str, float](), time.process_time()
-
-    def end(stage: str) -> None:
-        nonlocal since
-        now = time.process_time()
-        spent[stage], since = now - since, now
-
-    rules, settings = captioner.rules, captioner.decoding
-    inputs = [GenerationInput(new_item(file), None, ()) for file in files]
-    features = captioner.features_of(files)
-    assert features is not None, "the built-in captioner has a backbone"
-    kept = _Kept(features.take([one.item for one in inputs]))
-    end("read_and_features")
-    images = encode_images(captioner.models, inputs, kept, settings)
-    end("encode")
-    hypotheses = generate_captions(captioner.models, images, settings)
-    end("search")
-    if rules.tagger is not None:
-        classified = rules.tagger.classify(images.features)
-        end("classify")
-        named = rules.named_tags(settings)
-        if named is not None:
-            hypotheses = rules.name_tags(images, settings, hypotheses, classified, named)
-            end("name_tags")
-        if rules.has_confidence:
-            rules.confidences(hypotheses, images.features, classified, settings)
-            end("confidence")
-    return spent

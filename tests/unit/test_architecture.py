@@ -8,6 +8,8 @@ import subprocess
 import sys
 import tomllib
 from collections import defaultdict
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -130,3 +132,16 @@ def test_the_table_of_capabilities_is_complete():
     source = (PACKAGE / "models" / "capabilities.py").read_text(encoding="utf-8")
     table = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").split("| protocol |")[1].split("\n\n")[0]
     assert set(re.findall(r"^\| `(\w+)`", table, re.MULTILINE)) == set(re.findall(r"class (\w+)\(Protocol\)", source))
+
+
+@pytest.mark.parametrize("folder", ["benchmarks", "book", "pretrained"])
+def test_what_scripts_import_of_the_package_exists(folder):
+    imports = {
+        (node.module, alias.name)
+        for path in (ROOT / folder).glob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.ImportFrom) and str(node.module).startswith("limner")
+        for alias in node.names
+    }
+    missing = {name for name in imports if not hasattr(import_module(name[0]), name[1])}
+    assert {(module, name) for module, name in missing if find_spec(f"{module}.{name}") is None} == set()

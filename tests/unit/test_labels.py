@@ -2,6 +2,7 @@
 
 import json
 import math
+import sys
 from collections import Counter
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from typer.testing import CliRunner
 
 import limner
 from limner.apps.cli import app
-from limner.apps.cli.classify import _columns, _lines, _record
+from limner.apps.cli.classify import _lines, _record
 from limner.data.collection import Collection, write_items
 from limner.data.dataset import Examples
 from limner.data.examples import Item, ItemSentence
@@ -310,9 +311,12 @@ def test_a_single_frame_is_printed_with_its_step_if_frames_are_labelled():
     assert _record("a film", one, 1, steps=False)["label"] == "good"
 
 
-def test_the_header_on_a_terminal_names_the_columns(validated):
-    classifier = limner.load(validated[1] / "folds" / "fold-1")
-    assert _columns(classifier) == ["input", "label", "probability"]
+def test_the_header_on_a_terminal_names_the_columns(validated, capsys, monkeypatch):
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    arguments = ["classify", "the cast is good .", "--model", str(validated[1] / "folds" / "fold-1")]
+    app(arguments, standalone_mode=False)
+    header, line = capsys.readouterr().out.splitlines()
+    assert header.split("\t") == ["input", "label", "probability"] and len(line.split("\t")) == 3
 
 
 def test_classification_of_new_sentences(validated):

@@ -17,7 +17,7 @@ from limner.bounds import Count
 from limner.errors import LimnerError, SettingsError
 
 if TYPE_CHECKING:
-    from limner.inference.classifier import Classification, Classifier, StepLabel
+    from limner.inference.classifier import Classification
 
 
 @command(USE)
@@ -50,18 +50,20 @@ def classify(
     check_runs(runs, device, backbone=backbone)
     with activity("loading the model"):
         classifier = Classifier.load(*runs, backbone=backbone, device=device)
+    steps = classifier.labels_steps
     records: list[dict[str, Any]] = []
     unreadable = 0
     if not as_json and sys.stdout.isatty():
-        echo(tab_separated(*_columns(classifier)))
-    for number, (text, one) in enumerate(zip(texts, classifier.classify_each(texts), strict=True), 1):
-        if isinstance(one, LimnerError):
+        values = ["x, % of width", "y, % of height"] if classifier.predicts_positions else ["label", "probability"]
+        echo(tab_separated("input", *(["step"] if steps else []), *values))
+    for number, (text, labels) in enumerate(zip(texts, classifier.classify_each(texts), strict=True), 1):
+        if isinstance(labels, LimnerError):
             unreadable += 1
-            print_error(f"{_origin(file)}, line {number}: {one}" if file is not None else one)
+            print_error(f"{_origin(file)}, line {number}: {labels}" if file is not None else labels)
         elif as_json:
-            records.append(_record(text, one, n_best, steps=classifier.labels_steps))
+            records.append(_record(text, labels, n_best, steps=steps))
         else:
-            for line in _lines(one, n_best, steps=classifier.labels_steps):
+            for line in _lines(labels, n_best, steps=steps):
                 echo(tab_separated(text, *line))
     if as_json:
         print_json(records)
@@ -93,15 +95,9 @@ def _origin(file: Path) -> str:
     return "standard input" if file == STANDARD_INPUT else str(file)
 
 
-def _columns(classifier: Classifier) -> list[str]:
-    """Return the header of the lines of a classifier."""
-    values = ["x, % of width", "y, % of height"] if classifier.predicts_positions else ["label", "probability"]
-    return ["input", *(["step"] if classifier.labels_steps else []), *values]
-
-
-def _lines(one: Classification, n_best: int, *, steps: bool) -> Iterator[tuple[str, ...]]:
+def _lines(labels: Classification, n_best: int, *, steps: bool) -> Iterator[tuple[str, ...]]:
     """Yield the fields of each line of an input: step (if every step has a label), position or label, probability."""
-    for number, step in enumerate(one.steps):
+    for number, step in enumerate(labels.steps):
         start = (str(number),) if steps else ()
         if step.position is not None:
             yield *start, *(f"{100 * share:.2f}" for share in step.position)
@@ -110,12 +106,15 @@ def _lines(one: Classification, n_best: int, *, steps: bool) -> Iterator[tuple[s
             yield *start, label, f"{probability:.4f}"
 
 
-def _record(text: str, one: Classification, n_best: int, *, steps: bool) -> dict[str, Any]:
-    values = [_step(step, n_best) for step in one.steps]
+def _record(text: str, labels: Classification, n_best: int, *, steps: bool) -> dict[str, Any]:
+    """Return the labels of an input for JSON."""
+    values = [
+        {
+            "label": step.label,
+            "probability": step.probability,
+            "labels": [label._asdict() for label in step.labels[:n_best]],
+            **({} if step.position is None else {"position": step.position}),
+        }
+        for step in labels.steps
+    ]
     return {"input": text, **({"steps": values} if steps else values[0])}
-
-
-def _step(step: StepLabel, n_best: int) -> dict[str, Any]:
-    labels = [label._asdict() for label in step.labels[:n_best]]
-    position = {} if step.position is None else {"position": step.position}
-    return {"label": step.label, "probability": step.probability, "labels": labels, **position}

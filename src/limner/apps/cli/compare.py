@@ -12,7 +12,7 @@ from limner.bounds import BootstrapSamples, Count, Level, Seed
 from limner.storage.outputs import claim_file, save_output
 
 if TYPE_CHECKING:
-    from limner.evaluation.comparison import Comparison, SystemScore
+    from limner.evaluation.comparison import Comparison
 
 
 @command(MEASURE)
@@ -60,14 +60,10 @@ def compare(
     if out_file is not None:
         claim_file(out_file, "--out", force=force)
     options = given(metrics=metric, trials=trials, samples=samples, seed=seed, level=level)
+    settings = ComparisonSettings.parse(options, "compare")
+    systems = [[Path(run) for run in system.split(",") if run] for system in runs]
     with progress_bars() as progress:
-        comparison = compare_systems(
-            [[Path(run) for run in system.split(",") if run] for system in runs],
-            settings=ComparisonSettings.parse(options, "compare"),
-            lang=lang,
-            on_progress=progress,
-            **given(split=split),
-        )
+        comparison = compare_systems(systems, settings=settings, lang=lang, on_progress=progress, **given(split=split))
     saved = None
     if out_file is not None:
         from limner.apps.report.comparison_page import write_comparison
@@ -83,7 +79,7 @@ def compare(
         for table in (_scores(comparison), _differences(comparison)):
             print_table(table)
             echo()
-        for line in (*comparison.explanation, *(f"{one.name}: {one.signature}" for one in comparison.metrics)):
+        for line in (*comparison.explanation, *(f"{metric.name}: {metric.signature}" for metric in comparison.metrics)):
             echo(line)
         if saved is not None:
             echo(str(saved.path))
@@ -96,14 +92,12 @@ def _scores(comparison: Comparison) -> list[list[str]]:
     arrows = {metric.name: "↑" if metric.higher_is_better else "↓" for metric in comparison.metrics}
     rows = [[comparison.split, *(f"{name} {arrow}" for name, arrow in arrows.items())]]
     for system in comparison.systems:
-        scores = [comparison.score(system.name, metric) for metric in arrows]
-        rows.append([system.name, *(_format(score) for score in scores)])
+        cells = []
+        for score in (comparison.score(system.name, metric) for metric in arrows):
+            spread = "" if score.spread is None else f" ± {score.spread:.2f}"
+            cells.append(f"{score.value:.2f}{spread} {score.marks}".rstrip())
+        rows.append([system.name, *cells])
     return rows
-
-
-def _format(score: SystemScore) -> str:
-    spread = "" if score.spread is None else f" ± {score.spread:.2f}"
-    return f"{score.value:.2f}{spread} {score.marks}".rstrip()
 
 
 def _differences(comparison: Comparison) -> list[list[str]]:
@@ -112,11 +106,11 @@ def _differences(comparison: Comparison) -> list[list[str]]:
     rows = [
         ["difference", "metric", "value", f"{percent} interval", "p", *(["p (Holm)"] if comparison.pairs > 1 else [])]
     ]
-    for one in comparison.contrasts:
-        interval = f"[{one.interval[0]:+.2f}, {one.interval[1]:+.2f}]"
-        adjusted = [f"{one.adjusted_p:.3g}"] if comparison.pairs > 1 else []
-        pair = f"{one.system} - {one.baseline}"
-        rows.append([pair, one.metric, f"{one.difference:+.2f}", interval, f"{one.p:.3g}", *adjusted])
+    for contrast in comparison.contrasts:
+        interval = "[{:+.2f}, {:+.2f}]".format(*contrast.interval)
+        adjusted = [f"{contrast.adjusted_p:.3g}"] if comparison.pairs > 1 else []
+        cells = [contrast.metric, f"{contrast.difference:+.2f}", interval, f"{contrast.p:.3g}", *adjusted]
+        rows.append([f"{contrast.system} - {contrast.baseline}", *cells])
     return rows
 
 

@@ -41,29 +41,25 @@ def require_beam_file(out: Path, inputs: Sequence[str | Path], force: bool) -> N
 
 
 def write_beam(explanation: BeamExplanation, out: Path) -> SavedOutput:
-    """Write the tree of a beam search in the form that the suffix of the file names."""
-    from limner.apps.report.beam_plot import beam_text
+    """Write the tree of a beam search in the form that the suffix of the file names, or print it."""
+    from limner.apps.report.beam_plot import beam_text, beam_tree
 
     if out == STANDARD_OUTPUT:
         echo(beam_text(explanation))
         return SavedOutput(out)
-    saved = save_output(out, lambda file: _write(explanation, file))
+
+    def write(file: Path) -> None:
+        if file.suffix.lower() in (".json", ".txt"):
+            is_json = file.suffix.lower() == ".json"
+            write_text(file, (to_json(explanation.to_json(), indent=1) if is_json else beam_text(explanation)) + "\n")
+        else:
+            from limner.plots.figures import save_plot
+
+            save_plot(beam_tree(explanation), file)
+
+    saved = save_output(out, write)
     err.print(f"tree: {saved.path}", soft_wrap=True)
     return saved
-
-
-def _write(explanation: BeamExplanation, file: Path) -> None:
-    """Write the tree to a file."""
-    from limner.apps.report.beam_plot import beam_text, beam_tree
-    from limner.plots.figures import save_plot
-
-    suffix = file.suffix.lower()
-    if suffix == ".json":
-        write_text(file, to_json(explanation.to_json(), indent=1) + "\n")
-    elif suffix == ".txt":
-        write_text(file, beam_text(explanation) + "\n")
-    else:
-        save_plot(beam_tree(explanation), file)
 
 
 def explain_caption(
@@ -138,20 +134,19 @@ class StripPlotter:
         from limner.inference.captioner import Captioner
 
         self.folder = folder
-        self.images: list[Path] = []
-        self.captions: list[Sentence] = []
+        self.captions: list[tuple[Path, Sentence]] = []
         paths = [runs[0], *compared]
-        require_attention(captioner.models[0], paths[0])
+        require_attention(captioner.models[0], runs[0])
         self.captioners = [captioner]
         for path in compared:
-            other = Captioner.load(path, backbone=backbone, device=device)
-            if other.models[0].config.tokenizer_sha256 != captioner.models[0].config.tokenizer_sha256:
+            captioner = Captioner.load(path, backbone=backbone, device=device)
+            if captioner.models[0].config.tokenizer_sha256 != self.captioners[0].models[0].config.tokenizer_sha256:
                 raise RunError(
                     f"--compare {path}: expected the vocabulary of {runs[0]}, got another; train both models on the "
                     "same collection with the same text settings"
                 )
-            require_attention(other.models[0], path)
-            self.captioners.append(other)
+            require_attention(captioner.models[0], path)
+            self.captioners.append(captioner)
         names = [path.resolve().name for path in paths]
         self.names = names if len(set(names)) == len(names) else [str(path) for path in paths]
         if not compared:
@@ -159,8 +154,7 @@ class StripPlotter:
 
     def add(self, image: Path, caption: Sentence) -> None:
         """Add a caption to be plotted."""
-        self.images.append(image)
-        self.captions.append(caption)
+        self.captions.append((image, caption))
 
     def save(self) -> None:
         """Write the plots and the page of the added captions."""
@@ -168,12 +162,13 @@ class StripPlotter:
 
         if not self.captions:
             return
-        explained = [captioner.explain(self.images, self.captions) for captioner in self.captioners]
+        images, captions = zip(*self.captions, strict=True)
+        explained = [captioner.explain(images, captions) for captioner in self.captioners]
         features = [captioner.models[0].config.features for captioner in self.captioners]
-        captions = [
+        attended = [
             AttendedSentence(image.name, image, list(map(ModelAttention, explanations, features, self.names)))
-            for image, *explanations in zip(self.images, *explained, strict=True)
+            for image, *explanations in zip(images, *explained, strict=True)
         ]
         with progress_bar("plotting attention") as bar:
-            page = save_attention(captions, self.folder, "captions", on_progress=bar)
+            page = save_attention(attended, self.folder, "captions", on_progress=bar)
         err.print(f"plots: {page}", soft_wrap=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -73,9 +73,8 @@ def index(
         folder_only = {"--lang": lang, "--no-recursive": not recursive, "--verify": verify, "--watch": watch}
         folder_only |= {"--backbone": backbone, "--batch-size": batch_size != CAPTIONED_TOGETHER}
         refuse(folder_only, f"{folder} is a collection, whose features are stored; leave it out")
-        run = require_one_model(model, "index")
-        _index_collection(folder, run, split, index, rebuild, device, as_json, retriever)
-        return
+        run, options = require_one_model(model, "index"), {"split": split, "path": index, "rebuild": rebuild}
+        return _index_collection(folder, run, retriever, options, device, as_json)
     refuse(
         {"--split": split, "--retriever": retriever},
         f"has an effect only on a collection, which {folder} is not; leave it out",
@@ -130,27 +129,17 @@ def _watch(opened: FolderIndex, recursive: bool, update: Callable[[], FolderUpda
             print_error(error)
             continue
         if result.has_changes:
-            _print(result, opened)
+            _report(result, opened)
 
 
-def _report(result: FolderUpdate, opened: FolderIndex, as_json: bool) -> None:
-    """Print what the update has done, as text or as JSON."""
+def _report(result: FolderUpdate, opened: FolderIndex, as_json: bool = False) -> None:
+    """Print what an update has done, and the files that it could not read."""
     if as_json:
         print_json({**vars(result), "files": result.files})
-    else:
-        _print(result, opened)
-
-
-def _print(result: FolderUpdate, opened: FolderIndex) -> None:
-    """Print what an update has done, and the files that it could not read."""
-    counts = {
-        "new": result.added,
-        "changed": result.changed,
-        "moved": result.moved,
-        "removed": result.removed,
-        "unchanged": result.unchanged,
-    }
-    parts = ", ".join(f"{count:,} {name}" for name, count in counts.items() if count) or "no images"
+        return
+    names = ("new", "changed", "moved", "removed", "unchanged")
+    counts = (result.added, result.changed, result.moved, result.removed, result.unchanged)
+    parts = ", ".join(f"{count:,} {name}" for count, name in zip(counts, names, strict=True) if count) or "no images"
     echo(f"{printable(opened.path)}: {result.files:,} images ({parts})")
     for _, reason in sorted(result.unreadable.items())[:SHOWN]:
         err.print(f"not read: {printable(reason)}", soft_wrap=True, highlight=False)
@@ -159,30 +148,21 @@ def _print(result: FolderUpdate, opened: FolderIndex) -> None:
 
 
 def _index_collection(
-    collection: Path,
-    run: Path,
-    split: str | None,
-    place: Path | None,
-    rebuild: bool,
-    device: str,
-    as_json: bool,
-    retriever: Path | None = None,
+    collection: Path, run: Path, retriever: Path | None, options: dict[str, Any], device: str, as_json: bool
 ) -> None:
     """Build the index of a collection for a model, and print what was done."""
     from limner.data.collection import Collection
     from limner.inference.retriever import Retriever
     from limner.runs.trained_model import load_trained_model
 
-    check_runs([run, *([] if retriever is None else [retriever])], device)
+    check_runs([run] if retriever is None else [run, retriever], device)
     opened = Collection.open(collection)
-    opened.require_split(split)
+    opened.require_split(options["split"])
     with activity("loading the model"):
         searcher = Retriever.load(run, device=device, encode_images=False)
         two_tower = None if retriever is None else load_trained_model(retriever, device)
     with progress_bar("indexing") as bar:
-        built = searcher.build_index(
-            opened, split=split, path=place, retriever=two_tower, rebuild=rebuild, on_progress=bar
-        )
+        built = searcher.build_index(opened, retriever=two_tower, on_progress=bar, **options)
     if as_json:
         print_json({**built._asdict(), "path": str(built.path)})
         return

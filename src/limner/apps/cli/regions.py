@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -70,45 +71,30 @@ def regions(
     records: list[dict[str, Any]] = []
     unreadable: list[MediaError] = []
     drawn: list[SavedOutput] = []
-    for file in _with_progress(files):
-        try:
-            (found,) = captioner.describe([file], count=count, min_confidence=confidence, **decoding)
-        except MediaError as error:
-            unreadable.append(error)
-            continue
-        records.append({"image": str(file), "regions": [one._asdict() for one in found]})
-        if not as_json:
-            _print(found, (file,) if len(files) > 1 else ())
-        if not found:
-            reason = f"no region has a confidence of {confidence:g} or more; lower --min-confidence"
-            reason = reason if confidence else "no region lies within the image; train the model longer"
-            err.print(f"{file}: {reason}", soft_wrap=True)
-        drawn += _draw(file, found, drawings.get(file))
+    with progress_bar("finding regions") as bar:
+        for done, file in enumerate(files, 1):
+            try:
+                (captions,) = captioner.describe([file], count=count, min_confidence=confidence, **decoding)
+            except MediaError as error:
+                unreadable.append(error)
+            else:
+                records.append({"image": str(file), "regions": [caption._asdict() for caption in captions]})
+                for caption in () if as_json else captions:
+                    box = " ".join(f"{value:.0f}" for value in caption.box)
+                    prefix = [file] if len(files) > 1 else []
+                    echo(tab_separated(*prefix, box, f"{caption.score:.3f}", caption.text))
+                if not captions:
+                    reason = f"no region has a confidence of {confidence:g} or more; lower --min-confidence"
+                    reason = reason if confidence else "no region lies within the image; train the model longer"
+                    err.print(f"{file}: {reason}", soft_wrap=True)
+                if file in drawings:
+                    drawn.append(save_output(drawings[file], partial(_draw, file, captions)))
+            if len(files) > 1:
+                bar(done, len(files))
     if as_json:
         print_json(records)
     require_saved(drawn)
     report_unreadable(unreadable, len(files))
-
-
-def _with_progress(files: Sequence[Path]) -> Iterator[Path]:
-    """Yield files while a bar shows how many are done."""
-    with progress_bar("finding regions") as bar:
-        for done, file in enumerate(files, 1):
-            yield file
-            if len(files) > 1:
-                bar(done, len(files))
-
-
-def _draw(file: Path, found: Sequence[RegionCaption], drawing: Path | None) -> list[SavedOutput]:
-    """Draw the regions of an image with their confidences to a file, if one is given."""
-    if drawing is None:
-        return []
-    from limner.apps.report.images import draw_regions, save_sheet
-    from limner.media.image import open_image
-
-    regions = [(one.box, f"{one.score:.2f} {one.text}") for one in found]
-    image = draw_regions(open_image(file), regions)
-    return [save_output(drawing, lambda path: save_sheet(image, path))]
 
 
 def _drawings(files: Sequence[Path], out: Path | None, force: bool, *, is_single: bool) -> dict[Path, Path]:
@@ -135,7 +121,10 @@ def _drawings(files: Sequence[Path], out: Path | None, force: bool, *, is_single
     return {file: claim_file(drawing, "--out", force=force) for file, drawing in drawings.items()}
 
 
-def _print(found: Sequence[RegionCaption], prefix: Sequence[Path]) -> None:
-    for one in found:
-        box = " ".join(f"{value:.0f}" for value in one.box)
-        echo(tab_separated(*prefix, box, f"{one.score:.3f}", one.text))
+def _draw(file: Path, captions: Sequence[RegionCaption], drawing: Path) -> None:
+    """Draw the regions of an image with their confidences to a file."""
+    from limner.apps.report.images import draw_regions, save_sheet
+    from limner.media.image import open_image
+
+    labels = [(caption.box, f"{caption.score:.2f} {caption.text}") for caption in captions]
+    save_sheet(draw_regions(open_image(file), labels), drawing)

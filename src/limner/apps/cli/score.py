@@ -64,19 +64,19 @@ def score(
     if opened is not None:
         with progress_bar("estimating log P(w)") as bar:
             ratios = scorer.log_ratios(scores, sentences, opened, on_progress=bar)
-    rows = list(zip(sentences, scores, [None] * len(scores) if ratios is None else ratios.values, strict=True))
+    records = [{"sentence": text, **result._asdict()} for text, result in zip(sentences, scores, strict=True)]
+    if ratios is not None:
+        for record, value in zip(records, ratios.values, strict=True):
+            record |= {"log_ratio": value, "signature": ratios.signature}
     if as_json:
-        extra = [{} if ratios is None else {"log_ratio": value, "signature": ratios.signature} for *_, value in rows]
-        print_json(
-            [{"sentence": text, **one._asdict(), **own} for (text, one, _), own in zip(rows, extra, strict=True)]
-        )
+        print_json(records)
         return
     from limner.metrics.base import format_value
 
     echo(tab_separated("log-prob", "perplexity", *([] if ratios is None else ["log-ratio"]), "sentence"))
-    for text, one, value in rows:
-        ratio = [] if value is None else [f"{value:.2f}"]
-        echo(tab_separated(f"{one.log_prob:.2f}", format_value(one.perplexity), *ratio, text))
+    for record in records:
+        ratio = [] if ratios is None else [f"{record['log_ratio']:.2f}"]
+        echo(tab_separated(f"{record['log_prob']:.2f}", format_value(record["perplexity"]), *ratio, record["sentence"]))
     if ratios is not None:
         echo(f"log-ratio: [{ratios.signature}]")
 
@@ -142,14 +142,14 @@ def correlate(
 def _print_correlations(result: JudgedCorrelation, missing: int, signature: str, as_json: bool) -> None:
     """Print the correlations with their intervals, the numbers of pairs and the signatures."""
     if as_json:
-        rows = [one._asdict() for one in result.correlations]
+        rows = [correlation._asdict() for correlation in result.correlations]
         counts = {"pairs": result.pairs, "images": result.images, "own_captions": result.own_captions}
         signatures = {"signature": result.signature, "score": signature or None}
         print_json({"correlations": rows, **counts, "missing": missing, "notes": result.notes, **signatures})
         return
-    for one in result.correlations:
-        interval = "" if one.interval is None else "  95 % interval [{:.4f}, {:.4f}]".format(*one.interval)
-        echo(f"{one.name} = {one.value:.4f}{interval}")
+    for name, value, interval, *_ in result.correlations:
+        bounds = "" if interval is None else "  95 % interval [{:.4f}, {:.4f}]".format(*interval)
+        echo(f"{name} = {value:.4f}{bounds}")
     for note in result.notes:
         echo(f"note: {note}")
     echo(f"{counted(result.pairs, 'pair')} of {counted(result.images, 'image')}")
@@ -178,7 +178,6 @@ def words(word: str, *, model: ModelOption = None, count: Count = 10, as_json: b
 
     neighbours = nearest_words(load_trained_model(run), word, count)
     if as_json:
-        print_json([{"word": other, "distance": distance} for other, distance in neighbours])
-    else:
-        for other, distance in neighbours:
-            echo(tab_separated(f"{distance:.3f}", other))
+        print_json([{"word": neighbour, "distance": distance} for neighbour, distance in neighbours])
+    for neighbour, distance in () if as_json else neighbours:
+        echo(tab_separated(f"{distance:.3f}", neighbour))

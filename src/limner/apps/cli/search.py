@@ -12,7 +12,7 @@ from limner.apps.cli.options import MIN_CONFIDENCE, ModelOption, check_runs, com
 from limner.apps.cli.terminal import activity, echo, err, print_json, progress_bar, tab_separated
 from limner.bounds import Bounds, Count, Probability, Weight
 from limner.errors import FolderError, SettingsError
-from limner.storage.outputs import SavedOutput, claim_file, save_output
+from limner.storage.outputs import claim_file, save_output
 
 if TYPE_CHECKING:
     from limner.apps.photos.index import FolderIndex, FolderMatch
@@ -84,7 +84,15 @@ def search(
         sheet (FILE): With --in: write a contact sheet, an image or an .html page.
     """
     by_file = _is_file(query, regions)
-    use = _use_of(by_file, regions, folder, collection)
+    if folder is None and collection is None:
+        raise SettingsError(
+            "nothing to search: expected --in FOLDER, a folder of images that 'limner index' has read, or --collection "
+            "DIR; give one of them"
+        )
+    if folder is not None:
+        use = FOLDER_BY_IMAGE if by_file else FOLDER_BY_SENTENCE
+    else:
+        use = REGIONS if regions else COLLECTION_BY_IMAGE if by_file else COLLECTION_BY_SENTENCE
     options: dict[str, object] = {"collection": collection, "regions": regions, "split": split, "index": index}
     options |= {"exact": exact, "max_scored": max_scored, "slack": slack, "alpha": alpha, "sheet": sheet}
     options |= {"min_confidence": min_confidence, "force": force, "backbone": backbone}
@@ -92,21 +100,21 @@ def search(
         if use not in uses:
             reason = f"has an effect only {' or '.join(uses)}, got a search {use}; leave it out"
             refuse({name: options[name]}, reason)
+    run = None if folder is not None and not model else require_one_model(model, "search")
     if folder is not None:
-        from limner.apps.photos.index import FolderIndex
-
-        moved = require_one_model(model, "search") if model else None
         if sheet is not None:
             _claim_sheet(sheet, force)
+        from limner.apps.photos.index import FolderIndex
+
         opened = FolderIndex.open(folder, index)
         with activity("loading the model"):
-            opened.load_captioner(moved, encode_images=by_file, device=device, backbone=backbone)
+            opened.load_captioner(run, encode_images=by_file, device=device, backbone=backbone)
         return _search_folder(query, opened, by_file, count, exact, sheet, as_json)
-    run = require_one_model(model, "search")
-    assert collection is not None, "a search without --in has a collection"
-    if use == REGIONS:
+    assert run is not None and collection is not None, "a search without --in has a collection"
+    place: dict[str, Any] = {"split": split, "count": count}
+    if regions:
         confidence = MIN_CONFIDENCE if min_confidence is None else min_confidence
-        return _search_regions(query, run, collection, split, count, confidence, device, as_json)
+        return _search_regions(query, run, collection, {**place, "min_confidence": confidence}, device, as_json)
     if exact:
         useless = {"index": index, "max_scored": max_scored, "slack": slack}
         refuse(useless, "has no effect with --exact, which scores all images; leave it out")
@@ -119,20 +127,20 @@ def search(
     searched.require_split(split)
     with activity("loading the model"):
         retriever = Retriever.load(run, backbone=backbone, device=device, encode_images=by_file)
-    results: Any
     facts: dict[str, object] = {}
-    place: dict[str, Any] = {"split": split, "count": count}
     if by_file:
+        place |= given(alpha=alpha)
         with progress_bar("computing P(w), once for this model and collection") as progress:
-            weight = given(alpha=alpha)
-            results = retriever.retrieve_sentences(query, searched, on_progress=progress, **place, **weight)
+            results = retriever.retrieve_sentences(query, searched, on_progress=progress, **place)
     else:
         limits = SearchOptions(exact, max_scored, slack or 0.0)
         with progress_bar("searching") as progress:
-            found = retriever.search_images(query, searched, index=index, options=limits, on_progress=progress, **place)
-        results, facts = found.results, {"search": found.facts()}
-        if not as_json and found.kind is not None:
-            err.print(_summary(found), soft_wrap=True, highlight=False)
+            images = retriever.search_images(
+                query, searched, index=index, options=limits, on_progress=progress, **place
+            )
+        results, facts = images.results, {"search": images.facts()}
+        if not as_json and images.kind is not None:
+            err.print(_summary(images), soft_wrap=True, highlight=False)
     if as_json:
         print_json([{**result._asdict(), **facts} for result in results])
         return
@@ -140,35 +148,17 @@ def search(
         echo(tab_separated(f"{result.score:.2f}", result.image or "", result.text))
 
 
-def _use_of(by_file: bool, regions: bool, folder: Path | None, collection: Path | None) -> str:
-    """Return which of the five searches the options ask for.
-
-    Raises:
-        SettingsError: neither a folder nor a collection was given.
-    """
-    if folder is not None:
-        return FOLDER_BY_IMAGE if by_file else FOLDER_BY_SENTENCE
-    if collection is None:
-        raise SettingsError(
-            "nothing to search: expected --in FOLDER, a folder of images that 'limner index' has read, or --collection "
-            "DIR; give one of them"
-        )
-    if regions:
-        return REGIONS
-    return COLLECTION_BY_IMAGE if by_file else COLLECTION_BY_SENTENCE
-
-
 def _is_file(query: str, regions: bool) -> bool:
     """Whether a query is an image or audio file; SettingsError for other files, and for regions, if it is a file."""
     from limner.media.modality import find_modality, names_file
 
     by_file = find_modality(query) is not None
-    if regions and names_file(query):
+    if names_file(query) and regions:
         raise SettingsError(
             f"'{query}': expected a sentence, as --regions retrieves regions by a sentence, got the name of a file; "
             "give a sentence, such as \"a red ball\", or find the regions of one image with 'limner regions'"
         )
-    if not by_file and names_file(query):
+    if names_file(query) and not by_file:
         raise SettingsError(
             f"'{query}': expected a sentence, or an image or audio file with a known suffix, got another file; give "
             "the sentence itself"
@@ -177,32 +167,19 @@ def _is_file(query: str, regions: bool) -> bool:
 
 
 def _search_regions(
-    query: str,
-    run: Path,
-    collection: Path,
-    split: str | None,
-    count: int,
-    min_confidence: float,
-    device: str,
-    as_json: bool,
+    query: str, run: Path, collection: Path, options: dict[str, Any], device: str, as_json: bool
 ) -> None:
     """Print the regions of a collection that a sentence describes best."""
     from limner.data.collection import Collection
     from limner.inference.regions import retrieve_regions
     from limner.runs.trained_model import load_trained_model
 
+    model, opened = load_trained_model(run, device), Collection.open(collection)
     with progress_bar("searching") as progress:
-        results = retrieve_regions(
-            load_trained_model(run, device),
-            query,
-            Collection.open(collection),
-            split=split,
-            count=count,
-            min_confidence=min_confidence,
-            on_progress=progress,
-        )
+        results = retrieve_regions(model, query, opened, on_progress=progress, **options)
     if not results:
-        err.print(f"no region has a confidence of {min_confidence:g} or more; lower --min-confidence", soft_wrap=True)
+        confidence = f"{options['min_confidence']:g}"
+        err.print(f"no region has a confidence of {confidence} or more; lower --min-confidence", soft_wrap=True)
     if as_json:
         print_json([result._asdict() for result in results])
         return
@@ -221,11 +198,22 @@ def _search_folder(
     complete = by_file or exact or opened.is_exact
     saved = None if sheet is None else save_output(sheet, lambda file: _save_sheet(query, matches, file))
     if as_json:
-        print_json([_record(match, complete) for match in matches])
-    else:
-        for match in matches:
-            confidence = () if match.confidence is None else (f"{match.confidence:.2f}",)
-            echo(tab_separated(f"{match.score:.2f}", match.path, match.display_text, *confidence))
+        records = [
+            {
+                "image": str(match.path),
+                "score": match.score,
+                "caption": match.caption,
+                "confidence": match.confidence,
+                "abstained": not match.is_sure,
+                "tags": list(match.tags),
+                "exact": complete,
+            }
+            for match in matches
+        ]
+        print_json(records)
+    for match in () if as_json else matches:
+        confidence = () if match.confidence is None else (f"{match.confidence:.2f}",)
+        echo(tab_separated(f"{match.score:.2f}", match.path, match.display_text, *confidence))
     if not complete:
         from limner.apps.photos.search import CANDIDATES
 
@@ -237,18 +225,6 @@ def _search_folder(
         saved.require()
 
 
-def _record(match: FolderMatch, complete: bool) -> dict[str, object]:
-    return {
-        "image": str(match.path),
-        "score": match.score,
-        "caption": match.caption,
-        "confidence": match.confidence,
-        "abstained": not match.is_sure,
-        "tags": list(match.tags),
-        "exact": complete,
-    }
-
-
 def _claim_sheet(sheet: Path, force: bool) -> None:
     from limner.apps.report.images import SHEET_FORMATS
 
@@ -258,7 +234,7 @@ def _claim_sheet(sheet: Path, force: bool) -> None:
     claim_file(sheet, "--sheet", force=force)
 
 
-def _save_sheet(query: str, matches: list[FolderMatch], file: Path) -> SavedOutput | None:
+def _save_sheet(query: str, matches: list[FolderMatch], file: Path) -> None:
     from PIL import Image
 
     from limner.apps.report.images import draw_tiles, jpeg_url, save_sheet
@@ -276,21 +252,20 @@ def _save_sheet(query: str, matches: list[FolderMatch], file: Path) -> SavedOutp
             }
             for match in matches
         ]
-        styles = ("look.css",)
+        styles = ("shared/look.css",)
         write_text(file, render_page("matches.html", styles=styles, scripts=(), query=query, entries=entries))
     elif matches:
         tiles = [(Image.open(io.BytesIO(match.thumbnail)), match.display_text) for match in matches]
         save_sheet(draw_tiles(tiles), file)
     else:
         raise FolderError("the search has found no image, so that there is no contact sheet; add images to the index")
-    return None
 
 
-def _summary(found: ImageSearch) -> str:
+def _summary(search: ImageSearch) -> str:
     """Return how the images were found, as a line."""
-    line = f"index '{found.kind}': scored {found.scored:,} of {found.images:,} images ({found.share:.2%})"
-    if found.exact:
+    line = f"index '{search.kind}': scored {search.scored:,} of {search.images:,} images ({search.share:.2%})"
+    if search.exact:
         return f"{line}; these are the best of all"
-    if found.gap is None:
+    if search.gap is None:
         return f"{line}; others may be better; --exact scores all"
-    return f"{line}; others are better by at most {found.gap:.2f}; --exact scores all"
+    return f"{line}; others are better by at most {search.gap:.2f}; --exact scores all"

@@ -71,12 +71,11 @@ class StoredCaptions:
 
     def complete(self, files: Sequence[Path]) -> bool:
         """Whether no file needs a caption, so that the model is not loaded; the numbers are printed then."""
-        if files:
-            return False
-        with self.opened(""):  # lists the captions that are kept
-            pass
-        self.report()
-        return True
+        if not files:
+            with self.opened(""):  # lists the captions that are kept
+                pass
+            self.report()
+        return not files
 
     @contextmanager
     def opened(self, lang: str, columns: Sequence[str] = ()) -> Iterator[WriteCaptions]:
@@ -152,8 +151,8 @@ class StoredCaptions:
         if self._kind == "txt":
             text_file = self._file_beside(file)
             return text_file.name if text_file.exists() and text_file.stat().st_size else ""
-        text = caption_of_sidecar(file, self._sidecar) if self._kind == "xmp" else ""
-        if self._kind == "xmp" and not text:
+        text = ""
+        if self._kind == "xmp" and not (text := caption_of_sidecar(file, self._sidecar)):
             with suppress(LimnerError):  # nothing is written to a sidecar of the other name
                 text = caption_of_sidecar(file, "stem" if self._sidecar == "full" else "full")
         return text or caption_in_file(file)

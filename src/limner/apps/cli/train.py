@@ -11,11 +11,11 @@ from limner.apps.cli.options import command
 from limner.apps.cli.terminal import echo, err, print_json, print_next, print_table, training_bar
 from limner.bounds import Few, Folds, Half, Seed
 from limner.errors import SettingsError, counted
+from limner.storage.outputs import claim_folder, is_run, require_writable
 
 if TYPE_CHECKING:
     from limner.runs.records import Evaluation
     from limner.runs.training_settings import TrainingSettings
-    from limner.training.cross_validation import CrossValidation
 
 Strategy = Literal["auto", "ddp"]
 
@@ -55,7 +55,10 @@ def train(
     from limner.training.launch import Devices, is_first_process
     from limner.training.loop import train as train_model
 
-    _claim(out)
+    if is_run(out):  # whether the run is to be resumed is checked with the recipe
+        require_writable(out, f"--out {out}")
+    else:
+        claim_folder(out, "--out")
     chosen = load_recipe(recipe, changes or [])
     opened = Collection.open(collection)
     with training_bar(chosen.training.metric) as bar:
@@ -79,29 +82,11 @@ def train(
         print_json({"run": str(run), **provenance, "next": next_command})
         return
     echo(f"{run}: {_summary(run, provenance, chosen.training)} after {_times(provenance)}")
-    for line in _origins(provenance):  # the notes were logged before the first step
-        echo(line)
+    origins = {"embeddings": "pre-trained embeddings", "init": "initial weights"}
+    origins["image_encoder"] = "initial weights of the image encoder"
+    for key in (key for key in origins if key in provenance):  # the notes were logged before the first step
+        echo(f"{origins[key]}: {provenance[key]}")
     print_next(next_command)
-
-
-def _origins(provenance: dict[str, Any]) -> list[str]:
-    """Return lines that say where pre-trained embeddings and weights come from."""
-    kinds = {
-        "embeddings": "pre-trained embeddings",
-        "init": "initial weights",
-        "image_encoder": "initial weights of the image encoder",
-    }
-    return [f"{kind}: {provenance[key]}" for key, kind in kinds.items() if key in provenance]
-
-
-def _claim(out: Path) -> None:
-    """Check that a run can be written to a folder; whether it has a run already is checked with the recipe."""
-    from limner.storage.outputs import claim_folder, is_run, require_writable
-
-    if is_run(out):
-        require_writable(out, f"--out {out}")
-    else:
-        claim_folder(out, "--out")
 
 
 def _times(provenance: dict[str, Any]) -> str:
@@ -125,12 +110,11 @@ def _summary(run: Path, provenance: dict[str, Any], settings: TrainingSettings) 
     if epochs := provenance.get("train_on_val_epochs"):
         count = counted(epochs, "epoch")
         return f"{best} before, then {count} on training and validation data; saved the weights after these"
-    last = max(epochs_done)
-    stopped = (
-        f"; stopped after epoch {last:g} of {settings.epochs}: no better one in {settings.patience} validations"
-        if last < settings.epochs
-        else ""
-    )
+    stopped = ""
+    if (last := max(epochs_done)) < settings.epochs:
+        stopped = (
+            f"; stopped after epoch {last:g} of {settings.epochs}: no better one in {settings.patience} validations"
+        )
     return f"saved the weights of epoch {provenance['epochs']} ({best}){stopped}"
 
 
@@ -170,13 +154,18 @@ def crossvalidate(
         baseline: Also train bag-of-words classifiers on the folds (extra 'words').
     """
     from limner.data.collection import Collection
+    from limner.metrics.base import format_value
     from limner.runs.recipe import load_recipe
-    from limner.storage.outputs import claim_folder
     from limner.training.cross_validation import RECORD, CrossValidationSettings, cross_validate
 
     claim_folder(out_folder, "--out", records={RECORD: "fold-1"})
     chosen = load_recipe(recipe, changes or [])
     values = {"folds": folds, "validation": validation, "split": split, "seed": seed, "models": models}
+
+    def print_fold(number: int, evaluation: Evaluation) -> None:
+        scores = ", ".join(f"{score.name} {format_value(score.value)}" for score in evaluation.scores[:SHOWN])
+        err.print(f"fold {number}: {scores}", soft_wrap=True)
+
     with training_bar(chosen.training.metric) as bar:
         result = cross_validate(
             chosen,
@@ -185,30 +174,16 @@ def crossvalidate(
             settings=CrossValidationSettings.parse({**values, "baseline": baseline}, "crossvalidate"),
             command=command_line(),
             on_progress=bar,
-            on_fold=_print_fold,
+            on_fold=print_fold,
         )
     if as_json:
         print_json(result.model_dump(mode="json"))
         return
-    _print_folds(result)
-
-
-def _print_fold(number: int, evaluation: Evaluation) -> None:
-    from limner.metrics.base import format_value
-
-    scores = ", ".join(f"{score.name} {format_value(score.value)}" for score in evaluation.scores[:SHOWN])
-    err.print(f"fold {number}: {scores}", soft_wrap=True)
-
-
-def _print_folds(result: CrossValidation) -> None:
-    """Print the mean and the standard deviation of every metric, and the baselines."""
-    from limner.metrics.base import format_value
-
     rows = [[score.name, format_value(score.mean), format_value(score.std)] for score in result.scores]
     print_table([["metric", "mean", "std"], *rows])
-    for one in result.baselines:
-        name, accuracy = one.name, one.accuracy
-        echo(f"baseline, {name}: accuracy {accuracy.mean:.2f}, std {accuracy.std:.2f} (p = {one.p:.3g})")
+    for baseline_result in result.baselines:
+        mean, std = baseline_result.accuracy.mean, baseline_result.accuracy.std
+        echo(f"baseline, {baseline_result.name}: accuracy {mean:.2f}, std {std:.2f} (p = {baseline_result.p:.3g})")
 
 
 @command(TRAIN)

@@ -1,4 +1,4 @@
-"""A service without a network, whose client is an `httpx.AsyncClient`, and what tests send to it."""
+"""A service without a network, whose client is an `httpx.AsyncClient`, its engine, and what tests send to them."""
 
 import asyncio
 from io import BytesIO
@@ -8,6 +8,9 @@ from PIL import Image
 
 from limner.apps.photos.index import FolderIndex
 from limner.apps.server.app import create_app
+from limner.apps.server.engine import ServiceEngine
+from limner.apps.server.indexes import open_indexes
+from limner.apps.server.jobs import GenerationRequest
 from limner.apps.server.models import Models, ServedModel
 from limner.apps.server.settings import ServerSettings
 from limner.inference.captioner import Captioner
@@ -49,3 +52,29 @@ def scope_of(path, **headers):
         "headers": pairs, "client": ("test", 1), "http_version": "1.1", "scheme": "http",
         "server": ("localhost", 80), "root_path": "",
     }  # fmt: skip
+
+
+def run_with_engine(models, use, **settings):
+    """Run a coroutine function of an engine with some settings, and stop the engine."""
+
+    async def with_engine():
+        parsed = ServerSettings.parse(settings)
+        engine = ServiceEngine(models, parsed, open_indexes(parsed, models, FolderIndex.open))
+        engine.start()
+        try:
+            return await asyncio.wait_for(use(engine), MAX_SECONDS)
+        finally:
+            await asyncio.wait_for(engine.stop(), MAX_SECONDS)
+
+    return asyncio.run(with_engine())
+
+
+async def describe(engine, image, model=None, lang=None, **options):
+    """Return the stream of a caption; `options` are fields of `GenerationRequest`."""
+    served = engine.models.get(model, "describe", lang)
+    return await engine.generate(GenerationRequest(served, served.generator(lang), image, **options))
+
+
+async def caption(engine, image, **options):
+    """Return the last event of a caption."""
+    return await (await describe(engine, image, **options)).final()

@@ -9,8 +9,7 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from running_engine import caption, describe, run_with_engine
-from running_service import png, with_service
+from running_service import caption, describe, png, run_with_engine, with_service
 
 from limner.apps.server.jobs import FinalEvent, GeneratedToken
 from limner.apps.server.models import Models, ServedModel

@@ -4,12 +4,10 @@ import asyncio
 import queue
 import threading
 from functools import partial
-from types import SimpleNamespace
 
 import pytest
 import torch
-from running_engine import caption, describe, run_with_engine
-from running_service import png
+from running_service import caption, describe, png, run_with_engine
 from toy_translation import learn, text_collection
 
 from limner.apps.server.errors import (
@@ -20,15 +18,12 @@ from limner.apps.server.errors import (
     ServerError,
 )
 from limner.apps.server.features import FeatureCache
-from limner.apps.server.jobs import FinalEvent, GeneratedToken, GenerationRequest, token_texts
+from limner.apps.server.jobs import FinalEvent, GeneratedToken, GenerationRequest
 from limner.apps.server.metrics import Metrics
 from limner.apps.server.models import Models, ServedModel
 from limner.apps.server.settings import ServerSettings
-from limner.apps.server.worker import MAX_ROWS, Worker
+from limner.apps.server.worker import Worker
 from limner.data.examples import Example, collate
-from limner.decoding.torch_models import TorchModels
-from limner.decoding.trees import split
-from limner.generation.cohort import common_prefix
 from limner.inference import base
 from limner.inference.captioner import Captioner
 from limner.inference.new_images import new_item
@@ -76,11 +71,9 @@ def run(models):
 
 
 def assert_same(final, expected):
-    assert [one.text for one in final.sentences] == [one.text for one in expected]
-    for one, other in zip(final.sentences, expected, strict=True):
-        assert one.log_prob == pytest.approx(other.log_prob, abs=1e-5)
-        assert one.tokens == other.tokens
-        assert one.ended == other.ended
+    for sentence, reference in zip(final.sentences, expected, strict=True):
+        assert sentence.log_prob == pytest.approx(reference.log_prob, abs=1e-5)
+        assert (sentence.text, sentence.tokens, sentence.ended) == (reference.text, reference.tokens, reference.ended)
 
 
 def test_captions_of_all_kinds_of_decoding_together_are_those_of_single_requests(run, captioner):
@@ -290,34 +283,3 @@ def test_the_thread_that_decodes_keeps_its_number_of_threads(worker):
     finally:
         worker.stop()
         torch.set_num_threads(before)
-
-
-def test_cancelled_requests_do_not_count_among_the_rows(worker):
-    def job(beam_size, cancelled=False):
-        return SimpleNamespace(decoding=SimpleNamespace(beam_size=beam_size), states=1, is_done=cancelled)
-
-    jobs = job(1), job(MAX_ROWS, cancelled=True), job(MAX_ROWS - 1), job(1), job(1, cancelled=True)
-    worker._waiting.extend(jobs)
-    assert worker._admitted() == [jobs[0], jobs[2]]
-    assert worker._admitted() == [jobs[3]] and not worker._waiting
-
-
-def test_memories_are_split_as_they_were_concatenated():
-    trees = [([torch.full((rows, 2), float(rows))], (None, torch.arange(rows))) for rows in (1, 3, 2)]
-    joined = TorchModels.concatenate(trees)
-    for part, tree in zip(split(joined, [1, 3, 2]), trees, strict=True):
-        assert torch.equal(part[0][0], tree[0][0]) and torch.equal(part[1][1], tree[1][1]) and part[1][0] is None
-
-
-@pytest.mark.parametrize(
-    ("one", "other", "expected"), [([1, 2], [1, 2, 3], [1, 2]), ([1, 2], [3], []), ([], [1], []), ([4, 5], [4, 6], [4])]
-)
-def test_the_common_prefix_of_two_sentences(one, other, expected):
-    assert common_prefix(one, other) == expected
-
-
-def test_texts_of_tokens_join_to_the_sentence(captioner):
-    tokenizer = captioner.tokenizer
-    for sentence in ("look , a red wall", "a blue wall", ""):
-        ids = tokenizer.encode(sentence)
-        assert "".join(token_texts(tokenizer, ids)) == tokenizer.decode(ids, detokenise=True)

@@ -4,8 +4,7 @@ import asyncio
 import threading
 
 import pytest
-from running_engine import caption, run_with_engine
-from running_service import captioners, scope_of
+from running_service import caption, captioners, run_with_engine, scope_of
 
 from limner.apps.server.engine import Kind
 from limner.apps.server.errors import QueueFullError

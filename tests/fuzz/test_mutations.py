@@ -84,17 +84,3 @@ def test_mutated_files_are_read_or_explained_in_one_line(examples, name, number)
             TARGETS[name].read(copy)
         except LimnerError as error:
             assert str(error) and "\n" not in str(error)
-
-
-@pytest.mark.parametrize("kind", SOURCES)
-@QUICK
-@given(data=st.data())
-def test_any_bytes_are_read_or_explained_in_one_line(examples, kind, data):
-    with tempfile.TemporaryDirectory() as temporary:
-        copy = Path(shutil.copytree(examples / f"reader-{kind}", Path(temporary) / "input"))
-        texts = [path for path in sorted(copy.rglob("*")) if path.is_file() and path.suffix not in (".jpg", ".png")]
-        data.draw(st.sampled_from(texts)).write_bytes(data.draw(st.binary(max_size=80)))
-        try:
-            read(kind, copy)
-        except LimnerError as error:
-            assert str(error) and "\n" not in str(error)

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from limner.apps.cli import app
 from limner.apps.distributed.sentences import SENTENCES
-from limner.apps.export.folder import export, export_language_model
+from limner.apps.export.folder import export_language_model
 from limner.apps.report.attention_page import AttendedSentence, ModelAttention, save_attention
 from limner.apps.report.explanations import _is_generated_by
 from limner.apps.server.models import load_served_models
@@ -212,14 +212,6 @@ def test_what_needs_probabilities_is_refused(collection, tmp_path, assignment):
         train(load_recipe("calixto2017/pbsmt", [assignment]), collection, tmp_path / "run")
 
 
-@pytest.mark.parametrize(
-    "options", [{"length_penalty": 1.0}, {"sample": {"seed": 1}, "beam_size": 2}, {"must_include": ["Hund"]}]
-)
-def test_options_without_effect_are_refused(run, options):
-    with pytest.raises(SettingsError, match="phrase_based"):
-        Translator.load(run).translate(["a dog ."], **options)
-
-
 def test_an_ensemble_is_refused(run):
     with pytest.raises(RunError, match="ensemble"):
         Translator.load(run, run).translate(["a dog ."])
@@ -237,17 +229,6 @@ def test_given_sentences_have_no_probability(run, collection):
     examples = Examples.of_split(collection, "test", trained.target, None, source=trained.source)
     with pytest.raises(SettingsError, match="probabilities"):
         score_examples(trained.model, examples)
-
-
-@pytest.mark.parametrize(
-    ("name", "value"), [("words", 10_000), ("first", 10**9), ("lm_suffixes", 10**9), ("edges", -5), ("alignments", -1)]
-)
-def test_forged_tables_are_refused(run, name, value):
-    trained = load_trained_model(run)
-    tables = {key: tensor.clone() for key, tensor in trained.model.state_dict().items()}
-    tables[name][-1] = value
-    with pytest.raises(RunError, match="tables do not fit"):
-        trained.model.load_state_dict(tables)
 
 
 def test_the_language_model_is_written_and_used_by_another_training(run, collection, tmp_path):
@@ -305,11 +286,6 @@ def test_pairs_without_aligned_words_are_refused(tmp_path):
     recipe = load_recipe("calixto2017/pbsmt", ["model.word_alignment=hmm", "data.test=val"])
     with pytest.raises(TrainingError, match="no words of the 1 sentence pairs could be aligned"):
         train(recipe, Collection.open(tmp_path / "c"), tmp_path / "run")
-
-
-def test_a_translator_of_this_kind_has_no_graphs(run, tmp_path):
-    with pytest.raises(SettingsError, match="'phrase_based' cannot be exported: it has a search of its own"):
-        export(run, tmp_path / "graphs")
 
 
 def test_unknown_words_are_kept(run, caplog):

@@ -1,25 +1,13 @@
 """A key that occurs twice in a JSON object or a YAML mapping is refused, whatever reads the file."""
 
-import re
-from pathlib import Path
-
 import pytest
 
-from limner.data.readers import read_source
-from limner.errors import CollectionError, LimnerError, RunError, SettingsError
+from limner.errors import LimnerError, RunError, SettingsError
 from limner.files.structured import StructureError, parse_json
 from limner.files.yaml_text import parse_yaml
 from limner.runs.recipe import load_recipe
 from limner.runs.records import RunConfig
 from limner.settings import override, read_yaml
-
-PACKAGE = Path(__file__).parents[2] / "src" / "limner"
-OWN_PARSERS = {
-    "files/structured.py",
-    "apps/cli/diagnose.py",  # what the program itself wrote
-    "features/regions.py",
-    "text/tokenizer.py",  # what the library `tokenizers` wrote
-}
 
 
 @pytest.mark.parametrize("text", ['{"a": 1, "b": {"c": 1, "c": 2}}', '[{"c": 1, "c": 1}]'])
@@ -55,20 +43,6 @@ def settings_file(folder):
     return lambda: read_yaml(path)
 
 
-def jsonl(folder):
-    path = folder / "t.jsonl"
-    path.write_text('{"image": null, "split": "train", "lang": "en", "id": "a", "text": "one", "text": "two"}')
-    return lambda: read_source("jsonl", path)
-
-
-def coco(folder):
-    path = folder / "captions_train.json"
-    path.write_text('{"images": [], "images": [], "annotations": []}')
-    (folder / "images").mkdir()
-    (folder / "images" / "a.jpg").touch()
-    return lambda: read_source("coco", path)
-
-
 def run_config(folder):
     path = folder / "config.json"
     path.write_text('{"recipe": {}, "recipe": {"a": 1}}')
@@ -85,8 +59,6 @@ def assignment(folder):
         (recipe, SettingsError, "own.yaml: .* line 4: the key 'epochs'"),
         (settings_file, SettingsError, "own.yaml: .* line 3: the key 'seed'"),
         (assignment, SettingsError, "'name'"),
-        (jsonl, CollectionError, "t.jsonl:1: .*'text'"),
-        (coco, CollectionError, "'images'"),
         (run_config, RunError, "'recipe'"),
     ],
 )
@@ -94,13 +66,3 @@ def test_every_reader_refuses_repeated_keys(tmp_path, make, error, key):
     with pytest.raises(error, match=f"{key} occurs twice"):
         make(tmp_path)()
     assert issubclass(error, LimnerError)
-
-
-def test_nothing_else_parses_json_or_yaml():
-    parsers = re.compile(r"json\.loads?\(|yaml\.(safe_)?load\(|model_validate_json\(")
-    found = {
-        path.relative_to(PACKAGE).as_posix()
-        for path in PACKAGE.rglob("*.py")
-        if parsers.search(path.read_text(encoding="utf-8"))
-    }
-    assert found <= OWN_PARSERS

@@ -374,23 +374,6 @@ def test_a_vocabulary_whose_unknown_word_is_another_entry_is_refused(tmp_path):
         Tokenizer.load(path)
 
 
-def test_foreign_files_are_refused(tmp_path):
-    path = tmp_path / "tokenizer.json"
-    with pytest.raises(RunError, match=r"tokenizer\.json: cannot be read"):
-        Tokenizer.load(path)
-    Tokenizer.train(SENTENCES, TextSettings()).save(path)
-    whole = path.read_text(encoding="utf-8")
-    path.write_text(whole[: len(whole) // 2], encoding="utf-8")
-    with pytest.raises(RunError, match="damaged"):
-        Tokenizer.load(path)
-    path.write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(RunError, match="damaged"):
-        Tokenizer.load(path)
-    path.write_text(whole.replace('"limner"', '"other"'), encoding="utf-8")
-    with pytest.raises(RunError, match="not a tokenizer saved by Limner"):
-        Tokenizer.load(path)
-
-
 @pytest.mark.parametrize(
     ("values", "message"),
     [

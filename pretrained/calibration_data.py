@@ -12,18 +12,20 @@ import numpy as np
 
 from limner.data.collection import Collection
 from limner.data.dataset import FeatureSource, GenerationInput
-from limner.data.examples import Item, StoredFeatures
-from limner.decoding.ranking import Hypothesis
+from limner.data.examples import Example, Item, StoredFeatures, collate
+from limner.decoding.sentence import Sentence
+from limner.decoding.torch_models import TorchModels
 from limner.evaluation.calibration import newton
 from limner.features.class_probabilities import pooled_vector
 from limner.features.encoders.load import load_backbone_for
 from limner.features.store import FeatureStore
 from limner.inference.caption_nouns import CaptionNouns
-from limner.inference.generate import EncodedImages, encode_images, generate, generate_captions
-from limner.inference.tagged_captions import name_tags, without_denied_words
+from limner.inference.generate import generate
+from limner.inference.tagged_captions import EncodedImages, generate_captions, name_tags, without_denied_words
 from limner.inference.tags import ClassifiedImage, People, Tag, Tagger, require_tagger
 from limner.inference.unseen_words import with_unseen_nouns
 from limner.metrics.cider import CiderD
+from limner.models.protocols import device_of
 from limner.runs.calibration import FeatureStatistics, TagCalibration
 from limner.runs.trained_model import load_trained_model
 from limner.text.people_words import PEOPLE_WORDS
@@ -33,7 +35,7 @@ PEOPLE_PENALTY = 1000.0
 """Weight of the squared coefficients of the regression of people."""
 BATCH_SIZE = 16
 """Photographs that the backbone reads at once."""
-Hypotheses = Sequence[list[Hypothesis]]
+Hypotheses = Sequence[list[Sentence]]
 
 
 class Rules(NamedTuple):
@@ -66,7 +68,7 @@ class CalibrationData:
         self.use_statistics(self.statistics._replace(people=self._fit_people()))
         self.nouns = CaptionNouns.of(self.model)
         self._backbone: Any = None
-        self._decoded: dict[str, list[list[Hypothesis]]] = {}
+        self._decoded: dict[str, list[list[Sentence]]] = {}
 
     def use_statistics(self, statistics: FeatureStatistics) -> None:
         """Use statistics of the features, and their regression of people for the tags."""
@@ -146,7 +148,7 @@ class CalibrationData:
         scorer = CiderD(self.references(items))
         return 100 * np.array([scorer.score(row, text.split()) for row, text in enumerate(texts)])
 
-    def decode(self, items: Sequence[Item]) -> list[list[Hypothesis]]:
+    def decode(self, items: Sequence[Item]) -> list[list[Sentence]]:
         """Caption the items of a split without rules, once."""
         split = items[0].split
         if split not in self._decoded:
@@ -157,12 +159,12 @@ class CalibrationData:
         """Return the images and the hypotheses of items of the collection that keep the rules."""
         return self._apply_rules(self._encode(items, self.features), self._classify(items), decoded, rules)
 
-    def describe_items(self, items: Sequence[Item], tags: TagCalibration | None) -> list[Hypothesis]:
+    def describe_items(self, items: Sequence[Item], tags: TagCalibration | None) -> list[Sentence]:
         """Caption items of the collection as `limner describe` does."""
         images = self._encode(items, self.features)
         return self._name_tags(images, self._classify(items), self.decode(items), tags)
 
-    def describe_images(self, images: Sequence[StoredFeatures], tags: TagCalibration | None) -> list[Hypothesis]:
+    def describe_images(self, images: Sequence[StoredFeatures], tags: TagCalibration | None) -> list[Sentence]:
         """Caption images of no collection as `limner describe` does."""
         items = [Item(str(row), "new", image=str(row)) for row in range(len(images))]
         encoded = self._encode(items, ListedFeatures(images))
@@ -170,7 +172,10 @@ class CalibrationData:
         return self._name_tags(encoded, self.tagger.classify(images), decoded, tags)
 
     def _encode(self, items: Sequence[Item], source: FeatureSource) -> EncodedImages:
-        return encode_images([self.model], inputs_of(items), source, self.settings)
+        images, network = source.take(items), self.model.model
+        batch = collate([Example(item.id, (), None, image) for item, image in zip(items, images, strict=True)])
+        models = TorchModels([network], self.settings.precision, device_of(network))
+        return EncodedImages(inputs_of(items), images, models.encode_batch(batch.to(models.device)), models.device)
 
     def _classify(self, items: Sequence[Item]) -> list[ClassifiedImage]:
         return self.tagger.classify(self.pooled_features(items))
@@ -188,7 +193,7 @@ class CalibrationData:
         classified: Sequence[ClassifiedImage],
         decoded: Hypotheses,
         tags: TagCalibration | None,
-    ) -> list[Hypothesis]:
+    ) -> list[Sentence]:
         if tags is not None:
             rules = Rules(tags.denied, tags.no_repeats, tags.min_people_probability)
             images, kept = self._apply_rules(images, classified, decoded, rules)

@@ -10,7 +10,7 @@ import numpy as np
 import elsewhere
 from calibration_data import CalibrationData, auc
 from limner.data.examples import Item, StoredFeatures
-from limner.decoding.ranking import Hypothesis
+from limner.decoding.sentence import Sentence
 from limner.evaluation.calibration import cross_validated, expected_calibration_error, fit_logistic
 from limner.inference.confidence import (
     WordEvidence,
@@ -99,7 +99,7 @@ def print_held_out(of_captions: Evidence, right: list[bool], others: elsewhere.M
             )
 
 
-def main_things_right(data: CalibrationData, items: Sequence[Item], captions: Sequence[Hypothesis]) -> list[bool]:
+def main_things_right(data: CalibrationData, items: Sequence[Item], captions: Sequence[Sentence]) -> list[bool]:
     """Return whether a human caption of its item names the main thing of each caption, in any words."""
     people = PEOPLE_WORDS[data.lang]
     synonyms = {word: set[str]() for noun in data.tagger.nouns for word in noun.words}
@@ -114,7 +114,7 @@ def main_things_right(data: CalibrationData, items: Sequence[Item], captions: Se
     return found
 
 
-def words_right(data: CalibrationData, items: Sequence[Item], captions: Sequence[Hypothesis]) -> list[list[bool]]:
+def words_right(data: CalibrationData, items: Sequence[Item], captions: Sequence[Sentence]) -> list[list[bool]]:
     """Return whether each word of each caption is in a human caption of its item."""
     spelling = data.model.tokenizer.spelling
     known = [{word for one in own for word in one} for own in data.references(items)]
@@ -122,7 +122,7 @@ def words_right(data: CalibrationData, items: Sequence[Item], captions: Sequence
 
 
 def evidence_of_captions(
-    data: CalibrationData, captions: Sequence[Hypothesis], images: Sequence[StoredFeatures]
+    data: CalibrationData, captions: Sequence[Sentence], images: Sequence[StoredFeatures]
 ) -> tuple[Evidence, list[WordEvidence]]:
     """Compute the evidence about captions, and about their words."""
     mean = mean_image(data.statistics.mean, [spec.kind for spec in data.plain.config.features])
@@ -160,7 +160,7 @@ def photographs_from_elsewhere(
 
 def confidences_of(
     data: CalibrationData,
-    captions: Sequence[Hypothesis],
+    captions: Sequence[Sentence],
     images: Sequence[StoredFeatures],
     calibration: StoredCalibration,
 ) -> np.ndarray:

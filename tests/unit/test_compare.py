@@ -256,9 +256,8 @@ def test_too_few_sentences_for_any_significance_are_noted(number, noted, run_of,
     runs = [run_of(f"{name}{number}", first(number, wrong)) for name, wrong in (("a", 9), ("b", 0))]
     note = f"{number} items cannot give p < 0.05, whatever their difference; expected 6 or more"
     arguments = (*runs, "--metric", "ter", "--trials", 400)
-    for output in ((), ("--markdown",)):
-        status, stdout, _ = call(capsys, monkeypatch, *arguments, *output)
-        assert status == 0 and (f"note: {note}" in stdout) == noted
+    status, stdout, _ = call(capsys, monkeypatch, *arguments)
+    assert status == 0 and (f"note: {note}" in stdout) == noted
     _, stdout, _ = call(capsys, monkeypatch, *arguments, "--json")
     assert json.loads(stdout)["notes"] == ([note] if noted else [])
     assert (min(one["p"] for one in json.loads(stdout)["contrasts"]) > 0.05) == noted
@@ -346,14 +345,9 @@ def test_the_printed_table(three, capsys, monkeypatch):
     assert "ter ↓" in stdout and "case:mixed|tok:given" in stdout
 
 
-def test_markdown_and_json(three, capsys, monkeypatch):
+def test_the_comparison_as_json(three, capsys, monkeypatch):
     runs = [run for system in three for run in system]
     options = ("--metric", "bleu4", "--metric", "ter", "--trials", 400, "--level", 0.01)
-    _, stdout, _ = call(capsys, monkeypatch, *runs, *options, "--markdown")
-    tables = [line for line in stdout.splitlines() if line.startswith("|")]
-    assert len(tables) == (2 + 3) + (2 + 6)
-    assert {line.count("|") for line in tables[:5]} == {4} and {line.count("|") for line in tables[5:]} == {7}
-    assert any(line.startswith("| good |") and line.endswith("1.11 †‡ |") for line in tables)
     _, stdout, _ = call(capsys, monkeypatch, *runs, *options, "--json")
     result = json.loads(stdout)
     assert result["settings"]["level"] == 0.01

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from limner.apps.cli.app import DATA
 from limner.apps.cli.next_steps import after_generate, after_import
@@ -12,15 +12,20 @@ from limner.apps.cli.options import command, given, refuse
 from limner.apps.cli.terminal import activity, echo, err, print_json, print_next, print_table, progress_bar
 from limner.bounds import Bounds, CountOrNone, Mebibytes, Probability, Seed
 from limner.errors import SettingsError, counted, did_you_mean
-from limner.storage.outputs import claim_file, save_output
+from limner.storage.outputs import claim_file, require_saved, save_output
 
 if TYPE_CHECKING:
     from limner.data.collection import Collection
     from limner.data.summary import CollectionSummary
-    from limner.progress import Progress
 
-KINDS = ("scenes", "clips", "sounds", "sound-sequences", "reviews")
-"""Kinds of generated collections."""
+KINDS = {
+    "scenes": ("SceneSettings", "generate_scenes"),
+    "clips": ("ClipSettings", "generate_clips"),
+    "sounds": ("SoundSettings", "generate_sounds"),
+    "sound-sequences": ("SoundSequenceSettings", "generate_sound_sequences"),
+    "reviews": ("ReviewSettings", "generate_reviews"),
+}
+"""Kinds of generated collections: the public names of their settings and of the function that generates them."""
 
 
 @command(DATA, "import")
@@ -68,18 +73,10 @@ def import_(
         )
     next_command = after_import(Collection.open(report.collection))
     if as_json:
-        print_json(
-            {
-                "collection": str(report.collection),
-                "items": report.items,
-                "sentences": report.sentences,
-                "regions": report.regions,
-                "phrases": report.phrases,
-                **report.changes._asdict(),
-                **report.tally.as_dict(),
-                "next": next_command,
-            }
-        )
+        names = ("items", "sentences", "regions", "phrases")
+        numbers = {name: getattr(report, name) for name in names} | report.changes._asdict()
+        numbers |= report.tally.as_dict()
+        print_json({"collection": str(report.collection), **numbers, "next": next_command})
         return
     for line in report.lines():
         echo(line)
@@ -113,49 +110,24 @@ def generate(
         ambiguous: Share of scenes with a word that only the image disambiguates, 0-1; default: 0.4.
         occluded: Share of moving objects of clips that an obstacle hides, 0-1; default: 0.
     """
+    if kind not in KINDS:
+        *names, last = KINDS
+        raise SettingsError(f"KIND '{kind}': expected {', '.join(names)} or {last}{did_you_mean(kind, KINDS)}")
     for option, value, owner in (("--ambiguous", ambiguous, "scenes"), ("--occluded", occluded, "clips")):
-        if value is not None and kind in KINDS and kind != owner:
+        if value is not None and kind != owner:
             raise SettingsError(f"{option} is an option of {owner}, not of {kind}")
+    import limner
+
     values = given(seed=seed, train=train, val=val, test=test, ambiguous=ambiguous, occluded=occluded)
+    settings, generate_kind = (getattr(limner, name) for name in KINDS[kind])
     with progress_bar(f"generating {kind}") as bar:
-        generated = _generate(kind, collection, values, bar)
+        generated: Collection = generate_kind(collection, settings.parse(values, kind), bar)
     next_command = after_generate(kind, generated)
     if as_json:
         print_json({"collection": str(collection), "splits": generated.splits(), "next": next_command})
         return
     echo(f"{collection}: {', '.join(f'{split} {count:,}' for split, count in generated.splits().items())}")
     print_next(next_command)
-
-
-def _generate(kind: str, path: Path, values: dict[str, Any], on_progress: Progress) -> Collection:
-    """Generate a collection of a kind with settings that are not the default.
-
-    Raises:
-        SettingsError: the kind is unknown.
-    """
-    if kind == "reviews":
-        from limner.synthetic.reviews import ReviewSettings, generate_reviews
-
-        return generate_reviews(path, ReviewSettings.parse(values, kind), on_progress)
-    if kind in ("sounds", "sound-sequences"):
-        from limner.synthetic.sounds import (
-            SoundSequenceSettings,
-            SoundSettings,
-            generate_sound_sequences,
-            generate_sounds,
-        )
-
-        if kind == "sounds":
-            return generate_sounds(path, SoundSettings.parse(values, kind), on_progress)
-        return generate_sound_sequences(path, SoundSequenceSettings.parse(values, kind), on_progress)
-    if kind not in ("scenes", "clips"):
-        expected = f"{', '.join(KINDS[:-1])} or {KINDS[-1]}"
-        raise SettingsError(f"KIND '{kind}': expected {expected}{did_you_mean(kind, KINDS)}")
-    from limner.synthetic.scenes import ClipSettings, SceneSettings, generate_clips, generate_scenes
-
-    if kind == "scenes":
-        return generate_scenes(path, SceneSettings.parse(values, kind), on_progress)
-    return generate_clips(path, ClipSettings.parse(values, kind), on_progress)
 
 
 @command(DATA)
@@ -178,29 +150,26 @@ def show(
         sheet (FILE): Write a contact sheet of some images as a PNG file.
         boxes: Draw the boxes of the regions on the contact sheet.
     """
-    if sheet is not None:
+    if sheet is None:
+        refuse({"--boxes": boxes, "--split": split}, "has an effect only on the contact sheet; add --sheet FILE")
+    else:
         claim_file(sheet, "--sheet", force=force)
     from limner.apps.report.images import contact_sheet, require_sheet_suffix, save_sheet
     from limner.data.collection import Collection
     from limner.data.summary import summarise
 
-    if sheet is None:
-        refuse({"--boxes": boxes, "--split": split}, "has an effect only on the contact sheet; add --sheet FILE")
     if sheet is not None:
         require_sheet_suffix(sheet)
     opened = Collection.open(collection)
     with activity("reading the collection"):
         contents = summarise(opened)
         drawn = None if sheet is None else contact_sheet(opened, split, boxes=boxes)
-    saved = None if sheet is None or drawn is None else save_output(sheet, lambda file: save_sheet(drawn, file))
-    if saved is not None:
-        err.print(f"contact sheet: {saved.path}")
-    if as_json:
-        print_json({**asdict(contents), "collection": str(collection)})
-    else:
-        _print_summary(contents)
-    if saved is not None:
-        saved.require()
+    saved = []
+    if sheet is not None and drawn is not None:
+        saved.append(save_output(sheet, lambda file: save_sheet(drawn, file)))
+        err.print(f"contact sheet: {saved[0].path}")
+    print_json({**asdict(contents), "collection": str(collection)}) if as_json else _print_summary(contents)
+    require_saved(saved)
 
 
 def _print_summary(summary: CollectionSummary) -> None:
@@ -211,21 +180,17 @@ def _print_summary(summary: CollectionSummary) -> None:
         sentences = (f"{summary.sentences[split].get(lang, 0):,}" for lang in langs)
         rows.append([split, f"{count:,}", f"{summary.media['image'].get(split, 0):,}", *sentences])
     print_table(rows)
-    echo(
-        f"{counted(summary.items, 'item')}, {counted(sum(summary.media['video'].values()), 'video')}, "
-        f"{counted(sum(summary.media['audio'].values()), 'audio file')}, {counted(summary.regions, 'region')}, "
-        f"{counted(summary.phrases, 'phrase')}"
-    )
+    videos, sounds = (sum(summary.media[name].values()) for name in ("video", "audio"))
+    media = f"{counted(videos, 'video')}, {counted(sounds, 'audio file')}"
+    annotations = f"{counted(summary.regions, 'region')}, {counted(summary.phrases, 'phrase')}"
+    echo(f"{counted(summary.items, 'item')}, {media}, {annotations}")
     echo(f"features: {', '.join(summary.features) or 'none'}")
-    if summary.unverified:
-        names = ", ".join(summary.unverified)
-        echo(f"without checksums, so that damage is not found: {names}; repeat 'limner import' or 'limner features'")
-    else:
-        echo("checksums: all tables")
+    damage, remedy = "without checksums, so that damage is not found", "repeat 'limner import' or 'limner features'"
+    unverified = f"{damage}: {', '.join(summary.unverified)}; {remedy}"
+    echo(unverified if summary.unverified else "checksums: all tables")
     if summary.missing:
-        examples = "; ".join(summary.missing_examples)
         files = counted(summary.missing, "media file is", "media files are")
-        echo(f"{files} missing, for example {examples}")
+        echo(f"{files} missing, for example {'; '.join(summary.missing_examples)}")
 
 
 @command(DATA)

@@ -26,7 +26,6 @@ def compare(
     seed: Seed | None = None,
     samples: BootstrapSamples | None = None,
     level: Level | None = None,
-    markdown: bool = False,
     out_file: Path | None = None,
     force: bool = False,
     as_json: bool = False,
@@ -49,13 +48,11 @@ def compare(
         samples: Number of bootstrap samples of the sentences, for intervals and for tests of systems with several
             seeds; default: 1000.
         level: Significance level; default: 0.05.
-        markdown: Print Markdown tables.
         out_file (--out FILE): HTML page to write: scores, curves, captions side by side, settings that differ.
     """
     from limner.evaluation.compare import compare as compare_systems
     from limner.evaluation.comparison import ComparisonSettings
 
-    refuse({"--markdown": markdown and as_json}, "--json prints JSON instead; leave one of them out")
     refuse({"--force": force and out_file is None}, "has an effect only with --out; leave it out")
     if out_file is not None:
         claim_file(out_file, "--out", force=force)
@@ -73,8 +70,6 @@ def compare(
     if as_json:
         page = {} if saved is None else {"page": str(saved.path)}
         print_json({**comparison.model_dump(mode="json"), "signature": comparison.signature, **page})
-    elif markdown:
-        echo(_markdown(comparison), nl=False)
     else:
         for table in (_scores(comparison), _differences(comparison)):
             print_table(table)
@@ -112,14 +107,3 @@ def _differences(comparison: Comparison) -> list[list[str]]:
         cells = [contrast.metric, f"{contrast.difference:+.2f}", interval, f"{contrast.p:.3g}", *adjusted]
         rows.append([f"{contrast.system} - {contrast.baseline}", *cells])
     return rows
-
-
-def _markdown(comparison: Comparison) -> str:
-    """Return both tables, the explanation and the signatures as Markdown."""
-    lines = []
-    for head, *rows in (_scores(comparison), _differences(comparison)):
-        cells = [head, ["---", *["---:"] * (len(head) - 1)], *rows]
-        lines += ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in cells] + [""]
-    lines += [f"- {line.replace('|', ', ')}" for line in comparison.explanation]
-    lines += [f"- {metric.name}: `{metric.signature}`" for metric in comparison.metrics]
-    return "\n".join([*lines, ""])

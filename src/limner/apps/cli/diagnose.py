@@ -13,11 +13,12 @@ from limner.apps.cli.options import (
     check_runs,
     command,
     given,
+    load_runs,
     refuse,
     require_models,
     require_one_model,
 )
-from limner.apps.cli.terminal import activity, echo, print_json, print_table, progress_bars
+from limner.apps.cli.terminal import echo, print_json, print_table, progress_bars
 from limner.bounds import Count, Few, Seed
 from limner.decoding.settings import DecodingSettings
 from limner.errors import counted
@@ -85,7 +86,6 @@ def diagnose(
     from limner.decoding.settings import change_decoding
     from limner.metrics import require_metrics
     from limner.runs.recipe import Recipe
-    from limner.runs.trained_model import load_trained_model
 
     require_metrics(name for name in metric or [] if name != "perplexity")
     recipe = Recipe.parse(check_runs([run], device, decoding).recipe)
@@ -93,8 +93,7 @@ def diagnose(
     settings = DiagnosisSettings.parse({**values, "decoding": change_decoding(recipe.decoding, decoding)})
     opened = Collection.open(collection)
     opened.require_split(name_or_default(split, recipe.data.test, "--split"))
-    with activity("loading the model"):
-        trained = load_trained_model(run, device)
+    (trained,) = load_runs([run], device)
     with progress_bars() as progress:
         diagnosis = diagnose_model(
             trained,
@@ -114,13 +113,9 @@ def _measure_grounding(
     """Measure and print whether the attention is inside the boxes of annotated phrases."""
     from limner.apps.diagnosis import GroundingSettings, measure_grounding
     from limner.data.collection import Collection
-    from limner.runs.trained_model import load_trained_model
 
-    model, opened, settings = (
-        load_trained_model(run, device),
-        Collection.open(collection),
-        GroundingSettings.parse(values),
-    )
+    settings, opened = GroundingSettings.parse(values), Collection.open(collection)
+    (model,) = load_runs([run], device)
     with progress_bars() as progress:
         result = measure_grounding(model, opened, settings=settings, command=command_line(), on_progress=progress)
     _report(result, save_output(out_file or result.path_in(run), result.save), _print_grounding, as_json)
@@ -243,7 +238,6 @@ def gradients(
     from limner.data.collection import Collection
     from limner.evaluation.gradients import GradientSettings, measure_gradients
     from limner.plots.figures import gradient_norms, require_plot_suffix, save_plot
-    from limner.runs.trained_model import load_trained_model
 
     if plot is not None:
         require_plot_suffix(plot)
@@ -251,7 +245,7 @@ def gradients(
     settings = GradientSettings.parse(values)
     measured: dict[str, GradientNorms] = {}
     for run in runs:
-        trained = load_trained_model(run, device)
+        (trained,) = load_runs([run], device)
         opened = Collection.open(collection or Path(trained.config.provenance["collection"]))
         with progress_bars() as progress:
             norms = measure_gradients(trained, opened, settings=settings, command=command_line(), on_progress=progress)

@@ -13,6 +13,7 @@ from limner.apps.cli.options import (
     check_runs,
     command,
     given,
+    load_runs,
     refuse,
     require_models,
     require_one_model,
@@ -92,39 +93,36 @@ def evaluate(
     from limner.evaluation.options import EvaluationOptions
     from limner.evaluation.regions import RegionOptions
     from limner.evaluation.stored_evaluation import evaluation_path
-    from limner.runs.trained_model import load_trained_model
 
     recipe = _check(runs, device, decoding, changes or [], metric or [])
     if not (retrieval and recipe.data.source_lang is None and recipe.features.tables):  # a captioner of images
-        refuse(
-            {"marginal": marginal, "memory": memory, "exact": exact},
-            "have an effect only on retrieval; leave them out",
-        )
+        useless = {"marginal": marginal, "memory": memory, "exact": exact}
+        refuse(useless, "have an effect only on retrieval; leave them out")
     if region_baseline != "caption":
         refuse({"region_captioner": region_captioner}, "has an effect only with --region-baseline caption")
     opened = Collection.open(collection)
     opened.require_split(name_or_default(split, recipe.data.test, "--split"))
-    with activity("loading the model"):
-        models = [load_trained_model(run, device) for run in runs]
+    models = load_runs(runs, device)
     if models[0].recipe.model.describes_regions or image_control != "right":
         refuse({"--ray": ray}, "captions and translations of the right images only; leave it out")
+    options = EvaluationOptions(
+        **given(marginal_images=marginal, budget=None if memory is None else memory << 20),
+        split=split,
+        decoding=recipe.decoding,
+        measures=recipe.evaluation,
+        metrics=tuple(metric) if metric else None,
+        retrieval=retrieval,
+        exact=exact,
+        image_control=image_control,
+        skip_missing=skip_missing,
+        regions=RegionOptions(baseline=region_baseline, captioner=region_captioner),
+    )
     decoded_on = generator_on(ray, runs, collection, runs[0] / ".evaluation.units", device)
     with progress_bars() as progress, decoded_on as generate:
         evaluation = evaluate_models(
             models,
             opened,
-            options=EvaluationOptions(
-                **given(marginal_images=marginal, budget=None if memory is None else memory << 20),
-                split=split,
-                decoding=recipe.decoding,
-                measures=recipe.evaluation,
-                metrics=tuple(metric) if metric else None,
-                retrieval=retrieval,
-                exact=exact,
-                image_control=image_control,
-                skip_missing=skip_missing,
-                regions=RegionOptions(baseline=region_baseline, captioner=region_captioner),
-            ),
+            options=options,
             command=command_line(),
             generate=generate,
             on_progress=progress,
@@ -168,25 +166,19 @@ def _check(runs: list[Path], device: str, decoding: dict[str, Any], changes: lis
     """Return the changed recipe of the first run, after a check of the options that need no weights."""
     from limner.metrics import REGION_METRICS, require_metrics
     from limner.runs.recipe import Recipe
+    from limner.settings import override
 
     require_metrics(name for name in metrics if name not in REGION_METRICS)
     config = check_runs(runs, device, decoding)
     require_writable(runs[0] / "evaluation", str(runs[0]))
-    return _change(Recipe.parse(config.recipe), [*changes, *(f"decoding.{k}={v}" for k, v in decoding.items())])
-
-
-def _change(recipe: Recipe, changes: list[str]) -> Recipe:
-    """Return the recipe with other settings of evaluation and decoding."""
-    from limner.runs.recipe import Recipe
-    from limner.settings import override
-
     for change in changes:
         if not change.startswith(("evaluation.", "decoding.")):
             raise SettingsError(
                 f"'{change}': expected evaluation.KEY=VALUE or decoding.KEY=VALUE, the settings that can change after "
                 "training; models are named by --model"
             )
-    return Recipe.parse(override(recipe.model_dump(mode="json"), changes))
+    changes = [*changes, *(f"decoding.{key}={value}" for key, value in decoding.items())]
+    return Recipe.parse(override(Recipe.parse(config.recipe).model_dump(mode="json"), changes))
 
 
 @command(MEASURE)

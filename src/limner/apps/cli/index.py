@@ -13,6 +13,7 @@ from limner.apps.cli.options import (
     CaptionerOption,
     check_runs,
     command,
+    load_runs,
     models_or_pretrained,
     refuse,
     require_one_model,
@@ -153,14 +154,13 @@ def _index_collection(
     """Build the index of a collection for a model, and print what was done."""
     from limner.data.collection import Collection
     from limner.inference.retriever import Retriever
-    from limner.runs.trained_model import load_trained_model
 
     check_runs([run] if retriever is None else [run, retriever], device)
     opened = Collection.open(collection)
     opened.require_split(options["split"])
     with activity("loading the model"):
         searcher = Retriever.load(run, device=device, encode_images=False)
-        two_tower = None if retriever is None else load_trained_model(retriever, device)
+    (two_tower,) = [None] if retriever is None else load_runs([retriever], device)
     with progress_bar("indexing") as bar:
         built = searcher.build_index(opened, retriever=two_tower, on_progress=bar, **options)
     if as_json:

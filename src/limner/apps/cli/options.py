@@ -15,13 +15,14 @@ import typer
 import typer.models
 
 from limner.apps.cli.app import app
+from limner.apps.cli.terminal import activity
 from limner.bounds import Bounds
 from limner.decoding.settings import DecodingSettings, SampleSettings
 from limner.errors import SettingsError
 from limner.settings import Settings
 
 if TYPE_CHECKING:
-    from limner.runs.trained_model import ModelConfig
+    from limner.runs.trained_model import ModelConfig, TrainedModel
 
 _RUN = "Trained model: the run folder written by 'limner train'"
 _BUILT_IN, _ENSEMBLE = "; default: the built-in captioner", ". Repeat the option for an ensemble"
@@ -64,11 +65,7 @@ def refuse(options: Mapping[str, object], reason: str) -> None:
 
 
 def require_models(runs: list[Path] | None) -> list[Path]:
-    """Return the run folders of --model.
-
-    Raises:
-        SettingsError: none was given.
-    """
+    """Return the run folders of --model; SettingsError for none, or for one that is given twice."""
     if not runs:
         raise SettingsError(
             "no model: expected --model RUN, a run folder written by 'limner train'; 'limner demo' trains one to try"
@@ -82,23 +79,14 @@ def require_models(runs: list[Path] | None) -> list[Path]:
 
 
 def models_or_pretrained(runs: list[Path] | None, lang: str | None) -> list[Path]:
-    """Return the run folders of --model, by default the folder of the built-in captioner.
-
-    Raises:
-        SettingsError: a folder is given twice, --lang is given beside --model, or is not a language of the built-in
-            captioner.
-    """
+    """Return the run folders of --model, or else the folder of the built-in captioner of a language."""
     from limner.runs.pretrained import choose_runs
 
     return [Path(run) for run in choose_runs(require_models(runs) if runs else [], lang)]
 
 
 def require_one_model(runs: list[Path] | None, command: str) -> Path:
-    """Return the run folder of --model, for a command without ensembles.
-
-    Raises:
-        SettingsError: none or more than one was given.
-    """
+    """Return the run folder of --model for a command without ensembles; SettingsError for none or several."""
     run, *more = require_models(runs)
     if more:
         raise SettingsError(f"limner {command}: expected one --model, got {1 + len(more)}; it has no ensembles")
@@ -138,6 +126,14 @@ def check_runs(
     return configs[0][0]
 
 
+def load_runs(runs: Sequence[Path], device: str) -> list[TrainedModel]:
+    """Load the models of run folders."""
+    from limner.runs.trained_model import load_trained_model
+
+    with activity("loading the model"):
+        return [load_trained_model(run, device) for run in runs]
+
+
 MANIFEST = "generation.json"
 """File by which an exported model is recognised; see `limner.runtime.manifest`, whose import is not needed for runs."""
 
@@ -148,18 +144,13 @@ def is_exported(folder: Path) -> bool:
 
 
 def require_exported_options(models: Sequence[Path], options: Mapping[str, object], device: str) -> None:
-    """Refuse what an exported model does not do; nothing is refused for a run.
+    """Refuse what an exported model does not do.
 
     Args:
         models: folders of --model, of which the first is an exported model.
         options: values of options that need the run itself, by name.
         device: device of --device.
-
-    Raises:
-        SettingsError: there are several models, or such an option was given.
     """
-    if not is_exported(models[0]):
-        return
     if len(models) > 1:
         raise SettingsError(f"--model {models[0]}: an exported model is no part of an ensemble; name runs, or it alone")
     run = f"needs a run, and {models[0]} is an exported model; name the run, or leave the option out"

@@ -12,6 +12,7 @@ from limner.apps.cli.options import (
     check_runs,
     command,
     given,
+    load_runs,
     models_or_pretrained,
     refuse,
     require_one_model,
@@ -127,12 +128,10 @@ def correlate(
             assert model is not None and collection is not None
             from limner.data.collection import Collection
             from limner.evaluation.correlate import score_judged_pairs
-            from limner.runs.trained_model import load_trained_model
 
             check_runs([model], device)
             opened = Collection.open(collection)
-            with activity("loading the model"):
-                trained = load_trained_model(model, device)
+            (trained,) = load_runs([model], device)
             scored = score_judged_pairs(trained, opened, judged, on_progress=progress, **given(marginal=marginal))
             values, missing, signature = scored.scores, len(scored.missing), scored.signature
         result = correlate_with_judgements(judged, values, on_progress=progress, **given(samples=samples, seed=seed))
@@ -174,9 +173,8 @@ def words(word: str, *, model: ModelOption = None, count: Count = 10, as_json: b
     """
     run = require_one_model(model, "words")
     from limner.inference.scorer import nearest_words
-    from limner.runs.trained_model import load_trained_model
 
-    neighbours = nearest_words(load_trained_model(run), word, count)
+    neighbours = nearest_words(load_runs([run], "cpu")[0], word, count)
     if as_json:
         print_json([{"word": neighbour, "distance": distance} for neighbour, distance in neighbours])
     for neighbour, distance in () if as_json else neighbours:

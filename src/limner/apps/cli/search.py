@@ -8,7 +8,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from limner.apps.cli.app import USE
-from limner.apps.cli.options import MIN_CONFIDENCE, ModelOption, check_runs, command, given, refuse, require_one_model
+from limner.apps.cli.options import (
+    MIN_CONFIDENCE,
+    ModelOption,
+    check_runs,
+    command,
+    given,
+    load_runs,
+    refuse,
+    require_one_model,
+)
 from limner.apps.cli.terminal import activity, echo, err, print_json, progress_bar, tab_separated
 from limner.bounds import Bounds, Count, Probability, Weight
 from limner.errors import FolderError, SettingsError
@@ -172,9 +181,9 @@ def _search_regions(
     """Print the regions of a collection that a sentence describes best."""
     from limner.data.collection import Collection
     from limner.inference.regions import retrieve_regions
-    from limner.runs.trained_model import load_trained_model
 
-    model, opened = load_trained_model(run, device), Collection.open(collection)
+    opened = Collection.open(collection)
+    (model,) = load_runs([run], device)
     with progress_bar("searching") as progress:
         results = retrieve_regions(model, query, opened, on_progress=progress, **options)
     if not results:

@@ -19,6 +19,7 @@ from limner.apps.cli.options import (
     command,
     given,
     is_exported,
+    load_runs,
     refuse,
     require_exported_options,
     require_models,
@@ -274,7 +275,6 @@ def _translate_collection(
     from limner.inference.back_translation import BackTranslationSettings, back_translate, run_name
     from limner.inference.back_translation import translate_untranslated as translate_all
     from limner.inference.translator import languages
-    from limner.runs.trained_model import load_trained_model
 
     write, split, ray = selection["write"], selection["split"], selection["ray"]
     if not write:
@@ -282,8 +282,7 @@ def _translate_collection(
     check_runs(runs, device, decoding)
     collection = Collection.open(folder)
     collection.require_split(split)
-    with activity("loading the model"):
-        models = [load_trained_model(run, device) for run in runs]
+    models = load_runs(runs, device)
     source, target = languages(models[0])
     for option, lang in (("source_lang", source.lang), ("target_lang", target)):
         if selection[option] not in (None, lang):

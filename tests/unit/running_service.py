@@ -33,7 +33,7 @@ def with_service(models, use, **settings):
     """Return what a coroutine function of a client returns; `client.app` is the application."""
 
     async def with_client():
-        app = create_app(ServerSettings.parse({"access_log": False, **settings}), FolderIndex.open, lambda _: models)
+        app = create_app(ServerSettings.parse({"access_log": False, **settings}), FolderIndex.open, models)
         async with (
             app.router.lifespan_context(app),
             httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost", timeout=20) as client,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import mimetypes
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -48,23 +48,13 @@ SHARED = ("limner.plots", "web")
 logger = logging.getLogger(__name__)
 
 
-def create_app(
-    settings: ServerSettings,
-    open_folder: FolderOpener,
-    load: Callable[[ServerSettings], Models] = load_served_models,
-) -> FastAPI:
-    """Create the application; the models are loaded when it starts.
-
-    Args:
-        settings: settings of the service.
-        open_folder: opens the index of a folder.
-        load: loads the models; tests give their own.
-    """
+def create_app(settings: ServerSettings, open_folder: FolderOpener, models: Models | None = None) -> FastAPI:
+    """Create the application; the models are loaded when it starts, unless they are given."""
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        models = load(settings)
-        engine = ServiceEngine(models, settings, open_indexes(settings, models, open_folder))
+        served = load_served_models(settings) if models is None else models
+        engine = ServiceEngine(served, settings, open_indexes(settings, served, open_folder))
         app.state.engine = engine
         engine.start()
         yield

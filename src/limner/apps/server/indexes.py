@@ -22,34 +22,6 @@ from limner.storage.lance_tables import state_of
 from limner.storage.places import is_collection, place
 
 
-class FolderHit(Protocol):
-    """An image that the search of a folder has found."""
-
-    @property
-    def path(self) -> Path:
-        """The image file."""
-
-    @property
-    def score(self) -> float:
-        """Log-probability of the query, or cosine similarity to the image."""
-
-    @property
-    def caption(self) -> str:
-        """Caption of the image."""
-
-    @property
-    def confidence(self) -> float | None:
-        """Confidence of the caption."""
-
-    @property
-    def tags(self) -> tuple[str, ...]:
-        """Words for what is in the image."""
-
-    @property
-    def is_sure(self) -> bool:
-        """Whether the confidence of the caption suffices."""
-
-
 class SearchableFolder(Protocol):
     """Index of a folder of images; `limner.apps.photos.FolderIndex` is the implementation."""
 
@@ -57,10 +29,10 @@ class SearchableFolder(Protocol):
 
     def __len__(self) -> int: ...
 
-    def search(self, query: str, count: int) -> Sequence[FolderHit]:
-        """Find the images that a sentence describes best."""
+    def search(self, query: str, count: int) -> Sequence[Any]:
+        """Find the images that a sentence describes best; see `limner.apps.photos.index.FolderMatch`."""
 
-    def similar(self, image: bytes, count: int) -> Sequence[FolderHit]:
+    def similar(self, image: bytes, count: int) -> Sequence[Any]:
         """Find the images that are most similar to the encoded bytes of an image."""
 
     def thumbnail(self, path: str) -> bytes | None:

@@ -19,11 +19,7 @@ class Metrics:
     """Counters of one application."""
 
     def __init__(self, *, several_processes: bool = False) -> None:
-        """Create the counters.
-
-        Args:
-            several_processes: whether the counters of all processes of the service are added up.
-        """
+        """Create the counters; those of all processes of the service are added up where there are several."""
         registry = CollectorRegistry()
         self._registry = CollectorRegistry() if several_processes else registry
         if several_processes:

@@ -91,14 +91,7 @@ class ProtectedApp:
     """Middleware around the whole application."""
 
     def __init__(self, app: ASGIApp, settings: ServerSettings, keys: Keys, engine: EngineOfApp) -> None:
-        """Create the middleware.
-
-        Args:
-            app: application.
-            settings: limits and allowed hosts.
-            keys: API keys.
-            engine: returns the engine once the application has started.
-        """
+        """Create the middleware; `engine` returns the engine once the application has started."""
         self.app, self.settings, self.keys, self.engine = app, settings, keys, engine
         self._buffered = 0
 

@@ -88,7 +88,7 @@ def serve(settings: ServerSettings, models: Models | None, bound: socket.socket,
 
     Args:
         settings: settings of the service.
-        models: loaded models for a single process; several processes load their own.
+        models: result of `load`; several processes load their own.
         bound: result of `bind`.
         open_folder: opens the index of a folder; several processes pickle it.
     """
@@ -104,7 +104,7 @@ def serve(settings: ServerSettings, models: Models | None, bound: socket.socket,
         if threading.current_thread() is threading.main_thread():
             for number, status in ((signal.SIGTERM, 0), (signal.SIGINT, INTERRUPTED)):
                 signal.signal(number, partial(_end, status))  # uvicorn repeats the signal when it has finished
-        app = create_app(settings, open_folder, lambda _: models)
+        app = create_app(settings, open_folder, models)
         uvicorn.Server(uvicorn.Config(app, **options)).run(sockets=[bound])
         return
     create = partial(_app_of_process, settings, open_folder)

@@ -10,17 +10,19 @@ V vocabulary; p, i and n are the prefixes, images and edges of one tile.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple, Self
 
 import torch
 from torch import Tensor
 
 from limner.data.examples import Batch
-from limner.layers.softmax_heads import BLOCK, LEAST_IMAGES, LEAST_PREFIXES, HeadFinder, Heads
+from limner.layers.softmax_heads import BLOCK, LEAST_IMAGES, LEAST_PREFIXES, HeadFinder
 from limner.progress import Progress
 
 LOG2E = math.log2(math.e)
+HEADS_TOGETHER = 8
+"""Number of prefixes whose heads are found together."""
 UNDERFLOW = 1e-20
 """Threshold of a sum of exponentials below which its logarithm is recomputed by logsumexp, because terms that underflow
 may be a relevant part of the sum."""
@@ -107,6 +109,24 @@ def tanh_of_sum(language: Tensor, image: Tensor) -> Tensor:
     return (language.unsqueeze(1) + image).mul_(2).sigmoid_().mul_(2).sub_(1)
 
 
+def joined_terms(terms: Iterable[Tensor], sentences: int, budget: int) -> Iterator[Tensor]:
+    """Join the terms of batches of images until their scores fill the budget: fewer heads are sought (`HeadFinder`).
+
+    Args:
+        terms: terms of each batch of images, (i, M).
+        sentences: number S of sentences that are scored with each image.
+        budget: bytes of the scores of the images that are joined.
+    """
+    joined: list[Tensor] = []
+    for term in terms:
+        joined.append(term)
+        if 4 * sentences * sum(map(len, joined)) >= budget:
+            yield torch.cat(joined)
+            joined = []
+    if joined:
+        yield torch.cat(joined)
+
+
 def softmax_log_probs(
     language: Tensor,
     image: Tensor,
@@ -131,7 +151,7 @@ def softmax_log_probs(
         budget: bytes of working memory of a tile.
         combine: computes the hidden units (p, i, M) of all pairs from the terms of p prefixes and of i images.
         tail: largest share of a softmax that may be estimated, see `HeadFinder`; 0 for none.
-        on_progress: called with the number of prefixes done and their total.
+        on_progress: called with the number of pairs done, in proportion to the prefixes, and their total.
 
     Returns:
         Natural logarithms in float32, (S, I).
@@ -142,21 +162,18 @@ def softmax_log_probs(
     bias_2 = (bias.float() * LOG2E).to(dtype)
     language, image = language.float(), image.float()
     many = len(image) >= LEAST_IMAGES and len(language) >= LEAST_PREFIXES
-    finder = HeadFinder(language, image, weight_2, bias_2, combine, tail) if tail and many and image.is_cpu else None
-    finder = finder if finder is not None and finder.is_close else None
+    if tail and many and image.is_cpu:
+        finder = HeadFinder(language, image, weight_2, bias_2, combine, tail)
+        if finder.is_close:
+            _add_scores_by_heads(scores, language, image, finder, tree, budget, on_progress)
+            return scores.div_(LOG2E)
     for prefixes, images in _tiles(len(language), len(image), weight, budget):
         hidden = combine(language[prefixes], image[images]).to(dtype)  # (p, i, M)
         parents, tokens = tree.edges(prefixes)
-        if finder is None:
-            log_probs = _log2_probs(hidden, weight_2, bias_2, parents, tokens)
-        else:
-            heads = finder.heads(language[prefixes])
-            log_probs = _log2_probs_of_heads(
-                hidden, heads, finder.rest(heads, images), weight_2, bias_2, parents, tokens
-            )
+        log_probs = _log2_probs(hidden, weight_2, bias_2, parents, tokens)
         tree.accumulate(scores[:, images], prefixes, log_probs, budget)
         if on_progress is not None and images.stop == len(image):
-            on_progress(prefixes.stop, len(language))
+            on_progress(scores.numel() * prefixes.stop // len(language), scores.numel())
     return scores.div_(LOG2E)
 
 
@@ -248,36 +265,52 @@ def _log2_probs(hidden: Tensor, weight_2: Tensor, bias_2: Tensor, parents: Tenso
     return log_probs.sub_(_log2_normaliser(logits, rows, weight_2, bias_2).view(hidden.shape[:2])[parents])
 
 
-def _log2_probs_of_heads(
-    hidden: Tensor, heads: Heads, rest: Tensor, weight_2: Tensor, bias_2: Tensor, parents: Tensor, tokens: Tensor
-) -> Tensor:
-    """Compute what `_log2_probs` computes, with normalisers that are sums over heads and the estimated rest.
+def _add_scores_by_heads(
+    scores: Tensor,
+    language: Tensor,
+    image: Tensor,
+    finder: HeadFinder,
+    tree: PrefixTree,
+    budget: int,
+    on_progress: Progress | None,
+) -> None:
+    """Add binary logarithms to the scores (S, I) by sums over heads and an estimated rest; see `softmax_log_probs`."""
+    row_bytes = 8 * language.shape[1] + 2 * len(finder.bias_2) * finder.bias_2.element_size()
+    width = max(1, budget // row_bytes)
+    for top in range(0, len(language), HEADS_TOGETHER):
+        prefixes = slice(top, min(top + HEADS_TOGETHER, len(language)))
+        terms, heads = language[prefixes], finder.heads(language[prefixes])
+        parents, tokens = tree.edges(prefixes)
+        edges = tokens.split(torch.bincount(parents, minlength=len(terms)).tolist())
+        for left in range(0, len(image), width):
+            images = slice(left, left + width)
+            rest = finder.rest(heads, images)
+            log_probs = [
+                _log2_probs_of_head(finder, finder.combine(terms[row : row + 1], image[images])[0], head, edges[row])
+                - rest[row]
+                for row, head in enumerate(heads.tokens)
+            ]
+            tree.accumulate(scores[:, images], prefixes, torch.cat(log_probs), budget)
+        if on_progress is not None:
+            on_progress(scores.numel() * prefixes.stop // len(language), scores.numel())
+
+
+def _log2_probs_of_head(finder: HeadFinder, hidden: Tensor, head: Tensor, tokens: Tensor) -> Tensor:
+    """Compute the binary logarithms of the probabilities of n edges, (n, i), divided by their sum over the head.
 
     Args:
-        hidden: hidden units of each prefix with each image, (p, i, M).
-        heads: heads of the prefixes.
-        rest: binary logarithms of the sum over all tokens divided by the sum over the head, (p, i).
-        weight_2: softmax weights times log2(e), (V, M).
-        bias_2: softmax biases times log2(e), (V,).
-        parents: prefix of each edge, ascending, (n,).
+        finder: softmax weights.
+        hidden: hidden units of a prefix with each image, (i, M).
+        head: tokens of the head, (H,).
         tokens: token of each edge, (n,).
-
-    Returns:
-        Binary logarithms in float32, (n, i).
     """
-    log_probs = torch.empty(len(tokens), hidden.shape[1])
-    first = 0
-    for prefix, last in enumerate(torch.bincount(parents, minlength=len(hidden)).cumsum(0).tolist()):
-        edges, head = last - first, heads.order[prefix, : heads.size[prefix]]
-        # The tokens of the edges are columns of the same product, and others fill a block; they are not summed.
-        columns = torch.cat([head, tokens[first:last], head[: -(len(head) + edges) % BLOCK]])
-        weight, bias = weight_2[columns], bias_2[columns]
-        logits = torch.addmm(bias, hidden[prefix], weight.t())
-        log_probs[first:last] = logits[:, len(head) : len(head) + edges].t()
-        logits[:, len(head) :] = bias[len(head) :] = -math.inf
-        log_probs[first:last] -= _log2_normaliser(logits, hidden[prefix], weight, bias) + rest[prefix]
-        first = last
-    return log_probs
+    # The tokens of the edges are columns of the same product, and others fill a block; they are not summed.
+    columns = torch.cat([head, tokens, head[: -(len(head) + len(tokens)) % BLOCK]])
+    weight, bias, rows = finder.weight_2[columns], finder.bias_2[columns], hidden.to(finder.weight_2.dtype)
+    logits = torch.addmm(bias, rows, weight.t())
+    log_probs = logits[:, len(head) : len(head) + len(tokens)].t().float()
+    size = len(head)
+    return log_probs - _log2_normaliser(logits[:, :size], rows, weight[:size], bias[:size])
 
 
 def _segment_ids(first: Tensor) -> Tensor:

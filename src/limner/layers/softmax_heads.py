@@ -38,8 +38,7 @@ BLOCK = 64
 class Heads(NamedTuple):
     """Tokens of the softmax after each of p prefixes."""
 
-    order: Tensor  # (p, V): tokens by their largest probability given any sampled image, best first
-    size: list[int]  # number H of tokens of the head of each prefix
+    tokens: list[Tensor]  # (H,) of each prefix: tokens by their largest probability given any sampled image, best first
     rest: Tensor  # (p, k): binary logarithm of the sum over all tokens divided by the sum over the head
 
 
@@ -65,7 +64,7 @@ class HeadFinder:
             combine: computes the hidden units of pairs, (p, i, M).
             tail: largest share of the probability outside a head, given any sampled image.
         """
-        self._weight_2, self._bias_2, self._combine, self._tail = weight_2, bias_2, combine, tail
+        self.weight_2, self.bias_2, self.combine, self._tail = weight_2, bias_2, combine, tail
         self._positions = distant_rows(image, SAMPLED_IMAGES)
         self._sample = image[self._positions]
         rows = torch.linspace(0, len(language) - 1, FITTED_PREFIXES + CHECKED_PREFIXES).long()
@@ -85,7 +84,8 @@ class HeadFinder:
         outside = (blocks.flip(2).cumsum(2).flip(2) - blocks).clamp_(min=0)  # share of the tokens after each block
         last = (outside.amax(1) > self._tail).sum(1)  # last block of each head
         share = outside.gather(2, last.view(-1, 1, 1).expand(-1, outside.shape[1], 1)).squeeze(2)  # (p, k)
-        return Heads(order, [BLOCK * (block + 1) for block in last.tolist()], -torch.log2(1 - share))
+        tokens = [row[: BLOCK * (block + 1)] for row, block in zip(order, last.tolist(), strict=True)]
+        return Heads(tokens, -torch.log2(1 - share))
 
     def rest(self, heads: Heads, images: slice) -> Tensor:
         """Predict the binary logarithm of the sum over all tokens divided by the sum over the head, (p, i)."""
@@ -96,8 +96,7 @@ class HeadFinder:
 
     def _rest(self, language: Tensor, image: Tensor) -> Tensor:
         """Compute what `rest` predicts, for one prefix (M,) and all images, (i,)."""
-        heads = self.heads(language.unsqueeze(0))
-        head = heads.order[0, : heads.size[0]]
+        head = self.heads(language.unsqueeze(0)).tokens[0]
         parts = (
             self._probs(language.unsqueeze(0), part)[0][:, head].sum(1) for part in torch.split(image, SAMPLED_IMAGES)
         )
@@ -105,8 +104,8 @@ class HeadFinder:
 
     def _probs(self, language: Tensor, image: Tensor) -> Tensor:
         """Compute the whole softmax of p prefixes and i images in float32, (p, i, V)."""
-        hidden = self._combine(language, image).to(self._weight_2.dtype)
-        logits = torch.addmm(self._bias_2, hidden.flatten(0, 1), self._weight_2.t()).float()
+        hidden = self.combine(language, image).to(self.weight_2.dtype)
+        logits = torch.addmm(self.bias_2, hidden.flatten(0, 1), self.weight_2.t()).float()
         return logits.mul_(math.log(2)).softmax(-1).view(*hidden.shape[:2], -1)
 
 

@@ -76,9 +76,9 @@ def score_tiles(
     scorer = pair_scorer(model)
     half, dtype, pairs, total = budget // 2, torch.bfloat16 if bf16 else torch.float32, 0, len(targets) * len(items)
 
-    def on_part(done: int, parts: int) -> None:  # of the tile of images from `begin` on
+    def on_part(done: int, _total: int) -> None:  # pairs of the next tile
         if on_progress is not None:
-            on_progress(pairs + len(rows) * min(IMAGES_READ_PER_BATCH, len(items) - begin) * done // parts, total)
+            on_progress(pairs + done, total)
 
     model.eval()
     try:

@@ -64,7 +64,7 @@ def tree_log_probs(
         sentences: S sentences, best in lexicographic order; their own images are ignored.
         budget: bytes of the logits of a step, their softmax and a copy.
         bf16: whether matrix products may be computed in bfloat16.
-        on_progress: called with the number of images done and their total.
+        on_progress: called with the number of pairs done and their total.
 
     Returns:
         Natural logarithms, (S, I).
@@ -84,7 +84,7 @@ def tree_log_probs(
             parts = [_read(model, memory, tree, len(columns)) for tree in trees]
         scores[:, columns] = torch.cat(parts).float()
         if on_progress is not None:
-            on_progress(left + len(columns), count)
+            on_progress(len(sentences) * (left + len(columns)), len(sentences) * count)
     return scores
 
 

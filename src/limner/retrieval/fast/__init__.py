@@ -47,10 +47,10 @@ class PairScorer(Protocol):
             budget: bytes of working memory, in addition to `bytes_per_token` a token.
             dtype: data type of the large matrix products, float32 or bfloat16.
             tail: largest share of a softmax that may be estimated, see `limner.layers.softmax_heads`; 0 for none.
-            on_progress: called with the part of a batch of images that is done and its total.
+            on_progress: called with the number of pairs of the next result that are done, and their total.
 
         Yields:
-            Natural logarithms (S, I) for each batch of I images.
+            Natural logarithms (S, I) for consecutive groups of I images, which may join several batches.
         """
         ...
 

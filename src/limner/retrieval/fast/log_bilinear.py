@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from limner.data.examples import Batch, ImageFeatures
-from limner.layers.all_pairs import PrefixTree, additive_log_probs, softmax_log_probs
+from limner.layers.all_pairs import PrefixTree, additive_log_probs, joined_terms, softmax_log_probs
 from limner.models.log_bilinear import LBL
 from limner.models.protocols import Model
 from limner.progress import Progress
@@ -72,11 +72,15 @@ class LBLPairs:
                 yield additive_log_probs(language, bias, model.words, model.bias, tree, budget)
             return
         language, weight = model.word_factors(language), model.words.to(dtype)
-        for image in images:
-            memory = model.image_terms(image)
-            assert memory.gates is not None, "MLBL-F has gates"
-            image_terms = torch.cat([model.word_factors(memory.bias), memory.gates], 1)  # (I, 2f)
+        terms = (self._gated_terms(image) for image in images)
+        for image_terms in joined_terms(terms, tree.sentence_count, budget):
             yield softmax_log_probs(language, image_terms, weight, model.bias, tree, budget, gated, tail, on_progress)
+
+    def _gated_terms(self, image: ImageFeatures) -> Tensor:
+        """Compute W_fr C_m x and W_fx x (eq. 8) of each image of a model with factors, side by side, (I, 2f)."""
+        memory = self.model.image_terms(image)
+        assert memory.gates is not None and self.model.word_factors is not None, "MLBL-F has gates and factors"
+        return torch.cat([self.model.word_factors(memory.bias), memory.gates], 1)
 
     def _prefix_terms(self, tokens: Tensor, tree: PrefixTree, budget: int) -> Tensor:
         """Compute sum_i C_i r_{w_i} (eq. 1) after each prefix of a tree.

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from limner.data.examples import Batch, ImageFeatures
-from limner.layers.all_pairs import PrefixTree, softmax_log_probs
+from limner.layers.all_pairs import PrefixTree, joined_terms, softmax_log_probs
 from limner.models.mrnn import MRNN, SCALE, SLOPE
 from limner.progress import Progress
 
@@ -49,8 +49,8 @@ class MRNNPairs:
         # The constants of eq. 4 are multiplied into the terms of eq. 3 and into the softmax weights.
         language = self._prefix_terms(sentences.target_in, tree, budget).mul_(SLOPE)
         weight = (softmax.weight * SCALE).to(dtype)
-        for image in images:
-            image_term = self.model.image_terms(image).multimodal * SLOPE
+        terms = (self.model.image_terms(image).multimodal * SLOPE for image in images)
+        for image_term in joined_terms(terms, tree.sentence_count, budget):
             yield softmax_log_probs(
                 language, image_term, weight, softmax.bias, tree, budget, tail=tail, on_progress=on_progress
             )

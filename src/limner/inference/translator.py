@@ -119,9 +119,8 @@ class Translator(TextGenerator):
             engine = Engine(features_port(self.features_of(images_of_rows)))
             for batch in engine.run(request_batches(requests, batch_size), ahead=True):
                 done += len(batch)
-                for request in batch:
-                    if request.error is not None:
-                        raise request.error
+                if error := next((request.error for request in batch if request.error), None):
+                    raise error
                 if on_progress is not None:
                     on_progress(done, len(requests))
             hypotheses = [request.sentences for request in requests]

@@ -17,7 +17,7 @@ import numpy as np
 
 from limner.data.collection import Collection, write_items
 from limner.data.examples import Item
-from limner.features.encoders.fused_convolution import FusedConvolution
+from limner.features.encoders import network as encoders
 from limner.features.encoders.load import load_backbone
 from limner.features.encoders.network import NetworkBackbone
 from limner.features.extract import extract
@@ -57,15 +57,11 @@ def built_in_backbone(draw: Callable[[Path, int], Sequence[Path]]) -> None:
 
 
 def _measure(collection: Path, files: Sequence[Path], size: int, images: str) -> None:
-    network = load_backbone("efficientnet-lite2", kind="both", resize="squash", size=size)
-    assert isinstance(network, NetworkBackbone)
-    convolutions = [module for module in network.module.modules() if isinstance(module, FusedConvolution)]
-    pixels = np.stack([network.read(file) for file in files[:32]])
+    networks = {True: _load(size), False: _load(size, fused=False)}
+    pixels = np.stack([networks[True].read(file) for file in files[:32]])
     costs: dict[bool, list[Cost]] = {True: [], False: []}
     for number in range(ROUNDS):
-        for fused in costs:
-            for convolution in convolutions:
-                convolution.fused = fused
+        for fused, network in networks.items():
             network(pixels)  # warm-up
             costs[fused].append(_extract(collection, network, f"{size}_{fused}_{number}"))
     rate, processor, faults = (
@@ -78,13 +74,24 @@ def _measure(collection: Path, files: Sequence[Path], size: int, images: str) ->
         "images/s",
         ">= 60",
         images=f"{len(files)} ({images})",
-        fused_convolutions=len(convolutions),
         plain_images_per_second=round(1 / rate[False], 1),
         processor_ms_an_image=round(1000 * processor[True], 1),
         plain_processor_ms_an_image=round(1000 * processor[False], 1),
         plain_over_fused_processor=round(processor[False] / processor[True], 2),
         page_faults_an_image=round(faults[True]),
     )
+
+
+def _load(size: int, fused: bool = True) -> NetworkBackbone:
+    can_fuse = encoders.can_fuse
+    if not fused:
+        encoders.can_fuse = lambda: False
+    try:
+        network = load_backbone("efficientnet-lite2", kind="both", resize="squash", size=size)
+    finally:
+        encoders.can_fuse = can_fuse
+    assert isinstance(network, NetworkBackbone)
+    return network
 
 
 def _extract(collection: Path, network: NetworkBackbone, name: str) -> Cost:

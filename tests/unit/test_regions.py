@@ -15,7 +15,7 @@ from limner.data.examples import Item, Region
 from limner.errors import CollectionError, FeatureError, MediaError, SettingsError
 from limner.features import backbone_choice, table_format
 from limner.features.encoders import load
-from limner.features.encoders.pixels import PixelBackbone
+from limner.features.encoders.load import PixelBackbone
 from limner.features.extract import extract
 from limner.features.regions import (
     Box,

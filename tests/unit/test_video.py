@@ -17,8 +17,7 @@ from limner.data.readers import read_source
 from limner.errors import BackboneError, FeatureError, MediaError, MissingExtraError, SettingsError
 from limner.features.encoders.base import Backbone
 from limner.features.encoders.clips import ClipBackbone, ImageOfClipBackbone
-from limner.features.encoders.load import load_backbone_for, load_clip_backbone
-from limner.features.encoders.pixels import PixelBackbone
+from limner.features.encoders.load import PixelBackbone, load_backbone_for, load_clip_backbone
 from limner.features.extract import extract, has_videos
 from limner.features.spec import FeatureSpec
 from limner.media.image import open_image

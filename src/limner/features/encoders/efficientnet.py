@@ -19,8 +19,8 @@ from PIL import Image
 from torch import Tensor, nn
 
 from limner.errors import BackboneError, did_you_mean
+from limner.features.encoders.convolution import SameConv2d
 from limner.features.encoders.network import PretrainedNetwork
-from limner.features.encoders.same_convolution import SameConv2d
 from limner.features.encoders.transformers import hash_files
 from limner.features.preprocessing import Preprocessing
 
@@ -138,15 +138,6 @@ class EfficientNetLite(nn.Module):
         maps: Tensor = self.head(self.stages(self.stem(pixels)))
         return maps
 
-    def class_logits(self, maps: Tensor) -> Tensor:
-        """Compute the logits (B, 1000) of ImageNet's classes, in the order of their WordNet ids.
-
-        Args:
-            maps: result of `forward`, (B, 1280, H, W).
-        """
-        logits: Tensor = self.classifier(maps.mean((2, 3)))
-        return logits
-
 
 def round_channels(channels: float, divisor: int = 8) -> int:
     """Round a number of channels to a multiple of `divisor`, down by at most 10 %."""
@@ -189,6 +180,7 @@ def load_efficientnet(name: str) -> PretrainedNetwork:
         weights_sha256=hash_files([file]),
         source=name,
         layer_names=_LAYER_NAMES,
+        in_order=True,
     )
 
 

@@ -7,6 +7,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from torch import Tensor, nn
+
 from limner.bounds import Bounds
 from limner.errors import BackboneError, FeatureError, SettingsError
 from limner.features.encoders.base import Backbone, BackboneOptions, CombinedBackbone
@@ -16,16 +19,54 @@ from limner.features.encoders.efficientnet import PREFIX, load_efficientnet
 from limner.features.encoders.kmeans import KMeansBackbone
 from limner.features.encoders.logmel import LogMelBackbone, LogMelSettings, frame_settings
 from limner.features.encoders.network import NetworkBackbone
-from limner.features.encoders.pixels import PixelBackbone
 from limner.features.encoders.transformers import load_pretrained
-from limner.features.preprocessing import Preprocessing
-from limner.features.spec import FeatureKind, FeatureSpec, require_compatible
+from limner.features.preprocessing import Preprocessing, Resize, raw_pixels, read_image
+from limner.features.spec import FeatureArray, FeatureKind, FeatureSpec, require_compatible
+from limner.media.image import ImageInput, Pixels
 from limner.media.modality import IMAGE
 from limner.media.video import FrameSampling
 
 DEFAULT_PIXELS = 64
 _NO_NETWORK = {"precision", "device"}  # options without effect where there is no network
 _SAY_WHERE = "give the location of the backbone of the model's features (--backbone)"
+
+
+class PixelBackbone:
+    """A backbone without a network: the resized image as maps (3, size, size), with values 0..255 (exact in float16).
+
+    Args:
+        size: side of the image in pixels.
+        resize: resizing mode.
+    """
+
+    modality = IMAGE
+
+    def __init__(self, size: int, resize: Resize) -> None:
+        self.preprocessing = raw_pixels(size, resize)
+        spec = FeatureSpec(
+            name=f"pixels{size}",
+            kind="maps",
+            shape=(3, size, size),
+            backbone="pixels",
+            preprocessing=self.preprocessing.model_dump(mode="json"),
+            weights_sha256="",
+        )
+        self.specs: tuple[FeatureSpec, ...] = (spec,)
+
+    def read(self, source: ImageInput) -> Pixels:
+        return read_image(source, self.preprocessing)
+
+    def __call__(self, pixels: Pixels) -> dict[FeatureKind, FeatureArray]:
+        return {"maps": pixels[:, 0].transpose(0, 3, 1, 2).astype(np.float16)}
+
+    @property
+    def module(self) -> nn.Module:
+        """A module without weights."""
+        return nn.Identity()
+
+    def compute(self, pixels: Tensor) -> dict[FeatureKind, Tensor]:
+        """Compute the maps (B, 3, H, W) of pixels (B, 1, H, W, 3)."""
+        return {"maps": pixels[:, 0].permute(0, 3, 1, 2).float()}
 
 
 def load_backbone(name: str, **options: Any) -> Backbone:  # noqa: ANN401
@@ -43,7 +84,11 @@ def load_backbone(name: str, **options: Any) -> Backbone:  # noqa: ANN401
         BackboneError: there is no such network, file or layer; an option does not apply to the backbone.
         SettingsError: an option is unknown or out of range, or the device is not available.
     """
-    chosen = BackboneOptions.parse(options, "backbone")
+    return _load(name, BackboneOptions.parse(options, "backbone"))
+
+
+def _load(name: str, chosen: BackboneOptions, recorded: Sequence[FeatureSpec] = ()) -> Backbone:
+    """Load a backbone, of which the features may be known by specifications that are recorded with stored features."""
     family, _, rest = name.partition(":")
     if family == "pixels":
         _refuse_options(name, chosen, allowed={"size", "resize"})
@@ -60,7 +105,7 @@ def load_backbone(name: str, **options: Any) -> Backbone:  # noqa: ANN401
         network = load_efficientnet(name)
     else:
         network = load_classic(family, Path(rest)) if family in CLASSIC else load_pretrained(name)
-    return NetworkBackbone(network, chosen)
+    return NetworkBackbone(network, chosen, recorded)
 
 
 def load_clip_backbone(name: str, kind: str, sampling: Mapping[str, Any], **options: Any) -> Backbone:  # noqa: ANN401
@@ -143,16 +188,19 @@ def _load_one(specs: Sequence[FeatureSpec], name: str | None, precision: str, de
     where = name or _recorded_source(first, _SAY_WHERE)
     if where.partition(":")[0] == "pixels":
         raise FeatureError(f"{where}: expected {first}, got maps of pixels; {_SAY_WHERE}")
-    backbone = load_backbone(
-        where,
-        layer=first.layer,
-        kind="both" if len(specs) > 1 else first.kind,
-        size=preprocessing.size,
-        resize=preprocessing.resize,
-        views=preprocessing.views,
-        precision=precision,
-        device=device,
+    options = BackboneOptions.parse(
+        {
+            "layer": first.layer,
+            "kind": "both" if len(specs) > 1 else first.kind,
+            "size": preprocessing.size,
+            "resize": preprocessing.resize,
+            "views": preprocessing.views,
+            "precision": precision,
+            "device": device,
+        },
+        "backbone",
     )
+    backbone = _load(where, options, specs)
     loaded = {spec.kind: spec for spec in backbone.specs}
     for spec in specs:
         require_compatible(loaded[spec.kind], spec, where, _SAY_WHERE)

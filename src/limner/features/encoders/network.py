@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple, TypeVar
 
@@ -19,7 +19,7 @@ from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from limner.errors import BackboneError
 from limner.features.encoders.base import BackboneOptions
-from limner.features.encoders.fused_convolution import fuse_convolutions
+from limner.features.encoders.convolution import can_fuse, fuse_convolutions
 from limner.features.preprocessing import Preprocessing, adapt_preprocessing, read_image
 from limner.features.spec import FeatureArray, FeatureKind, FeatureSpec
 from limner.media.image import ImageInput, Pixels
@@ -57,6 +57,8 @@ class PretrainedNetwork(NamedTuple):
     """Path of a module, by the name that papers use."""
     trained_pooler: bool = True
     """False if the weight file has no weights for the network's pooler."""
+    in_order: bool = False
+    """Whether every normalisation is known to read the output of the convolution that is listed before it."""
 
 
 class NetworkBackbone:
@@ -65,6 +67,8 @@ class NetworkBackbone:
     Args:
         network: the network.
         options: layer, kind of features, preprocessing, precision and device.
+        recorded: specifications of features that a network with these weights has computed with the same options;
+            without them, the shapes are found by a pass of the network.
 
     Raises:
         BackboneError: the network has no such layer, the layer has no features of this kind, or the network cannot
@@ -74,7 +78,9 @@ class NetworkBackbone:
 
     modality = IMAGE
 
-    def __init__(self, network: PretrainedNetwork, options: BackboneOptions) -> None:
+    def __init__(
+        self, network: PretrainedNetwork, options: BackboneOptions, recorded: Sequence[FeatureSpec] = ()
+    ) -> None:
         if options.views == 10 and options.kind != "pooled":
             raise BackboneError(
                 f"{network.name}: kind '{options.kind}' needs views=1 or 2, as ten views show different locations"
@@ -91,11 +97,11 @@ class NetworkBackbone:
         self._factor = (self.preprocessing.scale / std).to(self._device)
         self._shift = (-torch.tensor(self.preprocessing.mean).view(1, 3, 1, 1) / std).to(self._device)
         self._layer = None if options.layer is None else self._find_layer(options.layer)
-        self._fuse_normalisation()
+        self._fold_normalisation(network.in_order)
         self._network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        if self._bf16 and self._device.type == "cpu":
-            fuse_convolutions(self._network, lambda: self._attempt(self._forward, self._noise()), self._layer)
-        self.specs = self._make_specs(network)
+        if self._bf16 and self._device.type == "cpu" and can_fuse():
+            fuse_convolutions(self._network, self._layer)
+        self.specs = self._make_specs(network, recorded)
 
     def read(self, source: ImageInput) -> Pixels:
         return read_image(source, self.preprocessing)
@@ -187,41 +193,46 @@ class NetworkBackbone:
             handle.remove()
         raise BackboneError(f"layer '{self._layer}' is not used in the forward pass; choose another layer")
 
-    def _fuse_normalisation(self) -> None:
-        """Fold batch normalisation into the preceding convolution where the output stays equal; it halves the time."""
-        pairs = _normalised_convolutions(self._network)
-        if not pairs:
-            return
-        noise = self._noise()
-        before = self._attempt(self._forward_fp32, noise)
-        for parent, first, convolution, second, norm in pairs:
-            setattr(parent, first, fuse_conv_bn_eval(convolution, norm))
-            setattr(parent, second, nn.Identity())
-        after = self._attempt(self._forward_fp32, noise)
-        if not all(_close(before[kind], after[kind]) for kind in before):
-            for parent, first, convolution, second, norm in pairs:
-                setattr(parent, first, convolution)
-                setattr(parent, second, norm)
+    def _fold_normalisation(self, in_order: bool) -> None:
+        """Fold batch normalisation into the convolution before it, which halves the time.
 
-    def _make_specs(self, network: PretrainedNetwork) -> tuple[FeatureSpec, ...]:
-        outputs = self._attempt(self._forward, self._blank())
-        specs = []
-        for kind in self._kinds:
-            depth, *sides = outputs[kind].shape[1:]
-            specs.append(
-                FeatureSpec(
-                    name=f"{network.name}.grid" if kind == "grid" else network.name,
-                    kind=kind,
-                    shape=(math.prod(sides), depth) if kind == "grid" else (depth,),
-                    backbone=network.name,
-                    layer=self._layer,
-                    grid_size=(sides[0], sides[1]) if kind == "grid" else None,
-                    preprocessing=self.preprocessing.model_dump(mode="json"),
-                    weights_sha256=network.weights_sha256,
-                    source=network.source,
-                )
+        In a network of unknown structure the output is compared, and the network is restored where it differs.
+        """
+        pairs = [
+            pair for pair in _normalised_convolutions(self._network) if self._layer is None or pair.path != self._layer
+        ]
+        before = None if in_order or not pairs else self._attempt(self._forward_fp32, self._noise())
+        for pair in pairs:
+            setattr(pair.parent, pair.names[0], fuse_conv_bn_eval(pair.convolution, pair.norm))
+            setattr(pair.parent, pair.names[1], nn.Identity())
+        if before is None:
+            return
+        after = self._attempt(self._forward_fp32, self._noise())
+        if not all(_close(before[kind], after[kind]) for kind in before):
+            for pair in pairs:
+                setattr(pair.parent, pair.names[0], pair.convolution)
+                setattr(pair.parent, pair.names[1], pair.norm)
+
+    def _make_specs(self, network: PretrainedNetwork, recorded: Sequence[FeatureSpec]) -> tuple[FeatureSpec, ...]:
+        stored = {spec.kind: spec for spec in recorded if spec.weights_sha256 == network.weights_sha256}
+        if all(kind in stored for kind in self._kinds):
+            sizes = {kind: (stored[kind].shape, stored[kind].grid_size) for kind in self._kinds}
+        else:
+            sizes = {kind: _size(kind, maps) for kind, maps in self._attempt(self._forward, self._blank()).items()}
+        return tuple(
+            FeatureSpec(
+                name=f"{network.name}.grid" if kind == "grid" else network.name,
+                kind=kind,
+                shape=sizes[kind][0],
+                backbone=network.name,
+                layer=self._layer,
+                grid_size=sizes[kind][1],
+                preprocessing=self.preprocessing.model_dump(mode="json"),
+                weights_sha256=network.weights_sha256,
+                source=network.source,
             )
-        return tuple(specs)
+            for kind in self._kinds
+        )
 
     def _attempt(self, forward: Callable[[Tensor], Result], batch: Tensor) -> Result:
         """Run a forward pass, converting errors about the input size to BackboneError."""
@@ -278,18 +289,31 @@ class _LayerReached(Exception):
         self.output = output
 
 
-def _normalised_convolutions(
-    network: nn.Module,
-) -> list[tuple[nn.Module, str, nn.Conv2d, str, nn.BatchNorm2d]]:
-    """Find each convolution followed by batch normalisation in the same parent: the parent, and both with names."""
-    pairs = []
-    for parent in network.modules():
-        for (first, convolution), (second, norm) in itertools.pairwise(parent.named_children()):
-            if not isinstance(convolution, nn.Conv2d) or not isinstance(norm, nn.BatchNorm2d):
-                continue
-            if convolution.out_channels == norm.num_features:
-                pairs.append((parent, first, convolution, second, norm))
-    return pairs
+class _Pair(NamedTuple):
+    """A convolution followed by batch normalisation in the same parent, with their names in it."""
+
+    path: str  # of the convolution
+    parent: nn.Module
+    names: tuple[str, str]
+    convolution: nn.Conv2d
+    norm: nn.BatchNorm2d
+
+
+def _normalised_convolutions(network: nn.Module) -> list[_Pair]:
+    return [
+        _Pair(f"{path}.{first}".lstrip("."), parent, (first, second), convolution, norm)
+        for path, parent in network.named_modules()
+        for (first, convolution), (second, norm) in itertools.pairwise(parent.named_children())
+        if isinstance(convolution, nn.Conv2d)
+        and isinstance(norm, nn.BatchNorm2d)
+        and convolution.out_channels == norm.num_features
+    ]
+
+
+def _size(kind: FeatureKind, output: Tensor) -> tuple[tuple[int, ...], tuple[int, int] | None]:
+    """Shape of stored features, and the sides of a grid, of the output (1, D) or (1, D, H, W) of one image."""
+    depth, *sides = output.shape[1:]
+    return ((math.prod(sides), depth), (sides[0], sides[1])) if kind == "grid" else ((depth,), None)
 
 
 def _close(one: Tensor, other: Tensor) -> bool:

@@ -1,7 +1,5 @@
 """Additive attention against its formula, without annotations, and in its faster form for decoding."""
 
-from pathlib import Path
-
 import pytest
 import torch
 
@@ -61,25 +59,6 @@ def test_values_and_gradient_equal_the_published_formula(queries, masked):
         torch.testing.assert_close(ours, theirs)
 
 
-@pytest.mark.parametrize("queries", [1, 2])
-def test_gradients_equal_finite_differences(queries):
-    layer, states, values = layer_and(queries)
-
-    def attend(*_):
-        result = layer(states, layer.annotate(values, MASK))
-        return torch.cat([part.flatten() for part in result])
-
-    assert torch.autograd.gradcheck(attend, (states, values, *layer.parameters()))
-
-
-@pytest.mark.parametrize("queries", [1, 2])
-def test_gradient_of_the_energies_equals_finite_differences(queries):
-    shapes = ((SETS, queries, SIZE), (SETS, LOCATIONS, SIZE), (SIZE,))
-    inputs = [torch.randn(shape, dtype=torch.float64, requires_grad=True) for shape in shapes]
-
-    assert torch.autograd.gradcheck(energies, inputs)
-
-
 def test_without_annotations_the_weights_are_zero_and_no_gradient_is_lost():
     layer, states, values = layer_and(2)
     context, weights = layer(states, layer.annotate(values, MASK))
@@ -131,16 +110,6 @@ def test_energies_by_sigmoids_equal_energies_by_tanh(queries, dtype, chunk, monk
         torch.testing.assert_close(result, expected.to(result.dtype), rtol=0, atol=near)
 
 
-@pytest.mark.parametrize("queries", [1, 3])
-def test_inference_mode_and_no_grad_give_equal_results(queries):
-    layer, states, values = layer_and(queries)
-    expected = layer(states, layer.annotate(values, MASK))
-    for mode in (torch.no_grad, torch.inference_mode):
-        with mode():
-            for ours, theirs in zip(layer(states, layer.annotate(values, MASK)), expected, strict=True):
-                torch.testing.assert_close(ours, theirs)
-
-
 def test_a_fully_masked_softmax_is_zero():
     weights = masked_softmax(torch.randn(2, 1, 3), torch.tensor([[True, False, True], [False] * 3]))
     assert weights[1].tolist() == [[0, 0, 0]]
@@ -148,36 +117,11 @@ def test_a_fully_masked_softmax_is_zero():
     assert weights[0].sum().item() == pytest.approx(1)
 
 
-def test_precomputed_annotations_do_not_change_the_gradient():
-    layer, first, values = layer_and(1)
-    inputs = [first, values, *layer.parameters()]
-
-    def loop(annotations):
-        state, total = first, 0.0
-        for _ in range(3):
-            context, weights = layer(state, annotations())
-            state = torch.tanh(state + torch.nn.functional.pad(context, (0, QUERY - DEPTH)))
-            total = total + weights.square().sum()
-        return total + state.sum()
-
-    once = layer.annotate(values, MASK)
-    shared = torch.autograd.grad(loop(lambda: once), inputs)
-    alone = torch.autograd.grad(loop(lambda: layer.annotate(values, MASK)), inputs)
-    for ours, theirs in zip(shared, alone, strict=True):
-        torch.testing.assert_close(ours, theirs)
-
-
 def test_sequences_without_padding_need_no_mask():
     layer, _, values = layer_and(1)
     whole = layer.annotate(values, torch.ones_like(MASK))
     assert whole.mask is None
     assert torch.equal(layer.annotate(values, MASK).mask, MASK)
-
-
-def test_layers_do_not_import_models():
-    """Layers are below models; the opposite import would be a cycle."""
-    folder = Path(attention.__file__).parent
-    assert [file.name for file in sorted(folder.rglob("*.py")) if "limner.models" in file.read_text()] == []
 
 
 def test_half_precision_keys_give_float32_weights():

@@ -53,26 +53,6 @@ def test_a_linear_network_has_the_powers_of_its_eigenvalue(factor):
     assert measured.tolist() == pytest.approx([factor**distance for distance in range(len(measured))])
 
 
-def test_tanh_units_at_rest_have_the_powers_of_an_orthogonal_matrix():
-    """Without input the states stay 0, where the slope of tanh is 1."""
-    model = build("tanh", scale=0)
-    with torch.no_grad():
-        cell = model.recurrent.layers[0].cell
-        cell.recurrent.mul_(0.8)  # initialised orthogonal
-        cell.input.weight.zero_()
-    measured = norms(model)[0]
-    assert measured.tolist() == pytest.approx([0.8**distance for distance in range(len(measured))])
-
-
-def test_leaky_units_keep_the_share_of_their_time_constant():
-    """h_t = (1 - 1/tau) h_{t-1} + 1/tau tanh(b): d h_t / d h_k = (1 - 1/tau)^(t - k)."""
-    model = build({"name": "leaky", "time_constant": 4.0}, scale=0)
-    with torch.no_grad():
-        model.recurrent.layers[0].cell.recurrent.zero_()
-    measured = norms(model)[0]
-    assert measured.tolist() == pytest.approx([0.75**distance for distance in range(len(measured))])
-
-
 def test_the_whole_state_is_differentiated_by_autograd():
     """All tensors together, against `torch.autograd.functional.jacobian` of two steps."""
     model = build("lstm")

@@ -1,13 +1,11 @@
 """Back-off n-grams: hand-computed tables and properties of all counts."""
 
-import itertools
 import math
 from fractions import Fraction as F
 
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
 
 from limner.data.examples import Example, collate
 from limner.decoding.scoring import sentence_log_probs
@@ -121,66 +119,6 @@ def test_a_cutoff_of_one_discounts_nothing():
     assert good_turing(np.array([1, 1, 1, 2, 5]), 1).tolist() == [1, 1, 1]
 
 
-def test_mass_freed_by_unigrams_is_shared_among_unseen_words():
-    """Six words occur once, two twice, one three times (13 with </s>), discounts 1/3 and 1/2 as above."""
-    sentence = [4, 4, 4, 5, 5, 6, 6, 7, 8, 9, 10, 11]
-    model = fitted([sentence], order=1, cutoff=2, vocab=14)
-    freed = F(6 * 2, 3 * 13) + F(2 * 2, 2 * 13)
-    expected = [0, 0, F(1, 39), freed / 3, F(3, 13), F(1, 13), F(1, 13), *[F(1, 39)] * 5, freed / 3, freed / 3]
-    assert after(model) == pytest.approx([float(p) for p in expected], abs=1e-7)
-
-
-def test_unigrams_are_not_discounted_if_every_word_occurs():
-    """All seven words occur, and n_1 = 3, n_2 = 3, n_3 = 1 would halve the count 2."""
-    sentence = [UNK, 4, 5, 5, 6, 6, 7, 7, 8, 8, 8]
-    assert good_turing(np.array([1, 1, 1, 2, 2, 2, 3]), 3)[2] == 1 / 2
-    model = fitted([sentence], order=1, cutoff=3, vocab=9)
-    assert after(model) == pytest.approx([0, 0, *(n / 12 for n in (1, 1, 1, 2, 2, 2, 3))], abs=1e-7)
-
-
-def test_a_context_with_every_word_observed_does_not_back_off():
-    """After 4 come </s>, <unk>, 4 and 5, that is, all words there are: 1, 2, 1 and 2 times."""
-    sentences = [[4], [4, UNK], [4, UNK], [4, 4, 5], [4, 5]]
-    model = fitted(sentences, order=2, cutoff=1, vocab=6)
-    assert after(model, 4) == pytest.approx([0, 0, 1 / 6, 2 / 6, 1 / 6, 2 / 6], abs=1e-7)
-
-
-def test_a_context_with_every_word_observed_is_normalised_after_discounting():
-    """After 4 come </s> and 4 once, <unk> and 5 twice.
-
-    Of all bigrams 5 occur once, 2 twice, 1 three times (<unk> </s>) and 1 five times (<s> 4): in common 3/5,
-    d_1 = (2*2/5 - 3/5) / (2/5) = 1/2 and d_2 = (3*1/(2*2) - 3/5) / (2/5) = 3/8, so 1/2, 3/4, 1/2, 3/4 remain of 5/2.
-    """
-    sentences = [[4], [4, UNK], [4, UNK], [4, 4, 5], [4, 5, 5, UNK]]
-    model = fitted(sentences, order=2, cutoff=2, vocab=6)
-    assert after(model, 4) == pytest.approx([0, 0, 2 / 10, 3 / 10, 2 / 10, 3 / 10], abs=1e-7)
-
-
-@pytest.mark.parametrize("order", [1, 2, 3, 4])
-@pytest.mark.parametrize(("vocab", "count"), [(6, 5), (6, 1000), (9, 60), (9, 1000)])
-def test_every_context_sums_to_one_with_positive_probabilities(order, vocab, count):
-    """Every possible context: observed or not, with bos and padding tokens, and with every word observed."""
-    model = fitted(corpus(count, vocab, count), order, vocab=vocab)
-    if (vocab, count) == (6, 1000) and order > 1:
-        assert (model.first_2.diff() == vocab - 2).any()
-    contexts = list(itertools.product(range(vocab), repeat=order - 1))
-    probs = model._log_probs(torch.tensor(contexts, dtype=torch.long)).double().exp()
-    torch.testing.assert_close(probs.sum(1), torch.ones(len(contexts), dtype=torch.float64), rtol=0, atol=1e-6)
-    assert (probs[:, [SPECIAL_TOKENS.pad, BOS]] == 0).all()
-    assert (probs[:, EOS:] > 0).all()
-
-
-@pytest.mark.parametrize("order", [1, 2, 3, 4])
-def test_step_equals_forward(order):
-    model, data = fitted(corpus(1), order), batch([[A, B, C], [], [UNK, A, D, D, B]])
-    expected = model(data).logits
-    memory = model.encode(data)
-    state = model.start(memory)
-    for position in range(data.target_in.shape[1]):
-        logits, state = model.step(data.target_in[:, position], memory, state)
-        assert torch.equal(logits, expected[:, position])
-
-
 def test_a_sentence_is_the_product_of_its_words():
     model, data = fitted(BY_HAND, 3, 2), batch([[A, C, D], [A]])
     result = sentence_log_probs(model(data), data)  # finite, though the second is padded
@@ -196,20 +134,6 @@ def test_an_unfitted_model_is_uniform():
     torch.testing.assert_close(
         model(data).logits.exp()[0], torch.tensor(row_of(dict.fromkeys(range(2, 8), 1 / 6))).repeat(3, 1)
     )
-
-
-@pytest.mark.parametrize("order", [1, 3])
-@pytest.mark.parametrize("sentences", [corpus(2), None], ids=["fitted", "fresh"])
-def test_tables_round_trip(tmp_path, order, sentences):
-    model = NGram(NGramSettings(order=order), ModelInputs(VOCAB))
-    if sentences is not None:
-        model.fit(sentences)
-    save_file(model.state_dict(), tmp_path / "model.safetensors")
-    other = fitted(corpus(3), order)  # tables of other sizes
-    other.load_state_dict(load_file(tmp_path / "model.safetensors"))
-    data = batch(corpus(2)[:5])
-    assert torch.equal(other(data).logits, model(data).logits)
-    assert list(other.state_dict()) == list(model.state_dict())
 
 
 def test_fitting_again_replaces_counts_and_sentence_order_has_no_effect():

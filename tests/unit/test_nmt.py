@@ -42,61 +42,6 @@ def all_steps(cell, words, hidden, source, image, steps=2, masks=None):
     return torch.cat(result)
 
 
-@pytest.mark.parametrize("hypotheses", [1, 2])
-@pytest.mark.parametrize("image", ["image", "no image", "text only"])
-@pytest.mark.parametrize("kind", [ConditionalDecoder, AttentionDecoder])
-def test_gradients_through_two_steps(kind, image, hypotheses):
-    cell = randomised(kind(GRU, WORD, HIDDEN, SOURCE, SIZE, 0 if image == "text only" else IMAGE))
-    shapes = [(2 * hypotheses, 2, WORD), (2 * hypotheses, HIDDEN), (2, 3, SOURCE), (2, 4, IMAGE)]
-    inputs = [torch.randn(shape, dtype=torch.float64, requires_grad=True) for shape in shapes]
-    if image != "image":
-        inputs[3] = None
-    used = [part for part in (*inputs, *cell.parameters()) if part is not None]
-    assert torch.autograd.gradcheck(lambda *_: all_steps(cell, *inputs), used, fast_mode=True)
-
-
-PARTS = ["hidden", "context", "alignment", "image", "attention", "gate"]
-
-
-@pytest.mark.parametrize(
-    ("kind", "part"), [(ConditionalDecoder, part) for part in PARTS] + [(AttentionDecoder, part) for part in PARTS[:-1]]
-)
-@pytest.mark.parametrize("at", [0, 1])
-def test_the_gradient_of_one_part_of_one_step_alone(kind, part, at):
-    """Autograd then traverses only some of the steps and products."""
-    cell = randomised(kind(GRU, WORD, HIDDEN, SOURCE, SIZE, IMAGE))
-    shapes = [(2, 3, WORD), (2, HIDDEN), (2, 3, SOURCE), (2, 4, IMAGE)]
-    inputs = [torch.randn(shape, dtype=torch.float64, requires_grad=True) for shape in shapes]
-
-    def result(*_):
-        words, hidden, source, image = inputs
-        to = cell.source_attention.annotate(source, SOURCE_MASK)
-        image_annotations = cell.image_attention.annotate(image, IMAGE_MASK)
-        steps, state = [], CellState(hidden)
-        for word in cell.words(words).unbind(1):  # the loss reaches the first ones
-            steps.append(cell(word, state, to, image_annotations))
-            state = steps[-1].state
-        return steps[at].state.hidden if part == "hidden" else getattr(steps[at], part)
-
-    assert torch.autograd.gradcheck(result, (*inputs, *cell.parameters()), fast_mode=True)
-
-
-@pytest.mark.parametrize("kind", [ConditionalDecoder, AttentionDecoder])
-def test_backward_passes_are_independent(kind):
-    """A backward pass for the state alone does not affect later passes."""
-    cell = randomised(kind(GRU, WORD, HIDDEN, SOURCE, SIZE, IMAGE))
-    shapes = [(2, 2, WORD), (2, HIDDEN), (2, 3, SOURCE), (2, 4, IMAGE)]
-    words, hidden, source, image = (torch.randn(s, dtype=torch.float64, requires_grad=True) for s in shapes)
-    inputs = [words, hidden, source, image, *cell.parameters()]
-    total = all_steps(cell, words, hidden, source, image).square().sum()
-    expected = torch.autograd.grad(all_steps(cell, words, hidden, source, image).square().sum(), inputs)
-    torch.autograd.grad(total, [hidden], retain_graph=True)
-    for _ in range(2):
-        result = torch.autograd.grad(total, inputs, retain_graph=True)
-        for ours, theirs in zip(result, expected, strict=True):
-            torch.testing.assert_close(ours, theirs)
-
-
 @pytest.mark.parametrize("kind", [ConditionalDecoder, AttentionDecoder])
 def test_dropout_masks_apply_to_the_inputs_of_recurrent_products(kind):
     """A masked unit is not read, but the update gate preserves its value."""
@@ -196,24 +141,6 @@ def test_zero_rows_of_region_features_are_not_visual_prefix_tokens():
     torch.testing.assert_close(ours.alignment[:, :, [0, 1, 4, 5, 6, 7]], expected.alignment)
 
 
-def test_the_gradient_of_an_early_gate_alone():
-    """The gradient of beta_3 against a finite difference along a direction of all weights."""
-    model, batch = nmt(image=["attention"]), batch_of()
-    parameters = dict(model.named_parameters())
-    gate = model(batch).gate[:, 2].sum()
-    gradients = torch.autograd.grad(gate, list(parameters.values()), allow_unused=True)
-    unused = {name for name, result in zip(parameters, gradients, strict=True) if result is None}
-    assert all(name.startswith("readout") for name in unused), unused
-    directions, step, expected = [torch.randn_like(weight) for weight in parameters.values()], 1e-6, 0.0
-    for sign in (1, -1):
-        with torch.no_grad():
-            torch._foreach_add_(list(parameters.values()), directions, alpha=sign * step)
-            expected += sign * model(batch).gate[:, 2].sum().item() / (2 * step)
-            torch._foreach_add_(list(parameters.values()), directions, alpha=-sign * step)
-    result = sum(float((g * d).sum()) for g, d in zip(gradients, directions, strict=True) if g is not None)
-    assert result == pytest.approx(expected, rel=1e-5, abs=1e-7)
-
-
 @pytest.mark.parametrize("image", ["attention", "initial"])
 def test_zero_rows_of_region_features_get_no_attention(image):
     model, batch = nmt({"grid": FEATURE_SHAPES["grid"]}, image=[image]), batch_of((True, False, True))
@@ -250,27 +177,6 @@ def test_an_empty_source_sentence_gives_finite_logits_and_no_attention():
     torch.testing.assert_close(model(alone).logits[0], output.logits[0])
     output.logits.sum().backward()
     assert all(torch.isfinite(parameter.grad).all() for parameter in model.parameters() if parameter.grad is not None)
-
-
-@pytest.mark.parametrize("changes", [{}, {"decoder": "plain"}, *WITH_IMAGE], ids=str)
-def test_step_by_step_gradient_equals_the_gradient_of_forward(changes):
-    """Also for a loss of the first position only."""
-    model, batch = nmt(**changes), batch_of((True, False, True))
-    parameters = [parameter for _, parameter in model.named_parameters()]
-    coefficients = torch.randn(3, batch.target_in.shape[1], VOCAB, dtype=torch.float64)
-    memory = model.encode(batch)
-    state, total = model.start(memory), torch.zeros((), dtype=torch.float64)
-    for position, words in enumerate(batch.target_in.unbind(1)):
-        logits, state = model.step(words, memory, state)
-        total = total + (logits * coefficients[:, position]).sum()
-    expected = torch.autograd.grad(total, parameters)
-    result = torch.autograd.grad((model(batch).logits * coefficients).sum(), parameters)
-    first = torch.autograd.grad(model(batch).logits[:, 0].sum(), parameters, allow_unused=True)
-    one = dataclasses.replace(batch, target_in=batch.target_in[:, :1])
-    only = torch.autograd.grad(model(one).logits.sum(), parameters, allow_unused=True)
-    for pairs in (zip(result, expected, strict=True), zip(first, only, strict=True)):
-        for ours, theirs in pairs:
-            torch.testing.assert_close(ours, theirs)
 
 
 SOFT = {f"{part}_dropout": 0.5 for part in ("encoder", "annotation", "decoder", "readout")} | {

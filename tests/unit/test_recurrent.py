@@ -2,42 +2,18 @@
 
 import math
 
-import pytest
 import torch
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from limner.layers.cells import CellSettings, CellState, GRUCell
+from limner.layers.cells import CellSettings, CellState
 from limner.layers.stack import BidirectionalLayers, LayerState, RecurrentLayer, RecurrentSettings
 
-LN2, LN3 = math.log(2), math.log(3)  # tanh(ln 2) = 3/5, sigma(ln 3) = 3/4
 INPUT, HIDDEN = 4, 3
 LENGTHS = torch.tensor([5, 2, 1, 4])
 MASK = torch.arange(5) < LENGTHS[:, None]
 
 
 GRU = RecurrentSettings(cell=CellSettings(name="gru"))
-
-
-def step(inputs, recurrent, hidden):
-    """The next state of a GRU from its projected inputs, its recurrent weights (3H, H) and its state."""
-    cell = GRUCell(1, hidden.shape[1]).to(hidden.dtype)
-    del cell.recurrent
-    cell.recurrent = recurrent
-    return cell(inputs, CellState(hidden)).hidden
-
-
-def test_a_step_of_one_unit_by_hand():
-    # r = sigma(-ln 3) = 1/4, z = sigma(ln 3 + 1 - 1) = 3/4, proposal = tanh(ln 2 - 2 + 1/4 * 8) = 3/5,
-    # h' = 1/4 * 3/5 + 3/4 * 3 = 2.4
-    inputs, recurrent = torch.tensor([[-LN3, LN3 + 1, LN2 - 2]]), torch.tensor([[0.0], [-1.0], [8.0]]) / 3
-    assert step(inputs, recurrent, torch.tensor([[3.0]])).item() == pytest.approx(2.4)
-
-
-@pytest.mark.parametrize("rows", [1, 2])
-def test_the_gradient_of_a_step(rows):
-    shapes = (rows, 3 * HIDDEN), (3 * HIDDEN, HIDDEN), (rows, HIDDEN)
-    parts = [torch.randn(shape, dtype=torch.float64, requires_grad=True) for shape in shapes]
-    assert torch.autograd.gradcheck(step, parts)
 
 
 def test_a_masked_position_copies_the_state_and_its_gradient():
@@ -142,14 +118,6 @@ def test_without_any_token_states_are_zero():
     assert all(torch.isfinite(parameter.grad).all() for parameter in layer.parameters())
 
 
-def test_the_gradient_of_the_encoder():
-    layer, mask = bigru(), MASK[:3, :4]
-    sequence = torch.randn(3, 4, INPUT, dtype=torch.float64, requires_grad=True)
-    assert torch.autograd.gradcheck(
-        lambda *_: torch.cat([part.flatten() for part in layer(sequence, mask)]), (sequence, *layer.parameters())
-    )
-
-
 def test_dropout_of_the_states_is_one_mask_for_all_steps():
     """Units read only themselves and one constant input, so each output shows whether its state was dropped."""
     layer, steps, rows = BidirectionalLayers(1, 8, GRU).double().train(), 6, 5
@@ -173,15 +141,6 @@ def test_dropout_of_the_states_is_one_mask_for_all_steps():
     layer.eval()
     again = [layer(torch.ones(1, 2, 1, dtype=torch.float64), MASK[:1, :2], rate)[0] for rate in (0.0, 0.5)]
     assert torch.equal(*again)
-
-
-def test_initial_recurrent_weights_are_orthogonal_for_each_gate():
-    """Calixto et al. (2017), section 5."""
-    layer = BidirectionalLayers(5, 40, GRU)
-    gates = [gate for cell, _ in directions(layer) for gate in cell.recurrent.split(40)]
-    for gate in gates:
-        torch.testing.assert_close(gate.t() @ gate, torch.eye(40), rtol=0, atol=1e-5)
-    assert not any(torch.allclose(gate, gates[0]) for gate in gates[1:])
 
 
 def test_residual_layers_add_their_input_above_the_first():

@@ -14,6 +14,7 @@ from limner.data.dataset import Examples
 from limner.data.examples import Item, ItemSentence
 from limner.data.languages import SourceLanguage, TargetLanguage
 from limner.decoding.sentence import Sentence as GeneratedSentence
+from limner.decoding.torch_models import beam_search
 from limner.errors import SettingsError
 from limner.metrics import sentence_scores
 from limner.metrics.cider import CiderD
@@ -177,6 +178,21 @@ def test_the_baseline_of_a_sample_excludes_its_own_reward(monkeypatch):
     )
     objective.loss(batch, 0)
     assert seen[0].tolist() == [1 - 4, 2 - 3.5, 6 - 1.5, -1.5, -1.5, 3]
+
+
+def test_the_greedy_baseline_is_the_reward_of_the_greedy_sentence(monkeypatch):
+    run, seen, rewards = training(scst={"samples": 3}), [], []
+    objective, model = scst.SelfCritical(run), run.trained.model
+    batch, computed = objective.batch([0, 1]), objective._rewards
+    monkeypatch.setattr(objective, "_rewards", lambda *given: rewards.append(computed(*given)) or rewards[-1])
+    monkeypatch.setattr(
+        scst, "policy_loss", lambda logits, batch, advantages, _: seen.append(advantages) or Mean(logits.sum(), 1)
+    )
+    objective.loss(batch, 0)
+    greedy = [hypotheses[0] for hypotheses in beam_search([model], batch, run.trained.recipe.decoding)]
+    baselines = objective.reward([objective.rows[id_] for id_ in batch.ids], greedy)
+    expected = [value - baseline for own, baseline in zip(rewards[0], baselines, strict=True) for value in own[1:]]
+    assert seen[0].tolist() == pytest.approx(expected) and any(expected)
 
 
 def test_dropout_has_no_part_in_the_estimate():

@@ -102,13 +102,6 @@ def test_estimates_are_those_of_the_equations(order):
         assert np.exp(model.score(sentence, model.table())) == pytest.approx(expected)
 
 
-@pytest.mark.parametrize("order", [1, 2, 3, 5])
-def test_probabilities_after_any_context_sum_to_one(sentences, order):
-    model = estimate(sentences, order, 9)
-    for context in ([], [A], [A, B], [E, E, E], [B, A, C, D]):
-        assert sum(following(model, context)) == pytest.approx(1)
-
-
 @pytest.mark.parametrize("order", [2, 3, 5])
 def test_queries_equal_those_of_kenlm(sentences, order, tmp_path):
     model = estimate(sentences, order, 9)
@@ -232,10 +225,3 @@ def test_a_damaged_file_is_refused(sentences, tmp_path, before, after, message):
     file.write_text(text.replace(before, after))
     with pytest.raises(RunError, match=message):
         read_arpa(file, WORDS)
-
-
-@pytest.mark.parametrize("text", ["", "no ARPA file\n", "\\data\\\n\\1-grams:\nx\ta\n", "\\1-grams:\n-1\ta\n"])
-def test_a_file_that_is_no_arpa_file_is_refused(tmp_path, text):
-    (tmp_path / "lm.arpa").write_text(text)
-    with pytest.raises(RunError, match=r"lm\.arpa"):
-        read_arpa(tmp_path / "lm.arpa", WORDS)

@@ -23,7 +23,7 @@ from limner.models.nmt import NMT, NMTSettings
 from limner.models.protocols import ModelInputs
 from limner.runs.recipe import Recipe
 from limner.runs.records import read_log
-from limner.runs.trained_model import TransferredWeights, load_trained_model, transfer_weights
+from limner.runs.trained_model import load_trained_model, transfer_weights
 from limner.storage.tensors import load_tensors
 from limner.training.loop import train
 
@@ -433,8 +433,3 @@ def test_weights_with_equal_name_and_shape_are_transferred():
     for name, weight in multimodal.state_dict().items():
         torch.testing.assert_close(weight, (text.state_dict() if name in taken.taken else before)[name], rtol=0, atol=0)
     assert set(transfer_weights(nmt(), multimodal.state_dict()).unused) == NEW
-
-
-def test_transferred_weights_are_logged():
-    assert str(TransferredWeights(("a", "b"), ("c", "d"), ())) == "2 weights taken; new: c, d"
-    assert str(TransferredWeights(("a",), (), ("e", "f"))) == "1 weights taken; new: none; unused: e, f"

@@ -17,51 +17,40 @@ class Generator:
     tokenizer = Tokenizer()
 
 
-def changed(prefix="", count=1, **fields):
-    changes = decoding_changes(Generator(), SamplingFields(**fields), prefix=prefix, count=count)
-    return DecodingSettings.parse({**Generator.decoding.model_dump(), **changes}), changes
+def drawn(**sample):
+    return {"sample": {"seed": 7, **sample}, "beam_size": 1, "n_best": 1}
 
 
 @pytest.mark.parametrize(
-    "fields",
-    [{}, {"temperature": 0}, {"temperature": 1e-9}, {"top_p": 1}, {"top_k": -1}, {"seed": 3}, {"max_tokens": -1}],
+    ("fields", "changes"),
+    [
+        *(({name: value}, {}) for name, value in [("temperature", 0), ("temperature", 1e-9), ("top_p", 1)]),
+        *(({name: value}, {}) for name, value in [("top_k", -1), ("seed", 3), ("max_tokens", -1)]),
+        ({"temperature": 0.7, "seed": 7}, drawn(temperature=0.7)),
+        ({"temperature": 1, "top_p": 1, "seed": 7}, drawn(temperature=1)),
+        ({"top_k": 5, "seed": 7 + 2**32}, drawn(top_k=5)),
+        ({"top_p": 0.9, "seed": 7}, drawn(top_p=0.9)),
+        ({"top_p": 0, "seed": 7}, drawn(top_k=1)),
+        ({"max_tokens": 3}, {"min_length": 3, "max_length": 3}),
+        ({"max_tokens": 10**12, "num_predict": -1}, {"min_length": 4, "max_length": 20}),
+    ],
 )
-def test_the_model_decodes_by_its_own_settings(fields):
-    assert changed(**fields)[1] == {}
+def test_options_of_other_programs_as_settings_of_decoding(fields, changes):
+    assert decoding_changes(Generator(), SamplingFields(**fields)) == changes
+    assert DecodingSettings.parse({**Generator.decoding.model_dump(), **changes})
 
 
-@pytest.mark.parametrize("fields", [{"temperature": 0.7}, {"top_k": 5}, {"top_p": 0.9}, {"temperature": 1, "top_p": 1}])
-def test_sampling(fields):
-    settings, _ = changed(**fields, seed=7, count=3)
-    assert settings.sample.seed == 7 and settings.beam_size == settings.n_best == 3
-    assert settings.sample.temperature == fields.get("temperature", 1)
-    assert settings.sample.top_k == fields.get("top_k")
-    assert settings.sample.top_p == (fields.get("top_p") if fields.get("top_p") != 1 else None)
+def test_the_prefix_does_not_count_and_several_sentences_are_of_one_beam():
+    limited = decoding_changes(Generator(), SamplingFields(max_tokens=3), prefix="a dog")
+    assert limited == {"min_length": 4, "max_length": 5}
+    assert decoding_changes(Generator(), SamplingFields(), count=3) == {"n_best": 3}
+    sampled = decoding_changes(Generator(), SamplingFields(temperature=1), count=3)
+    assert (sampled["beam_size"], sampled["n_best"]) == (3, 3)
 
 
-def test_no_probability_mass_is_the_most_probable_token():
-    settings, _ = changed(top_p=0)
-    assert (settings.sample.top_k, settings.sample.top_p) == (1, None)
-
-
-def test_seeds():
-    seeds = [changed(temperature=1, seed=seed)[0].sample.seed for seed in (0, 5, 2**32 + 5, 2**70)]
-    assert seeds[:3] == [0, 5, 5]
-    drawn = {changed(temperature=1, seed=seed)[0].sample.seed for seed in (None, -1, None, -1)}
-    assert len(drawn) > 1
-
-
-@pytest.mark.parametrize(
-    ("max_tokens", "prefix", "expected"),
-    [(3, "", (3, 3)), (3, "a dog", (4, 5)), (100, "a", (4, 20)), (10**12, "", (4, 20))],
-)
-def test_limits_shorten_the_maximum_of_the_model(max_tokens, prefix, expected):
-    settings, _ = changed(max_tokens=max_tokens, prefix=prefix)
-    assert (settings.min_length, settings.max_length) == expected
-
-
-def test_several_sentences_are_the_best_of_the_beam():
-    assert changed(count=3)[1] == {"n_best": 3}
+def test_without_a_seed_every_request_draws_anew():
+    changes = [decoding_changes(Generator(), SamplingFields(temperature=1, seed=seed)) for seed in (None, -1, None)]
+    assert len({change["sample"]["seed"] for change in changes}) > 1
 
 
 @pytest.mark.parametrize(

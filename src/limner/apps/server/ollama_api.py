@@ -30,7 +30,7 @@ from limner.apps.server.chats import (
     find_model,
     read_chat,
 )
-from limner.apps.server.engine import EventStream
+from limner.apps.server.engine import EventStream, ServiceEngine
 from limner.apps.server.errors import InvalidRequestError, error_body, problem_of
 from limner.apps.server.jobs import FinalEvent
 from limner.apps.server.models import ServedModel
@@ -167,28 +167,21 @@ _STREAMED: dict[int | str, dict[str, Any]] = {200: {"content": {NDJSON: {}}, "de
 
 
 @router.post("/generate", response_model=GenerateResponse, response_model_exclude_none=True, responses=_STREAMED)
-async def generate(body: GenerateBody, engine: EngineOf, request: Request) -> Any:  # noqa: ANN401
+async def generate(body: GenerateBody, request: Request) -> Any:  # noqa: ANN401
     """Caption an image, or translate a sentence."""
     started = time.perf_counter_ns()
     line = _line(body, GenerateResponse, lambda text: {"response": text})
-    if not body.prompt and not body.images:
-        find_model(engine.models, body.model)
-        return line("", done=True, done_reason="load")
-    messages = [Message("user", body.prompt or "", body.images or ())]
-    if body.system:
-        messages.insert(0, Message("system", body.system))
-    return await _answer(body, messages, request, line, started)
+    system = [Message("system", body.system)] if body.system else []
+    user = [Message("user", body.prompt or "", body.images or ())] if body.prompt or body.images else []
+    return await _answer(body, system + user if user else [], request, line, started)
 
 
 @router.post("/chat", response_model=ChatResponse, response_model_exclude_none=True, responses=_STREAMED)
-async def chat(body: ChatBody, engine: EngineOf, request: Request) -> Any:  # noqa: ANN401
+async def chat(body: ChatBody, request: Request) -> Any:  # noqa: ANN401
     """Caption the image of the last message of the user, or translate its text."""
     started = time.perf_counter_ns()
     line = _line(body, ChatResponse, lambda text: {"message": OllamaAnswer(content=text)})
-    if not body.messages:
-        find_model(engine.models, body.model)
-        return line("", done=True, done_reason="load")
-    messages = [Message(message.role, message.content or "", message.images or ()) for message in body.messages]
+    messages = [Message(message.role, message.content or "", message.images or ()) for message in body.messages or ()]
     return await _answer(body, messages, request, line, started)
 
 
@@ -204,10 +197,14 @@ def _line(
 async def _answer(
     body: GenerationBody, messages: Sequence[Message], request: Request, line: Line, started: int
 ) -> GenerationResponse | StreamingResponse:
-    """Generate a sentence; a stream of lines unless `stream` is false."""
+    """Generate a sentence; a stream of lines unless `stream` is false. Without messages the model is only found."""
+    engine: ServiceEngine = request.app.state.engine
+    if not messages:
+        find_model(engine.models, body.model)
+        return line("", done=True, done_reason="load")
     options = body.options or SamplingFields()
     stop = StopText(options.stop)
-    stream = await request.app.state.engine.generate(await read_chat(request, body, options, messages, param="images"))
+    stream = await engine.generate(await read_chat(request, body, options, messages, param="images"))
     lines = _lines(stream, body, line, stop, started)
     if body.stream is None or body.stream:
         return StreamingResponse(_encoded(lines), media_type=NDJSON)

@@ -18,7 +18,6 @@ from limner.data.dataset import GenerationInput
 from limner.data.examples import Item, ItemSentence
 from limner.decoding.settings import DecodingSettings
 from limner.errors import FeatureError, counted
-from limner.features.store import FeatureStore
 from limner.inference.collection_features import open_features
 from limner.inference.generate import Generate, generate
 from limner.inference.sentences import MAX_SOURCE_TOKENS
@@ -111,7 +110,7 @@ def back_translate(
     for batch in translate_untranslated(
         models, collection, settings=settings, generate=generate, on_progress=on_progress
     ):
-        complete = [one for one in batch if one.text]
+        complete = [translation for translation in batch if translation.text]
         if complete:
             write_items(collection.path, _items(complete, lang, generated_by))
         translated, left_out = translated + len(complete), left_out + len(batch) - len(complete)
@@ -146,24 +145,31 @@ def translate_untranslated(
         SettingsError: the models are not translation models.
     """
     first = models[0]
-    source, lang = languages(first)
+    language, lang = languages(first)
+    encode = language.tokenizer.encode
     items = collection.items(name_or_default(settings.split, first.recipe.data.train, "the split"))
-    pairs = [(item, sentence) for item in items for sentence in untranslated(item, source.lang, lang)]
+    pairs = [(item, sentence) for item in items for sentence in untranslated(item, language.lang, lang)]
     pairs = pairs[: settings.limit]
-    _warn_of_shared_groups(pairs, source.lang)
+    _warn_of_shared_groups(pairs, language.lang)
     features = open_features(first, collection)
-    without_features = _without_features(first, collection, pairs, features)
+    without_features = set() if features is None else {item.id for item, _ in pairs if not features.covers(item)}
+    if without_features and first.recipe.features.missing != "leave_out":
+        raise FeatureError(
+            f"{collection.path}: {counted(len(without_features), 'image')} of sentences to translate without features, "
+            f"for example '{min(without_features)}'; run 'limner features', which also reports images that cannot be "
+            "read"
+        )
     done = 0
     for batch in _batches(pairs, settings.write_batch_size):
         inputs = [
             GenerationInput(item, sentence.text, ())
-            if item.id not in without_features and 0 < len(source.tokenizer.encode(sentence.text)) <= MAX_SOURCE_TOKENS
+            if item.id not in without_features and 0 < len(encode(sentence.text)) <= MAX_SOURCE_TOKENS
             else None
             for item, sentence in batch
         ]
         hypotheses = generate(
             models,
-            [one for one in inputs if one is not None],
+            [source for source in inputs if source is not None],
             features,
             settings.decoding or first.recipe.decoding,
             batch_size=settings.batch_size,
@@ -174,7 +180,8 @@ def translate_untranslated(
             for best, *_ in hypotheses
         )
         yield [
-            BackTranslation(*pair, "" if one is None else next(texts)) for pair, one in zip(batch, inputs, strict=True)
+            BackTranslation(*pair, "" if source is None else next(texts))
+            for pair, source in zip(batch, inputs, strict=True)
         ]
         done += len(batch)
 
@@ -203,24 +210,6 @@ def _warn_of_shared_groups(pairs: Sequence[tuple[Item, ItemSentence]], lang: str
             group,
             item,
         )
-
-
-def _without_features(
-    model: TrainedModel,
-    collection: Collection,
-    pairs: Sequence[tuple[Item, ItemSentence]],
-    features: FeatureStore | None,
-) -> set[str]:
-    """Return the ids of items whose images have no features; FeatureError unless the recipe leaves them out."""
-    if features is None:
-        return set()
-    missing = {item.id for item, _ in pairs if not features.covers(item)}
-    if missing and model.recipe.features.missing != "leave_out":
-        raise FeatureError(
-            f"{collection.path}: {counted(len(missing), 'image')} of sentences to translate without features, for "
-            f"example '{min(missing)}'; run 'limner features', which also reports images that cannot be read"
-        )
-    return missing
 
 
 def _batches(pairs: Iterable[tuple[Item, ItemSentence]], size: int) -> Iterator[list[tuple[Item, ItemSentence]]]:

@@ -110,12 +110,12 @@ class Classifier(TextGenerator):
             SettingsError: a sentence has no words, or is the name of a file.
             MediaError: a file cannot be read.
         """
-        given, features = self._inputs(inputs), None if self.reads_sentences else self.features_of(inputs)
-        settings = DecodingSettings(max_length=self._max_steps(given))
-        hypotheses = [one[0] for one in generate(self.models, given, features, settings, batch_size=batch_size)]
+        sources, features = self._inputs(inputs), None if self.reads_sentences else self.features_of(inputs)
+        settings = DecodingSettings(max_length=self._max_steps(sources))
+        hypotheses = [best for best, *_ in generate(self.models, sources, features, settings, batch_size=batch_size)]
         entries, special = self.tokenizer.entries, len(SPECIAL_TOKENS)
         results = []
-        for values in label_probabilities(self.models, given, hypotheses, features, batch_size=batch_size):
+        for values in label_probabilities(self.models, sources, hypotheses, features, batch_size=batch_size):
             steps = (
                 StepLabel(
                     tuple(all_labels(entries[special:], row[special:])),
@@ -138,61 +138,59 @@ class Classifier(TextGenerator):
         Returns:
             For each input its labels, or the error that it cannot be read.
         """
-        results: list[Classification | LimnerError | None] = [self._input_error(one) for one in inputs]
+        results: list[Classification | LimnerError | None] = [self._input_error(source) for source in inputs]
         rows = [row for row, error in enumerate(results) if error is None]
-        if self.reads_sentences:  # at once, so that unknown words are reported once
-            batches = [rows] if rows else []
-        else:
-            batches = [rows[start : start + batch_size] for start in range(0, len(rows), batch_size)]
-        for batch in batches:
+        size = len(rows) if self.reads_sentences else batch_size  # sentences at once: unknown words are reported once
+        for start in range(0, len(rows), size or 1):
+            batch = rows[start : start + size]
             try:
-                found = self.classify([inputs[row] for row in batch], batch_size=batch_size)
+                labels: Sequence[Classification | LimnerError] = self.classify(
+                    [inputs[row] for row in batch], batch_size=batch_size
+                )
             except MediaError:
-                found_each = [self._classify_one(inputs[row]) for row in batch]
-            else:
-                found_each = [*found]
-            for row, one in zip(batch, found_each, strict=True):
-                results[row] = one
-        return [one for one in results if one is not None]
+                labels = [self._classify_file(inputs[row]) for row in batch]
+            for row, result in zip(batch, labels, strict=True):
+                results[row] = result
+        return [result for result in results if result is not None]
 
-    def _classify_one(self, one: ImageInput) -> Classification | LimnerError:
+    def _classify_file(self, file: ImageInput) -> Classification | LimnerError:
         try:
-            return self.classify([one])[0]
+            return self.classify([file])[0]
         except MediaError as error:
             return error
 
-    def _input_error(self, one: ImageInput) -> LimnerError | None:
+    def _input_error(self, source: ImageInput) -> LimnerError | None:
         """Return the error of an input that is no sentence, or no file, as the model expects; None for a valid one."""
-        source = self.models[0].source
-        if source is None:
-            if isinstance(one, str | Path) and not Path(one).is_file():
-                return MediaError(f"'{one}': no such file; this model classifies files, not sentences")
+        language = self.models[0].source
+        if language is None:
+            if isinstance(source, str | Path) and not Path(source).is_file():
+                return MediaError(f"'{source}': no such file; this model classifies files, not sentences")
             return None
-        text = str(one)
+        text = str(source)
         if names_file(text):
             return SettingsError(
                 f"'{text}': expected a sentence, as this model classifies sentences, got the name of a file; give the "
                 "sentence itself, or a text file with one sentence per line as --file"
             )
-        if not source.tokenizer.words(text):
+        if not language.tokenizer.words(text):
             return SettingsError(f"expected a sentence of at least one word, got '{text}'")
         return None
 
     def _inputs(self, inputs: Sequence[ImageInput]) -> list[GenerationInput]:
-        source = self.models[0].source
-        for one in inputs:
-            if error := self._input_error(one):
+        language = self.models[0].source
+        for source in inputs:
+            if error := self._input_error(source):
                 raise error
-        if source is None:
-            return [GenerationInput(new_item(one), None, ()) for one in inputs]
-        texts = [str(one) for one in inputs]
-        warn_of_unknown_words(source.tokenizer, texts, "the label does not depend on which words these are")
+        if language is None:
+            return [GenerationInput(new_item(source), None, ()) for source in inputs]
+        texts = [str(source) for source in inputs]
+        warn_of_unknown_words(language.tokenizer, texts, "the label does not depend on which words these are")
         return [GenerationInput(new_item(None, text), text, ()) for text in texts]
 
     def _max_steps(self, inputs: Sequence[GenerationInput]) -> int:
         """Return the largest possible number of labels: the tokens of the longest sentence, or the locations."""
-        source = self.models[0].source
-        if source is not None:
-            return max([1, *(len(source.tokenizer.encode(one.source or "")) for one in inputs)])
+        language = self.models[0].source
+        if language is not None:
+            return max([1, *(len(language.tokenizer.encode(source.source or "")) for source in inputs)])
         shapes = [spec.shape for spec in self.models[0].config.features]
         return min(MAX_STEPS, max([1, *(shape[0] for shape in shapes if len(shape) > 1)]))

@@ -61,7 +61,7 @@ class BeamExplanation:
 
 def explain_beam(
     models: Sequence[TrainedModel],
-    one: GenerationInput,
+    source: GenerationInput,
     features: FeatureSource | None,
     settings: DecodingSettings,
     prefix: str | None = None,
@@ -70,7 +70,7 @@ def explain_beam(
 
     Args:
         models: one model, or several as an ensemble.
-        one: image to describe, or source sentence to translate.
+        source: image to describe, or source sentence to translate.
         features: features of the image; None for models that use none.
         settings: decoding settings.
         prefix: words that the sentence starts with; None for none.
@@ -82,6 +82,6 @@ def explain_beam(
         raise SettingsError("sampling has no beam to explain; leave out decoding.sample (limner describe --sample)")
     recorder = BeamRecorder(1)
     prefixes = None if prefix is None else [prefix]
-    (hypotheses,) = generate(models, [one], features, settings, prefixes=prefixes, trace=recorder)
+    (hypotheses,) = generate(models, [source], features, settings, prefixes=prefixes, trace=recorder)
     (tree,) = recorder.trees
     return BeamExplanation(tree, tree.ranking(settings), hypotheses, settings, models[0].tokenizer)

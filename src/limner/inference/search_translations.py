@@ -31,7 +31,7 @@ def search_translations(
     trace: Trace | None = None,
     on_progress: Progress | None = None,
 ) -> list[list[Sentence]]:
-    """Translate by a `PhraseBased`; arguments are those of `limner.inference.generate.generate`.
+    """Translate by a `PhraseBased` in place of `limner.inference.generate.generate`.
 
     Returns:
         The `n_best` hypotheses of each input; their score stands for the log-probability, which they do not have.
@@ -47,10 +47,16 @@ def search_translations(
         )
     model = models[0].model
     assert isinstance(model, PhraseBased) and models[0].source_tokenizer is not None
-    _require_settings(models[0].recipe.model.name, settings)
+    name, default = models[0].recipe.model.name, DecodingSettings()
+    unused = ("length_penalty", "min_length", "max_length", "ban_unknown", "sample")
+    if changed := [setting for setting in unused if getattr(settings, setting) != getattr(default, setting)]:
+        raise SettingsError(
+            f"decoding.{changed[0]}: model '{name}' has a search of its own, without this setting; leave it out (it "
+            "uses beam_size, the number of hypotheses of a stack, and n_best)"
+        )
     if prefixes is not None or trace is not None or any(any(one.constraints) for one in inputs):
         raise SettingsError(
-            f"model '{models[0].recipe.model.name}' takes whole phrases: it has no prefix, no words that are "
+            f"model '{name}' takes whole phrases: it has no prefix, no words that are "
             "included and no beam to show; leave these options out"
         )
     sources = [models[0].source_tokenizer.encode(one.source or "") for one in inputs]
@@ -76,15 +82,3 @@ def _hypothesis(one: ScoredTranslation, pieces: Sequence[str]) -> Sentence:
     features = tuple(zip(FEATURES, one.features.tolist(), strict=True))
     derivation = Derivation(one.phrases, one.alignment)
     return Sentence(one.tokens, one.score, one.score, copied=copied, features=features, derivation=derivation)
-
-
-def _require_settings(name: str, settings: DecodingSettings) -> None:
-    """Check that only settings are changed that the search has; SettingsError if not."""
-    unused = ("length_penalty", "min_length", "max_length", "ban_unknown", "sample")
-    default = DecodingSettings()
-    changed = [one for one in unused if getattr(settings, one) != getattr(default, one)]
-    if changed:
-        raise SettingsError(
-            f"decoding.{changed[0]}: model '{name}' has a search of its own, without this setting; leave it out (it "
-            "uses beam_size, the number of hypotheses of a stack, and n_best)"
-        )

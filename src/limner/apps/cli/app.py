@@ -38,7 +38,7 @@ class CommandGroup(TyperGroup):
         """Move `--verbose` to the front, where it is an option of the program."""
         end = args.index("--") if "--" in args else len(args)
         if VERBOSE in args[:end]:
-            args = [VERBOSE, *(one for one in args[:end] if one != VERBOSE), *args[end:]]
+            args = [VERBOSE, *(argument for argument in args[:end] if argument != VERBOSE), *args[end:]]
         return super().parse_args(ctx, args)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:  # noqa: ANN401
@@ -107,31 +107,26 @@ def _run() -> int:
         print_error("the memory is not enough; lower the batch size or the sizes in the settings, or free memory")
         return 1
     if status == INTERRUPTED:
-        err.print(_interruption(_named_command(sys.argv[1:])), soft_wrap=True)
+        name = _named_command(sys.argv[1:])
+        remedy = "repeat the command" + (", with --resume if its --out exists" if name == "train" else "")
+        written = "" if name in READING_COMMANDS else f"; files already written are complete; {remedy}"
+        err.print(f"interrupted{written}", soft_wrap=True)
     return status or 0
 
 
 def _with_named_command(arguments: Sequence[str]) -> typer.Typer:
     """Return the application with the one command that is named: building the others takes longer than most of them."""
     name = _named_command(arguments)
-    named = [one for one in app.registered_commands if name == (one.name or getattr(one.callback, "__name__", None))]
-    if not named:  # help, the version, or an error that names similar commands
+    commands = {known.name or getattr(known.callback, "__name__", None): known for known in app.registered_commands}
+    if name not in commands:  # help, the version, or an error that names similar commands
         return app
     alone = copy.copy(app)
-    alone.registered_commands = named
+    alone.registered_commands = [commands[name]]
     return alone
 
 
 def _named_command(arguments: Sequence[str]) -> str | None:
     return next((argument for argument in arguments if argument != VERBOSE), None)
-
-
-def _interruption(command: str | None) -> str:
-    """Return the message after Ctrl-C."""
-    if command in READING_COMMANDS:
-        return "interrupted"
-    remedy = "repeat the command" + (", with --resume if its --out exists" if command == "train" else "")
-    return f"interrupted; files already written are complete; {remedy}"
 
 
 def _is_out_of_memory(error: MemoryError | RuntimeError) -> bool:
@@ -176,7 +171,7 @@ def _global_options(
 
 
 class _LineHandler(logging.Handler):
-    """Handler that writes each message as one line, for files and pipes."""
+    """Handler that writes each message as one line on standard error."""
 
     def emit(self, record: logging.LogRecord) -> None:
         """Print a record."""
@@ -191,11 +186,7 @@ def _one_line(
 
 
 def _set_up_logging(level: int) -> None:
-    handler: logging.Handler = _LineHandler()
-    if err.is_terminal:
-        from rich.logging import RichHandler
-
-        handler = RichHandler(console=err, show_path=False, show_time=False)
+    handler = _LineHandler()
     handler.addFilter(lambda record: record.levelno >= logging.WARNING or record.name.startswith("limner"))
     handler.setFormatter(LineFormatter("%(message)s"))
     logging.basicConfig(level=logging.WARNING, handlers=[handler])

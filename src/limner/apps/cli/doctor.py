@@ -12,6 +12,7 @@ from typing import Any
 
 from packaging.requirements import Requirement
 
+import limner
 from limner.apps.cli.app import MORE
 from limner.apps.cli.options import command
 from limner.apps.cli.terminal import activity, echo, print_json
@@ -74,17 +75,31 @@ def doctor(*, as_json: bool = False) -> None:
 
 def examine() -> dict[str, Any]:
     """Collect versions, devices, threads, extras and folders of this installation; only torch is imported."""
+    import torch
+    from huggingface_hub import constants
+
+    from limner.process import PARAMETERS_FOR_THREADS
+
     required = [Requirement(line) for line in metadata.requires("limner") or ()]
     extras = metadata.metadata("limner").get_all("Provides-Extra") or []
+    chosen = os.environ.get("OMP_NUM_THREADS")
+    rule = f"1 for models below {PARAMETERS_FOR_THREADS:,} parameters, else {torch.get_num_threads()}"
+    hub = Path(constants.HF_HUB_CACHE)
     return {
         "limner": metadata.version("limner"),
         "python": f"{platform.python_version()} ({sys.executable})",
         "platform": platform.platform(),
         "packages": {package.name: _version(package.name) for package in required if _is_needed(package, "")},
         "devices": _devices(),
-        "threads": _threads(),
+        "threads": {
+            "threads": f"{chosen} (OMP_NUM_THREADS)" if chosen else rule,
+            "OMP_WAIT_POLICY": os.environ.get("OMP_WAIT_POLICY", "not set"),
+        },
         "extras": {name: _extra(name, required) for name in sorted({*extras} - {*DEVELOPMENT_EXTRAS})},
-        "folders": _folders(),
+        "folders": {
+            "limner": str(Path(limner.__file__).parent),
+            "backbones (HF_HUB_CACHE)": f"{hub}{'' if hub.is_dir() else ' (not created yet)'}",
+        },
     }
 
 
@@ -143,27 +158,3 @@ def _devices() -> list[str]:
         properties = torch.cuda.get_device_properties(index)
         devices.append(f"cuda:{index}: {properties.name}, {properties.total_memory / 2**30:.0f} GiB")
     return devices
-
-
-def _threads() -> dict[str, str]:
-    import torch
-
-    from limner.process import PARAMETERS_FOR_THREADS
-
-    chosen = os.environ.get("OMP_NUM_THREADS")
-    rule = f"1 for models below {PARAMETERS_FOR_THREADS:,} parameters, else {torch.get_num_threads()}"
-    return {
-        "threads": f"{chosen} (OMP_NUM_THREADS)" if chosen else rule,
-        "OMP_WAIT_POLICY": os.environ.get("OMP_WAIT_POLICY", "not set"),
-    }
-
-
-def _folders() -> dict[str, str]:
-    """Name the folders from which models and packages are read."""
-    from huggingface_hub import constants
-
-    hub = Path(constants.HF_HUB_CACHE)
-    return {
-        "limner": str(Path(__file__).parents[2]),
-        "backbones (HF_HUB_CACHE)": f"{hub}{'' if hub.is_dir() else ' (not created yet)'}",
-    }

@@ -85,49 +85,40 @@ def features(
     """
     from limner.data.collection import Collection
     from limner.features.backbone_choice import BackboneChoice
+    from limner.media.modality import MODALITIES
 
     opened = Collection.open(collection)
     options = {"layer": layer, "size": size, "resize": resize, "views": views, "precision": precision, "device": device}
     choice = BackboneChoice(backbone, kind, options, given(count=frames, every=every), boxes, regions)
-    extraction = {"name": name, "splits": split, "batch_size": batch_size, "strict": strict}
-    done, media = _extract(opened, choice, extraction, ray)
-    _print(done, media, after_features(opened, [table.spec for table in done.tables]), as_json)
+    done = _extract(opened, choice, {"name": name, "splits": split, "batch_size": batch_size, "strict": strict}, ray)
+    specs = [table.spec for table in done.tables]
+    if as_json:
+        tables = [spec.model_dump(mode="json") for spec in specs]
+        print_json({"tables": tables, "added": done.added, "present": done.present, "skipped": done.skipped})
+        return
+    for spec in specs:
+        echo(f"{spec.name}: {spec}")
+    media = MODALITIES[specs[0].modality].plural
+    echo(f"{done.added:,} {media} encoded, {done.present:,} already stored, {len(done.skipped):,} skipped")
+    for item, reason in list(done.skipped.items())[:5]:
+        echo(f"  {item}: {reason}")
+    print_next(after_features(opened, specs))
 
 
-def _extract(
-    collection: Collection, choice: BackboneChoice, options: dict[str, Any], ray: str | None
-) -> tuple[Extraction, str]:
-    """Compute the features on this machine or on a cluster; return the result, and what the items are called."""
+def _extract(collection: Collection, choice: BackboneChoice, options: dict[str, Any], ray: str | None) -> Extraction:
+    """Compute the features on this machine or on a cluster."""
     from limner.features.extract import extract
 
     with progress_bars() as bars:
         verified = partial(bars, "verifying stored features")
         if ray is not None:
             from limner.apps.distributed.features import ExtractionOptions, extract_distributed
-            from limner.media.modality import MODALITIES
 
-            encoding = partial(bars, "encoding")
-            on_cluster = ExtractionOptions(**options)
-            done = extract_distributed(collection, choice, ray, on_cluster, on_progress=encoding, on_verified=verified)
-            return done, MODALITIES[done.tables[0].spec.modality].plural
+            encoding, on_cluster = partial(bars, "encoding"), ExtractionOptions(**options)
+            return extract_distributed(collection, choice, ray, on_cluster, on_progress=encoding, on_verified=verified)
         backbone = choice.load(collection, options["splits"], strict=options["strict"])
-        media = backbone.modality.plural
-        encoding = partial(bars, f"encoding {media}")
-        return extract(collection, backbone, **options, on_progress=encoding, on_verified=verified), media
-
-
-def _print(done: Extraction, media: str, next_command: str, as_json: bool) -> None:
-    """Print the tables, the numbers of items, some files that were skipped, and the next command."""
-    if as_json:
-        tables = [table.spec.model_dump(mode="json") for table in done.tables]
-        print_json({"tables": tables, "added": done.added, "present": done.present, "skipped": done.skipped})
-        return
-    for table in done.tables:
-        echo(f"{table.spec.name}: {table.spec}")
-    echo(f"{done.added:,} {media} encoded, {done.present:,} already stored, {len(done.skipped):,} skipped")
-    for item, reason in list(done.skipped.items())[:5]:
-        echo(f"  {item}: {reason}")
-    print_next(next_command)
+        encoding = partial(bars, f"encoding {backbone.modality.plural}")
+        return extract(collection, backbone, **options, on_progress=encoding, on_verified=verified)
 
 
 @command(DATA)
@@ -169,7 +160,14 @@ def kmeans(
     """
     if activation != "soft-threshold":
         refuse({"--alpha": alpha}, "has an effect only with --activation soft-threshold; leave it out")
-    _claim_filters(out, force)
+    if out.is_file() and not force:
+        raise SettingsError(
+            f"--out {out}: already exists, and models trained on the features of its filters need it to encode new "
+            "images; name another file, or add --force to replace it"
+        )
+    claim_file(out, "--out", force=force)
+    if out.suffix != ".safetensors":
+        raise SettingsError(f"--out {out}: expected a .safetensors file; name it {out.with_suffix('.safetensors')}")
     if sheet is not None:
         claim_file(sheet, "--sheet", force=force)
     from limner.apps.report.images import require_sheet_suffix, save_sheet
@@ -195,15 +193,3 @@ def kmeans(
         echo(f"{settings.filters} filters of {settings.patch} x {settings.patch} pixels: {path}")
         print_next(next_command)
     require_saved(saved)
-
-
-def _claim_filters(out: Path, force: bool) -> None:
-    """Check before the training that the filters can be written to a new file."""
-    if out.is_file() and not force:
-        raise SettingsError(
-            f"--out {out}: already exists, and models trained on the features of its filters need it to encode new "
-            "images; name another file, or add --force to replace it"
-        )
-    claim_file(out, "--out", force=force)
-    if out.suffix != ".safetensors":
-        raise SettingsError(f"--out {out}: expected a .safetensors file; name it {out.with_suffix('.safetensors')}")

@@ -39,7 +39,6 @@ class StoredCaptions:
             refuse({"--sidecar": sidecar}, "has an effect only with --write xmp; add it, or leave it out")
         self._kind, self._embed, self._replace = kind, embed, replace
         self._sidecar: Literal["full", "stem"] = sidecar or "full"
-        self._tables: dict[Path, WriteCaptions] = {}
         self._folders: list[Path] = []
         self._unlisted: deque[Path] = deque()  # files in their order, for tables
         self._not_described: dict[Path, KeptCaption | LimnerError] = {}
@@ -66,7 +65,7 @@ class StoredCaptions:
                 if table.exists() and not self._replace:
                     raise SettingsError(f"--write {self._kind}: {table} exists; add --replace to replace it")
                 require_writable(table.parent, f"--write {self._kind} {table}")
-        self._unlisted.extend(files)
+            self._unlisted.extend(files)
         return [file for file in files if self._needs_caption(file)]
 
     def complete(self, files: Sequence[Path]) -> bool:
@@ -85,30 +84,28 @@ class StoredCaptions:
             lang: language code of the captions.
             columns: what tables have besides captions; see `caption_output`.
         """
-        with ExitStack() as tables:
+        shown = (*columns, *(["origin"] if self._embed else []))
+        tables: dict[Path, WriteCaptions] = {}
+        with ExitStack() as stack:
 
             def list_in_table(file: Path, result: list[Sentence] | KeptCaption | LimnerError) -> None:
                 table = self._table_of(file)
-                if table not in self._tables:
-                    shown = (*columns, *(["origin"] if self._embed else []))
-                    self._tables[table] = tables.enter_context(caption_output(table, TABLES[self._kind or ""], shown))
-                self._tables[table](file.relative_to(table.parent), result)
+                if table not in tables:
+                    tables[table] = stack.enter_context(caption_output(table, TABLES[self._kind or ""], shown))
+                tables[table](file.relative_to(table.parent), result)
 
             def list_until(file: Path | None) -> None:
-                while self._kind in TABLES and self._unlisted:
-                    if (unlisted := self._unlisted.popleft()) == file:
-                        return
+                while self._unlisted and (unlisted := self._unlisted.popleft()) != file:
                     list_in_table(unlisted, self._not_described[unlisted])
 
             def write(file: Path, result: list[Sentence] | KeptCaption | LimnerError) -> None:
-                list_until(file)
                 if self._kind in TABLES:
+                    list_until(file)
                     list_in_table(file, result)
-                if isinstance(result, LimnerError | KeptCaption) or not (self._kind or self._embed):
-                    return
-                self.unsure += not result[0].is_sure
-                if result[0].is_sure and result[0].text.strip():
-                    self._store(file, result[0].text, lang)
+                if isinstance(result, list) and (self._kind or self._embed):
+                    self.unsure += not result[0].is_sure
+                    if result[0].is_sure and result[0].text.strip():
+                        self._store(file, result[0].text, lang)
 
             yield write
             list_until(None)

@@ -8,8 +8,7 @@ import sys
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from threading import Event, Thread
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
 import typer
@@ -115,26 +114,9 @@ def print_scores(scores: Sequence[Score], published: dict[str, float], row: str,
         echo(f"{', '.join(sharing)}: {signature}")
 
 
-@contextmanager
-def activity(description: str) -> Iterator[None]:
-    """Show that work goes on whose length is not known: a spinner on a terminal, else a line every ten seconds."""
-    if err.is_terminal:
-        with err.status(description):
-            yield
-        return
-    ended, began = Event(), time.monotonic()
-
-    def report() -> None:
-        while not ended.wait(PLAIN_INTERVAL):
-            err.print(f"{description}: {time.monotonic() - began:.0f} s", highlight=False)
-
-    reporter = Thread(target=report, daemon=True)
-    reporter.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        reporter.join()
+def activity(description: str) -> AbstractContextManager[object]:
+    """Show on a terminal that work goes on whose length is not known."""
+    return err.status(description) if err.is_terminal else nullcontext()
 
 
 @contextmanager

@@ -470,3 +470,17 @@ def test_the_commands_of_figures_have_options_tables_and_recipes_that_exist():
     text = listing_text(list_tables(None))
     assert all(f", {figure.number}: {figure.title}\n" in text for figure in figures)
     assert list_tables("mao2015/table7")["figures"] == []
+
+
+def test_a_row_has_the_languages_of_its_preceding_stages():
+    """A stage inherits the vocabularies of the one before it, also with the recipes of another folder."""
+    rows = [(table, row) for table in published_tables().values() for row in table.rows if row.pretraining]
+    folders = {name.rpartition("/")[0] for name in recipe_names()}
+    checked = 0
+    for table, row in rows:
+        for folder in (folder for folder in folders if folder.startswith(table.recipes)):
+            names = [f"{folder}/{name}" for name in (row.recipe, *row.pretraining)]
+            data = [load_recipe(name, []).data for name in names if name in recipe_names()]
+            assert len({(each.source_lang, each.lang) for each in data}) == 1
+            checked += len(data) > 1
+    assert checked > 2

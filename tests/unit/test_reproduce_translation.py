@@ -414,12 +414,7 @@ def test_missing_back_translated_sentences(tmp_path, done):
     assert done["train"] == []
 
 
-def test_all_stages_of_a_row_have_the_same_languages(counting, tmp_path, done):
-    with pytest.raises(
-        SettingsError,
-        match=r"'NMT, more': nmt-after-back translates de to en, but .* from back, which translates en to de",
-    ):
-        run_table(changed("NMT, more", pretraining=("back",)), counting, tmp_path / "out")
+def test_samples_of_translations_are_refused_before_the_training(counting, tmp_path, done):
     with pytest.raises(SettingsError, match=r"evaluation\.samples: 2, but translations are not sampled"):
         run_table(TABLE, counting, tmp_path / "out", overrides=["evaluation.samples=2"])
     assert done["train"] == []

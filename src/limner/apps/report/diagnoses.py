@@ -75,18 +75,13 @@ def _diagnosis(diagnosis: Diagnosis) -> dict[str, Any]:
 
 
 def _grounding(grounding: Grounding, thumbnails: Thumbnails) -> dict[str, Any]:
+    def card(example: GroundingExample) -> tuple[str | None, GroundingExample]:
+        try:
+            heat_map = heat_map_with_boxes(open_image(Path(example.image)), example, grounding.grid)
+        except MediaError as error:
+            logger.info("%s", error)
+            return None, example
+        return thumbnails.of_image(heat_map), example
+
     galleries = {"Best hits": grounding.hits, "Worst misses": grounding.misses}
-    cards = {
-        name: [(_heat_map_url(example, grounding, thumbnails), example) for example in examples]
-        for name, examples in galleries.items()
-    }
-    return {"grounding": grounding, "galleries": cards}
-
-
-def _heat_map_url(example: GroundingExample, grounding: Grounding, thumbnails: Thumbnails) -> str | None:
-    """Data URL of a heat map; None if the image is missing, damaged or over the size limit of the page."""
-    try:
-        return thumbnails.of_image(heat_map_with_boxes(open_image(Path(example.image)), example, grounding.grid))
-    except MediaError as error:
-        logger.info("%s", error)
-        return None
+    return {"grounding": grounding, "galleries": {name: list(map(card, group)) for name, group in galleries.items()}}

@@ -22,7 +22,7 @@ from limner.decoding.sentence import Sentence
 from limner.errors import CollectionError, MediaError, MissingExtraError, RunError
 from limner.features.spec import FeatureSpec, attended_area
 from limner.inference.collection_features import open_features
-from limner.inference.explain import Explanation, Weights, explain
+from limner.inference.explain import Explanation, explain
 from limner.media.image import image_size
 from limner.media.modality import VIDEO
 from limner.models.phrase_based import PhraseBased
@@ -151,12 +151,7 @@ def _attended_image(
         if (area := attended_area(features, weights.shape[1], (width, height))) is not None:
             url, grid = thumbnails(item.image, FIGURE_SIDE), area.grid
             box = tuple(place / side for place, side in zip(area.box, (width, height) * 2, strict=True))
-    shown = zip(words, gates, urls, weights, strict=True)
-    return AttendedImage(
-        first, url, grid, box, tuple(AttendedWord(word, gate, panel, _encode(row)) for word, gate, panel, row in shown)
-    )
-
-
-def _encode(weights: Weights) -> str:
-    scaled = np.round(255 * weights / max(float(weights.max()), 1e-12)).astype(np.uint8)
-    return base64.b64encode(scaled.tobytes()).decode()
+    scaled = np.round(255 * weights / weights.max(1, keepdims=True).clip(1e-12)).astype(np.uint8)
+    encoded = [base64.b64encode(row.tobytes()).decode() for row in scaled]
+    shown = zip(words, gates, urls, encoded, strict=True)
+    return AttendedImage(first, url, grid, box, tuple(AttendedWord(*word) for word in shown))

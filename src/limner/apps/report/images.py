@@ -17,7 +17,7 @@ import matplotlib
 from PIL import Image, ImageDraw, ImageFont, ImageOps, PngImagePlugin
 
 from limner.data.collection import Collection
-from limner.data.examples import Item, Region
+from limner.data.examples import Region
 from limner.errors import CollectionError, MediaError, MissingExtraError, SettingsError
 from limner.files import atomic_write
 from limner.media.image import open_image
@@ -153,10 +153,10 @@ def contact_sheet(collection: Collection, split: str | None = None, *, boxes: bo
         raise CollectionError(f"{collection.path}: {where} has no images or videos")
     count = min(len(items), ROWS * COLUMNS)
     chosen = [items[number * len(items) // count] for number in range(count)]
-    tiles = [
-        (_tile(collection.media_file(item), item.regions if boxes else ()), _first_caption(item)) for item in chosen
-    ]
-    return draw_tiles(tiles)
+    captions = (item.sentences[0].text if item.sentences else "" for item in chosen)
+    captions = (re.sub(r"\s+(?=[.,;:!?])", "", text) for text in captions)  # as tokenised corpora separate punctuation
+    tiles = (_tile(collection.media_file(item), item.regions if boxes else ()) for item in chosen)
+    return draw_tiles(list(zip(tiles, captions, strict=True)))
 
 
 def draw_tiles(tiles: Sequence[tuple[Image.Image, str]]) -> Image.Image:
@@ -240,10 +240,7 @@ def _tile(path: Path, regions: Sequence[Region]) -> Image.Image:
         (image,) = open_stills(path, 1)
     except (MediaError, OSError):
         tile = Image.new("RGB", THUMBNAIL_SIZE, TILE)
-        text, middle = (
-            "\n".join(_wrap(path.name)),
-            (THUMBNAIL_SIZE[0] / 2, THUMBNAIL_SIZE[1] / 2),
-        )
+        text, middle = "\n".join(_wrap(path.name)), (THUMBNAIL_SIZE[0] / 2, THUMBNAIL_SIZE[1] / 2)
         ImageDraw.Draw(tile).multiline_text(middle, text, FADED_TEXT, _font(FONT_SIZE), anchor="mm", align="center")
         return tile
     draw, width = ImageDraw.Draw(image), max(2, min(image.size) // 100)
@@ -270,8 +267,3 @@ def _wrap(text: str) -> list[str]:
     """Wrap a text to about the width of a thumbnail, and at most `CAPTION_LINES`; a longer text ends in an ellipsis."""
     text = text[:200]  # a damaged caption may have millions of characters
     return textwrap.wrap(text, THUMBNAIL_SIZE[0] // CHARACTER_WIDTH, max_lines=CAPTION_LINES, placeholder="…")
-
-
-def _first_caption(item: Item) -> str:
-    text = item.sentences[0].text if item.sentences else ""
-    return re.sub(r"\s+(?=[.,;:!?])", "", text)  # tokenised corpora separate punctuation by a space

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Sequence
 from datetime import date
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from markupsafe import Markup
 
@@ -27,9 +27,6 @@ from limner.media.modality import IMAGE, MODALITIES
 from limner.plots import figures
 from limner.runs.records import Evaluation, LogLine, RunConfig, read_evaluations, read_log
 from limner.text.labels import LABEL_LANGUAGES
-
-if TYPE_CHECKING:
-    from limner.runs.trained_model import TrainedModel
 
 logger = logging.getLogger(__name__)
 
@@ -120,11 +117,12 @@ def learning_curves(config: RunConfig, log: Sequence[LogLine]) -> LearningCurves
 
 def _context(run: Path, config: RunConfig, evaluations: Sequence[Evaluation]) -> PageContext:
     from limner.features.spec import FeatureSpec  # imported late: imports numpy and Lance
+    from limner.runs.trained_model import WEIGHTS, load_trained_model  # imported late: imports torch
 
     stored = read_json_file(run / "config.json")
     specs = [FeatureSpec.parse(values, str(run / "config.json")) for values in stored.get("features", ())]
     return PageContext(
-        model=_load_model(run),
+        model=load_trained_model(run) if (run / WEIGHTS).exists() else None,
         modality=MODALITIES[specs[0].modality] if specs else IMAGE,
         frames=specs[0].frames if specs else None,
         published=config.recipe.get("published") or {},
@@ -174,13 +172,3 @@ def _about(config: RunConfig) -> list[str]:
         *([f"{what} {languages}"] if languages else []),
         *([f"collection {Path(str(collection)).name}"] if collection else []),
     ]
-
-
-def _load_model(run: Path) -> TrainedModel | None:
-    """The trained model; None if the run has no weights yet."""
-    from limner.runs.trained_model import WEIGHTS, load_trained_model  # imported late: imports torch
-
-    if not (run / WEIGHTS).exists():
-        logger.info("%s: no %s, so the report has no attention", run, WEIGHTS)
-        return None
-    return load_trained_model(run)

@@ -107,8 +107,10 @@ def retrieval_titles(modality: Modality) -> dict[str, str]:
     }
 
 
-def label(name: str) -> str:
-    """The label of a score other than a retrieval score."""
+def label(name: str, direction: str | None = None) -> str:
+    """The label of a score, without its direction of retrieval."""
+    if direction is not None:
+        return RETRIEVAL_LABELS.get(name.removeprefix(f"{direction}_"), name)
     if name.startswith(GATE_PREFIX):
         return f"Words with a gate above {name.removeprefix(GATE_PREFIX)}, %"
     return LABELS.get(name, name)
@@ -118,7 +120,7 @@ def full_label(name: str, modality: Modality) -> str:
     """The label of a score, with the direction of a retrieval score."""
     for direction, title in retrieval_titles(modality).items():
         if name.startswith(f"{direction}_"):
-            return f"{title}: {_retrieval_label(name, direction)}"
+            return f"{title}: {label(name, direction)}"
     return label(name)
 
 
@@ -146,11 +148,10 @@ def score_tables(
     tables: dict[str, list[ScoreRow]] = {title: [] for title in (task, *titles.values())}
     for score in scores:
         direction = next((name for name in titles if score.name.startswith(f"{name}_")), None)
-        name = label(score.name) if direction is None else _retrieval_label(score.name, direction)
         value = published.get(score.name)
         printed = "–" if value is None else format_score(score, value)
         title = task if direction is None else titles[direction]
-        tables[title].append(ScoreRow(name, format_score(score), printed, score.signature))
+        tables[title].append(ScoreRow(label(score.name, direction), format_score(score), printed, score.signature))
     return {title: rows for title, rows in tables.items() if rows}
 
 
@@ -318,7 +319,3 @@ def _recorded(evaluation: Evaluation, name: str, evaluations: Sequence[Evaluatio
         elif region and evaluation.measured == "":
             recorded.append(Baseline(REGION_BASELINES.get(region[1], region[1]), value))
     return recorded
-
-
-def _retrieval_label(name: str, direction: str) -> str:
-    return RETRIEVAL_LABELS.get(name.removeprefix(f"{direction}_"), name)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ from limner.apps.reproduce.derived import (
     require_same_corpus,
     with_corpus,
 )
-from limner.apps.reproduce.plan import ReproductionJob, RowPlan, TrainingRun, plan_row, translator_of
+from limner.apps.reproduce.plan import ReproductionJob, TrainingRun, plan_row, translator_of
 from limner.apps.reproduce.results import InitialRun, RowResult, result_paths
 from limner.apps.reproduce.tables import PublishedRow
 from limner.data.collection import Collection
@@ -52,7 +51,6 @@ def check(rows: Sequence[PublishedRow], job: ReproductionJob) -> None:
         first = plan_row(row, job)
         repetitions = range(job.settings.seeds)
         if any(not plan_row(row, job, repetition).result_path.exists() for repetition in repetitions):
-            _require_same_languages(first)
             stages += [stage for sequence in first.alternatives for stage in sequence]
             pending += [
                 (sequence[-1].run, row, recipe.evaluation)
@@ -138,17 +136,6 @@ def parse_stored_recipe(settings: dict[str, Any]) -> Recipe | None:
         return Recipe.parse(settings)
     except SettingsError:
         return None
-
-
-def _require_same_languages(plan: RowPlan) -> None:
-    """Check that all stages have the same languages: each inherits the vocabularies of the previous one."""
-    for previous, training in pairwise(plan.alternatives[0]):
-        before, after = ((stage.recipe.data.source_lang, stage.recipe.data.lang) for stage in (previous, training))
-        if before != after:
-            raise SettingsError(
-                f"row '{plan.row.name}': {training.run.name} translates {after[0]} to {after[1]}, but is initialised "
-                f"from {previous.run.name}, which translates {before[0]} to {before[1]}"
-            )
 
 
 def _require_evaluable(

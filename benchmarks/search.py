@@ -27,7 +27,7 @@ from limner.data.examples import Example, ImageFeatures, collate, collate_featur
 from limner.layers.all_pairs import PrefixTree, additive_log_probs
 from limner.models.log_bilinear import LBL, LBLSettings
 from limner.models.protocols import ModelInputs
-from limner.retrieval.fast.log_bilinear import affine_terms
+from limner.retrieval.fast import affine_terms
 from limner.retrieval.index.protocol import Found, SearchOptions
 from limner.retrieval.index.tangent_search import search_cells, tangent_bounds
 from limner.retrieval.index.tangents import TangentIndex, write_cells

@@ -15,7 +15,6 @@ from limner.data.dataset import FeatureSource, GenerationInput
 from limner.data.examples import Example, Item, StoredFeatures, collate
 from limner.decoding.sentence import Sentence
 from limner.decoding.torch_models import TorchModels
-from limner.evaluation.calibration import newton
 from limner.features.class_probabilities import pooled_vector
 from limner.features.encoders.load import load_backbone_for
 from limner.features.store import FeatureStore
@@ -29,6 +28,7 @@ from limner.models.protocols import device_of
 from limner.runs.calibration import FeatureStatistics, TagCalibration
 from limner.runs.trained_model import load_trained_model
 from limner.text.people_words import PEOPLE_WORDS
+from logistic import newton
 from non_photographs import draw_non_photograph
 
 PEOPLE_PENALTY = 1000.0

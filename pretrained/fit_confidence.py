@@ -11,7 +11,6 @@ import elsewhere
 from calibration_data import CalibrationData, auc
 from limner.data.examples import Item, StoredFeatures
 from limner.decoding.sentence import Sentence
-from limner.evaluation.calibration import cross_validated, expected_calibration_error, fit_logistic
 from limner.inference.confidence import (
     WordEvidence,
     caption_evidence,
@@ -25,6 +24,7 @@ from limner.inference.confidence import (
 from limner.runs.calibration import Calibration, ConfidenceCalibration, StoredCalibration, TagCalibration
 from limner.runs.trained_model import sha256
 from limner.text.people_words import PEOPLE_WORDS
+from logistic import cross_validated, expected_calibration_error, fit_logistic
 from non_photographs import HELD_OUT, KINDS
 
 LEAST_SURE, WITHHELD = 0.5, 0.05

@@ -9,8 +9,8 @@ import numpy as np
 
 from calibration_data import CalibrationData, auc
 from fit_confidence import confidences_of, main_things_right
-from limner.evaluation.calibration import expected_calibration_error
 from limner.runs.calibration import StoredCalibration
+from logistic import expected_calibration_error
 from non_photographs import KINDS
 
 SEEDS = range(100, 112)

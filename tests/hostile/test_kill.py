@@ -21,7 +21,7 @@ import runner
 from limner.apps.photos.tables import open_index
 from limner.data.collection import Collection
 from limner.features.store import FeatureTable
-from limner.retrieval.index.record import CollectionIndexRecord
+from limner.retrieval.index.protocol import CollectionIndexRecord
 
 pytestmark = [pytest.mark.kill, pytest.mark.timeout(3000)]
 TABLE = "features/pixels16.lance"

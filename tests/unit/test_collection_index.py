@@ -17,8 +17,7 @@ from limner.files import locked
 from limner.models import ModelInputs, build_model
 from limner.models.ngram import NGramSettings
 from limner.retrieval.index import protocol, stored
-from limner.retrieval.index.protocol import SearchOptions
-from limner.retrieval.index.record import INDEXES, RECORD, index_path
+from limner.retrieval.index.protocol import INDEXES, RECORD, SearchOptions, index_path
 from limner.retrieval.index.stored import kind_for
 from limner.storage import checksums
 from limner.storage.checksums import FileBlocks

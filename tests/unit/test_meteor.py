@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from limner.metrics.meteor import LANGUAGES, data, meteor_in, meteor_statistics, meteor_value
-from limner.metrics.meteor.normalisation import Normaliser
+from limner.metrics.meteor.matchers import Normaliser
 
 pytest.importorskip("pycocoevalcap")
 pytest.importorskip("numba")

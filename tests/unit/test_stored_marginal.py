@@ -12,7 +12,7 @@ from test_collection_index import reverse_features
 import limner
 from limner.data.collection import Collection, write_items
 from limner.inference import retriever as module
-from limner.retrieval.stored_marginal import FOLDER
+from limner.retrieval.marginal import FOLDER
 from limner.storage.tensors import load_tensors, save_tensors
 
 

@@ -14,7 +14,6 @@ from limner.decoding.automaton import Bans
 from limner.decoding.sentence import Sentence
 from limner.decoding.settings import DecodingSettings
 from limner.errors import RunError
-from limner.evaluation.calibration import cross_validated, expected_calibration_error, fit_logistic
 from limner.features.class_probabilities import ClassProbabilities
 from limner.features.spec import FeatureSpec
 from limner.inference.base import GenerationModels
@@ -392,18 +391,6 @@ def test_a_calibration_is_read_as_it_was_saved_and_only_for_its_weights(trained,
     (tmp_path / FILE).write_text('{"weights_sha256": 1}')
     with pytest.raises(RunError, match=r"calibration.json: .*; restore the file, or remove it"):
         load_calibration(tmp_path)
-
-
-def test_a_logistic_regression_recovers_its_coefficients():
-    rng = np.random.default_rng(0)
-    values = rng.normal(3, 2, 4000)
-    evidence = [{"x": float(value)} for value in values]
-    events = [bool(one) for one in rng.random(4000) < 1 / (1 + np.exp(-(0.8 * values - 2)))]
-    fitted = fit_logistic(evidence, events)
-    assert fitted == pytest.approx({"x": 0.8, "constant": -2}, abs=0.15)
-    found = cross_validated(evidence, events, list(range(4000)))
-    assert expected_calibration_error(found, events) < 0.03
-    assert expected_calibration_error(found**3, events) > 0.1
 
 
 def test_logistic_of_extreme_evidence_is_a_number():

@@ -23,8 +23,7 @@ from limner.evaluation.comparison import (
     Contrast,
     SystemScore,
 )
-from limner.evaluation.same_inputs import Systems, require_same_sentences, require_same_tokens
-from limner.evaluation.stored_evaluation import load_evaluation
+from limner.evaluation.stored_evaluation import Systems, load_evaluation, require_same_sentences, require_same_tokens
 from limner.metrics import Metric, MetricStatistics, available_statistics, require_metrics
 from limner.metrics.classification import METRICS_OF_LABELS
 from limner.metrics.hierarchical import HierarchicalDifference, RunScores

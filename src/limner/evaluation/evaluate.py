@@ -17,8 +17,7 @@ from limner.decoding.sentence import Sentence
 from limner.decoding.settings import DecodingSettings
 from limner.errors import SettingsError
 from limner.evaluation.gates import gate_scores, measure_gates
-from limner.evaluation.hypothesis_statistics import Texts, hypothesis_statistics
-from limner.evaluation.labels import label_texts
+from limner.evaluation.hypotheses import Texts, hypothesis_statistics, label_texts
 from limner.evaluation.options import (
     EvaluationOptions,
     changed_settings,

@@ -14,7 +14,7 @@ from limner.decoding.settings import DecodingSettings, SampleSettings
 from limner.decoding.torch_models import beam_search
 from limner.errors import SettingsError
 from limner.metrics.base import Score
-from limner.metrics.bleu import BLEU_METRICS
+from limner.metrics.translation import BLEU_METRICS
 from limner.models.protocols import device_of
 from limner.runs.recipe import EvaluationSettings
 from limner.runs.trained_model import TrainedModel

@@ -7,8 +7,7 @@ from collections.abc import Iterable
 from limner.data.batching import ONE_PROCESS, Shards
 from limner.data.dataset import Examples
 from limner.decoding.scoring import score_examples
-from limner.evaluation.hypothesis_statistics import hypothesis_statistics
-from limner.evaluation.labels import label_texts
+from limner.evaluation.hypotheses import hypothesis_statistics, label_texts
 from limner.evaluation.regions import region_precision
 from limner.inference.generate import generate_in_shards
 from limner.metrics import REGION_METRICS, RETRIEVAL_METRICS, rank_all, recall_sum

@@ -13,8 +13,7 @@ from limner.data.collection import ITEMS
 from limner.data.examples import Item
 from limner.errors import SearchIndexError
 from limner.retrieval.all_pairs import pair_log_probs
-from limner.retrieval.index.protocol import Found, Query, SearchOptions
-from limner.retrieval.index.record import RECORD
+from limner.retrieval.index.protocol import RECORD, Found, Query, SearchOptions
 from limner.retrieval.index.stored import IndexSource, OpenIndex, open_index
 from limner.storage.lance_tables import state_of
 

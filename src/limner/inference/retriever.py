@@ -26,11 +26,16 @@ from limner.models.two_tower import TwoTower
 from limner.progress import Progress
 from limner.retrieval.all_pairs import pair_log_probs
 from limner.retrieval.index.embeddings import embeddings_of, require_retriever
-from limner.retrieval.index.protocol import SearchOptions
-from limner.retrieval.index.record import index_path
+from limner.retrieval.index.protocol import SearchOptions, index_path
 from limner.retrieval.index.stored import IndexSource, build_index
-from limner.retrieval.marginal import MARGINAL_IMAGES, log_marginal, sample_items
-from limner.retrieval.stored_marginal import marginal_origin, marginal_path, stored_log_marginal
+from limner.retrieval.marginal import (
+    MARGINAL_IMAGES,
+    log_marginal,
+    marginal_origin,
+    marginal_path,
+    sample_items,
+    stored_log_marginal,
+)
 from limner.runs.trained_model import TrainedModel
 from limner.text.vocab import SPECIAL_TOKENS
 

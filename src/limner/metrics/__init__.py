@@ -13,16 +13,7 @@ from typing import NamedTuple
 
 from limner.errors import CollectionError, MissingExtraError, SettingsError, did_you_mean
 from limner.metrics.base import Metric, MetricUnavailable, References, Score, Statistics, check_corpus
-from limner.metrics.bleu import (
-    BLEU_METRICS,
-    SACREBLEU,
-    SACREBLEU_BY_TOKENISER,
-    bleu_statistics,
-    sacrebleu_in,
-    sentence_bleu,
-)
 from limner.metrics.caption import CIDER, ROUGE_L
-from limner.metrics.chrf import CHRF2, CHRF3_METRICS
 from limner.metrics.classification import LABEL_METRICS, METRICS_OF_LABELS, label_f1_scores
 from limner.metrics.dense_captioning import REGION_METRICS
 from limner.metrics.meteor import METEOR, meteor_in
@@ -37,7 +28,19 @@ from limner.metrics.ranks import (
     retrieval_curves,
     retrieval_scores,
 )
-from limner.metrics.ter import TER, TER_TEXT, ter_text_in
+from limner.metrics.translation import (
+    BLEU_METRICS,
+    CHRF2,
+    CHRF3_METRICS,
+    SACREBLEU,
+    SACREBLEU_BY_TOKENISER,
+    TER,
+    TER_TEXT,
+    bleu_statistics,
+    sacrebleu_in,
+    sentence_bleu,
+    ter_text_in,
+)
 from limner.text import scripts
 
 __all__ = [

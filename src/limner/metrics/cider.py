@@ -12,8 +12,6 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
-from limner.metrics.ngrams import MAX_ORDER, Ngram, count_ngrams
-
 SIGMA = 6.0
 """Standard deviation of the Gaussian penalty of the difference in length."""
 CACHED_ITEMS = 10_000
@@ -86,3 +84,20 @@ class CiderD:
             value = values[ngram] = count * self.idf.get(ngram, self.max_idf)
             squares[len(ngram) - 1] += value * value
         return TfIdfVector(values, [math.sqrt(square) for square in squares], max(0, len(tokens) - 1))
+
+
+MAX_ORDER = 4
+"""Largest order of the n-grams that BLEU-4 and CIDEr count."""
+
+Ngram = tuple[str, ...]
+
+
+def count_ngrams(tokens: Sequence[str]) -> Counter[Ngram]:
+    """Count the n-grams of orders 1 to 4 of a sentence."""
+    words = tuple(tokens)
+    # Tuples of the shifted sentence: faster than slicing, since a reward counts many sentences at every training step.
+    shifted = [words[k:] for k in range(MAX_ORDER)]
+    counts: Counter[Ngram] = Counter()
+    for order in range(1, MAX_ORDER + 1):
+        counts.update(zip(*shifted[:order], strict=False))
+    return counts

@@ -18,8 +18,8 @@ from limner.decoding.selection import SampleRecorder
 from limner.decoding.sentence import Sentence
 from limner.decoding.settings import DecodingSettings, SampleSettings
 from limner.decoding.torch_models import beam_search
-from limner.metrics.bleu import bleu_statistics, sentence_bleu
 from limner.metrics.cider import CiderD
+from limner.metrics.translation import bleu_statistics, sentence_bleu
 from limner.models.protocols import Mean, Model
 from limner.text.tokenizer import Tokenizer
 from limner.text.vocab import SPECIAL_TOKEN_STRINGS, SPECIAL_TOKENS

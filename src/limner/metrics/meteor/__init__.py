@@ -22,8 +22,8 @@ import numpy as np
 from limner.errors import MissingExtraError
 from limner.metrics.base import Metric, MetricUnavailable, References, Statistics
 from limner.metrics.meteor import data
+from limner.metrics.meteor.data import FIELDS, LANGUAGES, meteor_value, meteor_values
 from limner.metrics.meteor.matchers import number_corpus
-from limner.metrics.meteor.parameters import FIELDS, LANGUAGES, meteor_value, meteor_values
 
 __all__ = ["FIELDS", "LANGUAGES", "METEOR", "meteor_in", "meteor_statistics", "meteor_value", "meteor_values"]
 

@@ -22,9 +22,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from limner.compiled import compiled
+from limner.metrics.meteor.data import FIELDS
 from limner.metrics.meteor.matchers import Corpus, Ids
 from limner.metrics.meteor.matches import EXACT, certain_matches, list_matches, row_of
-from limner.metrics.meteor.parameters import FIELDS
 
 BEAM = 40
 """Number of partial alignments, the default of METEOR 1.5."""

@@ -1,8 +1,9 @@
-"""Cells of vectors: k-means on a sample, and the cell of every vector."""
+"""Cells of vectors by k-means, and coordinates in which the first few carry most of the inner products."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -53,3 +54,59 @@ def blocks(count: int, size: int = _BLOCK) -> Iterator[slice]:
     """Generate slices of at most `size` rows."""
     for begin in range(0, count, size):
         yield slice(begin, min(begin + size, count))
+
+
+Floats = NDArray[np.float64]
+_RIDGE = 1e-4
+"""Share of the mean variance that is added to all variances, which bounds the condition of the coordinates."""
+
+_ITERATIONS = 6
+
+
+class Coordinates(NamedTuple):
+    """A change of coordinates that keeps inner products: q z = (dual q) (primal z)."""
+
+    primal: Floats  # (D, D), applied to image terms
+    dual: Floats  # (D, D), applied to gradients
+
+
+def balanced_coordinates(terms: Floats, gradients: Floats) -> Coordinates:
+    """Compute the coordinates in which terms and gradients have the same variances, in descending order.
+
+    The inner product of the coordinates left out is then small in the mean, as in the balanced truncation of linear
+    systems (Moore, 1981).
+
+    Args:
+        terms: sample of image terms, centred, (N, D).
+        gradients: sample of gradients or of vectors like them, centred, (M, D).
+    """
+    left, right = (_root(values) for values in (terms, gradients))
+    _, scales, turned = np.linalg.svd(left.T @ right)
+    primal = ((scales**-0.5)[:, None] * (turned @ right.T)).astype(np.float64, copy=False)
+    dual = np.linalg.inv(primal).T.astype(np.float64, copy=False)
+    return Coordinates(primal, dual)
+
+
+def leading_directions(vectors: NDArray[np.float32], count: int, seed: int = 1) -> NDArray[np.float32]:
+    """Compute an orthonormal basis of the directions of largest variance, by subspace iteration.
+
+    Args:
+        vectors: sample of centred vectors, (N, D).
+        count: number of directions K, at most D.
+        seed: random seed of the first subspace.
+
+    Returns:
+        Basis, (D, K).
+    """
+    basis = np.random.default_rng(seed).standard_normal((vectors.shape[1], count), np.float32)
+    for _ in range(_ITERATIONS):
+        basis, _ = np.linalg.qr(vectors.T @ (vectors @ basis))
+    return basis
+
+
+def _root(values: Floats) -> Floats:
+    """Compute the Cholesky factor of the second moments of some vectors, with a ridge."""
+    moments = values.T @ values / len(values)
+    ridge = _RIDGE * np.trace(moments) / len(moments) + 1e-12
+    root = np.linalg.cholesky(moments + ridge * np.eye(len(moments)))
+    return root.astype(np.float64, copy=False)

@@ -25,14 +25,15 @@ from limner.models.two_tower import TwoTower
 from limner.progress import Progress
 from limner.retrieval.index.protocol import (
     CANDIDATES,
+    REBUILD,
     Found,
     IndexedImages,
     IndexKind,
     Query,
     SearchOptions,
+    features_digest,
     ranked_candidates,
 )
-from limner.retrieval.index.record import REBUILD, features_digest
 from limner.runs.trained_model import WEIGHTS, TrainedModel, load_trained_model, model_fingerprint
 from limner.storage.lance_tables import damage_as, open_table
 

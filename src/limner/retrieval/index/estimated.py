@@ -28,9 +28,8 @@ from limner.models.capabilities import CountBasedModel
 from limner.models.protocols import Model, device_of
 from limner.models.two_tower import TwoTower
 from limner.progress import Progress
-from limner.retrieval.index.cells import Vectors, blocks, fit_centroids, nearest_centroids
+from limner.retrieval.index.cells import Vectors, blocks, fit_centroids, leading_directions, nearest_centroids
 from limner.retrieval.index.expansions import ImageCodes
-from limner.retrieval.index.projection import leading_directions
 from limner.retrieval.index.protocol import (
     CANDIDATES,
     Found,

@@ -21,15 +21,18 @@ from limner.retrieval.index.embeddings import embeddings_of
 from limner.retrieval.index.estimated import EXPANSIONS
 from limner.retrieval.index.protocol import (
     IMAGES_READ_PER_BATCH,
+    REBUILD,
+    RECORD,
+    CollectionIndexRecord,
     Found,
     ImageIndex,
     IndexedImages,
     IndexKind,
     Query,
     SearchOptions,
+    features_digest,
     media_of,
 )
-from limner.retrieval.index.record import REBUILD, RECORD, CollectionIndexRecord, features_digest
 from limner.retrieval.index.tangents import TANGENTS
 from limner.runs.trained_model import TrainedModel, model_fingerprint
 from limner.storage.checksums import FileBlocks

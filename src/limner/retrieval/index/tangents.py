@@ -19,10 +19,9 @@ from limner.data.examples import Example, collate
 from limner.layers.functional import require_numbers
 from limner.models.protocols import Model, device_of
 from limner.progress import Progress
-from limner.retrieval.fast.log_bilinear import affine_terms, is_affine_in_image
-from limner.retrieval.index.cells import blocks, fit_centroids, nearest_centroids
+from limner.retrieval.fast import affine_terms, is_affine_in_image
+from limner.retrieval.index.cells import Floats, balanced_coordinates, blocks, fit_centroids, nearest_centroids
 from limner.retrieval.index.concave import ConcaveScore, Points
-from limner.retrieval.index.projection import Floats, balanced_coordinates
 from limner.retrieval.index.protocol import Found, IndexedImages, IndexKind, Query, SearchOptions
 from limner.retrieval.index.tangent_search import TangentCells, search_cells
 from limner.runs.trained_model import TrainedModel

@@ -1,4 +1,4 @@
-"""Decoded labels as texts with probabilities, which the metrics of labels read."""
+"""Metric statistics of decoded hypotheses, and decoded labels as texts with probabilities."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from collections.abc import Sequence
 
 from limner.data.dataset import FeatureSource, GenerationInput
 from limner.decoding.sentence import Sentence
-from limner.evaluation.hypothesis_statistics import Texts
 from limner.inference.label_probabilities import Probabilities, expected_point, label_probabilities, predicted_labels
+from limner.metrics import MetricStatistics, sentence_statistics
 from limner.models.sequence_labeller import SequenceLabeller
 from limner.runs.trained_model import TrainedModel
 from limner.text.labels import HIDDEN, LABEL_LANGUAGES, TRACK, PredictedLabel, position_text, write_predictions
+from limner.text.tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)
 
@@ -81,3 +82,44 @@ def _track_texts(
         ]
         references.append((" ".join(right),))
     return texts, references
+
+
+Texts = tuple[list[str], list[tuple[str, ...]]]
+"""Hypotheses and their references as running text."""
+
+
+def hypothesis_statistics(
+    tokenizer: Tokenizer,
+    best: Sequence[Sentence],
+    inputs: Sequence[GenerationInput],
+    metrics: Sequence[str],
+    texts: Texts | None = None,
+) -> list[MetricStatistics]:
+    """Compute the statistics of several metrics; metrics that cannot be computed on this machine are left out.
+
+    Metrics with their own tokenisation are given running text, unless the vocabulary has no case or no punctuation.
+
+    Args:
+        tokenizer: tokenizer of the hypotheses.
+        best: one hypothesis of each input.
+        inputs: inputs with their references.
+        metrics: names of metrics.
+        texts: running text of the hypotheses and references; None for that of the tokenizer.
+    """
+    tokens = [tokenizer.decode(hypothesis.tokens, copied=hypothesis.copied) for hypothesis in best]
+    references = [[" ".join(tokenizer.words(text)) for text in one.references] for one in inputs]
+    if texts is None and not tokenizer.settings.lowercase and tokenizer.settings.punctuation:
+        running_text = [
+            tokenizer.decode(hypothesis.tokens, detokenise=True, copied=hypothesis.copied) for hypothesis in best
+        ]
+        texts = (running_text, [one.references for one in inputs])
+    statistics = sentence_statistics(tokens, references, metrics, texts=texts, lang=tokenizer.settings.lang)
+    if tokenizer.settings.lang in LABEL_LANGUAGES:
+        return statistics
+    # Metrics of tokens, and those of running text that read tokens, depend on how the text was split into words.
+    return [
+        one._replace(signature=f"{one.signature}|{tokenizer.settings.signature}")
+        if one.metric.reads == "tokens" or texts is None
+        else one
+        for one in statistics
+    ]

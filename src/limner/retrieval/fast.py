@@ -1,0 +1,249 @@
+"""Log-probabilities of all (sentence, image) pairs, faster than pair by pair, for the models that have such a form.
+
+To add a form, add its class, and a line in `pair_scorer`.
+
+Shapes: S sentences, T target length, I images, P prefixes, M multimodal, V vocabulary, d embedding size, f factors,
+n - 1 context tokens; p and i are the prefixes and images of one tile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple, Protocol, TypeGuard
+
+import torch
+from torch import Tensor
+
+from limner.data.examples import Batch, ImageFeatures
+from limner.layers.all_pairs import PrefixTree, additive_log_probs, joined_terms, softmax_log_probs
+from limner.models.bag_of_words import BagOfWords, pool_tokens
+from limner.models.log_bilinear import LBL
+from limner.models.mrnn import MRNN, SCALE, SLOPE
+from limner.models.protocols import Model
+from limner.progress import Progress
+from limner.text.vocab import SPECIAL_TOKENS
+
+
+class PairScorer(Protocol):
+    """Computes the log-probabilities of all pairs by a model; each sentence is encoded once."""
+
+    in_float32: bool
+    """Whether all pairs are scored in float32 by whole softmaxes even where bfloat16 is allowed."""
+    bytes_per_token: int
+    """Bytes of memory that `log_probs` needs for each token of the sentences."""
+
+    def log_probs(
+        self,
+        images: Iterable[ImageFeatures],
+        sentences: Batch,
+        budget: int,
+        dtype: torch.dtype,
+        tail: float = 0.0,
+        on_progress: Progress | None = None,
+    ) -> Iterator[Tensor]:
+        """Compute the log-probability of every sentence given every image.
+
+        Args:
+            images: batches of images.
+            sentences: S sentences; images in this batch are ignored.
+            budget: bytes of working memory, in addition to `bytes_per_token` a token.
+            dtype: data type of the large matrix products, float32 or bfloat16.
+            tail: largest share of a softmax that may be estimated, see `limner.layers.softmax_heads`; 0 for none.
+            on_progress: called with the number of pairs of the next result that are done, and their total.
+
+        Yields:
+            Natural logarithms (S, I) for consecutive groups of I images, which may join several batches.
+        """
+        ...
+
+
+class BagOfWordsPairs:
+    """All pairs of a `BagOfWords`, as a language model."""
+
+    in_float32 = True
+    bytes_per_token = 64
+
+    def __init__(self, model: BagOfWords) -> None:
+        self.model = model
+
+    def log_probs(
+        self,
+        images: Iterable[ImageFeatures],
+        sentences: Batch,
+        budget: int,
+        dtype: torch.dtype,
+        tail: float = 0.0,
+        on_progress: Progress | None = None,
+    ) -> Iterator[Tensor]:
+        """Compute all pairs; see `PairScorer`. Images and sentences are the only arguments with an effect."""
+        for image in images:
+            log_probs = self.model.log_probs(image).log_softmax(dim=1)
+            yield pool_tokens(sentences, log_probs, "sum", include_eos=True)
+
+
+class AffineTerms(NamedTuple):
+    """Logits of the tokens of one sentence as functions of the image term z: `weight` · (prefix_t + z) + bias.
+
+    The log-probability of a sentence is concave in z, and its tangents are upper bounds.
+    """
+
+    prefixes: Tensor  # (T, d): term of each position
+    weight: Tensor  # (V, d)
+    bias: Tensor  # (V,)
+
+
+def is_affine_in_image(model: Model) -> TypeGuard[LBL]:
+    """Whether logits are affine in the image: in MLBL-B. LBL uses no image; the logits of MLBL-F are quadratic."""
+    return isinstance(model, LBL) and model.settings.variant == "MLBL-B"
+
+
+def affine_terms(model: LBL, tokens: Tensor) -> AffineTerms:
+    """Compute sum_i C_i r_{w_i} (eq. 1) at each position of input tokens (T,), (T, d), with R and b (eq. 4)."""
+    return AffineTerms(model.language(tokens.unsqueeze(0))[0], model.words, model.bias)
+
+
+class LBLPairs:
+    """All pairs of a log-bilinear model.
+
+    In LBL and MLBL-B, the logits are a sum of a term of the sentence and a term of the image, so all normalisers are
+    one matrix product, in float32 for any data type. MLBL-F is tiled over (prefix, image) pairs, as the m-RNN.
+    """
+
+    def __init__(self, model: LBL) -> None:
+        self.model = model
+        self.in_float32 = model.word_factors is None
+        # A node of the prefix tree, and its prediction.
+        self.bytes_per_token = 256 + (model.words.shape[1] + model.word_dim) * model.words.element_size()
+
+    def log_probs(
+        self,
+        images: Iterable[ImageFeatures],
+        sentences: Batch,
+        budget: int,
+        dtype: torch.dtype,
+        tail: float = 0.0,
+        on_progress: Progress | None = None,
+    ) -> Iterator[Tensor]:
+        """Compute all pairs; see `PairScorer`."""
+        model, tree = self.model, PrefixTree.of(sentences)
+        language = self._prefix_terms(sentences.target_in, tree, budget)  # (P, d)
+        if model.word_factors is None:
+            for image in images:
+                bias = model.image_terms(image).bias
+                yield additive_log_probs(language, bias, model.words, model.bias, tree, budget)
+            return
+        language, weight = model.word_factors(language), model.words.to(dtype)
+        terms = (self._gated_terms(image) for image in images)
+        for image_terms in joined_terms(terms, tree.sentence_count, budget):
+            yield softmax_log_probs(language, image_terms, weight, model.bias, tree, budget, gated, tail, on_progress)
+
+    def _gated_terms(self, image: ImageFeatures) -> Tensor:
+        """Compute W_fr C_m x and W_fx x (eq. 8) of each image of a model with factors, side by side, (I, 2f)."""
+        memory = self.model.image_terms(image)
+        assert memory.gates is not None and self.model.word_factors is not None, "MLBL-F has gates and factors"
+        return torch.cat([self.model.word_factors(memory.bias), memory.gates], 1)
+
+    def _prefix_terms(self, tokens: Tensor, tree: PrefixTree, budget: int) -> Tensor:
+        """Compute sum_i C_i r_{w_i} (eq. 1) after each prefix of a tree.
+
+        Args:
+            tokens: input tokens of the sentences, (S, T).
+            tree: prefix tree of the sentences.
+            budget: bytes of working memory, which limits the number of prefixes at a time.
+
+        Returns:
+            Terms (P, d).
+        """
+        model = self.model
+        length, size = model.settings.context, model.words.element_size()
+        height = max(1, budget // (length * (64 + (model.words.shape[1] + model.word_dim) * size)))
+        offsets = torch.arange(1 - length, 1)
+        language = model.words.new_empty(len(tree.row), model.word_dim)
+        for top in range(0, len(tree.row), height):
+            prefixes = slice(top, top + height)
+            columns = tree.column[prefixes, None] + offsets  # (p, n - 1)
+            context = tokens[tree.row[prefixes, None], columns.clamp(min=0)]
+            context.masked_fill_((columns < 0).to(context.device), SPECIAL_TOKENS.bos)
+            language[prefixes] = model.context(model.vectors(context).flatten(1))
+        return language
+
+
+def gated(language: Tensor, image: Tensor) -> Tensor:
+    """Compute (W_fr q) * (W_fx x) of every pair (eq. 8).
+
+    Args:
+        language: W_fr sum_i C_i r_{w_i} of p prefixes, (p, f).
+        image: W_fr C_m x and W_fx x of i images, side by side, (i, 2f).
+
+    Returns:
+        Factors (p, i, f).
+    """
+    added, gates = image.chunk(2, dim=1)
+    return (language.unsqueeze(1) + added) * gates
+
+
+class MRNNPairs:
+    """All pairs of an m-RNN.
+
+    The recurrent states are computed once for each distinct prefix of the sentences. The multimodal layer and the
+    softmax are tiled over (prefix, image) pairs.
+    """
+
+    in_float32 = False
+
+    def __init__(self, model: MRNN) -> None:
+        self.model = model
+        # A node of the prefix tree, and its terms of eq. 3.
+        self.bytes_per_token = 256 + model.settings.multimodal_dim * model.softmax.weight.element_size()
+
+    def log_probs(
+        self,
+        images: Iterable[ImageFeatures],
+        sentences: Batch,
+        budget: int,
+        dtype: torch.dtype,
+        tail: float = 0.0,
+        on_progress: Progress | None = None,
+    ) -> Iterator[Tensor]:
+        """Compute all pairs; see `PairScorer`."""
+        softmax, tree = self.model.softmax, PrefixTree.of(sentences)
+        # The constants of eq. 4 are multiplied into the terms of eq. 3 and into the softmax weights.
+        language = self._prefix_terms(sentences.target_in, tree, budget).mul_(SLOPE)
+        weight = (softmax.weight * SCALE).to(dtype)
+        terms = (self.model.image_terms(image).multimodal * SLOPE for image in images)
+        for image_term in joined_terms(terms, tree.sentence_count, budget):
+            yield softmax_log_probs(
+                language, image_term, weight, softmax.bias, tree, budget, tail=tail, on_progress=on_progress
+            )
+
+    def _prefix_terms(self, tokens: Tensor, tree: PrefixTree, budget: int) -> Tensor:
+        """Compute V_w w(t) + V_r r(t) of eq. 3 after each prefix of a tree.
+
+        Args:
+            tokens: input tokens of the sentences, (S, T).
+            tree: prefix tree of the sentences.
+            budget: bytes of working memory, which limits the number of sentences encoded at a time.
+
+        Returns:
+            Terms (P, M).
+        """
+        model, settings = self.model, self.model.settings
+        units = settings.embedding_dim + 3 * settings.hidden_dim + 3 * settings.multimodal_dim
+        height = max(1, budget // (tokens.shape[1] * units * model.softmax.weight.element_size()))
+        language = model.softmax.weight.new_empty(len(tree.row), settings.multimodal_dim)
+        for top in range(0, len(tokens), height):
+            first, last = torch.searchsorted(tree.row, torch.tensor([top, top + height])).tolist()
+            positions = tree.row[first:last] - top, tree.column[first:last]
+            terms = model.multimodal_terms(*model.read(tokens[top : top + height], None))
+            language[first:last] = terms[positions]
+        return language
+
+
+def pair_scorer(model: Model) -> PairScorer | None:
+    """Return the fast form of a model; None if the model or its variant has none."""
+    if isinstance(model, BagOfWords):
+        return BagOfWordsPairs(model)
+    if isinstance(model, LBL):
+        return LBLPairs(model)
+    # The recurrent states of the visInRnn variants depend on the image.
+    return MRNNPairs(model) if isinstance(model, MRNN) and model.visual_in_rnn is None else None

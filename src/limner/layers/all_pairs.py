@@ -281,7 +281,7 @@ def _add_scores_by_heads(
         prefixes = slice(top, min(top + HEADS_TOGETHER, len(language)))
         terms, heads = language[prefixes], finder.heads(language[prefixes])
         parents, tokens = tree.edges(prefixes)
-        edges = tokens.split(torch.bincount(parents, minlength=len(terms)).tolist())
+        edges = torch.split(tokens, torch.bincount(parents, minlength=len(terms)).tolist())
         for left in range(0, len(image), width):
             images = slice(left, left + width)
             rest = finder.rest(heads, images)

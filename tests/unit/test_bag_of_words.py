@@ -12,8 +12,6 @@ from limner.evaluation.options import EvaluationOptions
 from limner.features.store import FeatureStore
 from limner.models.bag_of_words import BagOfWords, BagOfWordsSettings
 from limner.models.protocols import ModelInputs
-from limner.retrieval.fast import pair_scorer
-from limner.retrieval.prefix_tree import tree_log_probs
 from limner.runs.recipe import EvaluationSettings
 from limner.runs.trained_model import load_trained_model
 from limner.text.vocab import SPECIAL_TOKENS
@@ -74,17 +72,6 @@ def test_next_word_probabilities_are_proportional_to_the_units(certain):
     expected = torch.tensor([0, 0, *PROBS], dtype=torch.double) / sum(PROBS)
     torch.testing.assert_close(probs, expected.expand(1, 3, -1))
     assert not probs[..., [SPECIAL_TOKENS.pad, SPECIAL_TOKENS.bos]].any()
-
-
-@pytest.mark.parametrize("count", [1, 3])
-def test_all_pairs_scores_equal_the_generic_computation(count):
-    torch.manual_seed(0)
-    model = BagOfWords(BagOfWordsSettings(init_std=1.0), ModelInputs(VOCAB, {"pooled": (2,)})).eval()
-    image = ImageFeatures(torch.ones(count, dtype=torch.bool), pooled=torch.randn(count, 2))
-    sentences = collate([Example("", target) for target in ([4, 5, 4], [], [6], [3, 3, 6, 5])])
-    (result,) = pair_scorer(model).log_probs([image], sentences, 1 << 20, torch.float32)
-    torch.testing.assert_close(result, tree_log_probs(model, image, sentences, 1 << 20))
-    assert model.pair_scores(image, sentences)[1].tolist() == [0.0] * count  # no words
 
 
 def test_maps_are_flattened_and_preceded_by_pooled_features():

@@ -252,17 +252,6 @@ def test_complete_hypotheses_take_their_place_in_a_shrinking_beam():
     assert counts == {"full": [2, 2], "shrink": [1, 0]}
 
 
-@pytest.mark.parametrize("beam_size", [1, 3])
-@pytest.mark.parametrize("image", range(8))
-def test_log_probs_are_those_of_the_model(image, beam_size):
-    settings = DecodingSettings(beam_size=beam_size, n_best=beam_size, max_length=9, length_penalty=0.7)
-    for hypotheses in beam_search([Chain()], images(image), settings)[0]:
-        total = log_prob(Chain(), image, hypotheses.tokens, hypotheses.ended)
-        assert hypotheses.log_prob == pytest.approx(total, abs=1e-9)
-        assert hypotheses.score == pytest.approx(total / (len(hypotheses.tokens) + hypotheses.ended) ** 0.7, abs=1e-9)
-        assert hypotheses.ended == (len(hypotheses.tokens) < 9)
-
-
 @pytest.mark.parametrize("length_penalty", [0.0, 1.0])
 def test_greedy_search_takes_the_most_probable_token(length_penalty):
     settings = DecodingSettings(max_length=12, length_penalty=length_penalty)
@@ -296,48 +285,6 @@ def test_the_batch_changes_no_hypothesis(chosen):
     ]
     backwards = beam_search([Chain()], images(*seeds[::-1]), settings, prefixes[::-1])[::-1]
     assert together == alone == backwards
-
-
-@pytest.mark.parametrize("length_penalty", [0.0, 0.5, 1.0, 2.0])
-def test_n_best_lists_are_ordered_and_distinct_and_share_the_prefix(length_penalty):
-    everything = images(*range(20))
-    lists = [
-        beam_search(
-            [Chain()],
-            everything,
-            DecodingSettings(beam_size=6, n_best=n_best, max_length=7, length_penalty=length_penalty),
-        )
-        for n_best in (1, 3, 6)
-    ]
-    for one, three, six in zip(*lists, strict=True):
-        assert len(one) == 1 and len(three) == 3 and len(six) == 6
-        assert one[0] == three[0] == six[0]
-        assert [h.score for h in six] == sorted((h.score for h in six), reverse=True)
-        assert len({(h.tokens, h.ended) for h in six}) == 6
-
-
-def test_a_wider_beam_finds_a_better_sentence_than_greedy_search():
-    log_probs = torch.full((VOCAB, VOCAB, VOCAB), -20.0)
-    log_probs[PAD, BOS, 4], log_probs[PAD, BOS, 5] = math.log(0.6), math.log(0.4)
-    log_probs[BOS, 4, UNK:] = math.log(0.25)  # the more probable first word has no probable continuation
-    log_probs[BOS, 5, EOS] = 0.0
-    model = Chain()
-    model.table = lambda image: log_probs
-    greedy, wide = (beam_search([model], images(0), DecodingSettings(beam_size=k))[0][0] for k in (1, 2))
-    assert greedy.tokens[0] == 4
-    assert wide.tokens == (5,) and wide.log_prob == pytest.approx(math.log(0.4), abs=1e-5)
-
-
-@pytest.mark.parametrize("beam_size", [1, 200])
-def test_hypotheses_start_with_the_prefix_and_score_it(beam_size):
-    settings = DecodingSettings(beam_size=beam_size, max_length=3, min_length=1, ban_unknown=True)
-    prefixes = [(), (UNK,), (4, 6), (5, 5, 5)]
-    hypotheses = beam_search([Chain()], images(1, 2, 3, 4), settings, prefixes)
-    for image, prefix, (best, *_) in zip((1, 2, 3, 4), prefixes, hypotheses, strict=True):
-        assert best.tokens[: len(prefix)] == prefix
-        assert best.log_prob == pytest.approx(log_prob(Chain(), image, best.tokens, best.ended), abs=1e-9)
-        if beam_size > 1:
-            assert_same([best], every_sentence(Chain(), image, settings, prefix)[:1])
 
 
 def test_an_ensemble_is_the_mean_of_its_models_probabilities():
@@ -409,24 +356,6 @@ def test_the_seed_determines_the_samples():
 
     assert drawn(0) == drawn(0)
     assert drawn(0) != drawn(1)
-
-
-def test_unk_can_be_banned_and_bos_is_never_generated():
-    logits = [50.0, 40.0, 0.0, 30.0, 2.0, 1.0]
-    banned = beam_search([Fixed(logits)], images(0), DecodingSettings(max_length=3, ban_unknown=True))[0][0]
-    allowed = beam_search([Fixed(logits)], images(0), DecodingSettings(max_length=3))[0][0]
-    assert banned.tokens == (4, 4, 4) and allowed.tokens == (UNK, UNK, UNK)
-
-
-def test_minimum_and_maximum_length():
-    always_ends, never_ends = Fixed([0.0, 0, 9, 0, 2, 1]), Fixed([0.0, 0, -99, 0, 2, 1])
-    for beam_size in (1, 3):
-        short = beam_search([always_ends], images(0), DecodingSettings(beam_size=beam_size, min_length=2))[0][0]
-        none = beam_search([always_ends], images(0), DecodingSettings(beam_size=beam_size))[0][0]
-        cut = beam_search([never_ends], images(0), DecodingSettings(beam_size=beam_size, max_length=4))[0][0]
-        assert (short.tokens, short.ended) == ((4, 4), True)
-        assert (none.tokens, none.ended) == ((), True)
-        assert (cut.tokens, cut.ended) == ((4, 4, 4, 4), False)
 
 
 @pytest.mark.parametrize("beam_size", [1, 2])
@@ -518,9 +447,3 @@ def test_the_signature_names_all_settings_that_differ_from_defaults():
     assert changed.signature == "beam2,penalty0,n_best2,min_length3,max_length9,ban_unknown"
     sampled = DecodingSettings(beam_size=2, sample=SampleSettings(top_k=5, top_p=0.9, seed=3))
     assert sampled.signature == "beam2,penalty0,sample,temperature1,top_k5,top_p0.9,seed3"
-
-
-def test_bfloat16_logits_are_normalised_in_float32():
-    logits = torch.tensor([0.0, 0.0, 1.0, 2.0, 3.0, 4.0], dtype=torch.bfloat16)
-    hypotheses = beam_search([Fixed(logits)], images(1), DecodingSettings(max_length=1, min_length=1))[0][0]
-    assert hypotheses.log_prob == pytest.approx(float(logits.float().log_softmax(0).max()), abs=1e-6)

@@ -523,11 +523,6 @@ def test_items_without_an_image_are_left_out(using, own_toy_data):
         run_diagnosis(using, collection, split="words")
 
 
-def test_an_unknown_metric_is_rejected(using, toy_data):
-    with pytest.raises(SettingsError, match="no metric 'blue4'"):
-        run_diagnosis(using, toy_data, metrics=["blue4"])
-
-
 def test_a_diagnosis_round_trips(diagnosis, tmp_path):
     path = diagnosis.save_in(tmp_path)
     assert path == tmp_path / "diagnosis" / "test-colours-last_1.json"

@@ -1,8 +1,5 @@
 """Hidden Markov model: enumeration of the hidden paths, and properties of expectation maximisation."""
 
-import itertools
-import math
-
 import numpy as np
 import pytest
 import torch
@@ -18,7 +15,6 @@ from limner.text.vocab import SPECIAL_TOKENS
 
 EOS = SPECIAL_TOKENS.eos
 VOCAB = 9
-WORDS = range(SPECIAL_TOKENS.unk, VOCAB)
 RANDOM = np.random.default_rng(3)
 SENTENCES = [RANDOM.integers(4, VOCAB, length).tolist() for length in RANDOM.integers(0, 7, 40)]
 
@@ -33,22 +29,6 @@ def fitted(sentences=SENTENCES, **changes):
 def log_prob(model, sentence):
     batch = collate([Example("one", sentence)])
     return float(sentence_log_probs(model(batch), batch)[0])
-
-
-def path_probability(model, path, tokens):
-    """Joint probability of hidden states and tokens, factor by factor (eq. 1)."""
-    initial, transition, emission = model.initial.tolist(), model.transition.tolist(), model.emission.tolist()
-    factors = [initial[path[0]], *(transition[a][b] for a, b in itertools.pairwise(path))]
-    return math.prod([*factors, *(emission[state][token] for state, token in zip(path, tokens, strict=True))])
-
-
-@pytest.mark.parametrize("sentence", [[], [4], [5, 6, 4], [8, 8, 3, 7]])
-def test_probability_and_best_states_equal_the_enumeration_of_all_paths(sentence):
-    model = fitted()
-    tokens = [*sentence, EOS]
-    joint = {p: path_probability(model, p, tokens) for p in itertools.product(range(3), repeat=len(tokens))}
-    assert log_prob(model, sentence) == pytest.approx(math.log(sum(joint.values())), abs=1e-9)
-    assert tuple(model.states(sentence)) == max(joint, key=joint.__getitem__)
 
 
 @pytest.mark.parametrize("pseudo_count", [0.0, 0.5])

@@ -12,9 +12,7 @@ from limner.decoding.settings import DecodingSettings
 from limner.errors import SettingsError
 from limner.features.store import FeatureStore
 from limner.inference.generate import generate
-from limner.layers.cells import CellState
-from limner.layers.stack import LayerState
-from limner.models.independent_descriptions import IndependentDescriptions, IndependentSettings, RecurrentLanguageModel
+from limner.models.independent_descriptions import IndependentDescriptions, IndependentSettings
 from limner.models.protocols import ModelInputs
 from limner.runs.recipe import Recipe
 from limner.runs.trained_model import load_trained_model
@@ -109,16 +107,6 @@ def test_the_target_model_reads_the_source_through_its_initial_state_alone():
     with torch.no_grad():
         model.initial.weight.zero_()
     torch.testing.assert_close(model(batch()).logits[0, 0], model(batch([([8], [4])] * 3)).logits[1, 0])
-
-
-def test_a_masked_token_does_not_change_the_state():
-    model = RecurrentLanguageModel(VOCAB, IndependentSettings(**SIZES)).eval()
-    embedded, initial = torch.randn(2, 4, 5), LayerState(CellState(torch.randn(2, 6)))
-    mask = torch.tensor([[True, True, False, False], [True, True, True, True]])
-    states = model.recurrent(embedded, initial, mask)[0]
-    torch.testing.assert_close(states[0, 1:], states[0, 1].expand(3, -1), rtol=0, atol=0)
-    torch.testing.assert_close(states[1], model.recurrent(embedded, initial)[0][1])
-    assert torch.isfinite(states).all()
 
 
 def test_features_and_a_training_objective_are_required():

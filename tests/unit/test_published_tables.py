@@ -35,24 +35,6 @@ FLICKR8K, FLICKR30K, COCO, IAPR, VISUAL_GENOME = DATA_SETS
 CAPTIONING = [table for table in published_tables().values() if table.trained_on]
 PARTS = [(table, dataset) for table in CAPTIONING for dataset in table.trained_on]
 WITH_FIGURES = [(table, dataset) for table, dataset in PARTS if dataset.name in table.datasets]
-NUMBERS = {  # published scores of each row; 0 where the data set has no such row
-    "mao2015/table1": {"iapr": [4, 4, 4, 3, 3, 5, 5]},
-    "mao2015/table2": {"iapr": [8]},
-    "mao2015/table3": {"flickr8k": [8, 8, 8, 8, 8, 8, 13]},
-    "mao2015/table4": {
-        "flickr30k": [8, 8, 8, 8, 8, 8, 6, 4, 8, 0, 8, 8],
-        "coco": [8, 0, 0, 0, 0, 0, 0, 0, 0, 8, 0, 8],
-    },
-    "mao2015/table5": {"flickr30k": [1, 3, 4, 1, 4, 0, 5, 5], "coco": [1, 3, 4, 1, 4, 1, 0, 5]},
-    "mao2015/table7": {"coco": [7, 7, 7, 7]},
-    "mao2015/table8": {"flickr30k": [4] * 7, "flickr8k": [0] * 7},
-    "vinyals2015/table1": {"coco": [3, 3, 3, 3]},
-    "vinyals2015/table2": {"flickr30k": [1, 1, 1], "flickr8k": [1, 1, 1]},
-    "vinyals2015/table4": {"flickr8k": [6, 6, 4]},
-    "vinyals2015/table5": {"flickr30k": [6, 6, 6, 6]},
-    "xu2015/table1": {"flickr8k": [3, 0, 5, 5], "flickr30k": [4, 0, 5, 5], "coco": [4, 5, 5, 5]},
-    "johnson2016/table1": {"visual-genome": [1]},
-}
 IDS = {
     FLICKR8K: ["1000268201_693b08cb0e", "997722733_0cb5439472"],
     FLICKR30K: ["1000092795", "99804383"],
@@ -83,19 +65,6 @@ def test_tables_of_sentences_decode_with_the_beam_that_their_notes_state(name, b
             decoding = load_recipe(f"{table.recipes}/{row.recipe}", list(row.evaluation)).decoding
             assert decoding.beam_size == beam
             assert decoding.length_penalty == 0 or f"length penalty {decoding.length_penalty}" in table.notes
-
-
-@pytest.mark.parametrize("table", CAPTIONING, ids=lambda table: table.name)
-def test_every_row_has_its_published_figures(table):
-    assert {dataset.key for dataset in table.trained_on} == set(NUMBERS[table.name])
-    for dataset in table.trained_on:
-        assert [len(row.published.get(dataset.name, {})) for row in table.rows] == NUMBERS[table.name][dataset.key]
-        for score, values in itertools.groupby(
-            sorted((s, v) for row in table.rows for s, v in row.published.get(dataset.name, {}).items()),
-            key=lambda pair: pair[0],
-        ):
-            limit = 1000 if score == "perplexity" or score.endswith("rank") else 100
-            assert all(0 < value <= limit for _, value in values), score
 
 
 @pytest.mark.parametrize(
@@ -140,15 +109,6 @@ def test_a_file_of_tables_with_an_unknown_key_or_data_set_is_refused():
             PublishedTable.parse(table | change)
         assert "\n" not in str(error.value)
     assert not [name for name in recipe_names() if name.endswith("tables")]
-
-
-def test_the_same_system_has_the_same_figures_in_two_tables():
-    """Tables 4, 5 and 8 of Mao et al. describe one model on Flickr30k, with two and three digits."""
-    rows = {
-        name: {row.name: row.published for row in find_table(f"mao2015/{name}").rows} for name in ("table5", "table8")
-    }
-    rounded, full = rows["table5"]["Ours-m-RNN-VggNet"]["Flickr30k"], rows["table8"]["m-RNN"]["Flickr30k"]
-    assert all(abs(rounded[score] - value) <= 0.5 for score, value in full.items())
 
 
 @pytest.mark.parametrize(("table", "dataset"), WITH_FIGURES, ids=lambda one: getattr(one, "key", None) or one.name)
@@ -360,31 +320,6 @@ def test_tables_are_listed_with_the_data_that_they_need(tmp_path):
         open_collection(find_table("kiros2014/table1"), None)
 
 
-@pytest.mark.parametrize(
-    ("name", "data"),
-    [
-        (
-            "kiros2014/table1",
-            "IAPR TC-12 ('limner import iapr SOURCE COLLECTION --descriptions whole') or Attributes (no reader); or "
-            "any other collection with images and English sentences",
-        ),
-        (
-            "calixto2017/table2",
-            "Multi30k ('limner import multi30k SOURCE COLLECTION', both tasks for rows with M30kC); or any other "
-            "collection with English and German sentence pairs, and images for rows with features",
-        ),
-        (
-            "calixto2016/table1",
-            "Multi30k ('limner import multi30k SOURCE COLLECTION'); or any other collection with English and German "
-            "sentence pairs, and images for rows with features",
-        ),
-        ("lecture/cells", "a collection with images and English sentences"),
-    ],
-)
-def test_the_data_of_the_paper_is_listed_before_what_else_fits(name, data):
-    assert f"  data: {data}\n" in listing_text(list_tables(name))
-
-
 def names_by_heading(table):
     """Names of the rows that a list of a table has under each heading."""
     lines = listing_text(list_tables(table)).splitlines()
@@ -419,16 +354,6 @@ def test_rows_of_other_authors_are_listed_apart():
     ):
         assert {row.name for row in find_table(table).rows if row.other_authors} == cited, table
     assert "Random" not in {row.name for row in find_table("mao2015/table3").rows if row.other_authors}
-
-
-def test_published_scores_are_written_as_printed():
-    rows = {row.name: row for row in find_table("calixto2017/table1").rows}
-    columns = {column.score: column for column in find_table("calixto2017/table1").columns}
-    assert rows["NMT_SRC+IMG"].published_cell("Multi30k", columns["bleu4"]) == "36.5†‡"
-    assert rows["Huang et al. m1"].published_cell("Multi30k", columns["ter"]) == "–"
-    assert rows["NMT"].published_cell("Flickr8k", columns["bleu4"]) == "–"
-    gt2, bleu = find_table("kiros2014/table1").rows[0], find_table("kiros2014/table1").columns[1]
-    assert gt2.published_cell("IAPR TC-12", bleu) == bleu.format(32.3) == "0.323"
 
 
 def test_lists_and_properties_are_printed_without_a_collection():

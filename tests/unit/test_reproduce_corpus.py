@@ -302,12 +302,3 @@ def test_a_row_of_wmt_15_is_reproduced_by_one_command(tmp_path):
     assert f"| NMT with WMT'15 (calixto2017/small; {'; '.join(changes)}; corpus wmt) |" in done.output
     stage, run = (RunConfig.load(tmp_path / "out" / "runs" / name / "config.json") for name in WMT_RUNS)
     assert [one.provenance["training_sentences"] for one in (stage, run)] == [25, 5]
-
-
-def test_the_list_shows_the_rows_with_their_corpus():
-    listed = CliRunner().invoke(app, ["reproduce", "calixto2017/table1", "--list"]).output
-    assert "published only" not in listed
-    needs = "en to de | sentence pairs of --corpus"
-    assert f"\n    NMT with WMT'15 | {needs} | 37.8† 56.7† 41.0† 69.2 69.7 69.1 (Multi30k)" in listed
-    assert f"\n    NMT_SRC+IMG with WMT'15 | {needs} | features resnet50_res4f.grid | 39.0†‡" in listed
-    assert f"\n    PBSMT (LM) with WMT'15 | {needs} | 32.5 " in listed

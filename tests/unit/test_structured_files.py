@@ -4,12 +4,8 @@ import time
 
 import pytest
 
-from limner.data.readers.corpus_files import read_json
-from limner.errors import CollectionError, RunError, SettingsError
 from limner.files.structured import MAX_DEPTH, StructureError, parse_json
 from limner.files.yaml_text import parse_yaml
-from limner.runs.records import RunConfig
-from limner.settings import override, read_yaml
 
 LAUGHS = "a0: &a0 [x, x, x, x, x, x, x, x, x]\n" + "".join(
     f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 12)
@@ -69,21 +65,3 @@ def test_hostile_json_is_refused_at_once(text, message):
 
 def test_json_of_the_greatest_depth_is_read():
     assert parse_json("[" * MAX_DEPTH + "]" * MAX_DEPTH)
-
-
-def test_files_name_themselves(tmp_path):
-    recipe, corpus, config = tmp_path / "own.yaml", tmp_path / "corpus.json", tmp_path / "config.json"
-    recipe.write_text("model: &m {of: *m}")
-    corpus.write_text("[" * 100_000)
-    config.write_text('{"recipe":' + "[" * 100_000)
-    with pytest.raises(SettingsError, match=r"own\.yaml: cannot be read as YAML: expected at most 64 lists"):
-        read_yaml(recipe)
-    with pytest.raises(CollectionError, match=r"corpus\.json: expected at most 64 lists"):
-        read_json(corpus)
-    with pytest.raises(RunError, match=r"config\.json: damaged: expected at most 64 lists"):
-        RunConfig.load(config)
-    recipe.write_text("# " + "x" * 300_000)
-    with pytest.raises(SettingsError, match=r"own\.yaml: expected a recipe of at most 262,144 bytes, found 300,002"):
-        read_yaml(recipe)
-    with pytest.raises(SettingsError, match=r"'a=.*': the value cannot be read as YAML: expected at most 64"):
-        override({}, ["a=" + "[" * 70])

@@ -8,7 +8,6 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from limner.data.batching import bounded_batches
 from limner.data.dataset import FeatureSource, GenerationInput
@@ -107,8 +106,9 @@ def explain(
         return explain_search(model, inputs, hypotheses, on_progress)
     device = device_of(model.model)
     explanations: list[Explanation] = []
-    sources = [_source_ids(model, one) for one in inputs]
-    lengths = [max(len(ids or ()), len(one.tokens)) for ids, one in zip(sources, hypotheses, strict=True)]
+    tokenizer = model.source_tokenizer
+    sources = [None if tokenizer is None else tokenizer.encode(source.source or "") for source in inputs]
+    lengths = [max(len(ids or ()), len(best.tokens)) for ids, best in zip(sources, hypotheses, strict=True)]
     for rows in bounded_batches(range(len(inputs)), lengths, batch_size):
         items = [inputs[row].item for row in rows]
         images = features.take(items) if features is not None else [None] * len(items)
@@ -140,42 +140,42 @@ def explain_search(
         SettingsError: a translation without its derivation is not among those that the model finds.
     """
     explanations = []
-    for done, (one, hypothesis) in enumerate(zip(inputs, hypotheses, strict=True), 1):
-        derivation = hypothesis.derivation or _search_derivation(model, one, hypothesis.tokens)
-        explanations.append(_explain_derivation(model, one, hypothesis.tokens, derivation))
+    for done, (source, hypothesis) in enumerate(zip(inputs, hypotheses, strict=True), 1):
+        derivation = hypothesis.derivation or _search_derivation(model, source, hypothesis.tokens)
+        explanations.append(_explain_derivation(model, source, hypothesis.tokens, derivation))
         if on_progress is not None:
             on_progress(done, len(inputs))
     return explanations
 
 
-def _search_derivation(model: TrainedModel, one: GenerationInput, tokens: tuple[int, ...]) -> Derivation:
+def _search_derivation(model: TrainedModel, source: GenerationInput, tokens: tuple[int, ...]) -> Derivation:
     """Find the derivation of a translation that is read from a record: by the search of the recipe."""
     settings = model.recipe.decoding
     settings = change_decoding(settings, {"n_best": min(settings.beam_size, EXPLAINED_CANDIDATES)})
-    (found,) = search_translations([model], [one], settings)
-    same = next((other.derivation for other in found if other.tokens == tokens), None)
-    if same is None:
-        raise SettingsError(
-            f"explanation of '{one.source}': the translation is not among the {len(found)} best of model "
-            f"'{model.recipe.model.name}'; explain translations of the same model with the same settings"
-        )
-    return same
+    (n_best,) = search_translations([model], [source], settings)
+    for translation in n_best:
+        if translation.tokens == tokens and translation.derivation is not None:
+            return translation.derivation
+    raise SettingsError(
+        f"explanation of '{source.source}': the translation is not among the {len(n_best)} best of model "
+        f"'{model.recipe.model.name}'; explain translations of the same model with the same settings"
+    )
 
 
 def _explain_derivation(
-    model: TrainedModel, one: GenerationInput, tokens: tuple[int, ...], derivation: Derivation
+    model: TrainedModel, source: GenerationInput, tokens: tuple[int, ...], derivation: Derivation
 ) -> Explanation:
     """Merge the aligned tokens and the phrases of a translation into words."""
     assert model.source_tokenizer is not None
-    ids = model.source_tokenizer.encode(one.source or "")
+    ids = model.source_tokenizer.encode(source.source or "")
     alignment = np.zeros((len(tokens), len(ids)))
-    for source, target in derivation.alignment:
-        alignment[target, source] = 1
+    for position, target in derivation.alignment:
+        alignment[target, position] = 1
     alignment /= np.maximum(alignment.sum(1, keepdims=True), 1)
     words = words_of(model.tokenizer, tokens)  # no phrase has the end of the sentence
-    names, merged = _merge_source(model, one, Example(one.item.id, tokens, ids), alignment, len(ids))
+    names, merged = _merge_source(model, source, Example(source.item.id, tokens, ids), alignment, len(ids))
     source_words = words_of(model.source_tokenizer, ids)
-    copied = {target: source for source, target in derivation.alignment if tokens[target] == SPECIAL_TOKENS.unk}
+    copied = {target: position for position, target in derivation.alignment if tokens[target] == SPECIAL_TOKENS.unk}
     spelling = {position: name for name, word in zip(names, source_words, strict=True) for position in word.positions}
     return Explanation(
         names,
@@ -208,33 +208,19 @@ class _TokenWeights(NamedTuple):
 
 
 def _row(output: Output, row: int) -> _TokenWeights:
-    def weights(values: Tensor | None) -> Weights | None:
-        return None if values is None else values[row].double().cpu().numpy()
-
-    return _TokenWeights(*map(weights, (output.alignment, output.attention, output.gate, output.selected)))
+    values = output.alignment, output.attention, output.gate, output.selected
+    return _TokenWeights(*(None if value is None else value[row].double().cpu().numpy() for value in values))
 
 
 def _explanation(
-    model: TrainedModel, one: GenerationInput, example: Example, weights: _TokenWeights, source_length: int
+    model: TrainedModel, source: GenerationInput, example: Example, weights: _TokenWeights, source_length: int
 ) -> Explanation:
-    """Merge the weights of tokens into those of words; `source_length` is that of the padded source."""
-    source, alignment = _merge_source(model, one, example, weights.alignment, source_length)
+    """Merge the weights of tokens into weights of words; `source_length` is the length of the padded source."""
+    names, alignment = _merge_source(model, source, example, weights.alignment, source_length)
     target = [*words_of(model.tokenizer, example.target), Word(END_OF_SENTENCE, [len(example.target)])]
-    attention, gate, selected = weights.attention, weights.gate, weights.selected
-    if example.image is None:
-        attention = gate = selected = None
-    return Explanation(
-        source,
-        tuple(word.text for word in target),
-        _average(alignment, target),
-        _average(attention, target),
-        _average(gate, target),
-        _average(selected, target),
-    )
-
-
-def _source_ids(model: TrainedModel, one: GenerationInput) -> list[int] | None:
-    return None if model.source_tokenizer is None else model.source_tokenizer.encode(one.source or "")
+    over_image = (None, None, None) if example.image is None else weights[1:]
+    alignment, attention, gate, selected = (_average(values, target) for values in (alignment, *over_image))
+    return Explanation(names, tuple(word.text for word in target), alignment, attention, gate, selected)
 
 
 def _average(weights: Weights | None, words: Sequence[Word]) -> Weights | None:
@@ -243,13 +229,13 @@ def _average(weights: Weights | None, words: Sequence[Word]) -> Weights | None:
 
 
 def _merge_source(
-    model: TrainedModel, one: GenerationInput, example: Example, alignment: Weights | None, source_length: int
+    model: TrainedModel, source: GenerationInput, example: Example, alignment: Weights | None, source_length: int
 ) -> tuple[tuple[str, ...], Weights | None]:
     """Return the source words, and the alignment (T, S) summed over the tokens of each."""
     if model.source_tokenizer is None:
         return (), None
     words = words_of(model.source_tokenizer, example.source or ())
-    spelled = model.source_tokenizer.words(one.source or "")  # the spelling of words that are encoded as <unk>
+    spelled = model.source_tokenizer.words(source.source or "")  # the spelling of words that are encoded as <unk>
     if len(spelled) == len(words):
         words = [Word(text, positions) for text, (_, positions) in zip(spelled, words, strict=True)]
     if alignment is None:
@@ -277,8 +263,8 @@ def words_of(tokenizer: Tokenizer, ids: Sequence[int]) -> list[Word]:
 
 def _span(words: Sequence[Word], tokens: Span) -> Span:
     """Return the words that some of a span of tokens belong to."""
-    found = [number for number, word in enumerate(words) if {*word.positions} & {*range(*tokens)}]
-    return found[0], found[-1] + 1
+    numbers = [number for number, word in enumerate(words) if {*word.positions} & {*range(*tokens)}]
+    return numbers[0], numbers[-1] + 1
 
 
 def _join_compounds(words: Sequence[Word]) -> list[Word]:

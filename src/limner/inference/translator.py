@@ -189,10 +189,7 @@ class Translator(TextGenerator):
         return explain_beam(self.models, source, self.features_of(images), settings)
 
     def inputs(
-        self,
-        sentences: Sequence[str],
-        images: Sequence[ImageInput | None] | None,
-        missing: MissingImage = "refuse",
+        self, sentences: Sequence[str], images: Sequence[ImageInput | None] | None, missing: MissingImage = "refuse"
     ) -> TranslationInputs:
         """Check sentences and images as `translate` does, and select the sentences that are not empty."""
         images = images_of_sentences(sentences, images, missing)

@@ -195,10 +195,7 @@ def _print_summary(summary: CollectionSummary) -> None:
 
 @command(DATA)
 def compact(
-    collection: Path,
-    *,
-    older_than: Annotated[float, Bounds(0, 36_500, whole=False)] = 7.0,
-    as_json: bool = False,
+    collection: Path, *, older_than: Annotated[float, Bounds(0, 36_500, whole=False)] = 7.0, as_json: bool = False
 ) -> None:
     """Rewrite the many small files of a collection as few large ones, index its ids, and remove old versions.
 

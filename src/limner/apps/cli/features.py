@@ -8,11 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from limner.apps.cli.app import DATA
 from limner.apps.cli.next_steps import after_features, features_command
-from limner.apps.cli.options import (
-    command,
-    given,
-    refuse,
-)
+from limner.apps.cli.options import command, given, refuse
 from limner.apps.cli.terminal import echo, err, print_json, print_next, progress_bar, progress_bars
 from limner.bounds import (
     BatchSize,

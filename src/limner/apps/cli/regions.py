@@ -10,13 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from limner.apps.cli.app import USE
 from limner.apps.cli.describe import report_unreadable
 from limner.apps.cli.inputs import find_input_files
-from limner.apps.cli.options import (
-    MIN_CONFIDENCE,
-    ModelOption,
-    check_runs,
-    command,
-    require_one_model,
-)
+from limner.apps.cli.options import MIN_CONFIDENCE, ModelOption, check_runs, command, require_one_model
 from limner.apps.cli.terminal import echo, err, print_json, progress_bar, tab_separated
 from limner.bounds import Count, Probability
 from limner.decoding.settings import DecodingSettings

@@ -177,24 +177,13 @@ def headlines(
     evaluations: Sequence[Evaluation],
     published: Mapping[str, Any],
     modality: Modality,
-    *,
-    vocabulary: int | None = None,
-    lang: str = "en",
+    **options: Any,  # noqa: ANN401
 ) -> list[dict[str, Any]]:
-    """Choose the scores of the beginning of the report, each beside at most `MAX_BASELINES` values to compare it with.
-
-    Args:
-        evaluation: the evaluation of the right images.
-        evaluations: all evaluations of the run; those of image controls and of baselines of regions are compared.
-        published: published row of the recipe: its name and its values.
-        modality: modality of the features.
-        vocabulary: number of words of the vocabulary, for the perplexity of a uniform distribution.
-        lang: target language of the model.
-    """
+    """Choose the scores of the beginning of the report, each beside at most `MAX_BASELINES` of its `baselines`."""
     by_name = {score.name: score for score in evaluation.scores}
     names = [name for name in (*PRIORITY, *by_name) if name in by_name and ":" not in name]  # not of single labels
     chosen = [by_name[name] for name in list(dict.fromkeys(names))[:HEADLINES]]
-    by_score = baselines(evaluation, chosen, evaluations, published, vocabulary=vocabulary, lang=lang)
+    by_score = baselines(evaluation, chosen, evaluations, published, **options)
     return [_headline(score, by_score[score.name][:MAX_BASELINES], modality) for score in chosen]
 
 
@@ -207,7 +196,16 @@ def baselines(
     vocabulary: int | None = None,
     lang: str = "en",
 ) -> dict[str, list[Baseline]]:
-    """Collect the baselines of scores by their names, those of chance first; arguments as for `headlines`."""
+    """Collect the baselines of scores by their names, those of chance first.
+
+    Args:
+        evaluation: the evaluation of the right images.
+        scores: scores of it.
+        evaluations: all evaluations of the run; those of image controls and of baselines of regions are compared.
+        published: published row of the recipe: its name and its values.
+        vocabulary: number of words of the vocabulary, for the perplexity of a uniform distribution.
+        lang: target language of the model.
+    """
     names = [score.name for score in scores]
     chance = {**_of_labels(evaluation.items, names, lang), **_of_other_items(evaluation.items, names, lang)}
     by_score: dict[str, list[Baseline]] = {name: [chance[name]] if name in chance else [] for name in names}

@@ -56,28 +56,19 @@ def _visible_rows(table: PublishedTable, reproduced: Container[str]) -> list[Pub
 
 def _row_heading(row: PublishedRow, seeds: Sequence[RowResult], table: PublishedTable) -> str:
     """The name of a row with its origin and its differences from the table's own recipe."""
-    facts = [*(["other authors"] if row.other_authors else []), *(_differences(row, seeds, table) if seeds else [])]
+    facts = ["other authors"] if row.other_authors else []
+    for first in seeds[:1]:
+        facts += [] if first.recipe_folder == table.recipes else [first.recipe_folder]
+        for override in first.overrides:
+            key, _, value = override.partition("=")
+            facts.append(f"{key}={value if len(value) <= MAX_OVERRIDE_LENGTH else '…'}".replace("|", "\\|"))
+        tables = first.recipe.get("features", {}).get("tables", [])
+        facts += [f"features: {', '.join(tables)}"] if row.features and not set(tables) & set(row.features) else []
+        facts += [f"initialised from {first.initialised_from.run}"] if first.initialised_from else []
+        facts += [f"corpus {first.corpus.name}"] if first.corpus else []
+        facts += [f"budget {first.budget:g}"] if first.budget != 1 else []
+        facts += [f"{len(seeds)} seeds"] if len(seeds) > 1 else []
     return row.name + (f" ({'; '.join(facts)})" if facts else "")
-
-
-def _differences(row: PublishedRow, seeds: Sequence[RowResult], table: PublishedTable) -> list[str]:
-    first = seeds[0]
-    differences = [] if first.recipe_folder == table.recipes else [first.recipe_folder]
-    for override in first.overrides:
-        key, _, value = override.partition("=")
-        differences.append(f"{key}={value if len(value) <= MAX_OVERRIDE_LENGTH else '…'}".replace("|", "\\|"))
-    tables = first.recipe.get("features", {}).get("tables", [])
-    if row.features and not set(tables) & set(row.features):
-        differences.append(f"features: {', '.join(tables)}")
-    if first.initialised_from is not None:
-        differences.append(f"initialised from {first.initialised_from.run}")
-    if first.corpus is not None:
-        differences.append(f"corpus {first.corpus.name}")
-    if first.budget != 1:
-        differences.append(f"budget {first.budget:g}")
-    if len(seeds) > 1:
-        differences.append(f"{len(seeds)} seeds")
-    return differences
 
 
 def _our_cell(row: PublishedRow, seeds: Sequence[RowResult], column: TableColumn, comparison: TableComparison) -> str:

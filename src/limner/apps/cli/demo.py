@@ -29,32 +29,8 @@ PIXELS = "pixels:64"
 """Backbone of both models: the pixels themselves, 64 x 64."""
 
 
-class DemoPlan(NamedTuple):
-    """Recipes and collections of a demo; the collections are without their seeds."""
-
-    captioning: str
-    translation: str
-    scenes: SceneSettings
-    ambiguous: SceneSettings | None
-    """Collection of the translator; None for the captioner's, whose image encoder the translator then starts from."""
-    trials: int
-    """Number of trials of each significance test in the diagnosis."""
-
-
-SHORT = DemoPlan(
-    "scenes/demo-caption",
-    "scenes/demo-translate",
-    SceneSettings(train=8000, size=96, ambiguous=1.0, max_objects=1),
-    None,
-    trials=1000,
-)
-FULL = DemoPlan(
-    "scenes/mrnn",
-    "scenes/translate-src-img",
-    SceneSettings(train=4000),
-    SceneSettings(train=8000, ambiguous=1.0),
-    trials=10_000,
-)
+SCENES = SceneSettings(train=8000, size=96, ambiguous=1.0, max_objects=1)
+"""Collection of both models, without its seed."""
 
 
 class DemoResult(NamedTuple):
@@ -64,8 +40,6 @@ class DemoResult(NamedTuple):
     run: Path
     report: Path
     evaluation: Evaluation
-    ambiguous: Path
-    """Collection of the translator; the same as `scenes` in the short demo."""
     translation: Path
     translation_report: Path
     translations: Evaluation
@@ -82,10 +56,10 @@ class Demo(NamedTuple):
     command: str
     on_progress: Callable[[str, int, int], None]
 
-    def draw(self, name: str, settings: SceneSettings) -> Collection:
-        """Draw a collection and store the pixels of its images as features."""
-        settings = settings.model_copy(update={"seed": self.seed})
-        scenes = generate_scenes(self.folder / name, settings, partial(self.on_progress, "drawing"))
+    def draw(self) -> Collection:
+        """Draw the collection and store the pixels of its images as features."""
+        settings = SCENES.model_copy(update={"seed": self.seed})
+        scenes = generate_scenes(self.folder / "scenes", settings, partial(self.on_progress, "drawing"))
         extract(scenes, load_backbone(PIXELS), on_progress=partial(self.on_progress, "reading pixels"))
         return scenes
 
@@ -109,67 +83,60 @@ class Demo(NamedTuple):
         save_evaluation(evaluation, run)
         return evaluation
 
-    def diagnose(self, run: Path, scenes: Collection, trials: int) -> Diagnosis:
+    def diagnose(self, run: Path, scenes: Collection) -> Diagnosis:
         """Translate with right, shuffled, swapped and no images, and store the comparison in the run directory."""
-        settings = DiagnosisSettings(metrics=("bleu4",), trials=trials, seed=self.seed)
+        settings = DiagnosisSettings(metrics=("bleu4",), trials=1000, seed=self.seed)
         model, command = load_trained_model(run), self.command
         diagnosis = diagnose(model, scenes, settings=settings, command=command, on_progress=self.on_progress)
         diagnosis.save_in(run)
         return diagnosis
 
 
-def run_demo(demo: Demo, *, full: bool = False, on_message: Callable[[str], None]) -> DemoResult:
+def run_demo(demo: Demo, on_message: Callable[[str], None]) -> DemoResult:
     """Draw scenes, train a captioner and a translator on them, evaluate both on held-out scenes and write reports.
 
     An interrupted demo resumes where it stopped.
 
     Args:
-        demo: its folder receives `scenes`, `run`, `report.html`, `translation` and `translation.html`; with `full` also
-            `ambiguous`.
-        full: use the longer recipes on larger collections.
+        demo: its folder receives `scenes`, `run`, `report.html`, `translation` and `translation.html`.
         on_message: called at the start of each stage with one line: what is done and why.
 
     Raises:
-        CollectionError: the folder contains scenes of another seed or of the other version of the demo.
-        RunError: the folder contains a run of another seed or of the other version of the demo.
+        CollectionError: the folder contains scenes of another seed.
+        RunError: the folder contains a run of another seed.
     """
-    began, plan = time.perf_counter(), FULL if full else SHORT
-    on_message(
-        f"1/6 Drawing {plan.scenes.train:,} training scenes with captions in three languages; nothing is downloaded."
-    )
-    scenes = ambiguous = demo.draw("scenes", plan.scenes)
+    began = time.perf_counter()
+    on_message(f"1/6 Drawing {SCENES.train:,} training scenes with captions in three languages; nothing is downloaded.")
+    scenes = demo.draw()
     on_message("2/6 Training the captioner (m-RNN). It learns to see from pixels alone, by predicting captions.")
-    run = demo.train(plan.captioning, scenes, "run")
+    run = demo.train("scenes/demo-caption", scenes, "run")
     on_message("3/6 Evaluating captions and retrieval on 200 held-out scenes.")
     evaluation = demo.evaluate(run, scenes, METRICS)
     report = write_report(run, demo.folder / "report.html")
-    encoder = [f"training.pretrained_image_encoder={run}"]
-    if plan.ambiguous is not None:
-        on_message(f"    Drawing {plan.ambiguous.train:,} training scenes with ambiguous words.")
-        ambiguous, encoder = demo.draw("ambiguous", plan.ambiguous), []
     on_message(
         "4/6 Training the English-German translator (NMT_SRC+IMG). English 'bat' is an animal or a club; German has a "
         "word for each, and only the image decides."
     )
-    translation = demo.train(plan.translation, ambiguous, "translation", *encoder)
+    encoder = f"training.pretrained_image_encoder={run}"
+    translation = demo.train("scenes/demo-translate", scenes, "translation", encoder)
     on_message("5/6 Evaluating translations of 1,000 held-out sentences, each with an ambiguous word.")
-    translations = demo.evaluate(translation, ambiguous, TRANSLATION_METRICS)
+    translations = demo.evaluate(translation, scenes, TRANSLATION_METRICS)
     on_message("6/6 Translating them again with shuffled, swapped and no images: does the model use the image?")
-    diagnosis = demo.diagnose(translation, ambiguous, plan.trials)
+    diagnosis = demo.diagnose(translation, scenes)
     translation_report = write_report(translation, demo.folder / "translation.html")
     seconds = time.perf_counter() - began
-    paths = ambiguous.path, translation, translation_report
-    return DemoResult(scenes.path, run, report, evaluation, *paths, translations, diagnosis, seconds)
+    return DemoResult(
+        scenes.path, run, report, evaluation, translation, translation_report, translations, diagnosis, seconds
+    )
 
 
 def next_steps(result: DemoResult) -> list[str]:
     """Return commands to try after the demo; they work as they are."""
     image = result.scenes / "images" / "test-00000.jpg"
     item = next(item for item in result.translations.items if item.source)
-    ambiguous_image = result.ambiguous / "images" / Path(item.image or "").name
+    ambiguous_image = result.scenes / "images" / Path(item.image or "").name
     return [
         f"limner describe {image} --model {result.run} --beam-size 5 --n-best 3",
         f'limner search "a purple seal in the meadow" --model {result.run} --collection {result.scenes} --split test',
         f'limner translate "{item.source}" --model {result.translation} --image {ambiguous_image}',
-        f"limner demo --full --out {result.run.parent}-full",
     ]

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @command(MORE)
-def demo(*, out: Path = Path("demo"), seed: Seed = 1, full: bool = False, as_json: bool = False) -> None:
+def demo(*, out: Path = Path("demo"), seed: Seed = 1, as_json: bool = False) -> None:
     """Generate a collection, train a captioner and a translator from pixels, evaluate them and write reports.
 
     An interrupted demo continues where it stopped.
@@ -27,17 +27,13 @@ def demo(*, out: Path = Path("demo"), seed: Seed = 1, full: bool = False, as_jso
     Options:
         out (DIR): Folder for the collections, the runs and the reports.
         seed: Random seed of the drawings and of the training.
-        full: Longer recipes on larger and harder collections.
     """
     claim_folder(out, "--out", records={"report.html": "run", "translation.html": "translation"})
     from limner.apps.cli.demo import Demo, run_demo
 
     with progress_bars() as progress:
-        result = run_demo(
-            Demo(out, seed, command_line(), progress),
-            full=full,
-            on_message=lambda line: err.print(line, highlight=False, soft_wrap=True),
-        )
+        stages = Demo(out, seed, command_line(), progress)
+        result = run_demo(stages, lambda line: err.print(line, highlight=False, soft_wrap=True))
     if not as_json:
         _print_demo(result)
         return

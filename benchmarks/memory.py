@@ -84,8 +84,9 @@ def run_step(step: str, folder: Path) -> None:
 def store_features(collection: object) -> None:
     """Write random features of every item, in the order of the items."""
     from limner.features.spec import FeatureSpec
-    from limner.features.store import FeatureTable, TableWriter
+    from limner.features.store import FeatureTable
     from limner.features.table_format import table_path
+    from limner.features.writers import TableWriter
     from limner.storage.ids import IdSet
 
     spec = FeatureSpec(
@@ -99,7 +100,7 @@ def store_features(collection: object) -> None:
             writer.add(ids, random.random((len(ids), WIDTH)).astype(np.float16))
             ids = []
     writer.add(ids, random.random((len(ids), WIDTH)).astype(np.float16))
-    writer.commit()
+    writer.flush()
     table = FeatureTable(writer.path, cache_bytes=0)
     for _ in range(100):
         table.take([f"{row:09d}" for row in random.integers(len(table), size=128)])

@@ -12,7 +12,8 @@ from limner.apps import cli
 from limner.data.collection import ITEMS, Collection, write_items
 from limner.errors import SearchIndexError, SettingsError
 from limner.features.compaction import compact
-from limner.features.store import FeatureTable, TableWriter
+from limner.features.store import FeatureTable
+from limner.features.writers import TableWriter
 from limner.files import locked
 from limner.models import ModelInputs, build_model
 from limner.models.ngram import NGramSettings
@@ -73,7 +74,7 @@ def reverse_features(collection, name="colour"):
     shutil.rmtree(table.path)
     writer = TableWriter(table.path, table.spec, IdSet())
     writer.add(ids, values)
-    writer.commit()
+    writer.flush()
 
 
 def test_an_index_is_built_once_and_again_for_new_features(retriever, own_tiny):
@@ -102,7 +103,7 @@ def test_compaction_and_equal_features_keep_an_index(retriever, own_tiny):
     writer = TableWriter(table.path, table.spec, IdSet())
     for rows in (slice(20, None), slice(20)):  # in another order, in two fragments
         writer.add(ids[rows], values[rows])
-        writer.commit()
+        writer.flush()
     assert FeatureTable.open(own_tiny, "colour").digest == digest
     assert retriever.build_index(own_tiny).is_new
     list(compact(own_tiny.path, timedelta(0)))

@@ -13,8 +13,9 @@ from limner.data.examples import Item, ItemSentence
 from limner.errors import CollectionError
 from limner.features import compaction
 from limner.features.compaction import compact
-from limner.features.store import FeatureTable, TableWriter
+from limner.features.store import FeatureTable
 from limner.features.table_format import table_path
+from limner.features.writers import TableWriter
 from limner.files import locked
 from limner.storage.ids import IdSet
 
@@ -30,7 +31,7 @@ def path(tmp_path):
         write_items(path, items)
         values = np.full((5, *SPEC.shape), part, np.float16)
         writer.add([item.id for item in items], values)
-        writer.commit()
+        writer.flush()
     return path
 
 

@@ -14,8 +14,7 @@ from limner.features import table_format
 from limner.features.extract import extract
 from limner.features.preprocessing import Preprocessing, read_image
 from limner.features.spec import FeatureSpec, require_compatible
-from limner.features.store import FeatureTable
-from limner.features.table_commands import TABLE_OPTIONS
+from limner.features.store import TABLE_OPTIONS, FeatureTable
 from limner.media.modality import IMAGE
 
 COUNT = 23

@@ -24,8 +24,9 @@ from limner.features.encoders.load import load_backbone
 from limner.features.extract import extract
 from limner.features.repair import discard_unreadable, repair_table
 from limner.features.spec import FeatureSpec
-from limner.features.store import FeatureTable, TableWriter
+from limner.features.store import FeatureTable
 from limner.features.table_format import DamagedTableError
+from limner.features.writers import TableWriter
 from limner.inference.retriever import Retriever
 from limner.inference.scorer import nearest_words
 from limner.media.image import open_image
@@ -105,7 +106,7 @@ def fill(path, values, known=()):
     writer = TableWriter(path, SPEC, known if isinstance(known, IdSet) else IdSet(known))
     for start in range(0, 60, 20):
         writer.add(IDS[start : start + 20], values[start : start + 20])
-        writer.commit()
+        writer.flush()
 
 
 def data_files(path):
@@ -175,7 +176,7 @@ def test_data_of_another_table_is_refused(table, tmp_path):
     other = tmp_path / "other" / "t.lance"
     writer = TableWriter(other, SPEC.model_copy(update={"backbone": "c"}), IdSet())
     writer.add(IDS, values)
-    writer.commit()
+    writer.flush()
     for file in data_files(path):
         shutil.copy(data_files(other)[0], file)
     with pytest.raises(DamagedTableError):
@@ -189,8 +190,7 @@ def test_exchanged_folders_are_refused_by_name(table):
         FeatureTable(path.with_name("u.lance"))
 
 
-def old_table(path, values):
-    """Write a table without checksums, as earlier versions did."""
+def table_without_checksums(path, values):
     column = pa.FixedSizeListArray.from_arrays(pa.array(values.reshape(-1)), values.shape[1])
     schema = pa.schema(
         [pa.field("id", pa.string()), pa.field("values", column.type)],
@@ -199,23 +199,18 @@ def old_table(path, values):
     lance.write_dataset(pa.Table.from_arrays([pa.array(IDS), column], schema=schema), str(path))
 
 
-def test_a_table_of_an_earlier_version_is_read_and_gets_checksums(tmp_path):
-    path, values = tmp_path / "t.lance", np.ones((60, 64), np.float16)
-    old_table(path, values)
-    assert not FeatureTable(path).has_checksums
-    assert np.array_equal(FeatureTable(path).take(IDS), values)
-    assert len(repair_table(path, SPEC).ids) == 60
-    assert FeatureTable(path).has_checksums
-    assert np.array_equal(FeatureTable(path).take(IDS), values)
-    flip_value(max(data_files(path), key=lambda file: file.stat().st_size))
-    with pytest.raises(DamagedTableError):
-        FeatureTable(path).take(IDS)
+def test_the_rows_of_a_table_without_checksums_are_computed_anew(tmp_path):
+    path = tmp_path / "t.lance"
+    table_without_checksums(path, np.ones((60, 64), np.float16))
+    with pytest.raises(DamagedTableError, match="expected the columns id, values and checksum"):
+        FeatureTable(path)
+    assert not len(repair_table(path, SPEC).ids)
 
 
 def test_stored_features_that_are_not_finite_are_refused_and_repaired(tmp_path):
     path, values = tmp_path / "t.lance", np.ones((60, 64), np.float16)
     values[7, 3] = np.nan
-    old_table(path, values)
+    fill(path, values)
     with pytest.raises(DamagedTableError, match="features of item 'item7' are not finite"):
         FeatureTable(path).take(IDS)
     kept = repair_table(path, SPEC).ids
@@ -372,7 +367,7 @@ def test_stored_rows_are_verified_with_progress(table):
 def test_the_summary_names_tables_whose_damage_is_not_found(collection):
     fill(collection / "features" / "new.lance", np.ones((60, 64), np.float16))
     assert summarise(Collection.open(collection)).unverified == ()
-    old_table(collection / "features" / "old.lance", np.ones((60, 64), np.float16))
+    table_without_checksums(collection / "features" / "old.lance", np.ones((60, 64), np.float16))
     (collection / "features" / "broken.lance").mkdir()
     assert summarise(Collection.open(collection)).unverified == ("broken", "old")
 

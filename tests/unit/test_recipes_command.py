@@ -8,7 +8,7 @@ import pytest
 import typer
 
 from limner.apps import cli
-from limner.features.table_commands import TABLE_OPTIONS
+from limner.features.store import TABLE_OPTIONS
 from limner.runs.recipe import Recipe, load_recipe, recipe_names
 from limner.runs.recipe_summary import summarise_recipe, summarise_recipes
 

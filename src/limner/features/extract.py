@@ -19,8 +19,9 @@ from limner.errors import FeatureError, MediaError, counted
 from limner.features.encoders.base import Backbone, EncoderInput, encode
 from limner.features.repair import IntactRows, discard_unreadable, repair_table, stored_spec
 from limner.features.spec import FeatureArray, FeatureKind, FeatureSpec, require_compatible
-from limner.features.store import FeatureTable, TableWriter
+from limner.features.store import FeatureTable
 from limner.features.table_format import table_path
+from limner.features.writers import TableWriter
 from limner.files import LOCK_FILE, locked
 from limner.media.modality import VIDEO
 from limner.process import require_memory
@@ -139,7 +140,7 @@ def _extract(
         if on_progress is not None:
             on_progress(done + len(skipped), total)
     for writer in writers:
-        writer.commit()
+        writer.flush()
         discard_unreadable(writer.path)
     if on_progress is not None:
         on_progress(total, total)

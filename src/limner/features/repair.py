@@ -16,11 +16,10 @@ import numpy as np
 
 from limner.errors import FeatureError
 from limner.features.spec import FeatureSpec
-from limner.features.store import TableWriter
 from limner.features.table_format import (
+    COLUMNS,
     DamagedTableError,
     chunk_rows,
-    column_of_checksums,
     damaged_rows,
     damaged_table,
     open_features_table,
@@ -28,8 +27,8 @@ from limner.features.table_format import (
     table_exists,
     to_array,
 )
+from limner.features.writers import TableWriter
 from limner.progress import Progress
-from limner.storage.checksums import CHECKSUM, row_checksums
 from limner.storage.ids import IdSet
 from limner.storage.lance_tables import damage_as
 from limner.storage.places import is_remote
@@ -58,7 +57,7 @@ def stored_spec(path: Path) -> FeatureSpec | None:
 
 
 def repair_table(path: Path, spec: FeatureSpec, on_progress: Progress | None = None) -> IntactRows:
-    """Remove the damaged rows of a table, and add checksums to a table of an earlier version.
+    """Remove the damaged rows of a table.
 
     A table that cannot be opened is moved to a hidden folder beside it, and replaced by a new one with the rows that
     can still be read; `discard_unreadable` removes that folder when the new table is complete.
@@ -83,7 +82,7 @@ def repair_table(path: Path, spec: FeatureSpec, on_progress: Progress | None = N
         if is_remote(path):
             raise
         logger.warning("%s; its rows are computed anew", str(error).partition("; ")[0])
-        _discard(path)
+        discard_unreadable(path)
         os.rename(path, _unreadable(path))
         return IntactRows(_salvage(path, spec, IdSet()), 0)
     intact = _remove_damaged(path, dataset, stored, on_progress)
@@ -92,7 +91,8 @@ def repair_table(path: Path, spec: FeatureSpec, on_progress: Progress | None = N
 
 def discard_unreadable(path: Path) -> None:
     """Remove the folder to which `repair_table` moved an unreadable table."""
-    _discard(path)
+    if not is_remote(path):
+        shutil.rmtree(_unreadable(path), ignore_errors=True)
 
 
 def _remove_damaged(
@@ -133,9 +133,6 @@ def _remove_damaged(
     damaged += len(bad_rows)
     if damaged:
         logger.warning("%s: %d damaged rows, which are computed anew", path, damaged)
-    if CHECKSUM not in dataset.schema.names:
-        _add_checksums(dataset, spec)
-        logger.info("%s: checksums added to the rows of an earlier version", path)
     return IntactRows(ids, damaged)
 
 
@@ -148,37 +145,16 @@ def _check_fragment(
     """Return the ids of the intact rows of a fragment, and the numbers of its damaged and repeated rows."""
     intact = IdSet()
     bad: list[int] = []
-    columns = [name for name in ("id", "values", CHECKSUM) if name in fragment.schema.names]
-    for batch in fragment.to_batches(columns=columns, batch_size=chunk_rows(spec), with_row_id=True):
+    for batch in fragment.to_batches(columns=COLUMNS, batch_size=chunk_rows(spec), with_row_id=True):
         if not len(batch):
             continue
-        ids = batch.column("id").to_pylist()
+        damaged = set(damaged_rows(batch, to_array(batch.column("values"), spec.shape), spec))
         numbers = batch.column("_rowid").to_pylist()
-        rows = set(_damaged_rows_of(batch, ids, spec))
-        for row, item_id in enumerate(ids):
-            if row in rows or item_id in earlier or not intact.add(item_id):
+        for row, item_id in enumerate(batch.column("id").to_pylist()):
+            if row in damaged or item_id in earlier or not intact.add(item_id):
                 bad.append(numbers[row])
         on_rows(len(batch))
     return intact, bad
-
-
-def _damaged_rows_of(batch: Any, ids: list[str], spec: FeatureSpec) -> list[int]:  # noqa: ANN401
-    values = to_array(batch.column("values"), spec.shape)
-    return damaged_rows(ids, values, column_of_checksums(batch), spec)
-
-
-def _add_checksums(dataset: Any, spec: FeatureSpec) -> None:  # noqa: ANN401
-    """Add the column of checksums to a table of an earlier version, in one commit."""
-    import lance
-    import pyarrow as pa
-
-    @lance.batch_udf(output_schema=pa.schema([pa.field(CHECKSUM, pa.uint64())]))  # type: ignore[untyped-decorator]
-    def compute(batch: Any) -> Any:  # noqa: ANN401
-        values = to_array(batch.column("values"), spec.shape)
-        checksums = row_checksums(batch.column("id").to_pylist(), values, spec.fingerprint)
-        return pa.RecordBatch.from_arrays([pa.array(checksums)], names=[CHECKSUM])
-
-    dataset.add_columns(compute, read_columns=["id", "values"], batch_size=chunk_rows(spec))
 
 
 def _salvage(path: Path, spec: FeatureSpec, ids: IdSet) -> IdSet:
@@ -195,12 +171,10 @@ def _salvage(path: Path, spec: FeatureSpec, ids: IdSet) -> IdSet:
     kept = len(ids)
     writer = TableWriter(path, spec, ids)
     for batch in _readable_batches(_unreadable(path), spec):
-        found = batch.column("id").to_pylist()
-        values = to_array(batch.column("values"), spec.shape)
-        bad = set(_damaged_rows_of(batch, found, spec))
-        rows = [row for row in range(len(found)) if row not in bad]
-        writer.add([found[row] for row in rows], values[np.array(rows, np.int64)])
-    writer.commit()
+        ids_read, values = batch.column("id").to_pylist(), to_array(batch.column("values"), spec.shape)
+        intact = sorted(set(range(len(ids_read))) - set(damaged_rows(batch, values, spec)))
+        writer.add([ids_read[row] for row in intact], values[np.array(intact, np.int64)])
+    writer.flush()
     if len(ids) > kept:
         logger.warning("%s: %d intact rows kept", path, len(ids) - kept)
     return ids
@@ -214,7 +188,7 @@ def _readable_batches(folder: Path, spec: FeatureSpec) -> Iterator[Any]:
         try:
             with damage_as(lambda reason: damaged_table(folder, reason)):
                 for batch in LanceFileReader(str(file)).read_all(batch_size=chunk_rows(spec)).to_batches():
-                    if set(batch.schema.names) == {"id", "values", CHECKSUM}:
+                    if set(batch.schema.names) == set(COLUMNS):
                         yield batch
         except DamagedTableError as error:
             logger.info("%s", error)
@@ -222,9 +196,3 @@ def _readable_batches(folder: Path, spec: FeatureSpec) -> Iterator[Any]:
 
 def _unreadable(path: Path) -> Path:
     return path.with_name(f".{path.name}.unreadable")
-
-
-def _discard(path: Path) -> None:
-    if is_remote(path):
-        return
-    shutil.rmtree(_unreadable(path), ignore_errors=True)

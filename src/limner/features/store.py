@@ -8,32 +8,27 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 import numpy as np
-import xxhash
 from numpy.typing import NDArray
 
 from limner.data.collection import MEDIA_COLUMNS
 from limner.data.examples import Item, StoredFeatures
-from limner.errors import FeatureError, SettingsError, did_you_mean, system_reason
-from limner.features.spec import FeatureArray, FeatureSpec
-from limner.features.table_commands import table_command
+from limner.errors import FeatureError, SettingsError, did_you_mean
+from limner.features.spec import FeatureArray
 from limner.features.table_format import (
+    COLUMNS,
     DamagedTableError,
-    arrow_table,
     chunk_rows,
-    column_of_checksums,
     damaged_rows,
     damaged_table,
     open_features_table,
     read_spec,
     row_bytes,
-    table_exists,
     table_path,
     to_array,
 )
 from limner.storage.checksums import CHECKSUM, infinite_rows
-from limner.storage.ids import IdSet, RowsById
-from limner.storage.lance_tables import WRITE_ERRORS, damage_as
-from limner.storage.places import is_remote, storage_options, unreachable
+from limner.storage.ids import RowsById
+from limner.storage.lance_tables import damage_as
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -41,6 +36,30 @@ if TYPE_CHECKING:
     from limner.data.collection import Collection
 
 _SCANNED_IDS = 65_536
+_MOBILENET, _LITE2 = "--backbone google/mobilenet_v2_1.0_224", "--backbone efficientnet-lite2"
+TABLE_OPTIONS = {
+    "mobilenet_v2": f"{_MOBILENET} --name mobilenet_v2",
+    "mobilenet_v2.grid": f"{_MOBILENET} --kind both --size 448 --name mobilenet_v2",
+    "mobilenet_v2.frames": f"{_MOBILENET} --kind grid --frames 16 --name mobilenet_v2",
+    "efficientnet-lite2": _LITE2,
+    "efficientnet-lite2.grid": f"{_LITE2} --kind both --size 300 --resize squash",
+    "lite2": f"{_LITE2} --kind both --size 300 --resize squash --views 2 --name lite2",
+    "lite2.grid": f"{_LITE2} --kind both --size 300 --resize squash --views 2 --name lite2",
+    "lite2_16.grid": f"{_LITE2} --layer stage5 --kind grid --size 256 --resize squash --name lite2_16",
+    "mobilenet_v2_regions": f"{_MOBILENET} --boxes FILE --name mobilenet_v2_regions",
+    "vgg16": "--backbone vgg16:FILE --name vgg16",
+    "vgg19": "--backbone vgg19:FILE --name vgg19",
+    "vgg19.grid": "--backbone vgg19:FILE --kind both --name vgg19",
+    "vgg19_regions": "--backbone vgg19:FILE --boxes FILE --regions 4 --name vgg19_regions",
+    "resnet50_res4f.grid": "--backbone microsoft/resnet-50 --layer res4f --kind grid --name resnet50_res4f",
+    "kmeans": "--backbone kmeans:FILTERS",
+    "pixels64": "--backbone pixels:64",
+    "pixels96": "--backbone pixels:96",
+    "pixels32.frames": "--backbone pixels:32 --frames 16",
+    "logmel": "--backbone logmel",
+    "logmel_frames": "--backbone logmel:62",
+}
+"""Options of `limner features` by the name of the table that a recipe reads."""
 
 
 class FeatureTable:
@@ -77,7 +96,7 @@ class FeatureTable:
         path = table_path(collection.path, name)
         if not path.is_dir():
             available = ", ".join(collection.features()) or "none"
-            remedy = f"run '{table_command(name, str(collection.path)) or 'limner features'}' first"
+            remedy = f"run '{table_command(name, collection.path) or 'limner features'}' first"
             if not any(item.media_path for item in collection.iter_items(columns=MEDIA_COLUMNS)):
                 remedy = "the collection has no images, videos or audio files; train a model without features on it"
             similar = did_you_mean(name, collection.features())
@@ -125,12 +144,7 @@ class FeatureTable:
 
     @cached_property
     def digest(self) -> str:
-        """A digest of the rows by their checksums, whatever their order and the files that hold them.
-
-        Compaction therefore does not change it. Of a table without checksums, it is that of the names of the files.
-        """
-        if not self.has_checksums:
-            return xxhash.xxh3_128_hexdigest("\n".join(self.data_files()).encode())
+        """A digest of the rows by their checksums, whatever their order and files: compaction does not change it."""
         count, total, parity = 0, np.uint64(0), np.uint64(0)
         with damage_as(self._damaged, self.path), np.errstate(over="ignore"):
             for batch in self._dataset.to_batches(columns=[CHECKSUM], batch_size=_SCANNED_IDS, batch_readahead=1):
@@ -139,24 +153,14 @@ class FeatureTable:
                 parity ^= np.bitwise_xor.reduce(checksums, initial=np.uint64(0))
         return f"{count:x}-{int(total):016x}-{int(parity):016x}"
 
-    @property
-    def has_checksums(self) -> bool:
-        """Whether the rows have checksums; tables of earlier versions have none."""
-        return CHECKSUM in self._dataset.schema.names
-
     def _id_batches(self) -> Iterator[list[str]]:
         for batch in self._dataset.to_batches(columns=["id"], batch_size=_SCANNED_IDS, batch_readahead=1):
             yield batch.column(0).to_pylist()
 
-    @property
-    def _columns(self) -> list[str]:
-        return ["id", "values", CHECKSUM] if self.has_checksums else ["id", "values"]
-
     def _read_rows(self, rows: NDArray[np.int64]) -> FeatureArray:
         unique, inverse = np.unique(rows, return_inverse=True)
         with damage_as(self._damaged, self.path):
-            table = self._dataset.take(unique.tolist(), columns=self._columns)
-            values = self._verified(table)
+            values = self._verified(self._dataset.take(unique.tolist(), columns=COLUMNS))
         return values[inverse]
 
     def _read_all(self) -> FeatureArray:
@@ -164,7 +168,7 @@ class FeatureTable:
         values = np.empty((count, *self.spec.shape), dtype=np.float16)
         row = 0
         with damage_as(self._damaged, self.path):
-            for batch in self._dataset.to_batches(columns=self._columns, batch_size=chunk_rows(self.spec)):
+            for batch in self._dataset.to_batches(columns=COLUMNS, batch_size=chunk_rows(self.spec)):
                 if len(batch):
                     values[row : row + len(batch)] = self._verified(batch)
                     row += len(batch)
@@ -174,10 +178,11 @@ class FeatureTable:
 
     def _verified(self, rows: pa.Table | pa.RecordBatch) -> FeatureArray:
         """Return the values of rows; raise DamagedTableError if they do not have their checksums or are not finite."""
-        values, ids = to_array(rows.column("values"), self.spec.shape), rows.column("id").to_pylist()
-        if bad := damaged_rows(ids, values, column_of_checksums(rows), self.spec):
+        values = to_array(rows.column("values"), self.spec.shape)
+        if bad := damaged_rows(rows, values, self.spec):
             reason = "not finite (NaN or infinity)" if infinite_rows(values) else "not those that were stored"
-            raise self._damaged(f"the {self.spec.kind} features of item '{ids[bad[0]]}' are {reason}")
+            item_id = rows.column("id")[bad[0]].as_py()
+            raise self._damaged(f"the {self.spec.kind} features of item '{item_id}' are {reason}")
         return values
 
     def _damaged(self, reason: str) -> DamagedTableError:
@@ -254,52 +259,7 @@ class FeatureStore:
         return item.media_path is None or all(item.id in table for table in self.tables)
 
 
-class TableWriter:
-    """Appends features to a table in chunks. Each commit is atomic, so an interrupted run leaves whole chunks.
-
-    Args:
-        path: folder of the table; created by the first commit.
-        spec: specification of the features.
-        stored_ids: ids of the items in the table; the ids of rows that are added are added to it.
-    """
-
-    def __init__(self, path: Path, spec: FeatureSpec, stored_ids: IdSet) -> None:
-        self.path = path
-        self.spec = spec
-        self._stored_ids = stored_ids
-        self._ids: list[str] = []
-        self._values: list[FeatureArray] = []
-
-    def add(self, ids: Sequence[str], values: FeatureArray) -> None:
-        """Add features, (N or more, *shape), of N items; rows beyond N and items already stored are ignored."""
-        for item_id, value in zip(ids, values, strict=False):
-            if self._stored_ids.add(item_id):
-                self._ids.append(item_id)
-                self._values.append(value)
-        if len(self._ids) >= chunk_rows(self.spec):
-            self.commit()
-
-    def commit(self) -> None:
-        """Write the rows added since the last commit.
-
-        Raises:
-            FeatureError: the table cannot be written; rows committed before are unaffected.
-        """
-        if not self._ids:
-            return
-        import lance
-
-        table = arrow_table(self.spec, self._ids, np.stack(self._values))
-        try:
-            if not is_remote(self.path):
-                self.path.parent.mkdir(parents=True, exist_ok=True)
-            mode = "append" if table_exists(self.path) else "create"
-            lance.write_dataset(table, str(self.path), mode=mode, storage_options=storage_options(self.path))
-        except WRITE_ERRORS as error:
-            if (lost := unreachable(self.path, error)) is not None:
-                raise lost from None
-            raise FeatureError(
-                f"{self.path}: cannot be written ({system_reason(error)}); features stored before are intact: free "
-                "disk space and run the same command again"
-            ) from None
-        self._ids, self._values = [], []
+def table_command(name: str, collection: Path | str) -> str | None:
+    """Return the command that makes a table of a collection; None for a table that no such command is known for."""
+    options = TABLE_OPTIONS.get(name)
+    return None if options is None else f"limner features {collection} {options}"

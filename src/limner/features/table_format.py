@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from limner.data.collection import FEATURES
 from limner.errors import FeatureError, SettingsError
@@ -20,6 +19,8 @@ from limner.storage.outputs import require_name
 if TYPE_CHECKING:
     import pyarrow as pa
 
+COLUMNS = ["id", "values", CHECKSUM]
+"""Columns of a feature table."""
 _SPEC_KEY = b"limner.spec"
 _CHUNK_ROWS = 512
 _CHUNK_BYTES = 2**27
@@ -108,7 +109,7 @@ def read_spec(path: Path, schema: pa.Schema) -> FeatureSpec:
         DamagedTableError: the specification is missing or damaged, or the columns are not those of features.
         FeatureError: the table has another name than its folder.
     """
-    if set(schema.names) - {CHECKSUM} != {"id", "values"}:
+    if set(schema.names) != set(COLUMNS):
         raise damaged_table(path, f"expected the columns id, values and {CHECKSUM}, found {', '.join(schema.names)}")
     stored = (schema.metadata or {}).get(_SPEC_KEY)
     if stored is None:
@@ -125,26 +126,14 @@ def read_spec(path: Path, schema: pa.Schema) -> FeatureSpec:
     return spec
 
 
-def damaged_rows(
-    ids: Sequence[str], values: FeatureArray, checksums: NDArray[np.uint64] | None, spec: FeatureSpec
-) -> list[int]:
+def damaged_rows(rows: pa.Table | pa.RecordBatch, values: FeatureArray, spec: FeatureSpec) -> list[int]:
     """Return the indices of rows that do not have their checksum or contain NaN or infinity.
 
     Args:
-        ids: ids of N rows.
+        rows: N rows of a table.
         values: their features, (N, *shape).
-        checksums: their stored checksums, (N,); None if the table has none.
         spec: specification of the table.
     """
-    bad = set(infinite_rows(values))
-    if checksums is not None:
-        bad.update(np.flatnonzero(row_checksums(ids, values, spec.fingerprint) != checksums).tolist())
-    return sorted(bad)
-
-
-def column_of_checksums(rows: pa.Table | pa.RecordBatch) -> NDArray[np.uint64] | None:
-    """Return the stored checksums of rows, (N,); None if their table has none."""
-    if CHECKSUM not in rows.schema.names:
-        return None
-    checksums: NDArray[np.uint64] = np.asarray(rows.column(CHECKSUM).fill_null(0))
-    return checksums
+    checksums = np.asarray(rows.column(CHECKSUM).fill_null(0))
+    differs = row_checksums(rows.column("id").to_pylist(), values, spec.fingerprint) != checksums
+    return sorted({*infinite_rows(values), *np.flatnonzero(differs).tolist()})

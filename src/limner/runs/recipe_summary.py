@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import yaml
 
-from limner.features.table_commands import table_command
+from limner.features.store import table_command
 from limner.runs.recipe import Recipe, load_recipe
 from limner.text.labels import LABEL, LABEL_LANGUAGES, TRACK
 

@@ -32,11 +32,11 @@ from limner.features.extract import (
     locked_tables,
     named_specs,
 )
-from limner.features.fragments import FragmentWriter, commit_fragments, data_files, remove_uncommitted
 from limner.features.repair import IntactRows, discard_unreadable
 from limner.features.spec import FeatureSpec, require_compatible
 from limner.features.store import FeatureTable
 from limner.features.table_format import chunk_rows, table_path
+from limner.features.writers import FragmentWriter, commit_fragments, data_files, remove_uncommitted
 from limner.files import atomic_write
 from limner.progress import Progress
 

@@ -1,71 +1,127 @@
-"""Fragments of feature tables that several processes write, and the one commit that adds them to the table.
+"""Writers of feature tables: of one process, which commits each chunk, and of several, whose fragments are one commit.
 
-A fragment that is not committed belongs to no version of its table: readers do not see it. The table is in a folder
-that all processes share, not in an object store.
+A fragment that is not committed belongs to no version of its table: readers do not see it. Fragments are written to a
+table in a folder that all processes share, not in an object store.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from limner.errors import FeatureError, system_reason
 from limner.features.spec import FeatureArray, FeatureSpec
 from limner.features.table_format import arrow_schema, arrow_table, chunk_rows, open_features_table, table_exists
+from limner.storage.ids import IdSet
 from limner.storage.json_text import to_json
 from limner.storage.lance_tables import WRITE_ERRORS
+from limner.storage.places import is_remote, storage_options, unreachable
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 Fragment = dict[str, Any]
 """Metadata of a fragment, as Lance writes them as JSON."""
 
 
-class FragmentWriter:
-    """Writes features as fragments of a table, without a commit.
+class _ChunkWriter(ABC):
+    """Collects rows of a table, and writes them in chunks.
 
     Attributes:
         path: folder of the table; it may be missing.
         spec: specification of the features.
-        fragments: the fragments that were written.
     """
 
     def __init__(self, path: Path, spec: FeatureSpec) -> None:
         self.path, self.spec = path, spec
-        self.fragments: list[Fragment] = []
         self._ids: list[str] = []
         self._values: list[FeatureArray] = []
 
     def add(self, ids: Sequence[str], values: FeatureArray) -> None:
-        """Add the features of N items, (N, *shape)."""
+        """Add features, (N or more, *shape), of N items; rows beyond N are ignored."""
         self._ids.extend(ids)
-        self._values.extend(values)
+        self._values.extend(values[: len(ids)])
         if len(self._ids) >= chunk_rows(self.spec):
             self.flush()
 
     def flush(self) -> None:
-        """Write the rows that were added since the last fragment.
+        """Write the rows that were added since the last chunk.
 
         Raises:
-            FeatureError: they cannot be written.
+            FeatureError: they cannot be written; chunks written before are unaffected.
         """
         if not self._ids:
             return
+        table = arrow_table(self.spec, self._ids, np.stack(self._values))
+        with _write_errors(self.path):
+            if not is_remote(self.path):
+                self.path.parent.mkdir(parents=True, exist_ok=True)
+            self._write(table, "append" if table_exists(self.path) else "create")
+        self._ids, self._values = [], []
+
+    @abstractmethod
+    def _write(self, table: pa.Table, mode: str) -> None:
+        """Write a chunk to the table, which the mode 'create' makes."""
+
+
+class TableWriter(_ChunkWriter):
+    """Appends features to a table in chunks. Each chunk is one commit, so an interrupted run leaves whole chunks.
+
+    Args:
+        path: folder of the table; created by the first chunk.
+        spec: specification of the features.
+        stored_ids: ids of the items in the table; items already stored are ignored, and the ids of others are added.
+    """
+
+    def __init__(self, path: Path, spec: FeatureSpec, stored_ids: IdSet) -> None:
+        super().__init__(path, spec)
+        self._stored_ids = stored_ids
+
+    def add(self, ids: Sequence[str], values: FeatureArray) -> None:
+        new = [row for row, item_id in enumerate(ids) if self._stored_ids.add(item_id)]
+        super().add([ids[row] for row in new], values[np.array(new, np.int64)])
+
+    def _write(self, table: pa.Table, mode: str) -> None:
+        import lance
+
+        lance.write_dataset(table, str(self.path), mode=mode, storage_options=storage_options(self.path))
+
+
+class FragmentWriter(_ChunkWriter):
+    """Writes features as fragments of a table, without a commit.
+
+    Attributes:
+        fragments: the fragments that were written.
+    """
+
+    def __init__(self, path: Path, spec: FeatureSpec) -> None:
+        super().__init__(path, spec)
+        self.fragments: list[Fragment] = []
+
+    def _write(self, table: pa.Table, mode: str) -> None:
         from lance.fragment import write_fragments
 
-        table = arrow_table(self.spec, self._ids, np.stack(self._values))
-        mode = "append" if table_exists(self.path) else "create"
-        try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            written = write_fragments(table, str(self.path), schema=table.schema, mode=mode)
-        except WRITE_ERRORS as error:
-            raise FeatureError(
-                f"{self.path}: cannot be written ({system_reason(error)}); finished units are kept: free disk space "
-                "and run the same command again"
-            ) from None
+        written = write_fragments(table, str(self.path), schema=table.schema, mode=mode)
         self.fragments += [fragment.to_json() for fragment in written]
-        self._ids, self._values = [], []
+
+
+@contextmanager
+def _write_errors(path: Path) -> Iterator[None]:
+    """Convert what Lance raises where a table cannot be written."""
+    try:
+        yield
+    except WRITE_ERRORS as error:
+        if (lost := unreachable(path, error)) is not None:
+            raise lost from None
+        raise FeatureError(
+            f"{path}: cannot be written ({system_reason(error)}); features stored before are intact: free disk space "
+            "and run the same command again"
+        ) from None
 
 
 def commit_fragments(path: Path, spec: FeatureSpec, fragments: Iterable[Fragment]) -> int:
@@ -89,23 +145,18 @@ def commit_fragments(path: Path, spec: FeatureSpec, fragments: Iterable[Fragment
     committed = set() if dataset is None else set(_committed_files(dataset))
     new, lost = [], 0
     for fragment in fragments:
-        files = _files(fragment)
+        files = [file["path"] for file in fragment["files"]]
         if not all((path / "data" / file).is_file() for file in files):
             lost += fragment["physical_rows"]
         elif committed.isdisjoint(files):
             new.append(FragmentMetadata.from_json(to_json(fragment)))
     if not new:
         return lost
-    try:
+    with _write_errors(path):
         if dataset is None:
             lance.LanceDataset.commit(str(path), lance.LanceOperation.Overwrite(arrow_schema(spec), new))
         else:
             lance.LanceDataset.commit(str(path), lance.LanceOperation.Append(new), read_version=dataset.version)
-    except WRITE_ERRORS as error:
-        raise FeatureError(
-            f"{path}: cannot be written ({system_reason(error)}); finished units are kept: free disk space and run the "
-            "same command again"
-        ) from None
     return lost
 
 
@@ -130,7 +181,3 @@ def remove_uncommitted(path: Path, earlier: Iterable[str]) -> None:
 
 def _committed_files(dataset: Any) -> Iterable[str]:  # noqa: ANN401 (Lance has no types)
     return (file.path for fragment in dataset.get_fragments() for file in fragment.data_files())
-
-
-def _files(fragment: Fragment) -> list[str]:
-    return [file["path"] for file in fragment["files"]]

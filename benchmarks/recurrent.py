@@ -28,30 +28,30 @@ def cells() -> None:
     inputs = torch.randn(ROWS, STEPS, HIDDEN)
     lstm = nn.LSTM(HIDDEN, HIDDEN, batch_first=True)
     reference = median_time(lambda: lstm(inputs)[0].square().mean().backward(), 9)
-    applies_to, stack.kernels.applies_to = stack.kernels.applies_to, lambda cell, inputs: False
+    has_kernel, stack.has_kernel = stack.has_kernel, lambda cell, inputs: False
     try:
         for name in get_args(CellName):
             layers = RecurrentLayers(HIDDEN, HIDDEN, RecurrentSettings.parse({"cell": name}))
             seconds = median_time(lambda layers=layers: layers(inputs)[0].square().mean().backward(), 9)
             report(f"cell {name}, B {ROWS}, T {STEPS}, H {HIDDEN}", seconds / reference, "times nn.LSTM", "<= 3")
     finally:
-        stack.kernels.applies_to = applies_to
+        stack.has_kernel = has_kernel
     for shape in ((ROWS, STEPS, HIDDEN), (64, 100, 256), (64, 100, 128), (16, 100, 128)):
         _kernels(*shape)
 
 
 def _kernels(rows: int, steps: int, hidden: int) -> None:
     """Measure the gain of torch's kernels over the equations."""
-    inputs, applies_to = torch.randn(rows, steps, hidden), stack.kernels.applies_to
+    inputs, has_kernel = torch.randn(rows, steps, hidden), stack.has_kernel
     for name in ("tanh", "relu", "lstm", "gru"):
         layers = RecurrentLayers(hidden, hidden, RecurrentSettings.parse({"cell": name}))
         seconds = []
         try:
-            for chosen in (applies_to, lambda cell, inputs: False):
-                stack.kernels.applies_to = chosen
+            for chosen in (has_kernel, lambda cell, inputs: False):
+                stack.has_kernel = chosen
                 seconds.append(median_time(lambda layers=layers: layers(inputs)[0].square().mean().backward(), 9))
         finally:
-            stack.kernels.applies_to = applies_to
+            stack.has_kernel = has_kernel
         label = f"cell {name} by torch's kernel, B {rows}, T {steps}, H {hidden}"
         report(label, seconds[1] / seconds[0], "times as fast as the equations", "-")
 

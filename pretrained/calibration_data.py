@@ -15,7 +15,7 @@ from limner.data.dataset import FeatureSource, GenerationInput
 from limner.data.examples import Example, Item, StoredFeatures, collate
 from limner.decoding.sentence import Sentence
 from limner.decoding.torch_models import TorchModels
-from limner.features.class_probabilities import pooled_vector
+from limner.features.encoders.efficientnet import pooled_vector
 from limner.features.encoders.load import load_backbone_for
 from limner.features.store import FeatureStore
 from limner.inference.caption_nouns import CaptionNouns

@@ -21,8 +21,7 @@ from limner.apps.distributed.sentences import generator_on
 from limner.data.collection import Collection
 from limner.data.dataset import Examples
 from limner.errors import MediaError, ResourceError
-from limner.features.backbone_choice import BackboneChoice
-from limner.features.extract import extract
+from limner.features.extract import BackboneChoice, extract
 from limner.features.store import FeatureTable
 from limner.inference.collection_features import open_features
 from limner.inference.generate import generate
@@ -203,7 +202,7 @@ from limner.data.collection import Collection
 from limner.apps.distributed.cluster import connected, run_units
 from limner.apps.distributed.features import ExtractionOptions, extract_distributed
 from limner.errors import MediaError
-from limner.features.backbone_choice import BackboneChoice
+from limner.features.extract import BackboneChoice
 
 def kill(done, total):
     if done >= 20:

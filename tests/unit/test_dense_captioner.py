@@ -7,8 +7,7 @@ from limner.data.examples import Example, ImageFeatures, RegionBatch, RegionTarg
 from limner.errors import SettingsError
 from limner.layers.boxes import anchor_grid, anchor_shapes, clip_to_image, iou
 from limner.layers.image_encoder import ImageEncoderSettings, MapEncoder
-from limner.layers.localisation import LocalisationNetwork, LocalisationSettings, sample_for_training
-from limner.layers.region_sampler import sample_regions
+from limner.layers.localisation import LocalisationNetwork, LocalisationSettings, sample_for_training, sample_regions
 from limner.models import ModelInputs, build_model
 from limner.models.dense_captioner import DenseCaptioner, DenseCaptionerSettings
 

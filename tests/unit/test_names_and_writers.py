@@ -23,7 +23,7 @@ from limner.features.extract import extract
 from limner.features.store import FeatureTable
 from limner.features.table_format import table_path
 from limner.files import LOCK_FILE, locked
-from limner.media.signatures import is_audio, is_image, is_video
+from limner.media.modality import is_audio, is_image, is_video
 from limner.runs.records import Evaluation
 from limner.storage.outputs import name_or_default, require_name
 

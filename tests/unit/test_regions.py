@@ -13,7 +13,8 @@ from limner.apps import cli
 from limner.data.collection import Collection, write_items
 from limner.data.examples import Item, Region
 from limner.errors import CollectionError, FeatureError, MediaError, SettingsError
-from limner.features import backbone_choice, table_format
+from limner.features import extract as extraction
+from limner.features import table_format
 from limner.features.encoders import load
 from limner.features.encoders.load import PixelBackbone
 from limner.features.extract import extract
@@ -363,7 +364,7 @@ def test_the_command_creates_the_table(collection, backbone, capsys, monkeypatch
         printed = capsys.readouterr()
         return exit.value.code or 0, printed.out, printed.err
 
-    monkeypatch.setattr(backbone_choice, "load_backbone", lambda *given, **options: backbone)
+    monkeypatch.setattr(extraction, "load_backbone", lambda *given, **options: backbone)
     boxes = str(written(collection.path, {"item-one": [SMALL, MIDDLE]}))
     status, printed, _ = run("--boxes", boxes, "--regions", "1", "--name", "eye_regions")
     assert status == 0 and "3 images encoded, 0 already stored, 0 skipped" in printed.splitlines()

@@ -25,8 +25,8 @@ from limner.data.examples import Item, ItemSentence
 from limner.errors import FeatureError, LimnerError, RunError, SettingsError
 from limner.evaluation.gradients import GradientNorms
 from limner.features.extract import extract
-from limner.layers import kernels
 from limner.layers.cells import build_cell
+from limner.layers.stack import has_kernel
 from limner.runs.recipe import load_recipe
 from limner.training.launch import uses_bf16
 
@@ -359,7 +359,7 @@ def test_no_cell_of_the_comparison_trains_with_a_kernel_of_its_own():
         assert uses_bf16(recipe.training, torch.device("cpu"))
         cell = build_cell(recipe.model.cell, 3, 4)
         with torch.autocast("cpu", torch.bfloat16):
-            assert not kernels.applies_to(cell, torch.zeros(1, 2, 3))
+            assert not has_kernel(cell, torch.zeros(1, 2, 3))
         assert ("before" in row.name) == (recipe.model.cell.name == "gru-before")
 
 

@@ -13,7 +13,7 @@ from running_service import caption, describe, png, run_with_engine, with_servic
 
 from limner.apps.server.jobs import FinalEvent, GeneratedToken
 from limner.apps.server.models import Models, ServedModel
-from limner.features.class_probabilities import pooled_vector
+from limner.features.encoders.efficientnet import pooled_vector
 from limner.generation.request import RuleOptions
 from limner.inference.captioner import Captioner
 from limner.inference.new_images import new_item

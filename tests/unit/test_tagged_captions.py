@@ -14,7 +14,7 @@ from limner.decoding.automaton import Bans
 from limner.decoding.sentence import Sentence
 from limner.decoding.settings import DecodingSettings
 from limner.errors import RunError
-from limner.features.class_probabilities import ClassProbabilities
+from limner.features.encoders.efficientnet import ClassProbabilities
 from limner.features.spec import FeatureSpec
 from limner.inference.base import GenerationModels
 from limner.inference.caption_nouns import CaptionNouns, NamedThing

@@ -7,8 +7,7 @@ import pytest
 import torch
 
 from limner.errors import SettingsError
-from limner.features.class_probabilities import ClassProbabilities, pooled_vector
-from limner.features.encoders.efficientnet import load_efficientnet
+from limner.features.encoders.efficientnet import ClassProbabilities, load_efficientnet, pooled_vector
 from limner.features.encoders.load import load_backbone
 from limner.inference.tags import KINDS, MIN_PROBABILITY, People, Tag, Tagger, require_tagger
 from limner.runs.calibration import FeatureStatistics

@@ -18,7 +18,7 @@ from limner.errors import BackboneError, FeatureError, MediaError, MissingExtraE
 from limner.features.encoders.base import Backbone
 from limner.features.encoders.clips import ClipBackbone, ImageOfClipBackbone
 from limner.features.encoders.load import PixelBackbone, load_backbone_for, load_clip_backbone
-from limner.features.extract import extract, has_videos
+from limner.features.extract import extract
 from limner.features.spec import FeatureSpec
 from limner.media.image import open_image
 from limner.media.modality import IMAGE, VIDEO, find_modality, readable_by
@@ -220,7 +220,6 @@ def clips(tmp_path, count=3) -> Collection:
 
 def test_one_row_per_frame_and_their_mean(tmp_path):
     collection = clips(tmp_path)
-    assert has_videos(collection)
     backbone = ClipBackbone(MeanColour(), FrameSampling(count=5), ("pooled", "grid"))
     done = extract(collection, backbone)
     pooled, grid = done.tables

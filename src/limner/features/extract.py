@@ -5,18 +5,20 @@ from __future__ import annotations
 import logging
 import os
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from limner.data.collection import MEDIA_COLUMNS, Collection
 from limner.data.examples import Item
-from limner.errors import FeatureError, MediaError, counted
+from limner.errors import FeatureError, MediaError, SettingsError, counted
 from limner.features.encoders.base import Backbone, EncoderInput, encode
+from limner.features.encoders.load import load_backbone, load_clip_backbone
+from limner.features.regions import with_regions
 from limner.features.repair import IntactRows, discard_unreadable, repair_table, stored_spec
 from limner.features.spec import FeatureArray, FeatureKind, FeatureSpec, require_compatible
 from limner.features.store import FeatureTable
@@ -32,6 +34,47 @@ from limner.storage.outputs import require_name
 logger = logging.getLogger(__name__)
 
 _BATCHES_AHEAD = 3
+
+
+class BackboneChoice(NamedTuple):
+    """A backbone and what it computes of the items of a collection, as values that other processes load as well."""
+
+    name: str
+    """See `load_backbone`."""
+    kind: str = "pooled"
+    """Kind of features: pooled, grid or both."""
+    options: Mapping[str, Any] = {}
+    """Options of `load_backbone` except the kind."""
+    sampling: Mapping[str, int] = {}
+    """Frames of videos; empty for the default."""
+    boxes: str | None = None
+    """File of boxes, or 'collection': regions are encoded; see `with_regions`."""
+    regions: int | None = None
+    """Maximum number of regions per image; None for the default."""
+
+    def load(self, collection: Collection, splits: Sequence[str] | None = None, *, strict: bool = False) -> Backbone:
+        """Load the backbone for the items of some splits, or of all.
+
+        Raises:
+            BackboneError: see `load_backbone`.
+            SettingsError: an option is unknown, or does not apply to the items.
+        """
+        if self.boxes is None and self.regions is not None:
+            raise SettingsError(
+                f"--regions {self.regions}: needs --boxes; name the file of boxes, or leave --regions out"
+            )
+        videos = any(item.modality is VIDEO for _, item in encoded_items(collection, splits))
+        if self.sampling and not videos:
+            logger.warning("--frames, --every: there are images only, and an image is a video of one frame")
+        if (self.sampling or videos) and self.boxes is not None:
+            raise SettingsError("--boxes: regions of videos cannot be encoded; leave it out")
+        if self.sampling or videos:
+            return load_clip_backbone(self.name, self.kind, self.sampling, **self.options)
+        backbone = load_backbone(self.name, kind=self.kind, **self.options)
+        if self.boxes is None:
+            return backbone
+        count = {} if self.regions is None else {"count": self.regions}
+        return with_regions(backbone, collection, self.boxes, strict=strict, **count)
 
 
 class Extraction(NamedTuple):
@@ -147,11 +190,6 @@ def _extract(
     check_extraction(collection, backbone, total, done, skipped)
     repaired = sum(rows.damaged for rows in intact)
     return Extraction([FeatureTable(path) for path in paths], done - present, present, skipped, repaired)
-
-
-def has_videos(collection: Collection, splits: Sequence[str] | None = None) -> bool:
-    """Whether features of videos are to be computed: the items of a collection, or of some splits, have videos."""
-    return any(item.modality is VIDEO for _, item in encoded_items(collection, splits))
 
 
 def check_extraction(

@@ -17,7 +17,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
+from typing import TYPE_CHECKING, Literal, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -31,7 +31,6 @@ from torch.nn import functional as F
 from limner.bounds import Epochs, GridSide, PatchSide, Seed, Several, Threshold, Width
 from limner.errors import BackboneError, CollectionError, MediaError
 from limner.features.preprocessing import Preprocessing, preprocess, raw_pixels
-from limner.files.structured import StructureError, parse_json
 from limner.media.image import ImageInput, Pixels, describe_input, open_image
 from limner.process import require_memory
 from limner.progress import Progress
@@ -50,7 +49,6 @@ WHITENING_FLOOR = 0.1
 BATCH_PATCHES = 10_000
 """Patches per mini-batch."""
 _FACTS_KEY = "kmeans"
-_METADATA_KEY = "limner.kmeans"  # of files of earlier versions
 
 
 class KMeansSettings(Settings):
@@ -331,24 +329,16 @@ def load_filters(path: Path) -> Filters:
     remedy = "learn filters with 'limner kmeans COLLECTION --out FILE'"
     if not path.is_file():
         raise BackboneError(f"{path}: no such file; {remedy}, or give their location as kmeans:FILE")
-    tensors, facts, metadata = read_tensors(path, BackboneError, remedy)
-    if _FACTS_KEY not in facts and _METADATA_KEY not in metadata:
+    tensors, facts = read_tensors(path, BackboneError, remedy)
+    if _FACTS_KEY not in facts:
         raise BackboneError(f"{path}: not k-means filters: the header has no settings of Limner; {remedy}")
-    stored = facts[_FACTS_KEY] if _FACTS_KEY in facts else _parse_settings(metadata[_METADATA_KEY], path)
-    settings = KMeansSettings.parse(stored, str(path))
+    settings = KMeansSettings.parse(facts[_FACTS_KEY], str(path))
     depth = 3 * settings.patch**2
     expected = {"mean": (depth,), "whitening": (depth, depth), "centroids": (settings.filters, depth)}
     actual = {name: tuple(values.shape) for name, values in tensors.items()}
     if actual != expected:
         raise BackboneError(f"{path}: expected tensors of shapes {expected} by its settings, got {actual}; {remedy}")
     return Filters(settings, **tensors)
-
-
-def _parse_settings(metadata: str, path: Path) -> Any:  # noqa: ANN401 (any JSON value)
-    try:
-        return parse_json(metadata)
-    except StructureError as error:
-        raise BackboneError(f"{path}: damaged: the settings in the header: {error}") from None
 
 
 def filter_sheet(filters: Filters, *, zoom: int = 8, columns: int = 16) -> Image.Image:

@@ -32,7 +32,7 @@ from torch import Tensor
 
 from limner.data.examples import Example, StoredFeatures, collate
 from limner.decoding.torch_models import mean_log_probs, select
-from limner.features.class_probabilities import pooled_vector
+from limner.features.encoders.efficientnet import pooled_vector
 from limner.inference.caption_nouns import CaptionNouns
 from limner.inference.tags import ClassifiedImage, Tagger
 from limner.models.protocols import Model, device_of

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from limner.data.examples import StoredFeatures
 from limner.errors import SettingsError
-from limner.features.class_probabilities import ClassProbabilities, pooled_vector
+from limner.features.encoders.efficientnet import ClassProbabilities, pooled_vector
 from limner.runs.calibration import FeatureStatistics, StoredCalibration
 from limner.runs.trained_model import TrainedModel
 from limner.text.class_nouns import LANGUAGES, ClassNoun, class_nouns

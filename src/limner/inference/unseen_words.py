@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from limner.features.class_probabilities import ClassProbabilities
+from limner.features.encoders.efficientnet import ClassProbabilities
 from limner.models.show_attend_tell import ShowAttendTell
 from limner.runs.trained_model import TrainedModel
 from limner.text.class_nouns import ClassNoun

@@ -5,7 +5,8 @@ Shapes: B batch, T length, E input size, H hidden, D delay in steps, or feature 
 
 from __future__ import annotations
 
-from typing import NamedTuple, Self
+from collections.abc import Callable
+from typing import Any, NamedTuple, Self
 
 import torch
 from pydantic import model_validator
@@ -13,10 +14,59 @@ from torch import Tensor, nn
 from torch.nn.functional import dropout
 
 from limner.bounds import Layers, LayersOrNone, Rate
-from limner.layers import kernels
-from limner.layers.cells import CellSettings, CellState, build_cell, orthogonal_gates
+from limner.layers.cells import (
+    Cell,
+    CellSettings,
+    CellState,
+    GRUCell,
+    LSTMCell,
+    ReLUCell,
+    TanhCell,
+    build_cell,
+    orthogonal_gates,
+)
 from limner.layers.functional import is_exporting
 from limner.settings import Settings
+
+_KERNELS: dict[type[Cell], Callable[..., Any]] = {
+    TanhCell: torch.rnn_tanh,
+    ReLUCell: torch.rnn_relu,
+    GRUCell: torch.gru,
+    LSTMCell: torch.lstm,
+}
+"""Kernel of each cell that torch has one for: one call for all positions of a sequence."""
+
+
+def has_kernel(cell: Cell, inputs: Tensor) -> bool:
+    """Whether torch has a kernel for a cell that keeps the states in at least float32: not with autocast.
+
+    On a GPU these are the kernels of cuDNN. On a CPU they gain most where the products of a step are small, see
+    `docs/notebook/speed.md`.
+    """
+    if isinstance(cell, LSTMCell) and cell.linear_output:
+        return False
+    return type(cell) in _KERNELS and not torch.is_autocast_enabled(inputs.device.type)
+
+
+def _unroll(cell: Cell, inputs: Tensor, state: CellState) -> tuple[Tensor, CellState]:
+    """Run a cell over sequences without padding.
+
+    Args:
+        cell: cell that `has_kernel` is true for.
+        inputs: x_t of every position, (B, T, E).
+        state: initial state.
+
+    Returns:
+        State after every position, (B, T, H), and the last state.
+    """
+    parts = [part.to(inputs.dtype)[None] for part in state if part is not None]  # (1, B, H) each
+    bias = cell.input.bias
+    weights = [cell.input.weight, cell.recurrent, bias, torch.zeros_like(bias)]
+    initial = parts if isinstance(cell, LSTMCell) else parts[0]
+    # biases, layers, dropout, training, bidirectional, batch first
+    options = (True, 1, 0.0, cell.training, False, True)
+    outputs, *last = _KERNELS[type(cell)](inputs, initial, weights, *options)
+    return outputs, CellState(*(part[0] for part in last))
 
 
 class RecurrentSettings(Settings):
@@ -122,12 +172,8 @@ class RecurrentLayer(nn.Module):
             State h_t after every position, (B, T, H), and the state after the last one.
         """
         plain = not self.transition and self.delayed is None and dropout_mask is None
-        if (
-            plain
-            and kernels.applies_to(self.cell, inputs)
-            and (mask is None or (not is_exporting() and bool(mask.all())))
-        ):
-            outputs, last = kernels.unroll(self.cell, inputs, state.state)
+        if plain and has_kernel(self.cell, inputs) and (mask is None or _is_complete(mask)):
+            outputs, last = _unroll(self.cell, inputs, state.state)
             return outputs, LayerState(last)
         projected, hidden = self.cell.project(inputs), []
         for t, at_t in enumerate(projected.unbind(1)):
@@ -237,7 +283,7 @@ class BidirectionalLayers(nn.Module):
         assert isinstance(layer, RecurrentLayer)
         start = layer.start(inputs.shape[0])
         dropout_mask = dropout(torch.ones_like(start.state.hidden), rate, True) if rate and self.training else None
-        if mask is None or (not is_exporting() and bool(mask.all())):
+        if mask is None or _is_complete(mask):
             outputs, last = layer(inputs, start, None, dropout_mask)
             return outputs, last.state.hidden
         if is_exporting() or not _is_padding(mask):
@@ -254,6 +300,11 @@ class BidirectionalLayers(nn.Module):
         """Run one direction of a layer from the last position to the first; see `_run`."""
         outputs, first = self._run(layer, inputs.flip(1), None if mask is None else mask.flip(1), rate)
         return outputs.flip(1), first
+
+
+def _is_complete(mask: Tensor) -> bool:
+    """Whether all positions of a mask (B, T) are known to exist; a traced graph holds for any mask."""
+    return not is_exporting() and bool(mask.all())
 
 
 def _is_padding(mask: Tensor) -> bool:

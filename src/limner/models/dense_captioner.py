@@ -18,8 +18,13 @@ from limner.layers.boxes import apply_offsets, clip_to_image, nms, offsets_to, r
 from limner.layers.cells import CellSettings, CellState, build_cell
 from limner.layers.functional import precise, require_numbers
 from limner.layers.image_encoder import ImageEncoderSettings, MapEncoder
-from limner.layers.localisation import LocalisationNetwork, LocalisationSettings, Proposals, sample_for_training
-from limner.layers.region_sampler import sample_regions
+from limner.layers.localisation import (
+    LocalisationNetwork,
+    LocalisationSettings,
+    Proposals,
+    sample_for_training,
+    sample_regions,
+)
 from limner.models.protocols import ConditionalLMSettings, Mean, ModelInputs, Output
 from limner.settings import Settings
 

@@ -1,13 +1,12 @@
 """Tensors in safetensors files with a checksum in their header, verified when a file is read.
 
 The header has one entry `limner`, a JSON object with the checksum of names, types, shapes, values and facts; a single
-entry because safetensors writes several in random order. Files of earlier versions have none: their values are only
-required to be finite.
+entry because safetensors writes several in random order. The values of files of other programs, which have none, are
+only required to be finite.
 """
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,8 +22,6 @@ from limner.files import atomic_write, require_regular
 from limner.files.structured import parse_json
 from limner.storage.json_text import to_json
 
-logger = logging.getLogger(__name__)
-
 _ENTRY = "limner"
 RESTORE = "restore the file or train again"
 """Remedy for damaged weights of a trained model."""
@@ -36,8 +33,6 @@ class TensorFile(NamedTuple):
     tensors: dict[str, Tensor]
     facts: dict[str, Any]
     """What was written with the tensors."""
-    metadata: dict[str, str]
-    """Entries of the header, for files of earlier versions."""
 
 
 def save_tensors(path: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, Any] | None = None) -> None:
@@ -78,12 +73,10 @@ def read_tensors(path: Path, error_type: type[LimnerError] = RunError, remedy: s
     except (OSError, SafetensorError, ValueError, TypeError) as error:
         raise error_type(f"{path}: missing or damaged ({system_reason(error)}); {remedy}") from None
     expected = facts.pop("checksum", None)
-    if expected is None:
-        logger.debug("%s: has no checksum, as an earlier version wrote it; its values are not verified", path)
-    elif expected != _checksum(tensors, facts):
+    if expected is not None and expected != _checksum(tensors, facts):
         raise error_type(f"{path}: damaged: its values do not have the checksum in its header; {remedy}")
     require_finite(tensors, str(path), error_type, remedy)
-    return TensorFile(tensors, facts, metadata)
+    return TensorFile(tensors, facts)
 
 
 def load_tensors(path: Path) -> dict[str, Tensor]:

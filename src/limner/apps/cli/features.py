@@ -29,8 +29,7 @@ from limner.storage.outputs import claim_file, require_saved, save_output
 
 if TYPE_CHECKING:
     from limner.data.collection import Collection
-    from limner.features.backbone_choice import BackboneChoice
-    from limner.features.extract import Extraction
+    from limner.features.extract import BackboneChoice, Extraction
 
 
 @command(DATA)
@@ -80,7 +79,7 @@ def features(
         strict: Fail at a file that cannot be read, not skip it.
     """
     from limner.data.collection import Collection
-    from limner.features.backbone_choice import BackboneChoice
+    from limner.features.extract import BackboneChoice
     from limner.media.modality import MODALITIES
 
     opened = Collection.open(collection)

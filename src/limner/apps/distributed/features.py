@@ -22,8 +22,8 @@ from limner.apps.distributed.cluster import Cluster, connected, require_folder, 
 from limner.apps.distributed.journal import Journal
 from limner.data.collection import MEDIA_COLUMNS, Collection
 from limner.errors import LimnerError, ResourceError, counted
-from limner.features.backbone_choice import BackboneChoice
 from limner.features.extract import (
+    BackboneChoice,
     Extraction,
     check_extraction,
     encode_items,

@@ -17,8 +17,7 @@ from limner.errors import MissingExtraError, SettingsError
 from limner.features.encoders.base import RecordableBackbone
 from limner.features.encoders.load import load_backbone_for
 from limner.files import read_bytes, sync, write_error
-from limner.layers import kernels
-from limner.layers.stack import BidirectionalLayers, RecurrentLayer
+from limner.layers.stack import BidirectionalLayers, RecurrentLayer, has_kernel
 from limner.models import Model
 from limner.models.capabilities import CountBasedModel, PairRanker
 from limner.models.phrase_based import PhraseBased, require_compiler
@@ -181,7 +180,7 @@ def refusal(settings: ConditionalLMSettings, model: Model, *, labels: bool) -> s
     if settings.translates and not encoders and any(isinstance(module, RecurrentLayer) for module in modules):
         return "its source sentences are read word by word, in a loop of any length"
     cells = [layer.cell for encoder in encoders for layer in encoder.forwards if isinstance(layer, RecurrentLayer)]
-    if loops := [type(cell).__name__ for cell in cells if not kernels.applies_to(cell, torch.zeros(0))]:
+    if loops := [type(cell).__name__ for cell in cells if not has_kernel(cell, torch.zeros(0))]:
         return f"ONNX has no operator of its encoder's {loops[0]} for sentences of any length"
     return ""
 

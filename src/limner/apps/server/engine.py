@@ -54,7 +54,7 @@ class EventStream(AsyncIterator[Event]):
         """Return the next event."""
         if not self._open:
             raise StopAsyncIteration
-        event: Event | BaseException = self._engine.too_late()
+        event: Event | BaseException | None = None
         try:
             with suppress(TimeoutError):
                 async with asyncio.timeout_at(self._deadline):
@@ -62,6 +62,8 @@ class EventStream(AsyncIterator[Event]):
         finally:
             if not isinstance(event, GeneratedToken):
                 self.close()
+        if event is None:
+            raise self._engine.too_late()
         if isinstance(event, BaseException):
             raise event
         return event

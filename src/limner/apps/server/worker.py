@@ -42,6 +42,8 @@ class Worker:
     def __init__(self, settings: ServerSettings, cache: FeatureCache, metrics: Metrics) -> None:
         """Create the worker; `start` starts its threads."""
         self.settings, self.metrics = settings, metrics
+        self._most_together = settings.max_batch * (1 if settings.max_batch == 1 else COHORTS)
+        """Number of requests that are decoded together."""
         self.seconds_per_request = 0.1
         """Moving average of the time of computation for a request."""
         self._engine = Engine(RequestFeatures(cache), isolated=Exception)
@@ -165,11 +167,6 @@ class Worker:
             self._engine.encode([job for job in jobs if job.evidence is None])  # of features from the cache
             self._engine.start(jobs)
             self._started += jobs
-
-    @property
-    def _most_together(self) -> int:
-        """Number of requests that are decoded together."""
-        return self.settings.max_batch * (1 if self.settings.max_batch == 1 else COHORTS)
 
     def _admitted(self) -> list[Job]:
         """Return the waiting requests that are started next."""

@@ -72,11 +72,7 @@ def classify(
 
 
 def _read_inputs(arguments: list[str], file: Path | None) -> list[str]:
-    """Return the inputs of the command line or of a text file.
-
-    Raises:
-        SettingsError: there are none, or both.
-    """
+    """Return the inputs of the command line or of a text file; SettingsError if there are none, or both."""
     if file is None:
         if not arguments:
             raise SettingsError("nothing to classify: give sentences or files, or a text file (--file)")

@@ -127,9 +127,7 @@ def _extra(name: str, requirements: list[Requirement]) -> dict[str, Any]:
 def _missing(requirement: Requirement, checked: set[str]) -> Iterator[str]:
     """Yield what is not satisfied of a requirement, of its extras and of the requirements of its package.
 
-    Args:
-        requirement: what is expected.
-        checked: requirements that were followed already; packages may require each other.
+    Packages may require each other: requirements in `checked` were followed already.
     """
     text = str(requirement).partition(";")[0]
     if text in checked:

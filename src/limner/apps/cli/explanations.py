@@ -23,11 +23,7 @@ _SUFFIXES = (".png", ".svg", ".json", ".txt")
 
 
 def require_beam_file(out: Path, inputs: Sequence[str | Path], force: bool) -> None:
-    """Check the file of --explain-beam before anything is decoded.
-
-    Raises:
-        SettingsError: its suffix is unknown, it must not be written, or there is not exactly one input.
-    """
+    """Check the file of --explain-beam, and that there is one input, before anything is decoded."""
     if out != STANDARD_OUTPUT and out.suffix.lower() not in _SUFFIXES:
         raise SettingsError(f"--explain-beam {out}: expected - or a file that ends in {', '.join(_SUFFIXES)}")
     if len(inputs) != 1:
@@ -122,13 +118,9 @@ class StripPlotter:
             captioner: model that describes the images.
             runs: its run directories, the first of which is explained.
             folder: folder of the plots.
-            compared: run directories to compare.
-            backbone: where the network is that computed the features, if it has moved since the training.
+            compared: run directories of other models of the same vocabulary.
+            backbone: value of --backbone.
             device: device of the compared models.
-
-        Raises:
-            SettingsError: a model has no attention over image locations or frames.
-            RunError: a compared model has another vocabulary, or cannot be loaded.
         """
         from limner.apps.report.attention_page import require_attention
         from limner.inference.captioner import Captioner

@@ -22,14 +22,7 @@ DESCRIPTORS = ("/dev/fd/", "/proc/self/fd/", "/dev/stdin")
 
 
 def read_lines(file: Path) -> list[str]:
-    """Read lines of UTF-8 text; only line feeds separate lines, as other separators occur within sentences.
-
-    Args:
-        file: text file, or a pipe in `DESCRIPTORS`; `STANDARD_INPUT` for standard input.
-
-    Raises:
-        SettingsError: the file cannot be read or is not UTF-8.
-    """
+    """Read lines of a file or of standard input; only line feeds separate lines, as others occur within sentences."""
     is_pipe = str(file).startswith(DESCRIPTORS)  # of a shell; other pipes may have no writer, and are refused
     try:
         read = Path.read_bytes if is_pipe else read_bytes

@@ -106,10 +106,6 @@ def check_runs(
 
     Returns:
         Configuration of the first run.
-
-    Raises:
-        RunError: a folder is not a complete run.
-        SettingsError: the device is not available, or a decoding setting is not allowed; an option has no effect.
     """
     from limner.decoding.settings import change_decoding
     from limner.process import find_device

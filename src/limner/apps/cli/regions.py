@@ -92,11 +92,7 @@ def regions(
 
 
 def _drawings(files: Sequence[Path], out: Path | None, force: bool, *, is_single: bool) -> dict[Path, Path]:
-    """Return the file that each image is drawn to, after a check that it may be written; none without `out`.
-
-    Raises:
-        SettingsError: `out` is a file for several images, two images have the same name, or a file must not be written.
-    """
+    """Return the file that each image is drawn to, after a check that it may be written; none without `out`."""
     if out is None:
         return {}
     from limner.apps.report.images import require_sheet_suffix

@@ -134,12 +134,9 @@ class StoredCaptions:
         return False
 
     def _stored_text(self, file: Path) -> str:
-        """Return the caption that an image has already; empty if there is none.
+        """Return the caption that an image has already, empty for none; LimnerError if none can be stored.
 
         A caption of a person in the file or in a sidecar of the other name would be hidden by a new sidecar.
-
-        Raises:
-            LimnerError: a caption cannot be stored in the file, its sidecar or its text file.
         """
         from limner.apps.photos.captions import caption_in_file, caption_of_sidecar, require_embeddable
 

@@ -212,14 +212,7 @@ def _read_images(texts: Sequence[str], origin: str, images: Sequence[Path], file
 def _format_lines(
     translations: Iterable[Sequence[Sentence]], tokenizer: Tokenizer | None, scores: bool, several: bool
 ) -> Iterator[str]:
-    """Yield one line per translation, as n-best lists of Moses if there can be several for a sentence.
-
-    Args:
-        translations: translations of each sentence.
-        tokenizer: tokenizer whose tokens are separated by spaces; None for running text.
-        scores: whether the log-probability follows the translation.
-        several: whether there can be several translations of a sentence.
-    """
+    """Yield one line per translation: text, or tokens with a tokenizer; n-best lists of Moses if there are several."""
     for number, n_best in enumerate(translations):
         for translation in n_best:
             text = printable(translation.text if tokenizer is None else translation.tokenised(tokenizer))

@@ -302,6 +302,30 @@ def test_forms_of_libretranslate_are_read_for_their_key_where_one_is_required(as
     assert ask(send)[0] == [200, 200, 400]
 
 
+def test_keys_are_sent_and_missed_in_the_way_of_each_interface(ask, tmp_path):
+    (tmp_path / "keys").write_text("first-key\n")
+    bodies = {
+        "/api/generate": {"model": "tiny", "images": [BASE64]},
+        "/v1/chat/completions": {"model": "tiny", "messages": [USER]},
+        "/detect": {"q": "a red wall"},
+    }
+    keys = [{}, {"Authorization": "Bearer another"}, {"Authorization": "Bearer first-key"}]
+
+    async def send(client):
+        answers = [[await client.post(path, json=body, headers=key) for path, body in bodies.items()] for key in keys]
+        in_body = [await client.post("/detect", json={"q": "a", "api_key": key}) for key in ("first-key", "another")]
+        settings = await client.get("/frontend/settings")
+        return answers, [answer.status_code for answer in in_body], settings.json()["keyRequired"]
+
+    (missing, wrong, right), in_body, required = ask(send, key_file=str(tmp_path / "keys"))
+    assert in_body == [200, 401] and required
+    assert [answer.status_code for answer in right] == [200, 200, 200]
+    for ollama, openai, libretranslate in (missing, wrong):
+        assert {ollama.status_code, openai.status_code, libretranslate.status_code} == {401}
+        assert ollama.json() == libretranslate.json() and ollama.json()["error"].startswith("no API key, or a wrong")
+        assert openai.json()["error"]["code"] == "invalid_api_key"
+
+
 def test_every_key_is_compared_in_constant_time(monkeypatch):
     compared = []
     monkeypatch.setattr("hmac.compare_digest", lambda one, other: compared.append(one) or one == other)

@@ -90,14 +90,6 @@ def test_capabilities_of_each_model(settings, capability):
     assert isinstance(model, capability) is (capability in CAPABILITIES[settings])
 
 
-@pytest.mark.parametrize("settings", CAPABILITIES, ids=lambda settings: settings.__name__)
-def test_every_model_is_built_from_settings_and_inputs(settings):
-    model = build_model(settings(), INPUTS_OF.get(settings, INPUTS))
-    assert type(model) is MODELS[settings]
-    assert model.vocab_size == INPUTS.vocab_size
-    assert isinstance(model.uses_image, bool)
-
-
 @pytest.mark.parametrize("settings", [LBLSettings(variant="MLBL-F"), MRNNSettings()], ids=lambda one: one.name)
 def test_word_vectors_are_one_row_a_token(settings):
     vectors = build_model(settings, INPUTS).word_vectors()
@@ -121,8 +113,3 @@ def test_dropout_of_image_features_acts_in_training_only(settings):
     dropped = encoder.train()(image)
     assert set(dropped.unique().tolist()) == {0.0, 2.0}
     torch.testing.assert_close(encoder.eval()(image), torch.ones(2, 64))
-
-
-def test_inputs_need_a_vocabulary_alone():
-    assert ModelInputs(5) == (5, {}, None)
-    assert build_model(NGramSettings(), ModelInputs(5)).vocab_size == 5

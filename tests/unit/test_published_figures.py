@@ -10,14 +10,14 @@ from limner.apps.reproduce.tables import property_tables
 
 TABLES = published_tables()
 DIGESTS = {
-    "calixto2016": "9495d990c0f993d9",
-    "calixto2017": "4fc1975768d44532",
-    "johnson2016": "0544a81be6c719bf",
-    "kiros2014": "ff0b5596a8978b0f",
-    "lecture": "ca2e4c6d20535973",
-    "mao2015": "05e1d4cd074491d5",
-    "vinyals2015": "6423c4440e08aa0c",
-    "xu2015": "667379896777e3a9",
+    "calixto2016": "3aa731eda4ac878f",
+    "calixto2017": "5defd580f600d53b",
+    "johnson2016": "1da3cd87ce4177fc",
+    "kiros2014": "4092adfea676caf6",
+    "lecture": "7e5b4db1386910f7",
+    "mao2015": "fa257a809d5c55e7",
+    "vinyals2015": "ad76d0abd0c5f611",
+    "xu2015": "651d1eaf5a533d40",
 }
 """Digests of the rows, figures and marks of all tables of a paper, as they were compared with its text."""
 PRE_TRAINED = {1: ("NMT with M30kC", "PBSMT (LM) with M30kC"), 2: ("NMT with M30kC", "PBSMT with M30kC")}
@@ -26,7 +26,7 @@ PRE_TRAINED = {1: ("NMT with M30kC", "PBSMT (LM) with M30kC"), 2: ("NMT with M30
 
 def digest(paper):
     rows = {
-        name: [[row.name, row.published, row.published_marks] for row in table.rows]
+        name: [[row.name, row.published, row.published_marks, row.other_authors] for row in table.rows]
         for name, table in TABLES.items()
         if name.startswith(f"{paper}/")
     }

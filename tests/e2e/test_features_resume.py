@@ -8,9 +8,7 @@ import time
 
 import numpy as np
 import pytest
-import torch
 from PIL import Image
-from transformers import ResNetConfig, ResNetModel
 
 from limner.data.collection import Collection, write_items
 from limner.data.examples import Item
@@ -19,22 +17,6 @@ from limner.features.extract import extract
 from limner.features.store import FeatureTable
 
 COUNT = 60
-SCRIPT = """
-import sys, time
-from limner.data.collection import Collection
-from limner.features import table_format
-from limner.features.extract import extract
-from limner.features.encoders.load import load_backbone
-
-table_format._CHUNK_ROWS = 8
-collection, network = sys.argv[1:]
-def slowly(done, total):
-    print(done, flush=True)
-    if done >= 28:
-        time.sleep(300)  # until it is killed
-backbone = load_backbone(network, kind="both", size=32)
-extract(Collection.open(collection), backbone, name="killed", batch_size=4, on_progress=slowly)
-"""
 
 
 COMMAND = """
@@ -55,14 +37,6 @@ cli.main()
 
 
 @pytest.fixture
-def network(tmp_path):
-    torch.manual_seed(0)
-    config = ResNetConfig(embedding_size=8, hidden_sizes=[16, 32], depths=[1, 1])
-    ResNetModel(config).save_pretrained(tmp_path / "net")
-    return tmp_path / "net"
-
-
-@pytest.fixture
 def collection(tmp_path):
     folder = tmp_path / "collection"
     folder.mkdir()
@@ -75,26 +49,6 @@ def collection(tmp_path):
     (folder / "13.jpg").write_bytes(b"")  # a damaged image shifts the batches of the second run
     write_items(folder, items)
     return Collection.open(folder)
-
-
-def test_killed_extraction_is_continued_to_the_same_content(collection, network):
-    backbone = load_backbone(str(network), kind="both", size=32)
-    whole = extract(collection, backbone, name="whole", batch_size=4).tables
-
-    command = [sys.executable, "-c", SCRIPT, str(collection.path), str(network)]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    assert any(int(line) >= 28 for line in process.stdout)
-    process.kill()
-    process.communicate()
-
-    stored = len(FeatureTable.open(collection, "killed"))
-    assert 0 < stored < COUNT - 1  # killed after some commits and before the end
-    second = extract(collection, backbone, name="killed", batch_size=4)
-    assert second.present == stored
-    assert set(second.skipped) == {"p13"}
-    for one, two in zip(whole, second.tables, strict=True):
-        assert one.ids() == two.ids()
-        np.testing.assert_array_equal(one.take(one.ids()).view(np.uint16), two.take(one.ids()).view(np.uint16))
 
 
 def test_ctrl_c_is_one_line_and_the_same_command_resumes(collection):

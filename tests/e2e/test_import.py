@@ -3,11 +3,9 @@
 import cProfile
 import os
 import pstats
-import random
 import signal
 import subprocess
 import sys
-import time
 from collections import Counter
 
 import pytest
@@ -42,16 +40,6 @@ def deadly(*args, **kwargs):
 
 setattr(module, name, deadly)
 readers.import_collection("csv", source, target, copy=True)
-"""
-
-# Imports one source after the other until it is killed from outside.
-ENDLESS = """
-import sys
-from limner.data import readers
-
-print("ready", flush=True)
-for source in sys.argv[2:]:
-    readers.import_collection("csv", source, sys.argv[1])
 """
 
 
@@ -105,30 +93,6 @@ def test_kill_at_any_step_leaves_the_old_or_the_new_collection(tmp_path, exists,
     collection = Collection.open(home / "c")
     assert {int(item.id) for item in collection.items()} == after
     assert summarise(collection).missing == 0
-    assert hidden(home) == []
-
-
-@pytest.mark.long
-def test_kill_at_any_time_leaves_complete_imports(tmp_path):
-    sources = [write_source(tmp_path / "0.csv", range(20))]
-    for number in range(1, 60):
-        text = sources[0].read_text(encoding="utf-8").replace("a dog", f"dog number {number}")
-        sources.append(tmp_path / f"{number}.csv")
-        sources[-1].write_text(text, encoding="utf-8")
-    home = tmp_path / "home"
-    home.mkdir()
-    for delay in (0.01, random.Random().uniform(0.02, 0.4)):
-        command = [sys.executable, "-c", ENDLESS, home / "c", *sources]
-        with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
-            process.stdout.readline()
-            time.sleep(delay)
-            process.kill()
-        assert process.returncode == -signal.SIGKILL
-        if (home / "c").exists():
-            items = Collection.open(home / "c").items()
-            assert len({item.sentences for item in items}) == 1, f"a part of an import after {delay} s"
-            assert len(items) == 20
-    import_collection("csv", sources[0], home / "c")
     assert hidden(home) == []
 
 

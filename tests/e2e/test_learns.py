@@ -1,11 +1,10 @@
 """Command line, on a small generated collection: the model learns to use the image."""
 
 import json
-import subprocess
-import sys
 
 import pytest
 
+from commands import limner
 from limner.synthetic.scenes import SceneSettings, generate_scenes
 
 SIZES = [
@@ -19,13 +18,6 @@ MODELS = {
     "seeing": ["features.tables=[pixels32]", "training.epochs=10"],
     "blind": ["features.tables=[]", "model.variant=RNN-base", "training.epochs=5"],
 }
-
-
-def limner(*arguments):
-    command = [sys.executable, "-c", "from limner.apps.cli import main; main()", *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
 
 
 def test_a_model_captions_and_retrieves(tmp_path):

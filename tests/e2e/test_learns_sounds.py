@@ -3,13 +3,13 @@
 import json
 import random
 import shutil
-import subprocess
-import sys
 
 import pytest
 from PIL import Image
 
 import limner
+from commands import limner as run_command
+from commands import run
 from limner.data.collection import Collection
 from limner.errors import MediaError
 from limner.synthetic.sounds import QUALITIES, SoundSettings, generate_sounds
@@ -18,17 +18,6 @@ pytestmark = pytest.mark.slow
 
 SETTINGS = SoundSettings(seed=5, train=300, val=20, test=60)
 METRIC = ["--metric", "bleu4", "--no-retrieval"]
-
-
-def run(*arguments):
-    command = [sys.executable, "-c", "from limner.apps.cli import main; main()", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
-
-
-def run_command(*arguments):
-    done = run(*arguments)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
 
 
 def write_folder(sounds, folder, shuffled):

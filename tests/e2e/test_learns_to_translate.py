@@ -1,19 +1,11 @@
 """Command line: a translation model learns to disambiguate words by the image, and only by the image."""
 
 import json
-import subprocess
-import sys
 
 import pytest
 
+from commands import limner
 from limner.synthetic.scenes import SceneSettings, generate_scenes
-
-
-def limner(*arguments):
-    command = [sys.executable, "-c", "from limner.apps.cli import main; main()", *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
 
 
 def diagnosed(run, collection):

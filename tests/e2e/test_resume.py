@@ -10,66 +10,18 @@ import time
 import pytest
 import yaml
 
+from commands import limner
 from limner.synthetic.scenes import SceneSettings, generate_scenes
 
-COMMON = {
+ADAMW = {
     "features": {"tables": ["pixels16"]},
     "model": {
         "name": "mrnn",
-        "embedding_dim": 16,
-        "hidden_dim": 24,
-        "multimodal_dim": 32,
-        "image_encoder": {"convnet_dim": 16, "convnet_width": 4},
-    },
-    "decoding": {"max_length": 15},
-}
-ADAMW = {
-    **COMMON,
-    "model": {
-        **COMMON["model"],
-        "dropout": 0.3,
+        **{"embedding_dim": 16, "hidden_dim": 24, "multimodal_dim": 32, "dropout": 0.3},
         "image_encoder": {"convnet_dim": 16, "convnet_width": 4, "dropout": 0.2},
     },
     "training": {"epochs": 4, "batch_size": 16, "ema_decay": 0.99, "clip_norm": 1.0, "save_every": 7},
-}
-SGD = {
-    **COMMON,
-    "training": {
-        "epochs": 4,
-        "batch_size": 16,
-        "optimizer": {"name": "sgd", "lr": 0.2, "momentum_start": 0.2, "momentum_epochs": 3},
-        "schedule": {"name": "cosine", "warmup_steps": 10},
-        "l2": 1e-5,
-        "metric": "bleu1",
-        "save_every": 5,
-    },
-}
-TRANSLATION = {
-    "data": {"lang": "de", "source_lang": "en", "joint_vocabulary": True},
-    "text": {"level": "bpe", "max_size": 200},
-    "model": {
-        "name": "nmt",
-        **dict.fromkeys(("embedding_dim", "hidden_dim", "attention_dim", "readout_dim"), 16),
-        "tie_embeddings": True,
-        "share_embeddings": True,
-        "encoder_layers": 2,
-        "encoder_dropout": 0.2,
-    },
-    "training": {"epochs": 3, "batch_size": 32, "bpe_dropout": 0.2, "ema_decay": 0.99, "metrics": [], "save_every": 7},
-}
-FUSED = {
-    **{key: value for key, value in COMMON.items() if key != "image"},
-    "model": {"name": "lbl", "variant": "LBL", "word_dim": 8, "context": 3},
-    "training": {
-        "epochs": 1,
-        "batch_size": 16,
-        "optimizer": {"name": "sgd", "lr": 0.01, "momentum_start": 0.5, "momentum": 0.9, "momentum_epochs": 3},
-        "schedule": {"name": "exponential"},
-        "ema_decay": 0.9,
-        "train_on_val_epochs": 2,
-        "metrics": ["perplexity"],
-        "save_every": 5,
-    },
+    "decoding": {"max_length": 15},
 }
 SLOWLY = """
 import sys, time
@@ -93,11 +45,6 @@ def scenes(tmp_path_factory):
     )
     limner("features", collection.path, "--backbone", "pixels:16")
     return collection.path
-
-
-def limner(*arguments):
-    command = [sys.executable, "-c", "from limner.apps.cli import main; main()", *map(str, arguments)]
-    subprocess.run(command, capture_output=True, check=True)
 
 
 def start(recipe, scenes, run, *more):
@@ -124,19 +71,11 @@ def log_without_times(run):
     ]
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [
-        pytest.param(ADAMW, id="adamw"),
-        pytest.param(SGD, id="sgd", marks=pytest.mark.slow),
-        pytest.param(TRANSLATION, id="bpe-dropout", marks=pytest.mark.slow),
-    ],
-)
-def test_a_run_killed_twice_is_resumed(settings, scenes, tmp_path):
+def test_a_run_killed_twice_is_resumed(scenes, tmp_path):
     recipe, whole, run = tmp_path / "recipe.yaml", tmp_path / "whole", tmp_path / "run"
-    recipe.write_text(yaml.safe_dump(settings))
+    recipe.write_text(yaml.safe_dump(ADAMW))
     limner("train", recipe, "--collection", scenes, "--out", whole)
-    chance = random.Random(str(settings))
+    chance = random.Random(1)
     resume, known = [], frozenset()
     for _ in range(2):
         process = start(recipe, scenes, run, *resume)
@@ -152,29 +91,6 @@ def test_a_run_killed_twice_is_resumed(settings, scenes, tmp_path):
     assert log_without_times(run) == log_without_times(whole)
     left = {path.name for path in run.iterdir()}
     assert left == {path.name for path in whole.iterdir()}
-
-
-def test_a_run_killed_in_the_second_stage_is_resumed(scenes, tmp_path):
-    recipe, whole, run = tmp_path / "recipe.yaml", tmp_path / "whole", tmp_path / "run"
-    recipe.write_text(yaml.safe_dump(FUSED))
-    limner("train", recipe, "--collection", scenes, "--out", whole)
-    process = start(recipe, scenes, run)
-    wait_until(process, lambda: any(is_fused_and_under_way(folder) for folder in run.glob("state-*")))
-    process.kill()
-    process.communicate()
-    assert process.returncode == -signal.SIGKILL
-    limner("train", recipe, "--collection", scenes, "--out", run, "--resume")
-    assert (run / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
-    assert log_without_times(run) == log_without_times(whole)
-
-
-def is_fused_and_under_way(state):
-    """Whether a state was saved within an epoch of the second stage."""
-    try:
-        progress = json.loads((state / "train_state.json").read_text())["state"]
-    except FileNotFoundError:  # it has just been replaced by the next one
-        return False
-    return progress["stage"] == 1 and progress["batch"] > 0
 
 
 def test_ctrl_c_is_one_line_and_status_130(scenes, tmp_path):

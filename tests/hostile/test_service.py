@@ -7,14 +7,13 @@ import json
 import random
 import re
 import socket
-import struct
 import subprocess
 import sys
 import threading
-import zlib
 from concurrent.futures import ThreadPoolExecutor
 from io import BytesIO
 
+import damage
 import httpx
 import pytest
 from PIL import Image
@@ -34,24 +33,13 @@ def png(size=(16, 16)):
     return stream.getvalue()
 
 
-def png_chunk(kind, data):
-    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
-
-
-def bomb(width, height):
-    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
-    data = zlib.compress(bytes(100_000))
-    chunks = png_chunk(b"IHDR", header) + png_chunk(b"IDAT", data) + png_chunk(b"IEND", b"")
-    return b"\x89PNG\r\n\x1a\n" + chunks
-
-
 def hostile_image(rng):
     good = png()
     kinds = (
         lambda: good[: rng.randrange(len(good))],
         lambda: bytes(byte ^ (rng.random() < 0.05) * rng.randrange(256) for byte in good),
         lambda: rng.randbytes(rng.randrange(200)),
-        lambda: bomb(rng.choice((1, 60_000)), rng.choice((60_000, 2**31 - 1))),
+        lambda: damage.png(rng.choice((1, 60_000)), rng.choice((60_000, 2**31 - 1)), bytes(100_000)),
         lambda: b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n",
         lambda: b"GIF89a" + rng.randbytes(40),
         lambda: b"<svg xmlns='http://www.w3.org/2000/svg'><script/></svg>",

@@ -23,7 +23,7 @@ from limner.inference.generate import generate
 from limner.inference.tagged_captions import EncodedImages, generate_captions, name_tags, without_denied_words
 from limner.inference.tags import ClassifiedImage, People, Tag, Tagger, require_tagger
 from limner.inference.unseen_words import with_unseen_nouns
-from limner.metrics.cider import CiderD
+from limner.metrics.caption import CiderD
 from limner.models.protocols import device_of
 from limner.runs.calibration import FeatureStatistics, TagCalibration
 from limner.runs.trained_model import load_trained_model

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from limner.metrics.cider import CiderD
+from limner.metrics.caption import CiderD
 
 WORDS = ["a", "the", "two", "dog", "man", "runs", "sits", "red", "café", "on", "in", "grass", "street", "with"]
 

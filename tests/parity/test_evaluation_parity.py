@@ -125,6 +125,8 @@ def test_ranks_and_areas_equal_their_definitions(world) -> None:
         mean={"pooled": mean.astype(np.float32)},
     )
     ours = {score.name: score.value for score in searched.scores}
+    assert searched.shown.shortlist == SHORTLIST
+    assert {curve[-1] for curve in searched.shown.match_curves.model_dump().values()} == {(1.0, 1.0)}
     area = 100 * np.mean([(COUNT - rank + 0.5) / COUNT for rank in to_image])
     assert ours["text_to_image_match_area"] == pytest.approx(area)
     area = 100 * np.mean([(n - rank + 0.5) / n for rank, n in zip(to_text, listed, strict=True)])

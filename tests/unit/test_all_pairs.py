@@ -1,7 +1,5 @@
 """Scores of all pairs of sentences and images: hand-computed prefix tree, softmax against a plain loop."""
 
-import math
-
 import pytest
 import torch
 
@@ -16,24 +14,6 @@ VOCAB, UNITS, IMAGES = 40, 12, 7
 
 def tree_of(sentences):
     return PrefixTree.of(collate([Example("", words) for words in sentences]))
-
-
-def test_the_tree_of_three_sentences():
-    """'5 6', '5 7' and '5': four prefixes ('', '5', '5 6', '5 7') and six edges."""
-    tree = tree_of([[5, 6], [5, 7], [5]])
-    assert list(zip(tree.row.tolist(), tree.column.tolist(), strict=True)) == [(0, 0), (0, 1), (0, 2), (1, 2)]
-    edges = [tree.token[a:b].tolist() for a, b in zip(tree.first_edge, tree.first_edge[1:], strict=False)]
-    assert edges == [[5], [EOS, 6, 7], [EOS], [EOS]]
-    uses = [tree.sentence[a:b].tolist() for a, b in zip(tree.first_use, tree.first_use[1:], strict=False)]
-    assert uses == [[0, 1, 2], [2], [0], [1], [0], [1]]
-    assert tree.sentence_count == 3
-
-
-def test_every_word_of_every_sentence_is_used_once():
-    tree = tree_of(SENTENCES)
-    assert len(tree.sentence) == sum(len(sentence) + 1 for sentence in SENTENCES)
-    assert len(tree.row) == 5  # '', '5', '5 6', '5 7', '8'
-    assert tree.row.tolist() == sorted(tree.row.tolist())
 
 
 def parts(scale=1.0, bias=1.0):
@@ -150,25 +130,6 @@ def test_sums_over_a_large_vocabulary_equal_float64(budget):
         edges = logits[parents, words] - logits.logsumexp(1)[parents]
         exact = torch.zeros(tree.sentence_count, dtype=torch.double).index_add_(0, tree.sentence, edges[users])
         torch.testing.assert_close(result[:, column].double(), exact, rtol=0, atol=1e-4)
-
-
-def test_probabilities_of_all_next_words_sum_to_one():
-    sentences = [[word] for word in range(4, VOCAB)]
-    tree = tree_of([*sentences, []])
-    torch.manual_seed(2)
-    language, image = torch.randn(len(tree.row), UNITS), torch.randn(3, UNITS)
-    weight, bias = torch.randn(VOCAB, UNITS), torch.randn(VOCAB)
-    weight[EOS], bias[EOS] = 0, 0
-    # Dividing by the softmax probability of the end token leaves the probabilities of the first words.
-    scores = softmax_log_probs(language, image, weight, bias, tree, 1 << 20).double()
-    for i in range(3):
-        hidden = torch.tanh(language + image[i]).double()
-        end = torch.log_softmax(hidden @ weight.double().t() + bias.double(), 1)[:, EOS]
-        first = scores[:-1, i] - end[1:]
-        special = torch.log_softmax(hidden[0] @ weight.double().t() + bias.double(), 0)[[0, 1, 3]]
-        total = float(torch.cat([first, special, scores[-1:, i]]).logsumexp(0))
-        assert total == pytest.approx(0, abs=1e-4)
-        assert math.isfinite(total)
 
 
 def many_pairs():

@@ -7,7 +7,6 @@ import pytest
 
 from limner.metrics import METRICS, default_metrics, label_f1_scores, score_sentences
 from limner.metrics.base import format_value
-from limner.metrics.significance import approximate_randomisation
 from limner.text.labels import (
     CELLS,
     PredictedLabel,
@@ -81,16 +80,6 @@ def test_the_error_of_hidden_objects_is_left_out_where_none_is_hidden():
 def test_large_scores_are_written_with_an_exponent():
     assert [format_value(one) for one in (3.14159, 999_999, 4.02e97)] == ["3.14", "999999.00", "4.0e+97"]
     assert format_value(-2e6, sign="+") == "-2.0e+06" and format_value(0.5, 1, sign="+") == "+0.5"
-
-
-def test_statistics_of_labels_are_tested_for_significance():
-    """A system that is right for 40 of 40 items differs from one that is right for 30."""
-    references = [["a"]] * 40
-    good, poor = ["a"] * 40, ["a"] * 30 + ["b"] * 10
-    metric = METRICS["accuracy"]
-    rows = [metric.statistics(one, references) for one in (good, poor)]
-    result = approximate_randomisation(*rows, metric.value, trials=500)
-    assert result.difference == pytest.approx(25) and result.p < 0.01
 
 
 def test_default_metrics_belong_to_the_target():

@@ -11,8 +11,8 @@ from toy_translation import learn, text_collection
 from limner.data.batching import MAX_TOKENS_PER_EXAMPLE
 from limner.data.collection import Collection, write_items
 from limner.data.dataset import Examples, GenerationInput
-from limner.data.examples import Example, Item, ItemSentence, collate
-from limner.decoding.scoring import counted_tokens, score_examples, sentence_log_probs
+from limner.data.examples import Item, ItemSentence, collate
+from limner.decoding.scoring import score_examples, sentence_log_probs
 from limner.decoding.settings import DecodingSettings
 from limner.errors import CollectionError, FeatureError, RunError, SettingsError, TrainingError
 from limner.evaluation.evaluate import evaluate
@@ -298,15 +298,6 @@ def test_an_evaluation_with_fewer_scores_does_not_replace_a_complete_one(evaluat
     assert save_evaluation(fewer, tmp_path).name == f"{evaluated.name}-part.json"
     assert len(read_evaluations(tmp_path)) == 2
     assert save_evaluation(evaluated, tmp_path) == whole
-
-
-def test_perplexity_may_skip_initial_words_and_short_sentences():
-    """C = 5: words 6, 7 … and the end token of sentences of eight words and more (Kiros et al., 2014, section 7.2)."""
-    batch = collate([Example("", [1] * length) for length in (0, 5, 7, 8, 10)])
-    counted = counted_tokens(batch, 5)
-    assert counted.sum(1).tolist() == [0, 0, 0, 8 - 5 + 1, 10 - 5 + 1]
-    assert counted[3].nonzero().flatten().tolist() == [5, 6, 7, 8]
-    torch.testing.assert_close(counted_tokens(batch, 0), batch.target_mask)
 
 
 def test_skipped_words_are_conditioned_on_and_not_scored(model, tiny):

@@ -128,12 +128,6 @@ def test_one_of_twenty_intervals_of_a_score_misses_it(runs):
     )
 
 
-def test_independent_segments_alone_reject_too_often_where_runs_differ():
-    """The reason for the second level: a test over segments takes the effect of three seeds for one of the system."""
-    tested = [one.samples for one in differences((3, 3), run_effect=0.2)]
-    assert rate_outside(np.quantile(one, (0.025, 0.975)) for one in tested) > 0.15
-
-
 def test_a_difference_between_systems_is_found():
     random = np.random.default_rng(3)
     a, b = (run_scores(outputs(random, 3, run_effect=0.1) + shift) for shift in (1, 0))

@@ -21,7 +21,6 @@ from limner.inference.collection_features import open_features
 from limner.metrics import score_sentences
 from limner.runs.recipe import EvaluationSettings
 from limner.runs.trained_model import load_trained_model
-from limner.text.vocab import SPECIAL_TOKENS
 
 PLAIN = DecodingSettings()
 
@@ -98,26 +97,6 @@ def test_given_words_are_scored_on_request(model, examples, monkeypatch):
     assert matched + repeated == pytest.approx(3 * len(inputs) + without)
     assert result["sampled_bleu1"].value > scored(model, examples, given=3)["sampled_bleu1"].value
     assert "prefix words:3,scored" in result["sampled_bleu1"].signature
-
-
-def test_repetitions_of_the_reference_itself_are_perfect(model, examples, monkeypatch):
-    by_start = {}
-    for one in sampled_bleu._sample_inputs(model, examples, 0):
-        by_start.setdefault(one.length, []).append(tuple(examples.targets[one.row]))
-
-    def search(models, batch, how, prefixes):
-        some = [by_start[how.max_length].pop(0) for _ in prefixes]
-        return [[Sentence(tokens, 0.0, 0.0, False)] * how.n_best for tokens in some]
-
-    monkeypatch.setattr(sampled_bleu, "beam_search", search)
-    result = scored(model, examples)
-    words = [word for target in examples.targets for word in target]
-    known = sum(
-        word != SPECIAL_TOKENS.unk for word in words
-    )  # "testword" is not in the vocabulary, so the model generates "<unk>"
-    assert 0 < known < len(words)
-    assert result["sampled_bleu1"].value == pytest.approx(100 * known / len(words))
-    assert result["sampled_bleu1_std"].value == pytest.approx(0, abs=1e-9)
 
 
 def test_mean_and_deviation_are_those_of_the_repetitions(model, examples):

@@ -17,7 +17,7 @@ from limner.decoding.sentence import Sentence as GeneratedSentence
 from limner.decoding.torch_models import beam_search
 from limner.errors import SettingsError
 from limner.metrics import sentence_scores
-from limner.metrics.cider import CiderD
+from limner.metrics.caption import CiderD
 from limner.models import build_model
 from limner.models.mrnn import MRNNSettings
 from limner.models.nmt import NMTSettings

@@ -1,27 +1,21 @@
 """Retrieval by perplexity and within shortlists, against the definition."""
 
 import itertools
-from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
 
-from limner.data.collection import Collection, write_items
-from limner.data.dataset import Examples
-from limner.data.examples import Item, ItemSentence
+from limner.data.examples import Item
 from limner.errors import SettingsError
 from limner.evaluation.evaluate import evaluate
 from limner.evaluation.options import EvaluationOptions
-from limner.evaluation.retrieval import RetrievalSettings, evaluate_retrieval
-from limner.features.controls import ControlFeatures
 from limner.layers.image_encoder import ImageEncoderSettings
 from limner.metrics.ranks import chance_area, chance_curve, match_area, match_curve, shortlist_ranks
 from limner.models.mrnn import MRNN
 from limner.models.protocols import ModelInputs
 from limner.retrieval import shortlist
-from limner.retrieval.all_pairs import allocate_matrix, pair_log_probs
+from limner.retrieval.all_pairs import allocate_matrix
 from limner.retrieval.shortlist import nearest_images
 from limner.runs.recipe import EvaluationSettings
 from limner.runs.trained_model import load_trained_model
@@ -93,32 +87,12 @@ class NoImage(torch.nn.Linear):
     uses_image = False
 
 
-class SecondFeature(torch.nn.Module):
-    """Uses the second feature only."""
-
-    uses_image = True
-
-    def __init__(self):
-        super().__init__()
-        self.register_buffer("unused", torch.zeros(1))
-
-    def image_vector(self, image) -> Tensor:
-        return image.pooled[:, 1:]
-
-
 def test_nearest_images_start_with_the_image_itself(model):
     source = Stored([[0, 0], [3, 0], [0, 1], [0, 0], [50, 0]])
     near = nearest_images(model, source.items(), source, 3).tolist()
     assert [row[0] for row in near] == [0, 1, 2, 3, 4]  # although images 0 and 3 are equal
     assert near[:2] == [[0, 3, 2], [1, *near[1][1:]]]
     assert near[4] == [4, 1, *near[4][2:]]
-
-
-def test_image_vector_models_define_the_distance(model):
-    source = Stored([[0, 0], [9, 0.1], [0, 5]])
-    near = nearest_images(model._replace(model=SecondFeature()), source.items(), source, 2).tolist()
-    assert near == [[0, 1], [1, 0], [2, 1]]
-    assert nearest_images(model, source.items(), source, 2).tolist() == [[0, 2], [1, 0], [2, 0]]
 
 
 @pytest.mark.parametrize("kind", ["pooled", "maps"])
@@ -159,91 +133,10 @@ def test_the_memory_budget_changes_no_neighbour(model, budget, monkeypatch):
     assert isinstance(made[0], np.memmap) is (budget == 1)
 
 
-def test_pair_scores_fill_the_matrix(model, monkeypatch):
-    """Scores are written into one matrix, several images at a time."""
-    monkeypatch.setattr(shortlist, "IMAGES_PER_BATCH", 2)
-    tile_sizes = []
-
-    class Rater:
-        def pair_scores(self, image, sentences):
-            tile_sizes.append(len(image.present))
-            return image.pooled[:, 0] + 10 * torch.arange(len(sentences))[:, None]
-
-    source = Stored([[0], [1], [2], [3], [4]])
-    items = [replace(item, sentences=(ItemSentence("en", "a red wall"),)) for item in source.items()]
-    examples, into = Examples(items, model.target, source, max_tokens=80), np.full((5, 5), np.nan, dtype=np.float32)
-    shortlist.fill_pair_scores(model, Rater(), examples, source, into)
-    assert into.tolist() == [[10 * row + column for column in range(5)] for row in range(5)]
-    assert tile_sizes == [2, 2, 1]
-
-
-@pytest.fixture(scope="module")
-def unlike(model):
-    """A model with random weights and distinct images, so that there are no ties."""
-    torch.manual_seed(0)
-    network = MRNN(model.recipe.model, ModelInputs(model.model.vocab_size, {"pooled": (6,)})).eval()
-    with torch.no_grad():
-        for weight in network.parameters():
-            weight.mul_(3)
-    random = np.random.default_rng(4)
-    source, words = Stored(random.normal(size=(9, 6))), ["a", "red", "green", "blue", "white", "wall", "look"]
-    texts = [[" ".join(random.choice(words, random.integers(2, 7))) for _ in range(1 + k % 3)] for k in range(9)]
-    items = [
-        replace(item, sentences=tuple(ItemSentence("en", text) for text in own))
-        for item, own in zip(source.items(), texts, strict=True)
-    ]
-    return model._replace(model=network), Examples(items, model.target, source, max_tokens=80)
-
-
-@pytest.mark.parametrize("size", [1, 4, 9])
-def test_both_directions_equal_the_definition(unlike, tiny, size):
-    """Lowest first: C(w|x) for a sentence; C(w|x) / C(w|mean) for an image, among the sentences of its shortlist."""
-    model, examples = unlike
-    mean = {"pooled": np.linspace(-1, 1, 6).astype(np.float16)}
-    others = examples.items[:3]
-    result = evaluate_retrieval(
-        model, examples, tiny, others, RetrievalSettings(shortlist=size, budget=1 << 20), mean=mean
-    )
-    scores = {score.name: score for score in result.scores}
-
-    def perplexities(source, items):
-        log_probs = pair_log_probs(model.model, examples.targets, items, source).double().numpy()
-        return np.exp(-log_probs / np.array([len(target) + 1 for target in examples.targets])[:, None])
-
-    perplexity = perplexities(examples.features, examples.items)
-    ratio = perplexity / perplexities(ControlFeatures(examples.features, {}, mean), examples.items[:1])
-    owners, vectors = np.array(examples.owners), examples.features.values.astype(float)
-    ranks = np.array([(row <= row[owner]).sum() for row, owner in zip(perplexity, owners, strict=True)])
-    areas = []
-    for image in range(9):
-        listed = np.linalg.norm(vectors - vectors[image], axis=1).argsort()[:size]
-        candidates = np.flatnonzero(np.isin(owners, listed))
-        in_order = candidates[ratio[candidates, image].argsort()]
-        rank = 1 + (owners[in_order] == image).argmax()
-        areas.append((len(candidates) - rank + 0.5) / len(candidates))
-    assert scores["text_to_image_match_area"].value == pytest.approx(match_area(ranks, np.full(len(owners), 9)))
-    assert scores["image_to_text_match_area"].value == pytest.approx(100 * np.mean(areas))
-    assert f"shortlist:{size}|" in scores["image_to_text_match_area"].signature
-    assert result.shown.shortlist == size
-    curves = result.shown.match_curves
-    assert curves.text_to_image[-1] == curves.image_to_text[-1] == (1.0, 1.0)
-
-
 def test_a_shortlist_longer_than_the_images_is_an_error_before_decoding(model, tiny, monkeypatch):
     monkeypatch.setattr("limner.inference.generate.Engine", None)
     with pytest.raises(SettingsError, match=r"expected at most 8, .*got 9; set evaluation\.shortlist=8"):
         searched(model, tiny, 9)
-
-
-def test_retrieval_is_skipped_for_a_split_without_images(model, own_tiny):
-    write_items(own_tiny.path, [Item("blind", "words", sentences=(ItemSentence("en", "a red wall"),))])
-    collection = Collection.open(own_tiny.path)
-    result = evaluate(
-        [model],
-        collection,
-        options=EvaluationOptions(split="words", metrics=("bleu1",), measures=EvaluationSettings(shortlist=3)),
-    )
-    assert result.retrieval is None
 
 
 def test_a_shortlist_changes_no_other_score(model, tiny):
@@ -252,31 +145,3 @@ def test_a_shortlist_changes_no_other_score(model, tiny):
     assert not any("match" in name for name in scores)
     assert retrieval.shortlist is retrieval.match_curves is None
     assert {name: score for name, score in listed.items() if "match" not in name} == scores
-
-
-def test_pair_rankers_replace_perplexity_by_their_score(model, tiny, monkeypatch):
-    class Rater(torch.nn.Module):
-        """Scores images by their order in the collection."""
-
-        def __init__(self, inner):
-            super().__init__()
-            self.inner, self.vocab_size = inner, inner.vocab_size
-
-        def pair_scores(self, image, sentences):
-            return -image.pooled.sum(1).expand(len(sentences), -1)
-
-        def __getattr__(self, name):
-            return super().__getattr__(name) if name in ("inner", "pair_scores") else getattr(self.inner, name)
-
-        def forward(self, batch):
-            return self.inner(batch)
-
-    rooms = []
-    for place in ("limner.retrieval.marginal.allocate_matrix", "limner.retrieval.shortlist.allocate_matrix"):
-        monkeypatch.setattr(place, lambda shape, budget: rooms.append(shape) or allocate_matrix(shape, budget))
-    scores, _ = searched(model._replace(model=Rater(model.model)), tiny, 3)
-    assert rooms == [(17, 8), (8, 3)]  # the scores overwrite the log-probabilities; then the image features
-    assert "score:the model's own" in scores["text_to_image_match_area"].signature
-    usual, _ = searched(model, tiny, 3)
-    assert scores["text_to_image_match_area"].value < usual["text_to_image_match_area"].value
-    assert scores["text_to_image_r1"].value == usual["text_to_image_r1"].value

@@ -11,7 +11,7 @@ from limner.retrieval.index import tangent_search
 from limner.retrieval.index.concave import ConcaveScore, JensenBound, Points
 from limner.retrieval.index.protocol import SearchOptions
 from limner.retrieval.index.tangent_search import jensen_bounds, leading_bounds, search_cells, tangent_bounds
-from limner.retrieval.index.tangents import TangentIndex, supports, write_cells
+from limner.retrieval.index.tangents import TANGENTS, TangentIndex, write_cells
 
 CASES = [
     # seed, images, size of z, vocabulary, cells, scale of the weights, duplicates
@@ -173,4 +173,4 @@ def test_few_images_are_scored_where_terms_have_few_directions(tmp_path):
 @pytest.mark.parametrize(("variant", "expected"), [("MLBL-B", True), ("MLBL-F", False), ("LBL", False)])
 def test_the_variant_decides(variant, expected):
     torch.manual_seed(0)
-    assert supports(LBL(LBLSettings(variant=variant), ModelInputs(10, {"pooled": (4,)}))) is expected
+    assert TANGENTS.supports(LBL(LBLSettings(variant=variant), ModelInputs(10, {"pooled": (4,)}))) is expected

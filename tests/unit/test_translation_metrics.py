@@ -38,10 +38,6 @@ def test_edit_rate_by_hand(hypothesis, references, expected):
     assert values(["ter"], [hypothesis], [references]) == [pytest.approx(expected)]
 
 
-def test_edit_rate_pools_the_corpus():
-    assert values(["ter"], ["a b c d", "x"], [["a b c d"], ["y"]]) == [pytest.approx(100 * 1 / 5)]
-
-
 def test_character_precision_and_recall_by_hand():
     # 1-grams: 2 and 3, both of the 2; 2-grams: ab of ab and bc; the hypothesis has no longer ones, blanks count not.
     recall = 100 * (2 / 3 + 1 / 2) / 2
@@ -89,14 +85,6 @@ def test_metrics_receive_tokens_or_running_text_as_required():
     assert scores[1].value > 0 and scores[3].value < 100
     assert all("tok:given" in score.signature for score in scores[::2])
     assert "case:mixed" in scores[0].signature and "case:lc" in scores[1].signature
-
-
-@pytest.mark.parametrize("name", ["ter", "ter_text", "chrf3", "chrf3_precision", "chrf3_recall"])
-def test_resampled_statistics_score_the_resampled_corpus(name):
-    metric, rows = METRICS[name], [2, 0, 0, 3, 1, 0]
-    statistics = metric.statistics(HYPOTHESES, REFERENCES)
-    resampled = metric.score([HYPOTHESES[row] for row in rows], [REFERENCES[row] for row in rows])
-    assert metric.value(statistics[rows].sum(axis=0)) == pytest.approx(resampled.value)
 
 
 def test_direction_of_each_metric():

@@ -221,7 +221,8 @@ def _statistics(systems: Systems, lang: str, metrics: Sequence[str], on_progress
         words = _words_signature(evaluation)
         computed, left_out = available_statistics(*tokens, metrics, texts=None if tokens_only else texts, lang=lang)
         if not computed:
-            raise SettingsError(_no_metric(metrics, left_out))
+            why = "; ".join(left_out) or f"{', '.join(metrics)}: no reference has what they measure"
+            raise SettingsError(f"no metric to compare by: {why}; name another metric with --metric")
         for reason in left_out:
             logger.warning("%s", reason)
         for one in computed:
@@ -230,12 +231,6 @@ def _statistics(systems: Systems, lang: str, metrics: Sequence[str], on_progress
         metrics = list(statistics[system])  # metrics that cannot be computed are logged once
     on_progress("metrics", len(runs), len(runs))
     return statistics
-
-
-def _no_metric(metrics: Sequence[str], reasons: Sequence[str]) -> str:
-    """The message that no metric of a comparison can be computed, with the reasons and what to do."""
-    why = "; ".join(reasons) or f"{', '.join(metrics)}: no reference has what they measure"
-    return f"no metric to compare by: {why}; name another metric with --metric"
 
 
 def _notes(systems: Systems, segments: int, level: float) -> tuple[str, ...]:

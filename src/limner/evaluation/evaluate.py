@@ -238,7 +238,8 @@ def _sentence_scores(task: _Task, decoded: _Decoded) -> list[Score]:
     scores = [metric.score for metric in statistics]
     tokens = [first.tokenizer.decode(hypothesis.tokens, copied=hypothesis.copied) for hypothesis in best]
     if task.has_labels:
-        scores += _scores_by_label(tokens, inputs)
+        by_label = label_f1_scores(tokens, [item.references for item in inputs])
+        scores += by_label if len(by_label) <= MAX_LABEL_SCORES else []
     elif first.source is None:
         scores += novelty(tokens, _training_sentences(first, task.collection))
     scores = [score._replace(signature=f"{score.signature}|decoding:{task.decoding_signature}") for score in scores]
@@ -256,12 +257,6 @@ def _sentence_scores(task: _Task, decoded: _Decoded) -> list[Score]:
     others = [model.model for model in task.models[1:]]
     scored = score_examples(first.model, task.examples, others=others, skip_words=measures.skip_words)
     return [*scores, scored.perplexity]
-
-
-def _scores_by_label(tokens: Sequence[str], inputs: Sequence[GenerationInput]) -> list[Score]:
-    """Compute the F1 of each label, if there are few enough to be read."""
-    scores = label_f1_scores(tokens, [one.references for one in inputs])
-    return scores if len(scores) <= MAX_LABEL_SCORES else []
 
 
 def _gates(task: _Task, decoded: _Decoded) -> GateStatistics | None:

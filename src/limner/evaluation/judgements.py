@@ -119,17 +119,12 @@ def _ratings(fields: Sequence[str], where: str) -> tuple[Literal["expert", "crow
     first, second, third = (_number(field, where) for field in fields[2:])
     if all(value in (1, 2, 3, 4) for value in (first, second, third)):
         return "expert", (first, second, third)
-    if _is_share(first, second, third):
+    if min(second, third) >= 0 < second + third and abs(first - second / (second + third)) < LARGEST_DEVIATION:
         return "crowd", (first,)
     raise SettingsError(
         f"{where}: expected three ratings from 1 to 4, or a share of yes with the numbers of yes and no that give it; "
         f"found {', '.join(fields[2:])}"
     )
-
-
-def _is_share(share: float, yes: float, no: float) -> bool:
-    total = yes + no
-    return total > 0 and min(yes, no) >= 0 and abs(share - yes / total) < LARGEST_DEVIATION
 
 
 def _number(text: str, where: str) -> float:

@@ -17,7 +17,6 @@ from limner.metrics.caption import CIDER, ROUGE_L
 from limner.metrics.classification import LABEL_METRICS, METRICS_OF_LABELS, label_f1_scores
 from limner.metrics.dense_captioning import REGION_METRICS
 from limner.metrics.meteor import METEOR, meteor_in
-from limner.metrics.novelty import novelty
 from limner.metrics.ranks import (
     RETRIEVAL_METRICS,
     RetrievalRanks,
@@ -41,6 +40,7 @@ from limner.metrics.translation import (
     sentence_bleu,
     ter_text_in,
 )
+from limner.storage.ids import IdSet
 from limner.text import scripts
 
 __all__ = [
@@ -265,3 +265,30 @@ def perplexity(total_log_prob: float, tokens: int, selection: str = "", *, count
     value = math.exp(mean) if mean < 700 else math.inf  # exp overflows above 709
     eos = "counted" if count_eos else "not counted"
     return Score("perplexity", value, f"tokens:{tokens}|eos:{eos}" + (f"|{selection}" if selection else ""))
+
+
+def novelty(hypotheses: Sequence[str], training: Iterable[str]) -> list[Score]:
+    """Compute the share of generated sentences that are not in the training split (Mao et al., 2015, section 7.5).
+
+    Args:
+        hypotheses: generated sentences as tokens joined by spaces.
+        training: sentences of the training split, normalised in the same way.
+
+    Returns:
+        `novel` in percent, if there are training sentences, and the number of distinct tokens, `distinct_words`.
+
+    Raises:
+        CollectionError: there are no hypotheses.
+    """
+    if not hypotheses:
+        raise CollectionError("expected generated sentences, found none: the split is empty")
+    known = IdSet(" ".join(sentence.split()) for sentence in training)
+    generated = [" ".join(sentence.split()) for sentence in hypotheses]
+    counts = f"sentences:{len(generated)}|tok:given"
+    vocabulary = {token for sentence in generated for token in sentence.split()}
+    scores = [Score("distinct_words", float(len(vocabulary)), counts)]
+    if len(known):
+        novel = 100 * sum(sentence not in known for sentence in generated) / len(generated)
+        signature = f"against:{len(known)} distinct training sentences|{counts}|scale:0-100"
+        scores.insert(0, Score("novel", novel, signature))
+    return scores

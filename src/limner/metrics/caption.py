@@ -1,15 +1,20 @@
-"""CIDEr-D and ROUGE-L of given tokens, computed by pycocoevalcap (extra `coco`).
+"""CIDEr-D and ROUGE-L of tokens, computed by pycocoevalcap (extra `coco`), and CIDEr-D of single hypotheses.
 
-The tokeniser of pycocoevalcap, a Java program, is not used.
+The tokeniser of pycocoevalcap, a Java program, is not used. It takes the document frequencies of CIDEr-D from the
+references of the very items that it scores, all at once; a reward needs the frequencies of the training split, and the
+score of few sentences at every step: `CiderD`.
 """
 
 from __future__ import annotations
 
 import logging
+import math
+from collections import Counter
 from collections.abc import Sequence
+from functools import lru_cache
 from importlib import import_module
 from importlib.metadata import version
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -70,17 +75,102 @@ def _mean(totals: Statistics) -> float:
     return float(100 * totals[0] / totals[1])
 
 
-def _cider_settings() -> str:
-    return f"n:4|sigma:6|idf:references of the scored items|{_coco_settings()}"
-
-
-def _rouge_settings() -> str:
-    return f"beta:1.2|{_coco_settings()}"
-
-
 def _coco_settings() -> str:
     return f"tok:given|scale:x100|pycocoevalcap:{version('pycocoevalcap')}"
 
 
-CIDER = Metric("cider", cider_statistics, _mean, _cider_settings)
-ROUGE_L = Metric("rouge_l", rouge_statistics, _mean, _rouge_settings)
+CIDER = Metric(
+    "cider",
+    cider_statistics,
+    _mean,
+    lambda: f"n:4|sigma:6|idf:references of the scored items|{_coco_settings()}",
+)
+ROUGE_L = Metric("rouge_l", rouge_statistics, _mean, lambda: f"beta:1.2|{_coco_settings()}")
+
+
+MAX_ORDER = 4
+"""Largest order of the n-grams that BLEU-4 and CIDEr count."""
+Ngram = tuple[str, ...]
+SIGMA = 6.0
+"""Standard deviation of the Gaussian penalty of the difference in length."""
+CACHED_ITEMS = 10_000
+"""Number of items whose reference vectors are kept in memory, about 50 KB each."""
+
+
+class TfIdfVector(NamedTuple):
+    """TF-IDF vector of a sentence."""
+
+    values: dict[Ngram, float]
+    """Count times inverse document frequency of each n-gram."""
+    norms: list[float]
+    """Norm of the values by order of the n-grams."""
+    length: int
+    """Length of the sentence."""
+
+
+def count_ngrams(tokens: Sequence[str]) -> Counter[Ngram]:
+    """Count the n-grams of orders 1 to 4 of a sentence."""
+    words = tuple(tokens)
+    # Tuples of the shifted sentence: faster than slicing, since a reward counts many sentences at every training step.
+    shifted = [words[k:] for k in range(MAX_ORDER)]
+    counts: Counter[Ngram] = Counter()
+    for order in range(1, MAX_ORDER + 1):
+        counts.update(zip(*shifted[:order], strict=False))
+    return counts
+
+
+class CiderD:
+    """CIDEr-D (Vedantam et al., 2015, section 8) of hypotheses for the N items of a corpus; equal to pycocoevalcap's.
+
+    The vector g^n of a sentence holds, for every n-gram, its count times log(N / df), where df is the number of items
+    with the n-gram in a reference, at least 1. With clipped counts and a penalty of the difference in length,
+
+        CIDEr-D_n(c) = 10/m sum_j exp(-(l(c) - l(s_j))^2 / (2 sigma^2)) cos_n(c, s_j),
+        cos_n(c, s) = min(g^n(c), g^n(s)) g^n(s) / (|g^n(c)| |g^n(s)|)
+
+    for a hypothesis c and m references s_j, and CIDEr-D is the mean over n = 1 to 4. As in the reference program, the
+    length l counts bigrams.
+    """
+
+    def __init__(self, references: Sequence[Sequence[Sequence[str]]]) -> None:
+        """Count the document frequencies.
+
+        Args:
+            references: for each of N items the tokens of its references.
+        """
+        frequencies: Counter[Ngram] = Counter()
+        for own in references:
+            frequencies.update({ngram for tokens in own for ngram in count_ngrams(tokens)})
+        self.references = references
+        self.max_idf = math.log(len(references))  # of an n-gram in one item or none
+        self.idf = {ngram: self.max_idf - math.log(count) for ngram, count in frequencies.items() if count > 1}
+        self._own_references = lru_cache(CACHED_ITEMS)(self._vectors_of_references)
+
+    def score(self, item: int, hypothesis: Sequence[str]) -> float:
+        """Compute the score of a hypothesis, given as tokens, for an item; 1.0 is 100 on the scale of `METRICS`."""
+        references, all_ngrams = self._own_references(item)
+        values, norms, length = self._vector(hypothesis)
+        shared = [(ngram, value) for ngram, value in values.items() if ngram in all_ngrams]
+        total = 0.0
+        for own_values, own_norms, own_length in references:
+            products = [0.0] * MAX_ORDER
+            for ngram, value in shared:
+                if ngram in own_values:
+                    other = own_values[ngram]
+                    products[len(ngram) - 1] += min(value, other) * other
+            penalty = math.exp(-((length - own_length) ** 2) / (2 * SIGMA**2))
+            total += penalty * sum(p / (a * b) for p, a, b in zip(products, norms, own_norms, strict=True) if p)
+        return 10 * total / MAX_ORDER / len(references)
+
+    def _vectors_of_references(self, item: int) -> tuple[list[TfIdfVector], frozenset[Ngram]]:
+        """Return the vectors of the references of an item, and their n-grams."""
+        vectors = [self._vector(tokens) for tokens in self.references[item]]
+        return vectors, frozenset(ngram for vector in vectors for ngram in vector.values)
+
+    def _vector(self, tokens: Sequence[str]) -> TfIdfVector:
+        squares = [0.0] * MAX_ORDER
+        values: dict[Ngram, float] = {}
+        for ngram, count in count_ngrams(tokens).items():
+            value = values[ngram] = count * self.idf.get(ngram, self.max_idf)
+            squares[len(ngram) - 1] += value * value
+        return TfIdfVector(values, [math.sqrt(square) for square in squares], max(0, len(tokens) - 1))

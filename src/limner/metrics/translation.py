@@ -16,10 +16,11 @@ reference length; it can exceed 100, and lower is better.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cache, partial
 from itertools import zip_longest
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,33 +40,37 @@ LANGUAGE_TOKENISERS = {
 }
 """Names of sacrebleu's tokenisers by language; 13a for all others."""
 _DEFAULT = "13a"
+ASIAN_LANGUAGES = ("zh", "yue", "wuu", "ja")
+"""Languages with the characters that sacrebleu's TER can split."""
+CHARACTER_ORDERS = 6
+"""Maximum order of the character n-grams of chrF."""
 _EXTRAS = {"ja-mecab": "ja", "ko-mecab": "ko"}
 
 
 @cache
-def _tokens() -> Sacrebleu:
-    """BLEU of tokens; created when first used, as sacrebleu takes time to import."""
-    from sacrebleu.metrics.bleu import BLEU
-
-    return BLEU(tokenize="none", smooth_method="none", force=True, max_ngram_order=MAX_ORDER)
-
-
-@cache
-def _text(tokeniser: str) -> Sacrebleu:
-    """BLEU of running text; `force` suppresses the warning about tokenised input, which the signature states.
+def _counter(name: str, **settings: Any) -> Sacrebleu:  # noqa: ANN401
+    """Create a metric of sacrebleu when it is first used, as sacrebleu takes time to import.
 
     Raises:
         MissingExtraError: the tokeniser needs a dictionary that is not installed.
     """
-    from sacrebleu.metrics.bleu import BLEU
+    from sacrebleu import metrics
 
     try:
-        return BLEU(force=True, tokenize=tokeniser)
+        counter: Sacrebleu = getattr(metrics, name)(**settings)
     except (RuntimeError, ImportError):
+        tokeniser = settings.get("tokenize", "")
         if tokeniser not in _EXTRAS:
             raise
         purpose = f"BLEU with sacrebleu's tokeniser '{tokeniser}' (without it, use the metric sacrebleu_char)"
         raise MissingExtraError(purpose, _EXTRAS[tokeniser]) from None
+    return counter
+
+
+# `force` suppresses the warning about tokenised input, which the signature states.
+_BLEU_OF_TOKENS = partial(
+    _counter, "BLEU", tokenize="none", smooth_method="none", force=True, max_ngram_order=MAX_ORDER
+)
 
 
 def sacrebleu_statistics(
@@ -74,11 +79,6 @@ def sacrebleu_statistics(
     """Compute the statistics of a sacrebleu metric for every segment, (N, k)."""
     streams = list(zip_longest(*references))  # transposed: the first references, the second ones, …, or None
     return np.asarray(counter()._extract_corpus_statistics(hypotheses, streams), dtype=np.float64)
-
-
-def sacrebleu_value(counter: Callable[[], Sacrebleu], totals: Statistics) -> float:
-    """Compute the score of a sacrebleu metric from summed statistics, (k,)."""
-    return float(counter()._compute_score_from_stats(totals.tolist()).score)
 
 
 def sacrebleu_settings(text: str) -> str:
@@ -95,17 +95,7 @@ def bleu_statistics(hypotheses: Sequence[str], references: References) -> Statis
         (N, 10): length c of the hypothesis, closest reference length r, number of matched 1- to 4-grams, number of all
         1- to 4-grams.
     """
-    return sacrebleu_statistics(_tokens, hypotheses, references)
-
-
-def bleu_value(order: int, totals: Statistics) -> float:
-    """Compute BLEU-N, Mao et al. (2015), eqs. 8-9, times 100.
-
-    Args:
-        order: maximum n-gram order N.
-        totals: summed statistics, (10,).
-    """
-    return _bleu(order, totals, smooth="none")
+    return sacrebleu_statistics(_BLEU_OF_TOKENS, hypotheses, references)
 
 
 def sentence_bleu(statistics: Statistics) -> NDArray[np.float64]:
@@ -121,6 +111,7 @@ def sentence_bleu(statistics: Statistics) -> NDArray[np.float64]:
 
 
 def _bleu(order: int, totals: Statistics, smooth: str) -> float:
+    """Compute BLEU-N, Mao et al. (2015), eqs. 8-9, times 100, of summed statistics, (10,)."""
     from sacrebleu.metrics.bleu import BLEU
 
     counts = [int(count) for count in totals]
@@ -136,14 +127,34 @@ def _bleu(order: int, totals: Statistics, smooth: str) -> float:
     return float(score.score)
 
 
-_GIVEN = "case:asis|eff:no|tok:given|smooth:none|reflen:closest"
+def _metric(
+    name: str, counter: Callable[[], Sacrebleu], settings: str, *, of_text: bool = False, is_error: bool = False
+) -> Metric:
+    """Create a metric that sacrebleu computes.
+
+    Args:
+        name: name of the metric.
+        counter: function that creates the metric of sacrebleu.
+        settings: settings for the signature.
+        of_text: whether it reads running text.
+        is_error: whether lower scores are better.
+    """
+    return Metric(
+        name,
+        partial(sacrebleu_statistics, counter),
+        lambda totals: float(counter()._compute_score_from_stats(totals.tolist()).score),
+        partial(sacrebleu_settings, settings),
+        reads="text" if of_text else "tokens",
+        higher_is_better=not is_error,
+    )
+
 
 BLEU_METRICS = tuple(
     Metric(
         f"bleu{order}",
         bleu_statistics,
-        partial(bleu_value, order),
-        partial(sacrebleu_settings, f"n:{order}|{_GIVEN}"),
+        partial(_bleu, order, smooth="none"),
+        partial(sacrebleu_settings, f"n:{order}|case:asis|eff:no|tok:given|smooth:none|reflen:closest"),
     )
     for order in range(1, MAX_ORDER + 1)
 )
@@ -151,14 +162,8 @@ BLEU_METRICS = tuple(
 
 @cache
 def _sacrebleu(name: str, tokeniser: str) -> Metric:
-    counter = partial(_text, tokeniser)
-    return Metric(
-        name,
-        partial(sacrebleu_statistics, counter),
-        partial(sacrebleu_value, counter),
-        partial(sacrebleu_settings, f"n:4|case:mixed|eff:no|tok:{tokeniser}|smooth:exp|reflen:closest"),
-        reads="text",
-    )
+    counter = partial(_counter, "BLEU", force=True, tokenize=tokeniser)
+    return _metric(name, counter, f"n:4|case:mixed|eff:no|tok:{tokeniser}|smooth:exp|reflen:closest", of_text=True)
 
 
 def sacrebleu_in(lang: str) -> Metric:
@@ -173,20 +178,6 @@ SACREBLEU_BY_TOKENISER = tuple(
 """BLEU of running text with a given tokeniser, whatever the language."""
 
 
-ORDERS = 6
-"""Maximum order of the character n-grams."""
-
-
-@cache
-def _chrf(beta: int, spaces: bool = False) -> Sacrebleu:
-    from sacrebleu.metrics.chrf import CHRF
-
-    return CHRF(char_order=ORDERS, beta=beta, whitespace=spaces)
-
-
-_CHRF2, _CHRF3, _CHRF3_SPACES = partial(_chrf, 2), partial(_chrf, 3), partial(_chrf, 3, True)
-
-
 def precision_and_recall(totals: Statistics) -> tuple[float, float]:
     """Compute character n-gram precision and recall, 0-100, as in Calixto et al. (2017), table 1.
 
@@ -197,7 +188,7 @@ def precision_and_recall(totals: Statistics) -> tuple[float, float]:
     Returns:
         Precision and recall, averaged over the orders for which hypothesis and reference have n-grams, as in sacrebleu.
     """
-    hypothesis, reference, both = totals.reshape(ORDERS, 3).T
+    hypothesis, reference, both = totals.reshape(CHARACTER_ORDERS, 3).T
     known = (hypothesis > 0) & (reference > 0)
     if not known.any():
         return 0.0, 0.0
@@ -205,72 +196,33 @@ def precision_and_recall(totals: Statistics) -> tuple[float, float]:
     return float(100 * precision), float(100 * recall)
 
 
-def _precision(totals: Statistics) -> float:
-    return precision_and_recall(totals)[0]
+def _chrf(name: str, beta: int, *, spaces: bool = False, of_text: bool = False) -> Metric:
+    counter = partial(_counter, "CHRF", char_order=CHARACTER_ORDERS, beta=beta, whitespace=spaces)
+    settings = f"case:mixed|eff:yes|nc:{CHARACTER_ORDERS}|nw:0|beta:{beta}|space:{'yes' if spaces else 'no'}"
+    return _metric(name, counter, settings if of_text else f"{settings}|tok:given", of_text=of_text)
 
 
-def _recall(totals: Statistics) -> float:
-    return precision_and_recall(totals)[1]
+def _with_precision_and_recall(metric: Metric) -> tuple[Metric, ...]:
+    """Return chrF3, its precision and its recall, which share one function of statistics, so that it runs once."""
+    return (
+        metric,
+        replace(metric, name=f"{metric.name}_precision", value=lambda totals: precision_and_recall(totals)[0]),
+        replace(metric, name=f"{metric.name}_recall", value=lambda totals: precision_and_recall(totals)[1]),
+    )
 
 
-def _settings(beta: int, tokens: str, spaces: str = "no") -> str:
-    return sacrebleu_settings(f"case:mixed|eff:yes|nc:{ORDERS}|nw:0|beta:{beta}|space:{spaces}{tokens}")
-
-
-def _chrf3_of_tokens(name: str, scorer: Callable[[], Sacrebleu], spaces: str) -> Iterator[Metric]:
-    """Create chrF3 and its precision and recall, which share one function of statistics, so that it runs once."""
-    statistics, settings = partial(sacrebleu_statistics, scorer), partial(_settings, 3, "|tok:given", spaces)
-    yield Metric(name, statistics, partial(sacrebleu_value, scorer), settings)
-    yield Metric(f"{name}_precision", statistics, _precision, settings)
-    yield Metric(f"{name}_recall", statistics, _recall, settings)
-
-
-CHRF2 = Metric(
-    "chrf",
-    partial(sacrebleu_statistics, _CHRF2),
-    partial(sacrebleu_value, _CHRF2),
-    partial(_settings, 2, ""),
-    reads="text",
-)
+CHRF2 = _chrf("chrf", 2, of_text=True)
 CHRF3_METRICS = (
-    *_chrf3_of_tokens("chrf3", _CHRF3, "no"),
-    *_chrf3_of_tokens("chrf3_spaces", _CHRF3_SPACES, "yes"),
-    Metric(
-        "chrf3_text",
-        partial(sacrebleu_statistics, _CHRF3),
-        partial(sacrebleu_value, _CHRF3),
-        partial(_settings, 3, ""),
-        reads="text",
-    ),
+    *_with_precision_and_recall(_chrf("chrf3", 3)),
+    *_with_precision_and_recall(_chrf("chrf3_spaces", 3, spaces=True)),
+    _chrf("chrf3_text", 3, of_text=True),
 )
-
-
-ASIAN_LANGUAGES = ("zh", "yue", "wuu", "ja")
-"""Languages with the characters that sacrebleu's TER can split."""
-
-
-@cache
-def _cased() -> Sacrebleu:
-    """TER of tokens, case-sensitive and without normalisation: words are separated by spaces alone."""
-    from sacrebleu.metrics.ter import TER as Counter
-
-    return Counter(case_sensitive=True)
-
-
-@cache
-def _default(characters: bool) -> Sacrebleu:
-    """TER of running text with sacrebleu's defaults, or with Chinese and Japanese split into characters."""
-    from sacrebleu.metrics.ter import TER as Counter
-
-    return Counter(normalized=characters, asian_support=characters)
-
-
-TER = Metric(
+# Case-sensitive and without normalisation: words are separated by spaces alone.
+TER = _metric(
     "ter",
-    partial(sacrebleu_statistics, _cased),
-    partial(sacrebleu_value, _cased),
-    partial(sacrebleu_settings, "case:mixed|tok:given|norm:no|punct:yes|asian:no"),
-    higher_is_better=False,
+    partial(_counter, "TER", case_sensitive=True),
+    "case:mixed|tok:given|norm:no|punct:yes|asian:no",
+    is_error=True,
 )
 
 
@@ -281,15 +233,12 @@ def ter_text_in(lang: str) -> Metric:
 
 @cache
 def _ter_text(characters: bool) -> Metric:
-    counter, state = partial(_default, characters), "yes" if characters else "no"
-    return Metric(
-        "ter_text",
-        partial(sacrebleu_statistics, counter),
-        partial(sacrebleu_value, counter),
-        partial(sacrebleu_settings, f"case:lc|tok:tercom|norm:{state}|punct:yes|asian:{state}"),
-        reads="text",
-        higher_is_better=False,
+    counter, state = (
+        partial(_counter, "TER", normalized=characters, asian_support=characters),
+        "yes" if characters else "no",
     )
+    settings = f"case:lc|tok:tercom|norm:{state}|punct:yes|asian:{state}"
+    return _metric("ter_text", counter, settings, of_text=True, is_error=True)
 
 
 TER_TEXT = ter_text_in("en")

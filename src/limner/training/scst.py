@@ -18,7 +18,7 @@ from limner.decoding.selection import SampleRecorder
 from limner.decoding.sentence import Sentence
 from limner.decoding.settings import DecodingSettings, SampleSettings
 from limner.decoding.torch_models import beam_search
-from limner.metrics.cider import CiderD
+from limner.metrics.caption import CiderD
 from limner.metrics.translation import bleu_statistics, sentence_bleu
 from limner.models.protocols import Mean, Model
 from limner.text.tokenizer import Tokenizer

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from numpy.typing import NDArray
 from limner.data.examples import Example, collate
 from limner.errors import SearchIndexError, SettingsError
 from limner.features.store import FeatureStore
-from limner.models.protocols import Model, device_of
+from limner.models.protocols import device_of
 from limner.models.two_tower import TwoTower
 from limner.progress import Progress
 from limner.retrieval.index.protocol import (
@@ -70,7 +71,7 @@ def embeddings_of(retriever: TrainedModel | None, features: FeatureStore | None)
     ingredients = ""
     if retriever is not None and features is not None:
         ingredients = f"{model_fingerprint([retriever])} {features_digest(features)}"
-    return IndexKind(NAME, _supports, build, EmbeddingIndex.open, ingredients)
+    return IndexKind(NAME, lambda model: model.uses_image, build, EmbeddingIndex.open, ingredients)
 
 
 def require_retriever(retriever: TrainedModel) -> None:
@@ -88,11 +89,6 @@ def require_retriever(retriever: TrainedModel) -> None:
         raise SettingsError("retriever: expected a model that was loaded from its run directory")
 
 
-def _supports(model: Model) -> bool:
-    """Whether the images of a model can be ranked: any model that uses images."""
-    return model.uses_image
-
-
 def _build(
     folder: Path, retriever: TrainedModel, images: IndexedImages, on_progress: Progress | None
 ) -> NDArray[np.int64]:
@@ -105,7 +101,7 @@ def _build(
         shutil.copyfile(retriever.folder / name, folder / RETRIEVER / name)
     batches = _vector_batches(retriever, images, on_progress)
     first = next(batches)
-    reader = pa.RecordBatchReader.from_batches(first.schema, _chain(first, batches))
+    reader = pa.RecordBatchReader.from_batches(first.schema, chain([first], batches))
     with damage_as(lambda reason: SearchIndexError(f"{folder}: the vectors cannot be written ({reason})")):
         table = lance.write_dataset(reader, str(folder / VECTORS))
         count = images.size
@@ -116,11 +112,6 @@ def _build(
                 "vector", "IVF_PQ", metric="cosine", num_partitions=round(count**0.5), num_sub_vectors=codes
             )
     return np.arange(images.size)
-
-
-def _chain(first: pa.RecordBatch, others: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    yield first
-    yield from others
 
 
 def _vector_batches(

@@ -109,7 +109,8 @@ class ImageCodes:
 
     def _restored(self, codes: Tensor) -> Any:  # noqa: ANN401
         """Return the memory of N codes."""
-        return _restore(self._template, iter(torch.split(codes, self._sizes(), 1)), len(codes))
+        sizes = [part[0].numel() for part in _tensors(self._template)]
+        return _restore(self._template, iter(torch.split(codes, sizes, 1)), len(codes))
 
     def expand(self, tokens: Sequence[int], points: Tensor) -> Expansion:
         """Compute f and its gradient at C points, (C, D)."""
@@ -118,10 +119,6 @@ class ImageCodes:
             values = self.log_probs(tokens, inputs)
             (gradients,) = torch.autograd.grad(values.sum(), inputs)
         return Expansion(values.detach(), gradients)
-
-    def _sizes(self) -> list[int]:
-        """Return the size of each tensor of a memory."""
-        return [part[0].numel() for part in _tensors(self._template)]
 
 
 def _batch(image: ImageFeatures) -> Batch:

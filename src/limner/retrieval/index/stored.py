@@ -152,8 +152,7 @@ def _up_to_date(place: Path, kind: IndexKind, source: IndexSource) -> Collection
         SearchIndexError: there is an index of another model or split, or a damaged one.
     """
     record = CollectionIndexRecord.load(place)
-    _require_model(place, record, source)
-    _require_split(place, record, source)
+    _require_model_and_split(place, record, source)
     if record.features_digest != (digest := features_digest(source.features)) and _is_of_another(record, source):
         raise SearchIndexError(
             f"{place}: expected an index of {source.collection}, found one of {record.collection}; name another place "
@@ -203,27 +202,24 @@ def open_index(place: Path, source: IndexSource) -> OpenIndex:
     kinds = {kind.name: kind for kind in KINDS}
     if record.kind not in kinds:
         raise SearchIndexError(f"{place}: expected an index of {', '.join(kinds)}, found '{record.kind}'; {REBUILD}")
-    _require_model(place, record, source)
-    _require_split(place, record, source)
+    _require_model_and_split(place, record, source)
     _require_features(place, record, source)
     record.require_files(place, every=False)
-    rows = _read_rows(place / ROWS)
+    rows = pa.ipc.open_file(pa.memory_map(str(place / ROWS))).read_all()
     return OpenIndex(record, kinds[record.kind].open(place, source.model), rows["id"], rows["position"].to_numpy())
 
 
-def _require_model(place: Path, record: CollectionIndexRecord, source: IndexSource) -> None:
+def _require_model_and_split(place: Path, record: CollectionIndexRecord, source: IndexSource) -> None:
     if record.fingerprint != model_fingerprint([source.model]):
         found = record.model or "a model without a folder"
         raise SearchIndexError(
             f"{place}: expected an index of this model, found one of another, {found}, or of its weights before they "
             f"changed; {REBUILD}; to keep both, name another place with --index"
         )
-
-
-def _require_split(place: Path, record: CollectionIndexRecord, source: IndexSource) -> None:
     if record.split != source.split:
-        found = "all splits" if record.split is None else f"split '{record.split}'"
-        expected = "all splits" if source.split is None else f"split '{source.split}'"
+        expected, found = (
+            "all splits" if split is None else f"split '{split}'" for split in (source.split, record.split)
+        )
         raise SearchIndexError(f"{place}: expected an index of {expected}, found one of {found}; {REBUILD}")
 
 
@@ -283,7 +279,3 @@ def _write_rows(path: Path, ids: pa.ChunkedArray, positions: NDArray[np.int64]) 
     table = pa.table({"id": ids, "position": pa.array(positions, pa.int64())})
     with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
         writer.write_table(table)
-
-
-def _read_rows(path: Path) -> pa.Table:
-    return pa.ipc.open_file(pa.memory_map(str(path))).read_all()

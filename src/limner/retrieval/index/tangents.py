@@ -39,11 +39,6 @@ LEADING = 64
 _SAMPLE = 20_000
 
 
-def supports(model: Model) -> bool:
-    """Whether the logits of a model are affine in the image."""
-    return is_affine_in_image(model)
-
-
 def build(folder: Path, model: TrainedModel, images: IndexedImages, on_progress: Progress | None) -> NDArray[np.int64]:
     """Compute the image terms and write the index; return the image of each row."""
     network = model.model
@@ -155,4 +150,4 @@ def _double(values: Tensor) -> Floats:
     return result
 
 
-TANGENTS = IndexKind("tangents", supports, build, TangentIndex.open)
+TANGENTS = IndexKind("tangents", is_affine_in_image, build, TangentIndex.open)

@@ -10,8 +10,7 @@ import torch
 from models import CASES, SOURCE_VOCAB, VOCAB, batch
 
 from limner.apps.export.folder import refusal
-from limner.apps.export.record import record_model
-from limner.apps.export.verify import TOLERANCE, batch_of, example_inputs, largest_difference
+from limner.apps.export.record import TOLERANCE, batch_of, example_inputs, largest_difference, record_model
 from limner.decoding.search import search
 from limner.decoding.settings import DecodingSettings
 from limner.decoding.torch_models import beam_search

@@ -13,7 +13,7 @@ import xxhash
 
 import limner.runtime
 from limner.apps.export import folder as export_folder
-from limner.apps.export import verify
+from limner.apps.export import record as recording
 from limner.apps.export.folder import export, left_out
 from limner.errors import LimnerError, RunError, SettingsError
 from limner.inference.captioner import Captioner
@@ -234,8 +234,8 @@ def steep(trained):
 def test_large_log_probabilities_may_differ_by_rounding(steep, trained, tmp_path, monkeypatch):
     monkeypatch.setattr(export_folder, "load_trained_model", lambda _: steep)
     recorded = export_folder.record_model(steep.model, steep.config.features, None)
-    found = verify.largest_difference(steep.model, steep.config.features, None, recorded)
-    assert found.scale > 200 and found.value > verify.TOLERANCE
+    found = recording.largest_difference(steep.model, steep.config.features, None, recorded)
+    assert found.scale > 200 and found.value > recording.TOLERANCE
     assert export(trained, tmp_path / "out").difference <= found.allowed
 
 

@@ -21,8 +21,8 @@ from limner.apps.diagnosis.annotated_phrases import (
     pointing_hits,
 )
 from limner.apps.diagnosis.grounding import OUTSIDE
-from limner.apps.report.diagnoses import heat_map_with_boxes
 from limner.apps.report.page import write_report
+from limner.apps.report.sections import heat_map_with_boxes
 from limner.data.collection import Collection, write_items
 from limner.data.examples import Item, ItemSentence, Phrase, Region
 from limner.data.languages import TargetLanguage

@@ -2,11 +2,11 @@
 
 import pytest
 
-from limner.apps.report.evaluation_section import confused_labels, image_queries, sentence_queries
 from limner.apps.report.images import Thumbnails
 from limner.apps.report.page import choose_first_evaluation, learning_curves
 from limner.apps.report.rendering import frame_shape, run_facts
 from limner.apps.report.scores import HEADLINES, Baseline, baselines, headlines, random_ranking
+from limner.apps.report.sections import confused_labels, image_queries, sentence_queries
 from limner.media.modality import IMAGE
 from limner.metrics import Score
 from limner.runs.records import EvaluatedItem, Evaluation, LogLine, RunConfig

@@ -11,8 +11,15 @@ from typing import NamedTuple, cast
 import torch
 from torch import nn
 
-from limner.apps.export.record import OPSET, Recorded, ShapesByName, record_backbone, record_model
-from limner.apps.export.verify import verify_backbone, verify_model
+from limner.apps.export.record import (
+    OPSET,
+    Recorded,
+    ShapesByName,
+    record_backbone,
+    record_model,
+    verify_backbone,
+    verify_model,
+)
 from limner.errors import MissingExtraError, SettingsError
 from limner.features.encoders.base import RecordableBackbone
 from limner.features.encoders.load import load_backbone_for

@@ -15,12 +15,11 @@ from typing import Any, NamedTuple
 
 from markupsafe import Markup
 
-from limner.apps.report.diagnoses import read_diagnoses, read_groundings
-from limner.apps.report.evaluation_section import PageContext, beginning, evaluation_section
 from limner.apps.report.gallery import SEED
 from limner.apps.report.images import Thumbnails
 from limner.apps.report.rendering import flatten, frame_shape, long_date, render_page, run_facts, without_folders
 from limner.apps.report.scores import LABELS, control_tables
+from limner.apps.report.sections import PageContext, beginning, evaluation_section, read_diagnoses, read_groundings
 from limner.files import write_text
 from limner.files.structured import read_json_file
 from limner.media.modality import IMAGE, MODALITIES

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from limner.layers import attention
-from limner.layers.attention import AdditiveAttention, energies, masked_softmax
+from limner.layers.attention import AdditiveAttention, energies
 
 QUERY, DEPTH, SIZE = 4, 3, 5
 SETS, LOCATIONS = 3, 4
@@ -74,17 +74,6 @@ def test_without_annotations_the_weights_are_zero_and_no_gradient_is_lost():
     assert not states.grad[4:].any()
 
 
-def test_values_at_masked_locations_have_no_effect():
-    layer, states, values = layer_and(1)
-    other = values.detach().masked_fill(~MASK[:, :, None], 1e3)
-    for ours, theirs in zip(
-        layer(states, layer.annotate(other, MASK)),
-        layer(states, layer.annotate(values, MASK)),
-        strict=True,
-    ):
-        torch.testing.assert_close(ours, theirs)
-
-
 def test_hypotheses_of_one_example_attend_independently():
     layer, states, values = layer_and(3)
     together = layer(states, layer.annotate(values, MASK))
@@ -108,20 +97,6 @@ def test_energies_by_sigmoids_equal_energies_by_tanh(queries, dtype, chunk, monk
             result = energies(q, 2 * k, v)
         assert result.dtype == torch.promote_types(dtype, torch.float32)
         torch.testing.assert_close(result, expected.to(result.dtype), rtol=0, atol=near)
-
-
-def test_a_fully_masked_softmax_is_zero():
-    weights = masked_softmax(torch.randn(2, 1, 3), torch.tensor([[True, False, True], [False] * 3]))
-    assert weights[1].tolist() == [[0, 0, 0]]
-    assert weights[0, 0, 1] == 0
-    assert weights[0].sum().item() == pytest.approx(1)
-
-
-def test_sequences_without_padding_need_no_mask():
-    layer, _, values = layer_and(1)
-    whole = layer.annotate(values, torch.ones_like(MASK))
-    assert whole.mask is None
-    assert torch.equal(layer.annotate(values, MASK).mask, MASK)
 
 
 def test_half_precision_keys_give_float32_weights():

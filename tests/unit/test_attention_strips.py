@@ -37,14 +37,6 @@ def boxes(figure):
     return np.array([image.get_extent() for image in figure.axes[0].images])[:, [0, 1, 3, 2]]
 
 
-@pytest.mark.parametrize(
-    ("words", "columns", "expected"), [(3, 8, (4, 1)), (7, 8, (8, 1)), (8, 8, (5, 2)), (12, 5, (5, 3)), (0, 8, (1, 1))]
-)
-def test_rows_are_about_equally_long(words, columns, expected):
-    panels = boxes(attention_strips(["w"] * words, [strip(words)], columns=columns))
-    assert (len(np.unique(panels[:, 0].round(6))), len(np.unique(panels[:, 2].round(6)))) == expected
-
-
 def test_one_panel_for_the_image_and_each_word_from_left_to_right():
     words = ["a", "dog", "runs", "fast", "<b>", "$x$"]
     figure = attention_strips(words, [strip(6, gates=np.linspace(0, 1, 6))], columns=4)
@@ -88,13 +80,6 @@ def test_the_strips_of_two_models_are_below_each_other():
     assert texts(figure).count("β 0.50") == 9
 
 
-def test_a_long_caption_is_truncated():
-    limit = attention_plots.MAX_WORDS
-    figure = attention_strips(["w"] * (limit + 30), [strip(limit + 30, (8, 8))])
-    assert len(figure.axes[0].images) == limit + 1
-    assert f"the first {limit} of {limit + 30} words" in texts(figure)
-
-
 def test_panels_of_a_strip_are_grey_with_white_highlights():
     image = Image.new("RGB", (80, 80), (200, 40, 40))
     (first, panel) = attention_plots.panels(image, [[0, 1, 0, 0]], (2, 2), colour=False)
@@ -102,16 +87,6 @@ def test_panels_of_a_strip_are_grey_with_white_highlights():
     assert np.asarray(first)[0, 0].tolist() == [200, 40, 40]
     assert (np.ptp(pixels, axis=2) == 0).all()
     assert pixels[0, -1, 0] == pixels.max() > 170 and pixels[-1, 0, 0] < 70
-
-
-def test_smoothed_weights_keep_their_mass_and_their_place():
-    one = attention_plots._upsampling(7, 700, True)
-    assert one.sum(1) == pytest.approx(np.ones(700))
-    assert (one.argmax(1) == np.arange(700) // 100).all()
-    middle = one[:, 3]
-    assert middle == pytest.approx(middle[::-1])
-    # The integral of a Gaussian of half a cell over a cell: erf(sqrt(2)) / 2 at 1 cell / sigma from the edge …
-    assert middle[350] == pytest.approx(0.6827, abs=1e-3) and middle[300] == pytest.approx(0.4772, abs=5e-3)
 
 
 # With trained models

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 import torch
 from PIL import Image
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 
 from limner.data.collection import ITEMS, Collection, write_items
 from limner.data.examples import Item, ItemSentence, Region
@@ -78,7 +78,7 @@ def test_any_flipped_bit_of_the_values_is_found(weights):
     load_tensors(weights)
 
 
-def test_a_file_of_an_earlier_version_is_read(tmp_path):
+def test_a_file_of_another_program_is_read(tmp_path):
     save_file({"a": torch.ones(3)}, tmp_path / "old.safetensors")
     assert load_tensors(tmp_path / "old.safetensors")["a"].tolist() == [1, 1, 1]
 
@@ -197,14 +197,6 @@ def table_without_checksums(path, values):
         metadata={b"limner.spec": SPEC.model_dump_json()},
     )
     lance.write_dataset(pa.Table.from_arrays([pa.array(IDS), column], schema=schema), str(path))
-
-
-def test_the_rows_of_a_table_without_checksums_are_computed_anew(tmp_path):
-    path = tmp_path / "t.lance"
-    table_without_checksums(path, np.ones((60, 64), np.float16))
-    with pytest.raises(DamagedTableError, match="expected the columns id, values and checksum"):
-        FeatureTable(path)
-    assert not len(repair_table(path, SPEC).ids)
 
 
 def test_stored_features_that_are_not_finite_are_refused_and_repaired(tmp_path):
@@ -334,10 +326,6 @@ def test_json_is_valid_whatever_the_numbers():
         "path": "x",
         "array": [1.5, "Infinity"],
     }
-
-
-def test_a_written_file_is_readable_by_safetensors(weights):
-    assert set(load_file(weights)) == {"a", "b", "c", "empty"}
 
 
 class PanicException(BaseException):

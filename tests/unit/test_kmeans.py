@@ -1,6 +1,5 @@
 """K-means filters: learning, feature maps, files, and errors."""
 
-import errno
 import json
 import logging
 import os
@@ -15,7 +14,7 @@ from safetensors.torch import save_file
 from limner.apps import cli
 from limner.data.collection import Collection, write_items
 from limner.data.examples import Item
-from limner.errors import BackboneError, CollectionError, FeatureError, MediaError, RunError, SettingsError
+from limner.errors import BackboneError, CollectionError, FeatureError, MediaError, SettingsError
 from limner.features import kmeans
 from limner.features.encoders.kmeans import KMeansBackbone
 from limner.features.encoders.load import load_backbone, load_backbone_for
@@ -24,7 +23,6 @@ from limner.features.kmeans import (
     Filters,
     KMeansSettings,
     filter_sheet,
-    fit_whitening,
     learn_filters,
     load_filters,
     normalise,
@@ -32,7 +30,6 @@ from limner.features.kmeans import (
     spherical_kmeans,
 )
 from limner.features.store import FeatureTable
-from limner.storage import tensors
 
 SMALL = KMeansSettings(size=16, patch=4, filters=8, grid=3, patches=600, passes=4)
 
@@ -65,31 +62,6 @@ def learned(stripes):
 def file(learned, tmp_path):
     save_filters(tmp_path / "filters.safetensors", learned)
     return tmp_path / "filters.safetensors"
-
-
-def test_a_normalised_patch_has_no_mean_and_nearly_unit_variance():
-    noise = torch.from_numpy(np.random.default_rng(1).integers(0, 256, (5, 48))).float()
-    flat = torch.full((1, 48), 200.0)
-    normalised = normalise(torch.cat([noise, flat]))
-    assert normalised.mean(1).abs().max() < 1e-5
-    assert normalised[:5].var(1, correction=0) == pytest.approx(np.ones(5), abs=0.01)
-    assert torch.equal(normalised[5], torch.zeros(48))
-    assert normalise(torch.tensor([[1.0, 5.0]]))[0].tolist() == pytest.approx([-2 / 14**0.5, 2 / 14**0.5])
-
-
-def test_whitened_values_are_uncorrelated_and_of_one_spread():
-    mixed = torch.randn(4000, 6) @ (5 * torch.ones(6, 6).tril()) + 3
-    mean, whitening = fit_whitening(mixed.split(700))
-    whitened = (mixed - mean) @ whitening
-    assert torch.allclose(whitening, whitening.T, atol=1e-5)
-    assert torch.allclose(whitened.mean(0), torch.zeros(6), atol=1e-4)
-    assert torch.allclose(torch.cov(whitened.T), torch.eye(6), atol=0.02)  # the smallest eigenvalue, 6, became 6.1
-    assert not torch.allclose(torch.cov(mixed.T) / 25, torch.eye(6), atol=0.5)
-
-
-def test_directions_of_no_variance_are_hardly_amplified():
-    _, whitening = fit_whitening([torch.tensor([[1.0, 0.0], [-1.0, 0.0]])])
-    assert torch.allclose(whitening, torch.diag(torch.tensor([1.1, 0.1]).rsqrt()), atol=1e-5)
 
 
 def planted(count):
@@ -178,51 +150,12 @@ def test_saved_filters_are_restored(learned, file):
     assert [path.name for path in file.parent.iterdir()] == [file.name]
 
 
-def test_a_full_disk_keeps_the_old_file(learned, file, monkeypatch):
-    def fill_up(tensors, path, metadata):
-        path.write_bytes(b"half")
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    before = file.read_bytes()
-    monkeypatch.setattr(tensors, "save_file", fill_up)
-    with pytest.raises(RunError, match="No space left"):
-        save_filters(file, learned)
-    assert file.read_bytes() == before
-    assert [path.name for path in file.parent.iterdir()] == [file.name]
-
-
 def hand_made(path, size, grid, centroids, **activation):
     """Filters of 2 x 2 pixels without whitening."""
     settings = KMeansSettings(size=size, patch=2, filters=len(centroids), grid=grid, **activation)
     rows = torch.tensor([[value for _ in range(3) for value in centroid] for centroid in centroids]) / 12**0.5
     save_filters(path, Filters(settings, torch.zeros(12), torch.eye(12), rows))
     return KMeansBackbone(path)
-
-
-def test_maps_by_hand(tmp_path):
-    """With a black left and a white right half, only the middle column of patches has an edge."""
-    edge, opposite = [-1.0, 1.0, -1.0, 1.0], [1.0, -1.0, 1.0, -1.0]
-    backbone = hand_made(tmp_path / "filters", 4, 3, [edge, opposite] * 2)
-    image = np.zeros((4, 4, 3), dtype=np.uint8)
-    image[:, 2:] = 255
-    write_image(tmp_path / "edge.png", image)
-    maps = backbone(backbone.read(tmp_path / "edge.png")[None])["maps"]
-    # The patch has length sqrt(12): it is sqrt(12) - 1 from its own centroid and sqrt(12) + 1 from the opposite one.
-    expected = np.zeros((1, 4, 3, 3))
-    expected[0, ::2, :, 1] = 1
-    assert maps == pytest.approx(expected, abs=2e-3)
-    assert maps.dtype == np.float16
-
-
-def test_soft_threshold_by_hand(tmp_path):
-    """The edge has the product sqrt(12) with its own filter and the opposite sign with the other one."""
-    edge, opposite = [-1.0, 1.0, -1.0, 1.0], [1.0, -1.0, 1.0, -1.0]
-    backbone = hand_made(tmp_path / "filters", 4, 3, [edge, opposite] * 2, activation="soft-threshold", alpha=1.5)
-    image = np.zeros((1, 4, 4, 3), dtype=np.uint8)
-    image[:, :, 2:] = 255
-    expected = np.zeros((4, 3, 3))
-    expected[::2, :, 1] = 12**0.5 - 1.5
-    assert backbone(image[None])["maps"][0] == pytest.approx(expected, abs=2e-3)
 
 
 def test_the_activation_is_part_of_the_fingerprint_and_the_default_one_is_not_named(learned, tmp_path):
@@ -246,16 +179,6 @@ def test_the_activation_is_part_of_the_fingerprint_and_the_default_one_is_not_na
     assert b"activation" not in (tmp_path / "triangle.safetensors").read_bytes()
     moved = load_backbone_for([specs["half"]], f"kmeans:{tmp_path / 'half.safetensors'}")
     assert moved.specs[0].fingerprint == specs["half"].fingerprint
-
-
-def test_regions_overlap_where_the_grid_does_not_divide_the_maps(tmp_path):
-    """Five places on a grid of two: regions 0..2 and 2..4, so an edge in the middle is in both."""
-    backbone = hand_made(tmp_path / "filters", 6, 2, [[-1.0, 1.0, -1.0, 1.0], [1.0, -1.0, 1.0, -1.0]] * 2)
-    image = np.zeros((1, 6, 6, 3), dtype=np.uint8)
-    image[:, :, 3:] = 255
-    assert backbone(image[None])["maps"][0, 0] == pytest.approx(np.ones((2, 2)), abs=2e-3)
-    image[:, :, 2] = 255
-    assert backbone(image[None])["maps"][0, 0] == pytest.approx(np.array([[1, 0], [1, 0]]), abs=2e-3)
 
 
 def test_maps_do_not_depend_on_the_batch_or_the_threads(file):

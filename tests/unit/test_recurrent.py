@@ -3,10 +3,9 @@
 import math
 
 import torch
-from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from limner.layers.cells import CellSettings, CellState
-from limner.layers.stack import BidirectionalLayers, LayerState, RecurrentLayer, RecurrentSettings
+from limner.layers.cells import CellSettings
+from limner.layers.stack import BidirectionalLayers, RecurrentSettings
 
 INPUT, HIDDEN = 4, 3
 LENGTHS = torch.tensor([5, 2, 1, 4])
@@ -14,26 +13,6 @@ MASK = torch.arange(5) < LENGTHS[:, None]
 
 
 GRU = RecurrentSettings(cell=CellSettings(name="gru"))
-
-
-def test_a_masked_position_copies_the_state_and_its_gradient():
-    layer, inputs, hidden = RecurrentLayer(2, HIDDEN, GRU), torch.randn(2, 1, 2), torch.randn(2, HIDDEN)
-    parts = [part.requires_grad_() for part in (inputs, hidden)]
-    states, _ = layer(inputs, LayerState(CellState(hidden)), torch.tensor([[False], [True]]))
-    assert torch.equal(states[0, 0], hidden[0])
-    assert not torch.allclose(states[1, 0], hidden[1])
-    gradients = torch.autograd.grad(states[0].sum(), [*parts, *layer.parameters()])
-    assert [gradients[0][0].abs().max().item(), gradients[1][0].abs().max().item()] == [0, 1]
-    assert not any(gradient.any() for gradient in gradients[2:])
-
-
-def test_unrolled_steps_equal_single_steps():
-    layer, inputs, state = RecurrentLayer(2, HIDDEN, GRU), torch.randn(2, 4, 2), CellState(torch.randn(2, HIDDEN))
-    kept = torch.tensor([[0.0, 2.0, 2.0], [2.0, 0.0, 2.0]])
-    states, _ = layer(inputs, LayerState(state), dropout_mask=kept)
-    for t in range(4):
-        state = layer.cell(layer.cell.project(inputs[:, t]), state, state.hidden * kept)
-        torch.testing.assert_close(states[:, t], state.hidden)
 
 
 def bigru(dtype=torch.float64) -> BidirectionalLayers:
@@ -47,37 +26,6 @@ def bigru(dtype=torch.float64) -> BidirectionalLayers:
 def directions(layer):
     """The cells of both directions with the names that torch gives their weights."""
     return ((layer.forwards[0].cell, "l0"), (layer.backwards[0].cell, "l0_reverse"))
-
-
-def torch_s(layer: BidirectionalLayers) -> torch.nn.GRU:
-    """Torch's layer of the same weights; our U h has no bias."""
-    theirs = torch.nn.GRU(INPUT, HIDDEN, batch_first=True, bidirectional=True).double()
-    with torch.no_grad():
-        for cell, suffix in directions(layer):
-            getattr(theirs, f"weight_ih_{suffix}").copy_(cell.input.weight)
-            getattr(theirs, f"bias_ih_{suffix}").copy_(cell.input.bias)
-            getattr(theirs, f"weight_hh_{suffix}").copy_(cell.recurrent)
-            getattr(theirs, f"bias_hh_{suffix}").zero_()
-    return theirs
-
-
-def test_both_directions_equal_torch_on_packed_sequences():
-    layer, sequence = bigru(), torch.randn(4, 5, INPUT, dtype=torch.float64, requires_grad=True)
-    theirs, same = torch_s(layer), sequence.detach().clone().requires_grad_()
-    annotations, last = layer(sequence, MASK)
-    packed = pack_padded_sequence(same, LENGTHS, batch_first=True, enforce_sorted=False)
-    states, ends = theirs(packed)
-    expected, _ = pad_packed_sequence(states, batch_first=True)
-    torch.testing.assert_close(annotations[MASK], expected[MASK])
-    torch.testing.assert_close(last, torch.cat([ends[0], ends[1]], 1))
-    weights = torch.randn_like(expected)
-    ((annotations * weights)[MASK].sum() + last.square().sum()).backward()
-    ((expected * weights)[MASK].sum() + ends.square().sum()).backward()
-    torch.testing.assert_close(sequence.grad, same.grad)
-    for cell, suffix in directions(layer):
-        torch.testing.assert_close(cell.input.weight.grad, getattr(theirs, f"weight_ih_{suffix}").grad)
-        torch.testing.assert_close(cell.input.bias.grad, getattr(theirs, f"bias_ih_{suffix}").grad)
-        torch.testing.assert_close(cell.recurrent.grad, getattr(theirs, f"weight_hh_{suffix}").grad)
 
 
 def test_padding_does_not_change_the_state():

@@ -14,7 +14,6 @@ from limner.data.collection import Collection, write_items
 from limner.data.examples import Item, Region
 from limner.errors import CollectionError, FeatureError, MediaError, SettingsError
 from limner.features import extract as extraction
-from limner.features import table_format
 from limner.features.encoders import load
 from limner.features.encoders.load import PixelBackbone
 from limner.features.extract import extract
@@ -291,31 +290,13 @@ def test_fingerprint_without_regions_excludes_that_field(backbone):
     assert spec.fingerprint == hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def test_an_interrupted_run_is_continued_and_other_boxes_are_refused(collection, backbone, monkeypatch):
-    monkeypatch.setattr(table_format, "_CHUNK_ROWS", 1)
-    boxes = written(collection.path, {"item-one": [SMALL, MIDDLE], "item-three": [LARGE]})
-    whole = extract(collection, with_regions(backbone, collection, boxes), batch_size=1, name="whole").tables[0]
-    regional = with_regions(backbone, collection, boxes)
-    batches = []
-
-    class Stopping:
-        modality, specs, read = regional.modality, regional.specs, regional.read
-
-        def __call__(self, prepared):
-            if batches:
-                raise KeyboardInterrupt
-            batches.append(len(prepared))
-            return regional(prepared)
-
-    with pytest.raises(KeyboardInterrupt):
-        extract(collection, Stopping(), batch_size=1, name="regions")
-    assert len(FeatureTable.open(collection, "regions")) == 1
-    done = extract(collection, regional, batch_size=1, name="regions")
-    assert (done.present, done.added) == (1, 2)
-    assert grid_of(done.tables[0], "one", "two", "three") == grid_of(whole, "one", "two", "three")
-    other = written(collection.path, {"item-one": [SMALL]}, "other.json")
+def test_other_boxes_are_refused(collection, backbone):
+    for name, boxes in (("boxes.json", [SMALL, MIDDLE]), ("other.json", [SMALL])):
+        regional = with_regions(backbone, collection, written(collection.path, {"item-one": boxes}, name))
+        if name == "boxes.json":
+            extract(collection, regional, name="regions")
     with pytest.raises(FeatureError, match=r"regions\.lance: expected eye regions 5x3 .*boxes_sha256"):
-        extract(collection, with_regions(backbone, collection, other), name="regions")
+        extract(collection, regional, name="regions")
 
 
 def test_the_backbone_gets_batches_of_one_size_without_zero_rows(collection, backbone_of):

@@ -8,7 +8,6 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,8 +18,8 @@ from limner.errors import FeatureError, MediaError, SettingsError, counted
 from limner.features.encoders.base import Backbone, EncoderInput, encode
 from limner.features.encoders.load import load_backbone, load_clip_backbone
 from limner.features.regions import with_regions
-from limner.features.repair import IntactRows, discard_unreadable, repair_table, stored_spec
-from limner.features.spec import FeatureArray, FeatureKind, FeatureSpec, require_compatible
+from limner.features.repair import IntactRows, discard_unreadable, repair_table
+from limner.features.spec import FeatureArray, FeatureKind, FeatureSpec
 from limner.features.store import FeatureTable
 from limner.features.table_format import table_path
 from limner.features.writers import TableWriter
@@ -149,8 +148,7 @@ def locked_tables(collection: Collection, specs: Sequence[FeatureSpec]) -> Itera
 
 def intact_rows(collection: Collection, specs: Sequence[FeatureSpec], on_verified: Progress | None) -> list[IntactRows]:
     """Verify and repair the tables of some specifications; return the rows that need not be computed."""
-    paths = [table_path(collection.path, spec.name) for spec in specs]
-    return [_intact_rows(path, spec, on_verified) for path, spec in zip(paths, specs, strict=True)]
+    return [repair_table(table_path(collection.path, spec.name), spec, on_verified) for spec in specs]
 
 
 def _extract(
@@ -253,25 +251,6 @@ def _table_name(spec: FeatureSpec, name: str | None) -> str:
     if spec.frame_by_frame:
         return f"{name}.frames"
     return f"{name}.grid" if spec.kind == "grid" and spec.regions is None else name
-
-
-def _intact_rows(path: Path, spec: FeatureSpec, on_verified: Progress | None) -> IntactRows:
-    """Intact rows of a table that was computed in the same way; none where the table does not exist."""
-    stored = stored_spec(path)
-    if stored is not None:
-        remedy = "use the same settings, or another name for the new features"
-        require_compatible(stored, spec, str(path), remedy)
-        if stored.frames != spec.frames:
-            raise FeatureError(f"{path}: expected {_describe(spec)}, got {_describe(stored)}; {remedy}")
-    return repair_table(path, spec, on_verified)
-
-
-def _describe(spec: FeatureSpec) -> str:
-    """Name the frames of a specification in messages."""
-    if spec.frames is None:
-        return "features of images"
-    every = "" if spec.frames.every is None else f", every {spec.frames.every}"
-    return f"the mean over {spec.frames.count} frames{every}"
 
 
 def _read_batches(

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from limner.errors import FeatureError
-from limner.features.spec import FeatureSpec
+from limner.features.spec import FeatureSpec, require_compatible
 from limner.features.table_format import (
     COLUMNS,
     DamagedTableError,
@@ -46,16 +46,6 @@ class IntactRows(NamedTuple):
     """Number of rows that were removed because they are damaged or repeat an earlier row."""
 
 
-def stored_spec(path: Path) -> FeatureSpec | None:
-    """Return the specification of a table; None if there is no table or it cannot be opened."""
-    if not table_exists(path):
-        return None
-    try:
-        return read_spec(path, open_features_table(path).schema)
-    except DamagedTableError:
-        return None
-
-
 def repair_table(path: Path, spec: FeatureSpec, on_progress: Progress | None = None) -> IntactRows:
     """Remove the damaged rows of a table.
 
@@ -68,7 +58,7 @@ def repair_table(path: Path, spec: FeatureSpec, on_progress: Progress | None = N
         on_progress: called with the number of rows verified and their total.
 
     Raises:
-        FeatureError: the table has another name or cannot be read by this user.
+        FeatureError: the table has another name, was computed in another way, or cannot be read by this user.
     """
     if not table_exists(path):
         return IntactRows(_salvage(path, spec, IdSet()), 0)
@@ -85,8 +75,24 @@ def repair_table(path: Path, spec: FeatureSpec, on_progress: Progress | None = N
         discard_unreadable(path)
         os.rename(path, _unreadable(path))
         return IntactRows(_salvage(path, spec, IdSet()), 0)
+    _require_same(path, stored, spec)
     intact = _remove_damaged(path, dataset, stored, on_progress)
     return intact._replace(ids=_salvage(path, spec, intact.ids))
+
+
+def _require_same(path: Path, stored: FeatureSpec, spec: FeatureSpec) -> None:
+    remedy = "use the same settings, or another name for the new features"
+    require_compatible(stored, spec, str(path), remedy)
+    if stored.frames != spec.frames:
+        raise FeatureError(f"{path}: expected {_describe(spec)}, got {_describe(stored)}; {remedy}")
+
+
+def _describe(spec: FeatureSpec) -> str:
+    """Name the frames of a specification in messages."""
+    if spec.frames is None:
+        return "features of images"
+    every = "" if spec.frames.every is None else f", every {spec.frames.every}"
+    return f"the mean over {spec.frames.count} frames{every}"
 
 
 def discard_unreadable(path: Path) -> None:

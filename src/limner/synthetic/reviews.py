@@ -9,12 +9,14 @@ the `label` of an item is its sentiment.
 
 from __future__ import annotations
 
+from importlib.resources import files
 from pathlib import Path
 from random import Random
 
 from limner.bounds import CountOrNone
 from limner.data.collection import Collection
 from limner.data.examples import Item, ItemSentence
+from limner.files.yaml_text import parse_yaml
 from limner.progress import Progress
 from limner.synthetic.storage import GeneratedSettings, generate_collection
 
@@ -22,51 +24,7 @@ EDITION = 2
 """Version of the generated reviews, increased when the same settings give other ones."""
 
 SENTIMENTS = ("negative", "positive")
-ADJECTIVES = (
-    ("bad", "dull", "weak", "boring", "clumsy", "tired", "shallow", "awful", "stale", "lifeless"),
-    ("good", "lively", "strong", "gripping", "clever", "fresh", "moving", "brilliant", "funny", "charming"),
-)
-"""Negative and positive adjectives."""
-ASPECTS = ("plot", "acting", "music", "ending", "story", "cast", "dialogue", "camera work", "script", "pace")
-OPENINGS = ("", "to be fair ,", "in my opinion ,", "seen from the back row ,", "after two hours ,", "all in all ,")
-
-SIMPLE = (
-    "the {aspect} is {a}",
-    "the {aspect} is not {b}",
-    "the {aspect} is not {b} but {a}",
-    "the {aspect} seemed {b} at first and is {a} in the end",
-)
-"""Clauses in which pairs of adjacent words tell the sentiment."""
-REMARKS = ("really", "very", "truly", ", as some say ,", ", to my mind ,", ", whatever the critics say ,")
-
-CLAIMS = (
-    ("the {aspect} is {remark} {x}", "the {aspect} is not {remark} {x}"),
-    ("it is true that the {aspect} is {x}", "it is not true that the {aspect} is {x}"),
-    ("it is not true that the {aspect} is not {remark} {x}", "it is true that the {aspect} is not {remark} {x}"),
-    ("i think that the {aspect} is {remark} {x}", "i do not think that the {aspect} is {remark} {x}"),
-    ("anybody would call the {aspect} {x}", "nobody would call the {aspect} {x}"),
-    (
-        "they call the {aspect} {remark} {x} , and they are right",
-        "they call the {aspect} {remark} {x} , and they are wrong",
-    ),
-)
-"""Pairs of clauses with an adjective {x}; the first has its sentiment and the second the opposite one."""
-CONTRASTS = (
-    "the {aspect} is not {remark} {b} , but {other} {a}",
-    "the {aspect} is {remark} {a} , and not {other} {b}",
-    "at first the {aspect} was {b} , and in the end it was {a}",
-    "in the end the {aspect} was {a} , and at first it was {b}",
-    "i expected the {aspect} to be {b} , and found it to be {a}",
-    "i found the {aspect} to be {a} , and expected it to be {b}",
-)
-"""Clauses with an adjective {a} of their sentiment and one of the opposite sentiment {b}, each in both orders."""
-CONCESSIONS = (
-    "although {minor} , {major}",
-    "{minor} , but {major}",
-    "{major} , although {minor}",
-    "{major} , even if {minor}",
-)
-"""Two clauses, of which the major one decides; it is the first as often as the second."""
+_TEXTS = parse_yaml(files("limner.synthetic").joinpath("reviews.yaml").read_text(encoding="utf-8"))
 
 
 class ReviewSettings(GeneratedSettings):
@@ -111,16 +69,19 @@ def write_review(seed: int, split: str, index: int) -> tuple[str, str]:
     sentiment = index % 2
     text = _clause(rng, sentiment)
     if rng.random() < 0.5:
-        text = rng.choice(CONCESSIONS).format(minor=_clause(rng, rng.randrange(2)), major=text)
-    return " ".join(f"{rng.choice(OPENINGS)} {text} .".split()), SENTIMENTS[sentiment]
+        text = rng.choice(_TEXTS["concessions"]).format(minor=_clause(rng, rng.randrange(2)), major=text)
+    return " ".join(f"{rng.choice(_TEXTS['openings'])} {text} .".split()), SENTIMENTS[sentiment]
 
 
 def _clause(rng: Random, sentiment: int) -> str:
     """Write a clause of a sentiment; three tenths are simple ones."""
-    words = {"aspect": rng.choice(ASPECTS), "remark": rng.choice(REMARKS), "other": rng.choice(REMARKS)}
+    aspects, remarks, adjectives = (_TEXTS[key] for key in ("aspects", "remarks", "adjectives"))
+    words = {"aspect": rng.choice(aspects), "remark": rng.choice(remarks), "other": rng.choice(remarks)}
     kind = rng.random()
     if kind < 0.6:
-        adjectives = {"a": rng.choice(ADJECTIVES[sentiment]), "b": rng.choice(ADJECTIVES[1 - sentiment])}
-        return rng.choice(SIMPLE if kind < 0.3 else CONTRASTS).format(**words, **adjectives)
+        words |= {"a": rng.choice(adjectives[sentiment]), "b": rng.choice(adjectives[1 - sentiment])}
+        template: str = rng.choice(_TEXTS["simple" if kind < 0.3 else "contrasts"])
+        return template.format(**words)
     negated = rng.randrange(2)
-    return rng.choice(CLAIMS)[negated].format(**words, x=rng.choice(ADJECTIVES[sentiment ^ negated]))
+    claim: str = rng.choice(_TEXTS["claims"])[negated]
+    return claim.format(**words, x=rng.choice(adjectives[sentiment ^ negated]))

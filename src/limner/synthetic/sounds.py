@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from importlib.resources import files
 from pathlib import Path
 from random import Random
 
@@ -21,6 +22,7 @@ from numpy.typing import NDArray
 from limner.bounds import CountOrNone, SampleRate, Seconds, Window
 from limner.data.collection import Collection
 from limner.data.examples import Item, ItemSentence
+from limner.files.yaml_text import parse_yaml
 from limner.media.audio import soundfile_module
 from limner.media.modality import AUDIO
 from limner.progress import Progress
@@ -34,50 +36,9 @@ PAUSE, SOUND = (0.1, 0.3), (0.25, 0.6)
 BACKGROUND = 1e-4
 """Amplitude of the background noise of pauses."""
 
-QUALITIES: dict[str, dict[str, tuple[str, str]]] = {
-    "tone": {
-        "pitch": ("high", "low"),
-        "length": ("long", "short"),
-        "loudness": ("loud", "soft"),
-        "timbre": ("pure", "rough"),
-    },
-    "sweep": {"direction": ("rising", "falling"), "speed": ("slow", "fast"), "loudness": ("loud", "soft")},
-    "noise": {"colour": ("hissing", "rumbling"), "length": ("long", "short"), "loudness": ("loud", "soft")},
-    "beats": {"count": ("two", "five"), "pitch": ("high", "low"), "loudness": ("loud", "soft")},
-}
+_KINDS = parse_yaml(files("limner.synthetic").joinpath("sounds.yaml").read_text(encoding="utf-8"))
+QUALITIES: dict[str, dict[str, list[str]]] = {kind: entry["qualities"] for kind, entry in _KINDS.items()}
 """Qualities of each kind of sound with their two values, of which every sound has one."""
-
-# The first template has all qualities, the others have some.
-_TEMPLATES: dict[str, tuple[str, ...]] = {
-    "tone": (
-        "A {length}, {loudness} tone, {pitch} and {timbre}.",
-        "A {pitch} tone with a {timbre} sound.",
-        "One hears a {length} tone that is {loudness} and {pitch}.",
-        "This is a {timbre} tone, {length} and {loudness}.",
-        "A {loudness} and {pitch} tone is held for a {length} time.",
-    ),
-    "sweep": (
-        "A {loudness} sweep, {direction} and {speed}.",
-        "A {speed} sweep with a {direction} pitch.",
-        "One hears a {direction} sweep that is {loudness}.",
-        "This is a {loudness} sweep, {speed} and {direction}.",
-        "A {loudness} and {speed} sweep, {direction} all the time.",
-    ),
-    "noise": (
-        "A {length}, {loudness} noise, {colour} all the time.",
-        "A {colour} noise for a {length} time.",
-        "One hears a {colour} noise that is {loudness}.",
-        "This is a {loudness} noise, {length} and {colour}.",
-        "A {loudness} and {colour} noise.",
-    ),
-    "beats": (
-        "There are {count} {loudness} beats, {pitch} in pitch.",
-        "One after the other, {count} {pitch} beats.",
-        "One hears {count} beats that are {loudness}.",
-        "These are {loudness} beats, {count} of them.",
-        "There are {loudness} and {pitch} beats.",
-    ),
-}
 _FADE = 0.008  # seconds; avoids a click at the beginning and the end of a sound
 
 Samples = NDArray[np.float64]
@@ -256,8 +217,8 @@ def _beat_envelope(beats: int, count: int, rate: int) -> Samples:
 
 def describe_sound(sound: Sound) -> tuple[ItemSentence, ...]:
     """Three sentences about a sound: one with all qualities and two of random templates."""
-    first, *others = _TEMPLATES[sound.kind]
-    templates = [first, *Random(f"{sound.seed}/words").sample(others, 2)]
+    complete, *partial = _KINDS[sound.kind]["templates"]
+    templates = [complete, *Random(f"{sound.seed}/words").sample(partial, 2)]
     return tuple(
         ItemSentence("en", template.format(**sound.qualities), group) for group, template in enumerate(templates)
     )

@@ -2,8 +2,9 @@
 
 The fields of a template are noun phrases: `{a A}` and `{the A}` are the first object with its colour, `{a sized B}` the
 second with size and colour; German fields have a case (`{the B dat}`), by default the nominative. `grammar.tsv` has
-the templates by the number of objects, the phrases of places and relations, and the verbs of motions with their
-complements; a row is a text and its translations.
+the templates by the number of objects, the phrases of places and relations, the verbs of motions with their
+complements, the nouns with their genders and the adjectives (of French, masculine and feminine); a row is a text and
+its translations.
 """
 
 from __future__ import annotations
@@ -29,35 +30,6 @@ class Noun(NamedTuple):
     french_gender: str
 
 
-NOUNS = {
-    "ball": Noun("Ball", "m", "balle", "f"),
-    "house": Noun("Haus", "n", "maison", "f"),
-    "tree": Noun("Baum", "m", "arbre", "m"),
-    "car": Noun("Auto", "n", "voiture", "f"),
-    "boat": Noun("Boot", "n", "bateau", "m"),
-    "flower": Noun("Blume", "f", "fleur", "f"),
-    "cup": Noun("Tasse", "f", "tasse", "f"),
-    "fish": Noun("Fisch", "m", "poisson", "m"),
-    "umbrella": Noun("Regenschirm", "m", "parapluie", "m"),
-    "mushroom": Noun("Pilz", "m", "champignon", "m"),
-    "star": Noun("Stern", "m", "étoile", "f"),
-    "kite": Noun("Drachen", "m", "cerf-volant", "m"),
-    "bat:animal": Noun("Fledermaus", "f", "chauve-souris", "f"),
-    "bat:club": Noun("Schläger", "m", "batte", "f"),
-    "bow:weapon": Noun("Bogen", "m", "arc", "m"),
-    "bow:ribbon": Noun("Schleife", "f", "nœud", "m"),
-    "crane:bird": Noun("Kranich", "m", "grue", "f"),
-    "crane:machine": Noun("Kran", "m", "grue", "f"),
-    "letter:mail": Noun("Brief", "m", "lettre", "f"),
-    "letter:sign": Noun("Buchstabe", "m", "lettre", "f"),
-    "nut:fruit": Noun("Nuss", "f", "noisette", "f"),
-    "nut:screw": Noun("Schraubenmutter", "f", "écrou", "m"),
-    "seal:animal": Noun("Robbe", "f", "phoque", "m"),
-    "seal:wax": Noun("Siegel", "n", "sceau", "m"),
-}
-WEAK_NOUNS = frozenset({"Buchstabe"})
-"""German nouns with the ending -n in the accusative and dative."""
-
 GERMAN_ARTICLES = {
     "the": {"nom": {"m": "der", "f": "die", "n": "das"},
             "acc": {"m": "den", "f": "die", "n": "das"},
@@ -74,17 +46,6 @@ GERMAN_ENDINGS = {
           "acc": {"m": "en", "f": "e", "n": "es"},
           "dat": {"m": "en", "f": "en", "n": "en"}},
 }  # fmt: skip
-GERMAN_ADJECTIVES = {
-    "red": "rot", "yellow": "gelb", "green": "grün", "blue": "blau", "purple": "violett", "pink": "rosa",
-    "white": "weiß", "black": "schwarz", "big": "groß", "small": "klein",
-}  # fmt: skip
-FRENCH_ADJECTIVES = {
-    "red": ("rouge", "rouge"), "yellow": ("jaune", "jaune"), "green": ("vert", "verte"),
-    "blue": ("bleu", "bleue"), "purple": ("violet", "violette"), "pink": ("rose", "rose"),
-    "white": ("blanc", "blanche"), "black": ("noir", "noire"), "big": ("grand", "grande"),
-    "small": ("petit", "petite"),
-}  # fmt: skip
-
 with files("limner.synthetic.scenes").joinpath("grammar.tsv").open(encoding="utf-8") as _lines:
     _ROWS = list(csv.DictReader(_lines, delimiter="\t"))
 
@@ -92,6 +53,17 @@ with files("limner.synthetic.scenes").joinpath("grammar.tsv").open(encoding="utf
 def texts_of(kind: str, lang: str) -> dict[str, str]:
     """Texts of a kind in a language by their keys."""
     return {row["key"]: row[lang] for row in _ROWS if row["kind"] == kind}
+
+
+NOUNS = {
+    key: Noun(*german.split(), *french.split())
+    for (key, german), french in zip(texts_of("noun", "de").items(), texts_of("noun", "fr").values(), strict=True)
+}
+"""Nouns by the name of an object."""
+WEAK_NOUNS = frozenset({"Buchstabe"})
+"""German nouns with the ending -n in the accusative and dative."""
+_GERMAN_ADJECTIVES = texts_of("adjective", "de")
+_FRENCH_ADJECTIVES = {key: texts.split() for key, texts in texts_of("adjective", "fr").items()}  # masculine, feminine
 
 
 def english_phrase(obj: SceneObject, article: str, sized: bool = False, case: str = "nom") -> str:
@@ -113,7 +85,7 @@ def german_phrase(obj: SceneObject, article: str, sized: bool = False, case: str
     if article == "who":
         return GERMAN_ARTICLES["the"][case][gender]
     ending = GERMAN_ENDINGS[article][case][gender]
-    stems = [GERMAN_ADJECTIVES[key] for key in ([_size(obj)] if sized else []) + [obj.colour]]
+    stems = [_GERMAN_ADJECTIVES[key] for key in ([_size(obj)] if sized else []) + [obj.colour]]
     # 'rosa' has no ending.
     adjectives = [stem if stem == "rosa" else stem + ending for stem in stems]
     weak = "n" if noun in WEAK_NOUNS and case != "nom" else ""
@@ -124,8 +96,8 @@ def french_phrase(obj: SceneObject, article: str, sized: bool = False, case: str
     """French noun phrase such as 'une grande balle rouge' or 'l'arbre vert', with elision of the article."""
     noun, gender = NOUNS[obj.name][2:]
     agree = 0 if gender == "m" else 1
-    size = [FRENCH_ADJECTIVES[_size(obj)][agree]] if sized else []
-    words = " ".join([*size, noun, FRENCH_ADJECTIVES[obj.colour][agree]])
+    size = [_FRENCH_ADJECTIVES[_size(obj)][agree]] if sized else []
+    words = " ".join([*size, noun, _FRENCH_ADJECTIVES[obj.colour][agree]])
     if article == "a":
         return f"{('un', 'une')[agree]} {words}"
     return f"l'{words}" if words[0] in "aeiouéèêœ" else f"{('le', 'la')[agree]} {words}"

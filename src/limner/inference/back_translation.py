@@ -18,6 +18,7 @@ from limner.data.dataset import GenerationInput
 from limner.data.examples import Item, ItemSentence
 from limner.decoding.settings import DecodingSettings
 from limner.errors import FeatureError, counted
+from limner.features.store import FeatureStore
 from limner.inference.collection_features import open_features
 from limner.inference.generate import Generate, generate
 from limner.inference.sentences import MAX_SOURCE_TOKENS
@@ -152,13 +153,7 @@ def translate_untranslated(
     pairs = pairs[: settings.limit]
     _warn_of_shared_groups(pairs, language.lang)
     features = open_features(first, collection)
-    without_features = set() if features is None else {item.id for item, _ in pairs if not features.covers(item)}
-    if without_features and first.recipe.features.missing != "leave_out":
-        raise FeatureError(
-            f"{collection.path}: {counted(len(without_features), 'image')} of sentences to translate without features, "
-            f"for example '{min(without_features)}'; run 'limner features', which also reports images that cannot be "
-            "read"
-        )
+    without_features = _without_features(first, collection, pairs, features)
     done = 0
     for batch in _batches(pairs, settings.write_batch_size):
         inputs = [
@@ -210,6 +205,22 @@ def _warn_of_shared_groups(pairs: Sequence[tuple[Item, ItemSentence]], lang: str
             group,
             item,
         )
+
+
+def _without_features(
+    model: TrainedModel,
+    collection: Collection,
+    pairs: Sequence[tuple[Item, ItemSentence]],
+    features: FeatureStore | None,
+) -> set[str]:
+    """Return the ids of items whose images have no features; FeatureError unless the recipe leaves them out."""
+    missing = set() if features is None else {item.id for item, _ in pairs if not features.covers(item)}
+    if missing and model.recipe.features.missing != "leave_out":
+        raise FeatureError(
+            f"{collection.path}: {counted(len(missing), 'image')} of sentences to translate without features, for "
+            f"example '{min(missing)}'; run 'limner features', which also reports images that cannot be read"
+        )
+    return missing
 
 
 def _batches(pairs: Iterable[tuple[Item, ItemSentence]], size: int) -> Iterator[list[tuple[Item, ItemSentence]]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -25,7 +26,7 @@ from limner.storage.outputs import claim_file, save_output
 
 if TYPE_CHECKING:
     from limner.apps.photos.index import FolderIndex, FolderMatch
-    from limner.inference.retriever import ImageSearch
+    from limner.inference.retriever import RetrievalResult
 
 PAGE_SUFFIX = ".html"
 FOLDER_BY_SENTENCE, FOLDER_BY_IMAGE = "with --in FOLDER by a sentence", "with --in FOLDER by an image"
@@ -127,33 +128,57 @@ def search(
     if exact:
         useless = {"index": index, "max_scored": max_scored, "slack": slack}
         refuse(useless, "has no effect with --exact, which scores all images; leave it out")
-    from limner.data.collection import Collection
-    from limner.inference.retriever import Retriever
+    check_runs([run], device, backbone=backbone)
+    if by_file:
+        return _retrieve_sentences(query, run, collection, place | given(alpha=alpha), backbone, device, as_json)
     from limner.retrieval.index.protocol import SearchOptions
 
-    check_runs([run], device, backbone=backbone)
-    searched = Collection.open(collection)
-    searched.require_split(split)
+    place |= {"index": index, "options": SearchOptions(exact, max_scored, slack or 0.0)}
+    _search_images(query, run, collection, place, device, as_json)
+
+
+def _retrieve_sentences(
+    image: str, run: Path, collection: Path, options: dict[str, Any], backbone: str | None, device: str, as_json: bool
+) -> None:
+    """Print the sentences of a collection that describe an image best."""
+    from limner.data.collection import Collection
+    from limner.inference.retriever import Retriever
+
+    opened = Collection.open(collection)
+    opened.require_split(options["split"])
     with activity("loading the model"):
-        retriever = Retriever.load(run, backbone=backbone, device=device, encode_images=by_file)
-    facts: dict[str, object] = {}
-    if by_file:
-        place |= given(alpha=alpha)
-        with progress_bar("computing P(w), once for this model and collection") as progress:
-            results = retriever.retrieve_sentences(query, searched, on_progress=progress, **place)
-    else:
-        limits = SearchOptions(exact, max_scored, slack or 0.0)
-        with progress_bar("searching") as progress:
-            images = retriever.search_images(
-                query, searched, index=index, options=limits, on_progress=progress, **place
-            )
-        results, facts = images.results, {"search": images.facts()}
-        if not as_json and images.kind is not None:
-            err.print(_summary(images), soft_wrap=True, highlight=False)
+        retriever = Retriever.load(run, backbone=backbone, device=device)
+    with progress_bar("computing P(w), once for this model and collection") as progress:
+        results = retriever.retrieve_sentences(image, opened, on_progress=progress, **options)
+    _print_results(results, {}, as_json)
+
+
+def _search_images(
+    sentence: str, run: Path, collection: Path, options: dict[str, Any], device: str, as_json: bool
+) -> None:
+    """Print the images of a collection that a sentence describes best, and how they were found."""
+    from limner.data.collection import Collection
+    from limner.inference.retriever import Retriever
+
+    opened = Collection.open(collection)
+    opened.require_split(options["split"])
+    with activity("loading the model"):
+        retriever = Retriever.load(run, device=device, encode_images=False)
+    with progress_bar("searching") as progress:
+        search = retriever.search_images(sentence, opened, on_progress=progress, **options)
+    if not as_json and search.kind is not None:
+        line = f"index '{search.kind}': scored {search.scored:,} of {search.images:,} images ({search.share:.2%})"
+        proof = "others may be better; --exact scores all"
+        if search.gap is not None:
+            proof = f"others are better by at most {search.gap:.2f}; --exact scores all"
+        err.print(f"{line}; {'these are the best of all' if search.exact else proof}", soft_wrap=True, highlight=False)
+    _print_results(search.results, {"search": search.facts()}, as_json)
+
+
+def _print_results(results: Sequence[RetrievalResult], facts: dict[str, object], as_json: bool) -> None:
     if as_json:
         print_json([{**result._asdict(), **facts} for result in results])
-        return
-    for result in results:
+    for result in () if as_json else results:
         echo(tab_separated(f"{result.score:.2f}", result.image or "", result.text))
 
 
@@ -268,13 +293,3 @@ def _save_sheet(query: str, matches: list[FolderMatch], file: Path) -> None:
         save_sheet(draw_tiles(tiles), file)
     else:
         raise FolderError("the search has found no image, so that there is no contact sheet; add images to the index")
-
-
-def _summary(search: ImageSearch) -> str:
-    """Return how the images were found, as a line."""
-    line = f"index '{search.kind}': scored {search.scored:,} of {search.images:,} images ({search.share:.2%})"
-    if search.exact:
-        return f"{line}; these are the best of all"
-    if search.gap is None:
-        return f"{line}; others may be better; --exact scores all"
-    return f"{line}; others are better by at most {search.gap:.2f}; --exact scores all"

@@ -6,6 +6,7 @@ from random import Random
 from types import SimpleNamespace
 
 import pytest
+from interrupted import train_until
 
 from limner.data.collection import Collection, write_items
 from limner.data.dataset import Examples
@@ -143,24 +144,11 @@ def recipe_of(model=None, data=None, **training):
     )
 
 
-class Stop(Exception):
-    """Raised by a test to interrupt training."""
-
-
-def stop_at(step):
-    def progress(news):
-        if news.state.step == step:
-            raise Stop
-
-    return progress
-
-
 @pytest.mark.parametrize("moment", [2, 3, 4])  # 3 steps an epoch
 def test_a_resumed_run_equals_an_uninterrupted_one(corpus, tmp_path, moment):
     recipe = recipe_of(ema_decay=0.9, save_every=1)
     whole = train(recipe, corpus, tmp_path / "whole")
-    with pytest.raises(Stop):
-        train(recipe, corpus, tmp_path / "run", on_progress=stop_at(moment))
+    train_until(moment, recipe, corpus, tmp_path / "run")
     run = train(recipe, corpus, tmp_path / "run", resume=True)
     assert (run / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
 

@@ -5,6 +5,7 @@ import math
 
 import pytest
 import torch
+from interrupted import train_until
 
 from limner.data.collection import Collection, write_items
 from limner.data.examples import Item, ItemSentence
@@ -97,15 +98,7 @@ def test_a_run_resumed_in_the_second_stage_equals_an_uninterrupted_run(tiny, tmp
     whole = train(recipe, tiny, tmp_path / "whole")
     steps = state_of(whole)["step"]
 
-    class Stop(Exception):
-        pass
-
-    def stop(news):
-        if news.state.step == steps - 2:
-            raise Stop
-
-    with pytest.raises(Stop):
-        train(recipe, tiny, tmp_path / "run", on_progress=stop)
+    train_until(steps - 2, recipe, tiny, tmp_path / "run")
     assert state_of(tmp_path / "run")["target_perplexity"] is not None
     again = train(recipe, tiny, tmp_path / "run", resume=True)
     ours, theirs = (load_trained_model(run).model.state_dict() for run in (again, whole))

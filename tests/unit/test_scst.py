@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from interrupted import train_until
 from lightning_fabric import Fabric
 
 from limner.data.dataset import Examples
@@ -275,21 +276,12 @@ def test_without_improvement_the_initial_weights_are_saved(tiny, recipe_of, star
         assert torch.equal(values, last[name])
 
 
-class Stop(Exception):
-    """Raised to interrupt a training."""
-
-
 @pytest.mark.parametrize("moment", [1, 3, 4])
 def test_a_resumed_self_critical_training_equals_an_uninterrupted_one(tiny, recipe_of, started, tmp_path, moment):
     recipe = self_critical(recipe_of, 3, model={"dropout": 0.3}, save_every=1, ema_decay=0.9)
 
-    def stop(progress):
-        if progress.state.step == moment:
-            raise Stop
-
     whole = train(recipe, tiny, tmp_path / "whole", init=started)
-    with pytest.raises(Stop):
-        train(recipe, tiny, tmp_path / "run", init=started, on_progress=stop)
+    train_until(moment, recipe, tiny, tmp_path / "run", init=started)
     run = train(recipe, tiny, tmp_path / "run", init=started, resume=True)
     states = [next(folder.glob("state-*")) / "model.safetensors" for folder in (whole, run)]
     assert states[0].read_bytes() == states[1].read_bytes()

@@ -1,12 +1,12 @@
 """Training: learning, best weights, early stopping, resuming and errors."""
 
-import json
 import math
 import shutil
 import sys
 
 import pytest
 import torch
+from interrupted import Stop, train_until, without_times
 
 from limner.apps.cli.train import _times
 from limner.data.collection import Collection, write_items
@@ -29,13 +29,6 @@ from limner.training.loop import train
 
 def lines_of(run, kind):
     return [line for line in read_log(run / "log.jsonl") if line.kind == kind]
-
-
-def without_times(run):
-    lines = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
-    return [
-        {k: v for k, v in line.items() if k not in ("seconds", "step_seconds", "tokens_per_second")} for line in lines
-    ]
 
 
 @pytest.fixture
@@ -151,26 +144,13 @@ def test_averaged_weights_are_validated_and_saved(tiny, recipe_of, tmp_path):
         assert not torch.equal(saved[name], last[name])
 
 
-class Stop(Exception):
-    """Raised by a test to interrupt training."""
-
-
-def stopping_at(step):
-    def progress(news):
-        if news.state.step == step:
-            raise Stop
-
-    return progress
-
-
 # 5 steps an epoch: 7 is in the middle, 5 and 10 are the end of an epoch that is not validated yet.
 @pytest.mark.parametrize("moment", [1, 5, 7, 10])
 @pytest.mark.parametrize("save_every", [1, 5])
 def test_a_resumed_run_equals_an_uninterrupted_run(tiny, recipe_of, tmp_path, moment, save_every):
     recipe = recipe_of(epochs=3, model={"dropout": 0.3}, ema_decay=0.9, save_every=save_every, bucket=2)
     whole = train(recipe, tiny, tmp_path / "whole")
-    with pytest.raises(Stop):
-        train(recipe, tiny, tmp_path / "run", on_progress=stopping_at(moment))
+    train_until(moment, recipe, tiny, tmp_path / "run")
     run = train(recipe, tiny, tmp_path / "run", resume=True)
     assert (run / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
     assert without_times(run) == without_times(whole)
@@ -182,8 +162,7 @@ def test_a_resumed_run_equals_an_uninterrupted_run(tiny, recipe_of, tmp_path, mo
 def test_every_optimizer_resumes(tiny, recipe_of, tmp_path, optimizer):
     recipe = recipe_of(epochs=3, optimizer=optimizer, save_every=3)
     whole = train(recipe, tiny, tmp_path / "whole")
-    with pytest.raises(Stop):
-        train(recipe, tiny, tmp_path / "run", on_progress=stopping_at(4))
+    train_until(4, recipe, tiny, tmp_path / "run")
     run = train(recipe, tiny, tmp_path / "run", resume=True)
     assert (run / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
 

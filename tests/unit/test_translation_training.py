@@ -1,12 +1,12 @@
 """Training of translation models: recipes, vocabularies, synthetic sentences, initialisation from a run."""
 
-import json
 import math
 
-import numpy as np
 import pytest
 import torch
+from interrupted import train_until, without_times
 from PIL import Image
+from toy_translation import GridBackbone
 
 from limner.data.collection import Collection, write_items
 from limner.data.dataset import Examples
@@ -15,10 +15,7 @@ from limner.decoding.scoring import score_examples
 from limner.errors import RunError, SettingsError, TrainingError
 from limner.evaluation.validate import validate
 from limner.features.extract import extract
-from limner.features.preprocessing import Preprocessing, read_image
-from limner.features.spec import FeatureSpec
 from limner.inference.collection_features import open_features
-from limner.media.modality import IMAGE
 from limner.models.nmt import NMT, NMTSettings
 from limner.models.protocols import ModelInputs
 from limner.runs.recipe import Recipe
@@ -35,24 +32,6 @@ NEW = {
 }
 """Parameters of the multimodal model that the text-only model does not have."""
 SMALL = {"name": "nmt", "embedding_dim": 6, "hidden_dim": 8, "attention_dim": 7, "readout_dim": 6}
-
-
-class GridBackbone:
-    """A backbone with known output: the mean colours of the image's quarters."""
-
-    modality = IMAGE
-
-    def __init__(self):
-        self.preprocessing = Preprocessing(resize="squash", size=4, short=4)
-        spec = {"backbone": "eye", "preprocessing": self.preprocessing.model_dump(mode="json"), "weights_sha256": "1"}
-        self.specs = (FeatureSpec(name="quarters", kind="grid", shape=(4, 3), grid_size=(2, 2), **spec),)
-
-    def read(self, source):
-        return read_image(source, self.preprocessing)
-
-    def __call__(self, pixels):
-        quarters = pixels[:, 0].reshape(len(pixels), 2, 2, 2, 2, 3).mean((2, 4)) / 255
-        return {"grid": quarters.reshape(len(pixels), 4, 3).astype(np.float16)}
 
 
 def items(folder):
@@ -350,8 +329,7 @@ def test_the_saved_recipe_records_the_origin_of_the_vocabulary(walls, text_only,
 def test_a_resumed_run_does_not_log_its_initialisation(walls, text_only, tmp_path, caplog):
     caplog.set_level("INFO", "limner.training.loop")
     recipe = recipe_of(save_every=1)
-    with pytest.raises(Stop):
-        train(recipe, walls, tmp_path / "run", init=text_only, on_progress=stop_at(1))
+    train_until(1, recipe, walls, tmp_path / "run", init=text_only)
     assert any(line.startswith("initial weights:") for line in caplog.messages)
     caplog.clear()
     train(recipe, walls, tmp_path / "run", init=text_only, resume=True)
@@ -363,25 +341,6 @@ def test_an_initial_run_that_is_no_run_directory_is_refused(walls, tmp_path):
         train(recipe_of(), walls, tmp_path / "run", init=tmp_path / "nothing")
 
 
-class Stop(Exception):
-    """Raised by a test to interrupt training."""
-
-
-def stop_at(step):
-    def progress(news):
-        if news.state.step == step:
-            raise Stop
-
-    return progress
-
-
-def without_times(run):
-    lines = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
-    return [
-        {k: v for k, v in line.items() if k not in ("seconds", "step_seconds", "tokens_per_second")} for line in lines
-    ]
-
-
 SOFT = {f"{part}_dropout": 0.2 for part in ("encoder", "annotation", "decoder", "readout", "source_word")} | {
     "image_encoder": {"dropout": 0.2}
 }
@@ -391,8 +350,7 @@ SOFT = {f"{part}_dropout": 0.2 for part in ("encoder", "annotation", "decoder", 
 def test_an_initialised_run_that_is_resumed_equals_an_uninterrupted_run(walls, text_only, tmp_path, step):
     recipe = recipe_of({"image": ["attention"], **SOFT}, "quarters", ema_decay=0.9, save_every=1)
     whole = train(recipe, walls, tmp_path / "whole", init=text_only)
-    with pytest.raises(Stop):
-        train(recipe, walls, tmp_path / "run", init=text_only, on_progress=stop_at(step))
+    train_until(step, recipe, walls, tmp_path / "run", init=text_only)
     run = train(recipe, walls, tmp_path / "run", init=text_only, resume=True)
     assert (run / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
     assert without_times(run) == without_times(whole)
@@ -401,16 +359,14 @@ def test_an_initialised_run_that_is_resumed_equals_an_uninterrupted_run(walls, t
 def test_a_run_with_synthetic_sentences_resumes_within_its_epoch(half_made, tmp_path):
     recipe = recipe_of(data={"synthetic": 0.4}, epochs=3, batch_size=7, save_every=1)
     whole = train(recipe, half_made, tmp_path / "whole")
-    with pytest.raises(Stop):
-        train(recipe, half_made, tmp_path / "run", on_progress=stop_at(6))
+    train_until(6, recipe, half_made, tmp_path / "run")
     run = train(recipe, half_made, tmp_path / "run", resume=True)
     assert (run / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
 
 
 def test_resuming_without_the_initial_run_is_refused(walls, text_only, tmp_path):
     """Token ids would mean other words, without an error if the vocabulary sizes are equal."""
-    with pytest.raises(Stop):
-        train(recipe_of(save_every=1), walls, tmp_path / "run", init=text_only, on_progress=stop_at(1))
+    train_until(1, recipe_of(save_every=1), walls, tmp_path / "run", init=text_only)
     with pytest.raises(RunError, match="cannot resume, init was"):
         train(recipe_of(save_every=1), walls, tmp_path / "run", resume=True)
 

@@ -40,34 +40,25 @@ OF_COLLECTION = "collection"
 
 
 class Box(NamedTuple):
-    """A part of an image, in pixels of the upright image."""
+    """A part of an image, in pixels of the upright image, possibly with the confidence of a detector as its score."""
 
     left: float
-    """Distance of the left edge from the left of the image."""
     top: float
-    """Distance of the upper edge from the top of the image."""
     width: float
-    """Width of the box."""
     height: float
-    """Height of the box."""
     score: float | None = None
-    """Confidence of the detector."""
 
     def __str__(self) -> str:
         return f"[{self.left:g}, {self.top:g}, {self.width:g}, {self.height:g}]"
 
 
 class Crop(NamedTuple):
-    """A box in whole pixels within the image, as `PIL.Image.crop` takes it."""
+    """A box in whole pixels within the image, as `PIL.Image.crop` takes it: right and bottom are outside."""
 
     left: int
-    """First column."""
     top: int
-    """First row."""
     right: int
-    """Column behind the last one."""
     bottom: int
-    """Row behind the last one."""
 
     @property
     def area(self) -> int:

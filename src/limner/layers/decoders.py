@@ -1,4 +1,4 @@
-"""The two decoders with attention: conditional, and that of Bahdanau et al. (2015).
+"""The two decoders with attention: the conditional decoder, and the decoder of Bahdanau et al. (2015).
 
 Shapes: B batch, S source length, T target length, E embedding, H hidden, G gates of the cell, D annotation size,
 A attention size, N examples with K hypotheses each.
@@ -126,16 +126,7 @@ class AttentionDecoder(nn.Module):
         attention_dim: int,
         image_dim: int = 0,
     ) -> None:
-        """Build the decoder with randomly initialised weights.
-
-        Args:
-            cell: recurrent cell; a GRU in the papers.
-            word_dim: size E of the target embeddings.
-            hidden_dim: size H of the state.
-            source_dim: size D of the source annotations.
-            attention_dim: size A of the hidden layers of the attentions.
-            image_dim: size of the image annotations; 0 for text only.
-        """
+        """Build the decoder with randomly initialised weights; see `ConditionalDecoder`."""
         super().__init__()
         self.cell = build_cell(cell, word_dim, hidden_dim)
         self.source_attention = AdditiveAttention(hidden_dim, source_dim, attention_dim)
@@ -165,7 +156,7 @@ class AttentionDecoder(nn.Module):
         image: Annotations | None,
         masks: DropoutMasks | None = None,
     ) -> Step:
-        """Compute one step; arguments are those of `ConditionalDecoder.forward`."""
+        """Compute one step; see `ConditionalDecoder.forward`."""
         size, attention_size = self.cell.gates * self.cell.hidden_dim, self.source_word.out_features
         word, source_word, image_word = word.tensor_split([size, size + attention_size], -1)
         read = state.hidden if masks is None else state.hidden * masks.hidden

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from limner.errors import MediaError, MissingExtraError
-from limner.files import open_file
+from limner.media.image import opened_media
 
 AUDIO_SUFFIXES = frozenset({".wav", ".flac", ".ogg", ".oga", ".opus", ".mp3", ".aif", ".aiff", ".aifc", ".au", ".caf"})
 """Lowercase suffixes of audio files."""
@@ -115,13 +115,8 @@ def soundfile_module(need: str) -> Any:  # noqa: ANN401 (soundfile is optional)
 
 def _check_header(path: Path) -> None:
     """Raise an error for empty and truncated files, which libsndfile would read without one."""
-    try:
-        with open_file(path) as stream:
-            size, head = os.fstat(stream.fileno()).st_size, stream.read(8)
-    except FileNotFoundError:
-        raise MediaError(f"{path}: no such audio file; check the path") from None
-    except OSError as error:
-        raise MediaError(f"{path}: cannot be read ({error.strerror}); expected an audio file") from None
+    with opened_media(path, "audio") as stream:
+        size, head = os.fstat(stream.fileno()).st_size, stream.read(8)
     if not size:
         raise MediaError(f"{path}: the file is empty (0 bytes); expected an audio file")
     # RIFF stores the number of bytes that follow. In a stream it is 0 or all ones; some programs wrongly count these

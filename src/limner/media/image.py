@@ -141,22 +141,20 @@ def require_pixels(source: Path | str | bytes, most: int) -> None:
 
 
 @contextlib.contextmanager
-def _opened(source: Path | str | bytes) -> Iterator[BinaryIO]:
-    """Open a file or encoded bytes.
+def opened_media(path: Path | str, kind: str) -> Iterator[BinaryIO]:
+    """Open a file of a kind such as 'image', whose contents are not checked.
 
     Raises:
         MediaError: the file is missing, cannot be read, or is not a regular file.
     """
-    if isinstance(source, bytes):
-        yield io.BytesIO(source)
-        return
     try:
-        stream = open_file(source)
+        stream = open_file(path)
     except FileNotFoundError:
-        raise MediaError(f"{source}: no such image file; check the path") from None
+        raise MediaError(f"{path}: no such {kind} file; check the path") from None
     except (OSError, ValueError) as error:  # ValueError: a null character in the name
         reason = (isinstance(error, OSError) and error.strerror) or error
-        raise MediaError(f"{source}: cannot be read ({reason}); expected an image file") from None
+        article = "a" if kind == "video" else "an"
+        raise MediaError(f"{path}: cannot be read ({reason}); expected {article} {kind} file") from None
     with stream:
         yield stream
 
@@ -172,7 +170,8 @@ def opened_image(source: Path | str | bytes) -> Iterator[ImageFile]:
         MediaError: the file is missing, cannot be read, or is not a regular file.
         Exception: of any type, from the decoder: the file is damaged or of another format.
     """
-    with _opened(source) as stream, Image.open(stream, formats=_formats()) as image:
+    opened = contextlib.nullcontext(io.BytesIO(source)) if isinstance(source, bytes) else opened_media(source, "image")
+    with opened as stream, Image.open(stream, formats=_formats()) as image:
         yield image
 
 

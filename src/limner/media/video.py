@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,8 +12,7 @@ from PIL import Image
 
 from limner.bounds import Count, Frames
 from limner.errors import MediaError, MissingExtraError
-from limner.files import require_regular
-from limner.media.image import MAX_PIXELS
+from limner.media.image import MAX_PIXELS, opened_media
 from limner.settings import Settings
 
 VIDEO_SUFFIXES = frozenset(
@@ -108,13 +108,8 @@ def av_module(need: str) -> Any:  # noqa: ANN401 (PyAV is optional)
 
 
 def _require_content(path: Path) -> None:
-    try:
-        require_regular(path)
-        size = path.stat().st_size
-    except FileNotFoundError:
-        raise MediaError(f"{path}: no such video file; check the path") from None
-    except OSError as error:
-        raise MediaError(f"{path}: cannot be read ({error.strerror}); expected a video file") from None
+    with opened_media(path, "video") as stream:
+        size = os.fstat(stream.fileno()).st_size
     if not size:
         raise MediaError(f"{path}: the file is empty (0 bytes); copy it again from its source or remove it")
 

@@ -9,22 +9,20 @@ the `label` of an item is its sentiment.
 
 from __future__ import annotations
 
-from importlib.resources import files
 from pathlib import Path
 from random import Random
 
 from limner.bounds import CountOrNone
 from limner.data.collection import Collection
 from limner.data.examples import Item, ItemSentence
-from limner.files.yaml_text import parse_yaml
 from limner.progress import Progress
-from limner.synthetic.storage import GeneratedSettings, generate_collection
+from limner.synthetic.storage import GeneratedSettings, generate_collection, read_texts
 
 EDITION = 2
 """Version of the generated reviews, increased when the same settings give other ones."""
 
 SENTIMENTS = ("negative", "positive")
-_TEXTS = parse_yaml(files("limner.synthetic").joinpath("reviews.yaml").read_text(encoding="utf-8"))
+_TEXTS = read_texts("reviews.yaml")
 
 
 class ReviewSettings(GeneratedSettings):

@@ -12,7 +12,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from importlib.resources import files
 from pathlib import Path
 from random import Random
 
@@ -22,11 +21,10 @@ from numpy.typing import NDArray
 from limner.bounds import CountOrNone, SampleRate, Seconds, Window
 from limner.data.collection import Collection
 from limner.data.examples import Item, ItemSentence
-from limner.files.yaml_text import parse_yaml
 from limner.media.audio import soundfile_module
 from limner.media.modality import AUDIO
 from limner.progress import Progress
-from limner.synthetic.storage import GeneratedSettings, generate_collection
+from limner.synthetic.storage import GeneratedSettings, generate_collection, read_texts
 
 EDITION = SEQUENCES_EDITION = 1
 """Versions of the generated files, increased when the same settings give other sounds, sentences or labels."""
@@ -36,7 +34,7 @@ PAUSE, SOUND = (0.1, 0.3), (0.25, 0.6)
 BACKGROUND = 1e-4
 """Amplitude of the background noise of pauses."""
 
-_KINDS = parse_yaml(files("limner.synthetic").joinpath("sounds.yaml").read_text(encoding="utf-8"))
+_KINDS = read_texts("sounds.yaml")
 QUALITIES: dict[str, dict[str, list[str]]] = {kind: entry["qualities"] for kind, entry in _KINDS.items()}
 """Qualities of each kind of sound with their two values, of which every sound has one."""
 _FADE = 0.008  # seconds; avoids a click at the beginning and the end of a sound

@@ -7,14 +7,17 @@ import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from importlib.resources import files
 from pathlib import Path
 from tempfile import TemporaryDirectory, gettempdir
+from typing import Any
 
 from limner.bounds import CountOrNone, Seed
 from limner.data.collection import Collection, write_items
 from limner.data.examples import Item
 from limner.errors import CollectionError
 from limner.files import read_bytes
+from limner.files.yaml_text import parse_yaml
 from limner.media.modality import MODALITIES
 from limner.process import require_memory, require_space
 from limner.progress import Progress
@@ -38,6 +41,12 @@ class GeneratedSettings(Settings):
     """Number of items in the split 'val'."""
     test: CountOrNone
     """Number of items in the split 'test'."""
+
+
+def read_texts(name: str) -> Any:  # noqa: ANN401  (any YAML value)
+    """Read a YAML file of texts that is a part of this package."""
+    with files("limner.synthetic").joinpath(name).open(encoding="utf-8") as stream:
+        return parse_yaml(stream.read())
 
 
 def matches_record(path: Path, record_name: str, record: str) -> bool:
@@ -121,6 +130,6 @@ def generate_collection(
             ) from error
         with suppress(OSError):
             path.rmdir()  # an existing empty folder
-        files = [name, *(item.media_path for item in items if item.media_path)]
-        write_items(path, items, files={file: folder / file for file in files})
+        paths = [name, *(item.media_path for item in items if item.media_path)]
+        write_items(path, items, files={file: folder / file for file in paths})
     return Collection.open(path)

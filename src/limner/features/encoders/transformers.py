@@ -125,18 +125,19 @@ def _refuse_code(name: str, folder: Path) -> None:
             "its model and name the merged folder"
         )
     for file in (folder / config for config in _CONFIG_FILES):
-        if file.is_file() and _has_key(_read_json(file), "auto_map"):
+        config = _read_json(file) if file.is_file() else None
+        if _has_key(config, "auto_map"):
             raise BackboneError(
                 f"{name}: its {file.name} has an 'auto_map' entry, which refers to Python code to be run with the "
                 "model; Limner never runs code from model folders; choose a model of an architecture that is part of "
                 "transformers"
             )
-        if file.is_file() and _has_key(_read_json(file), "quantization_config"):
+        if _has_key(config, "quantization_config"):
             raise BackboneError(
                 f"{name}: its {file.name} has a 'quantization_config' entry, whose kernels are loaded from elsewhere; "
                 "choose a network whose weights are not quantised"
             )
-        if file.is_file() and (foreign := _foreign_attention(_read_json(file))):
+        if foreign := _foreign_attention(config):
             raise BackboneError(
                 f"{name}: its {file.name} selects the attention implementation '{foreign}', whose code is loaded from "
                 f"elsewhere; Limner never runs code from model folders; set it to one of {', '.join(_ATTENTION)}"
@@ -168,7 +169,7 @@ def _foreign_attention(value: object) -> str | None:
             if key.endswith("attn_implementation") and isinstance(nested, str) and nested not in _ATTENTION:
                 return nested
     nested_values = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    return next((found for nested in nested_values if (found := _foreign_attention(nested))), None)
+    return next(filter(None, map(_foreign_attention, nested_values)), None)
 
 
 def _has_key(value: object, key: str) -> bool:

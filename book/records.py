@@ -14,8 +14,7 @@ from typing import Any
 
 from limner.apps.reproduce import PublishedRow, PublishedTable, RowResult, find_table
 from limner.apps.reproduce.datasets import recognise_ids
-from limner.apps.reproduce.results import by_row, read_results
-from limner.apps.reproduce.significance import FILE, TableComparison, contrasts
+from limner.apps.reproduce.results import SIGNIFICANCE, TableComparison, by_row, contrasts, read_results
 from limner.errors import RunError
 from limner.evaluation.comparison import Contrast
 from limner.progress import duration
@@ -119,7 +118,7 @@ def collect(folder: Path) -> TableRecord:
     table = find_table(RowResult.load(stored).table)
     results = read_results(table, folder)
     rows, first = by_row(results), results[0].evaluation
-    comparison = TableComparison.load(folder / FILE) if (folder / FILE).exists() else TableComparison()
+    comparison = TableComparison.load(folder / SIGNIFICANCE) if (folder / SIGNIFICANCE).exists() else TableComparison()
     runs = [RunConfig.load(folder / result.run / "config.json").provenance for result in results]
     return TableRecord(
         table=table.name,

@@ -13,14 +13,18 @@ from torch.nn import functional
 
 from limner.apps.cli import main
 from limner.apps.diagnosis import DiagnosisSettings, diagnose, verdict
-from limner.apps.diagnosis.ambiguity import (
+from limner.apps.diagnosis.contrastive import read_contrastive_set, score_contrastive_set
+from limner.apps.diagnosis.source_words import (
+    LastWordsMask,
+    MaskedTokenizer,
+    WordListMask,
+    count_recovered,
+    create_mask,
     expresses_sense,
     find_ambiguous_inputs,
     items_of_other_sense,
     other_sense_label,
 )
-from limner.apps.diagnosis.contrastive import read_contrastive_set, score_contrastive_set
-from limner.apps.diagnosis.masking import LastWordsMask, MaskedTokenizer, WordListMask, count_recovered, create_mask
 from limner.data.collection import Collection, write_items
 from limner.data.dataset import Examples, GenerationInput
 from limner.data.examples import Item, ItemSentence

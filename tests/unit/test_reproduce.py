@@ -19,7 +19,7 @@ from limner.apps.reproduce import (
     run,
 )
 from limner.apps.reproduce.render import to_markdown
-from limner.apps.reproduce.significance import TableComparison
+from limner.apps.reproduce.results import TableComparison
 from limner.data.collection import Collection, write_items
 from limner.data.examples import Item, ItemSentence
 from limner.errors import FeatureError, LimnerError, RunError, SettingsError

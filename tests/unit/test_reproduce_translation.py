@@ -20,7 +20,7 @@ from limner.apps.reproduce import (
     significance,
 )
 from limner.apps.reproduce.render import to_markdown
-from limner.apps.reproduce.significance import TableComparison, compare_rows
+from limner.apps.reproduce.results import TableComparison, compare_rows
 from limner.data.collection import Collection, write_items
 from limner.data.examples import Item, ItemSentence
 from limner.errors import RunError, SettingsError

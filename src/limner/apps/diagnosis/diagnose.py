@@ -11,16 +11,20 @@ from typing import Annotated, NamedTuple
 
 from pydantic import AfterValidator
 
-from limner.apps.diagnosis.ambiguity import (
+from limner.apps.diagnosis.conditions import PERPLEXITY, ConditionComparison, ConditionOutput, percentage
+from limner.apps.diagnosis.contrastive import read_contrastive_set, score_contrastive_set
+from limner.apps.diagnosis.source_words import (
     SOURCE_LANG,
     AmbiguousInput,
+    MaskedTokenizer,
+    SourceMask,
+    WordForms,
+    count_recovered,
+    create_mask,
     expresses_sense,
     find_ambiguous_inputs,
     items_of_other_sense,
 )
-from limner.apps.diagnosis.conditions import PERPLEXITY, ConditionComparison, ConditionOutput, percentage
-from limner.apps.diagnosis.contrastive import read_contrastive_set, score_contrastive_set
-from limner.apps.diagnosis.masking import MaskedTokenizer, SourceMask, WordForms, count_recovered, create_mask
 from limner.bounds import Count
 from limner.data.collection import Collection
 from limner.data.dataset import Examples, FeatureSource

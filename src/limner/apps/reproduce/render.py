@@ -6,8 +6,16 @@ from collections.abc import Container, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from limner.apps.reproduce.results import Reproduction, RowResult, by_row, mean_score
-from limner.apps.reproduce.significance import TableComparison, compare_rows, contrasts, significance_marks
+from limner.apps.reproduce.results import (
+    Reproduction,
+    RowResult,
+    TableComparison,
+    by_row,
+    compare_rows,
+    contrasts,
+    mean_score,
+    significance_marks,
+)
 from limner.apps.reproduce.tables import PublishedRow, PublishedTable, TableColumn
 from limner.evaluation.comparison import DAGGERS
 from limner.files import write_text

@@ -1,8 +1,8 @@
-"""Masking of source words, so that the translation of a masked word depends on the image.
+"""Masked and ambiguous source words, whose translation depends on the image.
 
-After Caglayan et al. (2019), "Probing the Need for Visual Context in Multimodal Machine Translation": colour
-deprivation and progressive masking. The paper masks the training sentences as well; here only the input of a trained
-model is masked.
+Masks are those of Caglayan et al. (2019), "Probing the Need for Visual Context in Multimodal Machine Translation":
+colour deprivation and progressive masking. The paper masks the training sentences as well; here only the input of a
+trained model is masked. Ambiguous words are those of the generated scenes.
 """
 
 from __future__ import annotations
@@ -10,13 +10,23 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
 
 from limner.bounds import Length, bounds_of
+from limner.data.dataset import GenerationInput
+from limner.data.examples import Item
 from limner.data.readers.corpus_files import read_lines
 from limner.data.readers.item_builder import SourceLocation
 from limner.errors import CollectionError, SettingsError
+from limner.synthetic.scenes import SENSES
+from limner.synthetic.scenes.grammar import NOUNS, WEAK_NOUNS
 from limner.text.tokenizer import Tokenizer
 from limner.text.vocab import SPECIAL_TOKENS
+
+SOURCE_LANG = "en"
+"""Language of the ambiguous words."""
 
 _STEMS = {
     "en": ("black", "white", "red", "green", "yellow", "blue", "brown", "orange", "pink", "purple violet", "grey gray"),
@@ -183,3 +193,80 @@ def _parts(word: str) -> list[str]:
 def _last(words: Sequence[str], count: int) -> list[int]:
     """Indices of the last words that contain a letter or a digit."""
     return [index for index, word in enumerate(words) if any(character.isalnum() for character in word)][-count:]
+
+
+class AmbiguousInput(NamedTuple):
+    """A source sentence with an ambiguous word, and the target nouns of both senses."""
+
+    position: int
+    """Position in the sequence of inputs."""
+    correct: frozenset[str]
+    """Case-folded target nouns of the sense that the image shows."""
+    incorrect: frozenset[str]
+    """Case-folded target nouns of the other sense."""
+
+
+def find_ambiguous_inputs(
+    inputs: Sequence[GenerationInput], words: Sequence[Sequence[str]], lang: str
+) -> list[AmbiguousInput]:
+    """Find the source sentences that contain the ambiguous word of their item's label.
+
+    Args:
+        inputs: English source sentences with their items.
+        words: the words of each source sentence.
+        lang: target language. Words whose senses have the same translation (French 'grue') are left out.
+    """
+    ambiguous = []
+    for position, (entry, sentence) in enumerate(zip(inputs, words, strict=True)):
+        other_label = other_sense_label(entry.item)
+        if other_label is None or entry.item.label is None:
+            continue
+        correct, incorrect = (_nouns(label, lang) for label in (entry.item.label, other_label))
+        if (
+            correct
+            and not correct & incorrect
+            and other_label.partition(":")[0] in {word.casefold() for word in sentence}
+        ):
+            ambiguous.append(AmbiguousInput(position, correct, incorrect))
+    return ambiguous
+
+
+def expresses_sense(sentence: str, nouns: frozenset[str], other_nouns: frozenset[str]) -> bool:
+    """Whether a tokenised sentence contains a noun of one sense and no noun of the other sense."""
+    words = {word.casefold() for word in sentence.split()}
+    return bool(words & nouns) and not words & other_nouns
+
+
+def items_of_other_sense(items: Sequence[Item], seed: int) -> Mapping[str, Item]:
+    """Choose for each item, by id, a random item whose image shows the other sense of the same word.
+
+    Items without a sense label, or without an item of the other sense, are left out.
+    """
+    by_label: dict[str, list[Item]] = {}
+    for item in items:
+        if item.label is not None:
+            by_label.setdefault(item.label, []).append(item)
+    rng = np.random.default_rng(seed)
+    chosen = {}
+    for item in items:
+        candidates = by_label.get(other_sense_label(item) or "", [])
+        if candidates:
+            chosen[item.id] = candidates[int(rng.integers(len(candidates)))]
+    return chosen
+
+
+def other_sense_label(item: Item) -> str | None:
+    """The label of the other sense, 'bat:club' for 'bat:animal'; None if the item has no sense label."""
+    word, _, sense = (item.label or "").partition(":")
+    senses = SENSES.get(word, ())
+    if sense not in senses:
+        return None
+    return next(f"{word}:{other}" for other in senses if other != sense)
+
+
+def _nouns(label: str, lang: str) -> frozenset[str]:
+    """All inflected forms of a label's noun that the sentences about scenes use."""
+    if lang == "de":
+        noun = NOUNS[label].german
+        return frozenset({noun.casefold(), f"{noun}n".casefold()} if noun in WEAK_NOUNS else {noun.casefold()})
+    return frozenset({NOUNS[label].french}) if lang == "fr" else frozenset()

@@ -20,11 +20,9 @@ from limner.evaluation.options import EvaluationOptions
 from limner.evaluation.stored_evaluation import save_evaluation
 from limner.evaluation.validate import validate
 from limner.features.extract import extract
-from limner.features.store import FeatureStore
 from limner.inference.collection_features import open_features
 from limner.inference.explain import explain
 from limner.inference.generate import generate
-from limner.retrieval.all_pairs import pair_log_probs
 from limner.runs.recipe import EvaluationSettings
 from limner.runs.records import read_evaluations
 from limner.runs.trained_model import load_trained_model
@@ -113,25 +111,6 @@ def test_validation_gives_the_scores_of_the_evaluation(evaluated, model, tiny):
     brief = validate(model, examples, ["perplexity", "bleu4", "cider"])
     assert brief == pytest.approx({name: values(evaluated)[name] for name in brief})
     assert list(brief) == ["perplexity", "bleu4", "cider"]
-
-
-def test_the_diagonal_of_the_matrix_equals_the_sentence_scores(model, tiny):
-    features = FeatureStore.open(tiny, ["colour"], 64)
-    examples = Examples.of_split(tiny, "test", model.target, features, max_tokens=80)
-    matrix = pair_log_probs(model.model, examples.targets, examples.items, features, budget=5000)
-    scored = score_examples(model.model, examples, batch_size=3)
-    own = [float(matrix[row, column]) for row, column in enumerate(examples.owners)]
-    assert own == pytest.approx(scored.log_probs.tolist(), rel=1e-4, abs=1e-4)
-
-
-def test_the_batch_size_does_not_change_captions(model, tiny):
-    features = FeatureStore.open(tiny, ["colour"], 64)
-    inputs = [GenerationInput(item, None, ()) for item in tiny.items("test")]
-    one, all_ = (
-        generate([model], inputs, features, DecodingSettings(beam_size=3, max_length=12), batch_size=size)
-        for size in (1, 8)
-    )
-    assert [h[0].tokens for h in one] == [h[0].tokens for h in all_]
 
 
 @pytest.fixture(scope="module")

@@ -194,16 +194,6 @@ def test_a_draw_close_to_one_is_the_last_allowed_word(next_tokens, temperature):
     assert drawn.tolist() == [[2, 3]]
 
 
-@BOTH
-def test_draws_follow_the_probabilities(next_tokens):
-    count, probs = 20_000, np.float32([0.0, 0.0, 0.001, 0.2, 0.5, 0.299])
-    with np.errstate(divide="ignore"):
-        log_probs = next_tokens(np.tile(np.log(probs), (1, count, 1)))
-    drawn = log_probs.draw(SampleSettings(), np.random.default_rng(3).random((1, count)))
-    share = np.bincount(drawn[0], minlength=6) / count
-    assert (np.abs(share - probs) <= 4 * np.sqrt(probs * (1 - probs) / count)).all()
-
-
 ROOTS = 5**0.5 + 3**0.5
 
 

@@ -115,13 +115,6 @@ def test_signatures_in_the_book_name_the_text_settings():
         assert name != "perplexity" or ("|units:" in signature) == bool(units), (table, row["row"])
 
 
-def test_chrf3_with_spaces_differs_where_words_are_divided_otherwise():
-    hypotheses, references = ["the foot ball is round"], [["the football is round"]]
-    without, counted = (METRICS[name].score(hypotheses, references) for name in ("chrf3", "chrf3_spaces"))
-    assert without.value == pytest.approx(100) and counted.value < 95
-    assert "|space:no|" in without.signature and "|space:yes|" in counted.signature
-
-
 def test_the_marginal_is_over_sampled_images(tiny, trained_on_colours):
     features = open_features(load_trained_model(trained_on_colours), tiny)
     sampled = [item.id for item in marginal.sample_items(tiny, "train", features, 10)]

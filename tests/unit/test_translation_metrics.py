@@ -77,16 +77,6 @@ def test_edit_rate_and_chrf_equal_sacrebleu():
     assert values(["ter", "ter_text", "chrf3", "chrf3_text"], HYPOTHESES, REFERENCES) == pytest.approx(theirs)
 
 
-def test_metrics_receive_tokens_or_running_text_as_required():
-    tokens = ["ein Haus , das brennt ."], [["ein Haus , das brennt ."]]
-    texts = ["Ein Haus, das brennt."], [["Das Haus brennt."]]
-    scores = score_sentences(*tokens, ["ter", "ter_text", "chrf3", "chrf3_text"], texts=texts)
-    assert [score.value for score in scores[::2]] == pytest.approx([0, 100])
-    assert scores[1].value > 0 and scores[3].value < 100
-    assert all("tok:given" in score.signature for score in scores[::2])
-    assert "case:mixed" in scores[0].signature and "case:lc" in scores[1].signature
-
-
 def test_direction_of_each_metric():
     assert [higher_is_better(name) for name in ("ter", "ter_text", "perplexity", "bleu4", "meteor")] == [
         False,

@@ -198,7 +198,7 @@ def adjust(contrasts: Sequence[Contrast]) -> tuple[Contrast, ...]:
 
 
 def _words_signature(evaluation: Evaluation) -> str:
-    """Return how an evaluation split its text into words, as its scores record it; empty for one of older versions."""
+    """Return how an evaluation split its text into words, as its scores record it; empty without such scores."""
     parts = (part for score in evaluation.scores for part in score.signature.split("|"))
     return next((f"|{part}" for part in parts if part.startswith("words:")), "")
 

@@ -39,7 +39,7 @@ def gate_statistics(explanations: Iterable[Explanation], thresholds: Sequence[fl
             "'attention', and sentences with images"
         )
     counts = Counter({word: len(values) for word, values in gates.items()})
-    groups = {"all words": list(gates), **_by_frequency(counts), **_by_characters(gates)}
+    groups = {"all words": list(gates), **_by_frequency(counts)}
     parts = [
         _share(name, np.array([gate for word in words for gate in gates[word]]), thresholds)
         for name, words in groups.items()
@@ -106,15 +106,4 @@ def _by_frequency(counts: Counter[str]) -> dict[str, list[str]]:
         words = [word for word in counts if counts[word] == count]
         groups[names[3 * before // total]] += words
         before += count * len(words)
-    return groups
-
-
-def _by_characters(words: Iterable[str]) -> dict[str, list[str]]:
-    """Group words by whether they contain letters, digits only among other characters, or neither."""
-    groups: dict[str, list[str]] = {"letters": [], "numbers": [], "other symbols": []}
-    for word in words:
-        kind = (
-            "letters" if any(map(str.isalpha, word)) else "numbers" if any(map(str.isdigit, word)) else "other symbols"
-        )
-        groups[kind].append(word)
     return groups

@@ -72,9 +72,6 @@ class RetrievalSettings(NamedTuple):
     """Whether all pairs are scored in float32 by whole softmaxes."""
 
 
-DEFAULT_SETTINGS = RetrievalSettings()
-
-
 class RetrievalEvaluation(NamedTuple):
     """Scores of retrieval, and its record for the report."""
 
@@ -87,7 +84,7 @@ def evaluate_retrieval(
     examples: Examples,
     collection: Collection,
     others: Sequence[Item],
-    settings: RetrievalSettings = DEFAULT_SETTINGS,
+    settings: RetrievalSettings,
     *,
     mean: StoredFeatures | None = None,
     on_progress: Progress | None = None,

@@ -11,6 +11,9 @@ from limner.metrics import METRICS
 from limner.runs.records import EvaluatedItem, Evaluation, require_run_directory
 from limner.storage.outputs import require_name
 
+Systems = Mapping[str, Mapping[str, Evaluation]]
+"""Evaluations by system and run."""
+
 logger = logging.getLogger(__name__)
 
 
@@ -59,10 +62,6 @@ def _paths(run: Path, name: str) -> tuple[Path, Path]:
     """Return the file of an evaluation, and that of one with a part of its scores."""
     folder = run / "evaluation"
     return folder / f"{require_name(name, 'the split')}.json", folder / f"{name}-part.json"
-
-
-Systems = Mapping[str, Mapping[str, Evaluation]]
-"""Evaluations by system and run."""
 
 
 def evaluated_runs(systems: Systems) -> list[tuple[str, Evaluation]]:
@@ -116,20 +115,14 @@ def _difference_of_items(ours: EvaluatedItem, theirs: EvaluatedItem, number: int
 
 
 def require_same_tokens(systems: Systems, metrics: Sequence[str]) -> None:
-    """Check that tokens are stored and, if a metric reads tokens, that all runs tokenised the references alike.
+    """Check that all runs tokenised the references alike, if a metric reads tokens.
 
     Raises:
-        RunError: names a run without tokens, or two runs and the first item with different tokens.
+        RunError: names two runs and the first item with different tokens.
     """
-    (first_run, first), *others = evaluated_runs(systems)
-    for run, evaluation in ((first_run, first), *others):
-        if not all(item.reference_tokens for item in evaluation.items):
-            raise RunError(
-                f"{run}: expected an evaluation with tokens, found one of an older version; evaluate it again: "
-                f"limner evaluate --model {run} --collection COLLECTION"
-            )
     if not any(METRICS[name].reads == "tokens" for name in metrics):
         return
+    (first_run, first), *others = evaluated_runs(systems)
     for run, other in others:
         for ours, theirs in zip(first.items, other.items, strict=True):
             if ours.reference_tokens != theirs.reference_tokens:

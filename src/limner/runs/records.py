@@ -278,7 +278,7 @@ class GateStatistics(Record):
     """Gate values of `GateShare.above`."""
     parts: tuple[GateShare, ...]
     """Statistics of classes of words, without empty ones: all words; frequent, less frequent and rare words, each class
-    about a third of the generated words; words with letters, numbers, and other symbols."""
+    about a third of the generated words."""
     words: tuple[tuple[str, float, int], ...]
     """Each word with its mean gate value and its number of occurrences, in descending order of the mean."""
 

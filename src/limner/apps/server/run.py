@@ -33,6 +33,9 @@ BACKLOG = 2048
 """Connections that wait to be accepted."""
 INTERRUPTED = 128 + signal.SIGINT
 """Exit status after Ctrl-C."""
+START_SECONDS = 60
+"""Time limit for one of several processes to answer its supervisor, which it does once it has imported its modules; it
+is then replaced."""
 HEAD_SECONDS = 10.0
 """Time limit of the head of a request; that of its body is a setting."""
 
@@ -98,6 +101,7 @@ def serve(settings: ServerSettings, models: Models | None, bound: socket.socket,
         "access_log": False,
         "server_header": False,
         "timeout_graceful_shutdown": settings.stop_timeout,
+        "timeout_worker_healthcheck": START_SECONDS,
     }
     log_requests()
     if settings.workers == 1 and models is not None:

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from limner.apps.reproduce import PublishedRow, PublishedTable, RowResult, find_table
-from limner.apps.reproduce.datasets import recognise_ids
 from limner.apps.reproduce.results import SIGNIFICANCE, TableComparison, by_row, contrasts, read_results
+from limner.apps.reproduce.tables import recognise_ids
 from limner.errors import RunError
 from limner.evaluation.comparison import Contrast
 from limner.progress import duration

@@ -1,11 +1,10 @@
-"""List of the published tables and figures, and the collection that a table needs."""
+"""List of the published tables and figures, and the data that a table needs."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
-from limner.apps.reproduce.datasets import required_data
 from limner.apps.reproduce.tables import (
     PAPERS,
     PropertyRow,
@@ -30,6 +29,15 @@ HEADINGS = {
     (False, True): "published only: systems of other authors",
 }
 """Headings of rows by whether they have a recipe, and whether they are of other authors."""
+
+DATA_OF_PAPERS = {
+    "Attributes": "Attributes (no reader)",
+    "IAPR TC-12": "IAPR TC-12 ('limner import iapr SOURCE COLLECTION --descriptions whole')",
+    "Multi30k": "Multi30k ('limner import multi30k SOURCE COLLECTION')",
+}
+"""Data sets, and the commands that import them, of tables whose rows have the same recipe for any collection."""
+LANGUAGES = {"de": "German", "en": "English"}
+"""Names of the languages of the recipes."""
 
 
 def list_tables(name: str | None) -> dict[str, Any]:
@@ -74,6 +82,24 @@ def open_collection(table: PublishedTable, path: Path | None) -> Collection:
         return Collection.open(path)
     except CollectionError as error:
         raise CollectionError(f"{error}; {table.name} needs {required_data(table)}") from None
+
+
+def required_data(table: PublishedTable) -> str:
+    """The data of the paper with the commands that import it, and what else the rows can be trained on."""
+    if table.trained_on:
+        paper = " or ".join(f"{dataset.name} ('limner import {dataset.command}')" for dataset in table.trained_on)
+        keys = " or ".join(dataset.key for dataset in table.trained_on)
+        return f"{paper}; or any other collection with --dataset {keys}"
+    paper = " or ".join(DATA_OF_PAPERS.get(name, name) for name in table.datasets)
+    if table.reverse is not None:
+        paper = paper.replace("COLLECTION')", "COLLECTION', both tasks for rows with M30kC)")
+    row = next(row for row in table.rows if row.recipe is not None)
+    data = load_recipe(f"{table.recipes}/{row.recipe}", list(row.changes)).data
+    languages = sorted(LANGUAGES.get(lang, lang) for lang in (data.source_lang, data.lang) if lang is not None)
+    content = f"images and {languages[0]} sentences"
+    if data.source_lang is not None:
+        content = f"{' and '.join(languages)} sentence pairs, and images for rows with features"
+    return f"{paper}; or any other collection with {content}" if paper else f"a collection with {content}"
 
 
 def properties_text(table: PropertyTable) -> str:

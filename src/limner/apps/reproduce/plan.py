@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from limner.apps.reproduce.datasets import recognise, required_data
+from limner.apps.reproduce.listing import required_data
 from limner.apps.reproduce.results import result_path
-from limner.apps.reproduce.tables import CorpusUse, PublishedRow, PublishedTable
+from limner.apps.reproduce.tables import CorpusUse, PublishedRow, PublishedTable, recognise
 from limner.bounds import Few, PositiveShare
 from limner.data.collection import Collection
 from limner.errors import FeatureError, SettingsError, did_you_mean

@@ -1,16 +1,16 @@
-"""Published tables and figures: data files beside the recipes, `recipes/PAPER/tables.yaml`."""
+"""Published tables and figures, data files beside the recipes (`recipes/PAPER/tables.yaml`), and their data sets."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
-from limner.apps.reproduce.datasets import DATA_SETS, DataSet
 from limner.bounds import FewOrNone, Level, Measured, PositiveWeight
+from limner.data.collection import Collection
 from limner.errors import SettingsError, did_you_mean
 from limner.evaluation.comparison import DAGGERS
 from limner.features.controls import ImageControl
@@ -25,6 +25,52 @@ PAPERS = ("kiros2014", "mao2015", "vinyals2015", "xu2015", "calixto2016", "calix
 CorpusUse = Literal["pretraining", "pairs", "sentences"]
 """How a row uses the sentence pairs of another collection: its preceding stages are trained on them, they are added to
 its training pairs, or their target sentences are added without sources, for the language model."""
+
+
+RECOGNISED_SHARE = 0.9
+"""Minimum share of the items whose ids have the form of a data set."""
+
+
+class DataSet(NamedTuple):
+    """A data set that rows of a table are trained on."""
+
+    name: str
+    """Name as printed in the paper."""
+    key: str
+    """Name in options and tables, and in the names of recipes in place of '{dataset}'."""
+    ids: str
+    """Regular expression of the item ids, the file names of the images without folders and suffix."""
+    command: str
+    """Command that imports it."""
+    has_plain_numbers: bool = False
+    """Whether the ids are numbers as other collections have: items without images are then not of this data set."""
+
+
+DATA_SETS = (
+    DataSet("Flickr8k", "flickr8k", r"\d+_[0-9a-f]{10}", "flickr SOURCE COLLECTION"),
+    DataSet("Flickr30k", "flickr30k", r"\d{8,10}", "karpathy dataset_flickr30k.json COLLECTION"),
+    DataSet("MS COCO", "coco", r"(COCO_[a-z]+\d{4}_)?\d{12}", "karpathy dataset_coco.json COLLECTION"),
+    DataSet("IAPR TC-12", "iapr", r"\d{1,5}", "iapr SOURCE COLLECTION", True),
+    DataSet("Visual Genome", "visual-genome", r"\d{1,7}", "visual-genome SOURCE COLLECTION", True),
+)
+"""All data sets; a form of ids that contains another one comes after it."""
+
+
+def recognise(collection: Collection) -> DataSet | None:
+    """Return the data set of a collection by the form of its item ids; None if it is none of `DATA_SETS`."""
+    items = [(item.id, item.image is not None) for item in collection.items()]
+    return recognise_ids([id_ for id_, _ in items], any(has_image for _, has_image in items))
+
+
+def recognise_ids(ids: Sequence[str], have_images: bool) -> DataSet | None:
+    """Return the data set whose form at least `RECOGNISED_SHARE` of the ids have."""
+    for dataset in DATA_SETS:
+        if dataset.has_plain_numbers and not have_images:
+            continue
+        matching = sum(re.fullmatch(dataset.ids, id_) is not None for id_ in ids)
+        if ids and matching >= RECOGNISED_SHARE * len(ids):
+            return dataset
+    return None
 
 
 class TableColumn(Settings):

@@ -6,7 +6,6 @@ from cases import case, check, for_all
 from damage import fifo, flip, float_tiff, folder, jpeg, link, png, truncate
 
 PHOTO = "photos/0.jpg"
-BAD = "photos/bad"
 IMAGES = (
     ("empty.jpg", b"", "empty"),
     ("text.jpg", b"hello", "not an image"),

@@ -7,14 +7,6 @@ import oracle_calixto as oracle
 import pytest
 
 LN2, LN3 = math.log(2), math.log(3)  # tanh(ln 2) = 3/5, sigma(ln 3) = 3/4
-SIZES = {"Vx": 5, "dx": 3, "He": 2, "Vy": 4, "dy": 3, "H": 4, "As": 3, "Ai": 2, "R": 3, "D": 2, "P": 3}
-GATED, PLAIN = "src-img-2017", "doubly-2016"
-
-
-def weights(model, start=None):
-    generator = np.random.default_rng(0)
-    shapes = oracle.parameter_shapes(model, SIZES, start or ("fc7" if model == PLAIN else "text"))
-    return {name: generator.normal(size=shape) for name, shape in shapes.items()}
 
 
 def arrays(values):

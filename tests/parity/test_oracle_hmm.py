@@ -6,17 +6,6 @@ import numpy as np
 import oracle_hmm as oracle
 import pytest
 
-N, M, END = 3, 4, 0
-
-
-def model(seed=0, states=N):
-    generator = np.random.default_rng(seed)
-    return oracle.Hmm(
-        generator.dirichlet(np.ones(states)),
-        generator.dirichlet(np.ones(states), size=states),
-        generator.dirichlet(np.ones(M), size=states),
-    )
-
 
 def test_two_states_by_hand():
     hmm = oracle.Hmm(np.array([0.5, 0.5]), np.array([[0.0, 1.0], [0.5, 0.5]]), np.array([[1.0, 0.0], [0.25, 0.75]]))

@@ -37,7 +37,6 @@ from limner.storage.json_text import to_json
 from limner.storage.lance_tables import damage_as
 from limner.storage.tensors import load_tensors, read_tensors, save_tensors
 
-PACKAGE = Path(__file__).parents[2] / "src" / "limner"
 SPEC = FeatureSpec(name="t", kind="pooled", shape=(64,), backbone="b", preprocessing={}, weights_sha256="")
 IDS = [f"item{number}" for number in range(60)]
 

@@ -51,7 +51,7 @@ SHOWN_QUERIES = 12
 """Number of queries of each direction in the report."""
 SHOWN_RESULTS = 5
 """Number of results of each of these queries."""
-MEASURED_SENTENCES, MEASURED_IMAGES = 128, 1024
+MEASURED_SENTENCES, MEASURED_IMAGES = 80, 2048
 """Size of the block from which the time of retrieval is estimated."""
 MANY_PAIRS = 1_000_000
 """Number of pairs from which it is estimated."""
@@ -170,11 +170,22 @@ def retrieval_cost(
     targets = [examples.targets[row] for row in range(0, count, max(1, count // MEASURED_SENTENCES))]
     bf16, tail = pair_arithmetic(model, exact=exact)
     with all_threads():
-        began, threads = time.perf_counter(), torch.get_num_threads()
-        part = pair_log_probs(model.model, targets, images[:MEASURED_IMAGES], examples.features, bf16=bf16, tail=tail)
-        seconds = time.perf_counter() - began
-    share = _prefixes(targets) * part.shape[1] / (_prefixes(examples.targets) * len(images))
-    return RetrievalCost(count, len(images), seconds / share, threads)
+        reports, threads = [(0, time.perf_counter())], torch.get_num_threads()
+        pair_log_probs(
+            model.model,
+            targets,
+            images[:MEASURED_IMAGES],
+            examples.features,
+            bf16=bf16,
+            tail=tail,
+            on_progress=lambda done, total: reports.append((done, time.perf_counter())),
+        )
+    # The first part takes longer, as what all parts need is computed with it.
+    done, ended = reports[-1]
+    before, began = reports[1] if reports[1][0] < done else reports[0]
+    images_share = min(1, MEASURED_IMAGES / len(images))
+    share = _prefixes(targets) / _prefixes(examples.targets) * images_share * (done - before) / done
+    return RetrievalCost(count, len(images), (ended - began) / share, threads)
 
 
 def _prefixes(targets: Sequence[Sequence[int]]) -> int:

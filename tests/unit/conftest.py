@@ -1,11 +1,13 @@
 """Fixtures: a tiny collection that is learned in a second and models trained on it (shared, read-only)."""
 
 import shutil
+import sys
 
 import numpy as np
 import pytest
 from PIL import Image
 
+from limner.apps import cli
 from limner.data.collection import Collection, write_items
 from limner.data.examples import Item, ItemSentence
 from limner.features.encoders.load import load_backbone
@@ -120,3 +122,18 @@ def trained_on_colours(tiny, tmp_path_factory):
     """A run trained on the pooled features of the tiny collection."""
     recipe = tiny_recipe("colour", epochs=20, validate_every=5)
     return train(recipe, tiny, tmp_path_factory.mktemp("trained") / "run")
+
+
+@pytest.fixture
+def command_line(capsys, monkeypatch):
+    """Calls `limner` in this process: its exit status, output and messages."""
+
+    def call(*arguments):
+        monkeypatch.setattr(sys, "argv", ["limner", *map(str, arguments)])
+        monkeypatch.setattr(cli.err, "_file", sys.stderr)
+        with pytest.raises(SystemExit) as stop:
+            cli.main()
+        printed = capsys.readouterr()
+        return int(stop.value.code or 0), printed.out, printed.err
+
+    return call

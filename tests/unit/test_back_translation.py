@@ -3,12 +3,10 @@
 import json
 import logging
 import shutil
-import sys
 
 import pytest
 from toy_translation import image_collection, learn, text_collection
 
-from limner.apps import cli
 from limner.data.collection import Collection, write_items
 from limner.data.examples import Item, ItemSentence
 from limner.data.languages import text_pairs
@@ -200,18 +198,14 @@ def test_the_name_of_a_run_is_its_directory_and_weights(run, tmp_path, monkeypat
 
 
 @pytest.fixture
-def limner_translate(run, collection, capsys, monkeypatch):
+def limner_translate(run, collection, command_line):
     """Calls the command in this process: its exit status, output and messages."""
 
     def call(*arguments, command="translate"):
         place = ["--model", run, "--collection", collection.path] if command == "translate" else [collection.path]
-        monkeypatch.setattr(sys, "argv", ["limner", command, *map(str, [*place, *arguments])])
-        monkeypatch.setattr(cli.err, "_file", sys.stderr)
-        with pytest.raises(SystemExit) as stop:
-            cli.main()
+        result = command_line(command, *place, *arguments)
         logging.getLogger().handlers.clear()
-        printed = capsys.readouterr()
-        return int(stop.value.code or 0), printed.out, printed.err
+        return result
 
     return call
 

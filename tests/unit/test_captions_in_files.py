@@ -8,14 +8,12 @@ import re
 import shutil
 import struct
 import subprocess
-import sys
 import zlib
 
 import numpy as np
 import pytest
 from PIL import Image, ImageCms, PngImagePlugin
 
-from limner.apps.cli import main
 from limner.apps.cli.caption_output import caption_output
 from limner.apps.cli.stored_captions import StoredCaptions
 from limner.apps.photos.captions import (
@@ -295,19 +293,6 @@ def test_exiftool_reads_sidecars(tmp_path, exiftool):
 
 
 @pytest.fixture
-def run(capsys, monkeypatch):
-    """Run the command line: status, standard output and standard error."""
-
-    def call(*arguments):
-        monkeypatch.setattr(sys, "argv", ["limner", *map(str, arguments)])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        return ended.value.code, *capsys.readouterr()
-
-    return call
-
-
-@pytest.fixture
 def photos(tmp_path):
     """A folder with two photographs, one of them in a folder inside."""
     (tmp_path / "inside").mkdir()
@@ -316,54 +301,54 @@ def photos(tmp_path):
     return tmp_path
 
 
-def test_describe_writes_sidecars_and_keeps_those_with_a_caption(photos, trained, run):
+def test_describe_writes_sidecars_and_keeps_those_with_a_caption(photos, trained, command_line):
     command = ("describe", photos, "--recursive", "--model", trained, "--write", "xmp")
-    status, printed, errors = run(*command)
+    status, printed, errors = command_line(*command)
     assert (status, printed.count("\n")) == (0, 2) and "captions: 2 written" in errors
     assert caption_of_sidecar(photos / "a.jpg") in printed
-    assert "0 written, 2 kept" in run(*command)[2]
-    assert "2 written" in run(*command, "--replace")[2]
-    assert "0 written, 2 kept" in run(*command, "--sidecar", "stem")[2]
-    assert run(*command, "--sidecar", "stem", "--replace")[0] == 0
+    assert "0 written, 2 kept" in command_line(*command)[2]
+    assert "2 written" in command_line(*command, "--replace")[2]
+    assert "0 written, 2 kept" in command_line(*command, "--sidecar", "stem")[2]
+    assert command_line(*command, "--sidecar", "stem", "--replace")[0] == 0
     assert sorted(path.name for path in photos.rglob("*.xmp")) == ["a.jpg.xmp", "a.xmp", "b.png.xmp", "b.xmp"]
 
 
-def test_describe_writes_tables_and_texts_beside_the_images(photos, trained, run):
+def test_describe_writes_tables_and_texts_beside_the_images(photos, trained, command_line):
     command = ("describe", photos, "--recursive", "--model", trained, "--write")
-    status, _, errors = run(*command, "csv")
+    status, _, errors = command_line(*command, "csv")
     assert status == 0 and errors.endswith("captions: 2 written\n")
     assert [line.split(",")[0] for line in (photos / "captions.csv").read_text().splitlines()[1:]] == [
         "a.jpg",
         "inside/b.png",
     ]
-    status, _, errors = run(*command, "csv")
+    status, _, errors = command_line(*command, "csv")
     assert status == 1 and "add --replace" in errors
-    assert run(*command, "txt")[0] == 0
+    assert command_line(*command, "txt")[0] == 0
     text = (photos / "inside" / "b.txt").read_text()
     (photos / "a.txt").write_text("mine\n")
-    assert run(*command, "txt")[0] == 0
+    assert command_line(*command, "txt")[0] == 0
     assert ((photos / "a.txt").read_text(), (photos / "inside" / "b.txt").read_text()) == ("mine\n", text)
 
 
-def test_describe_embeds_and_names_files_that_cannot_hold_a_caption(photos, trained, run):
+def test_describe_embeds_and_names_files_that_cannot_hold_a_caption(photos, trained, command_line):
     pixels().save(photos / "c.gif")
-    status, printed, errors = run("describe", photos, "--model", trained, "--embed")
+    status, printed, errors = command_line("describe", photos, "--model", trained, "--embed")
     assert status == 1 and printed.count("\n") == 1
     assert "c.gif: expected JPEG, PNG or WebP" in errors and "captions: 1 written" in errors
     assert caption_in_file(photos / "a.jpg")
 
 
-def test_tables_list_the_captions_that_are_kept_in_the_files(photos, trained, run):
+def test_tables_list_the_captions_that_are_kept_in_the_files(photos, trained, command_line):
     embed_caption(photos / "a.jpg", "Grandma, 1954", "en")
     pixels().save(photos / "c.gif")
     command = ("describe", photos, "--recursive", "--model", trained, "--embed", "--write")
-    assert run(*command, "jsonl")[0] == 1
+    assert command_line(*command, "jsonl")[0] == 1
     kept, refused, generated = (json.loads(line) for line in (photos / "captions.jsonl").read_text().splitlines())
     assert (kept["image"], kept["captions"][0]["text"], kept["origin"]) == ("a.jpg", "Grandma, 1954", "file")
     assert (generated["image"], generated["origin"]) == ("inside/b.png", "model")
     assert refused["image"] == "c.gif" and "expected JPEG, PNG or WebP" in refused["error"]
     (photos / "c.gif").unlink()
-    status, printed, errors = run(*command, "csv")  # nothing is left to describe
+    status, printed, errors = command_line(*command, "csv")  # nothing is left to describe
     assert (status, printed) == (0, "") and "0 written, 2 kept" in errors
     rows = list(csv.DictReader((photos / "captions.csv").open()))
     assert [(row["image"], row["origin"]) for row in rows] == [("a.jpg", "file"), ("inside/b.png", "file")]
@@ -374,8 +359,8 @@ def test_tables_list_the_captions_that_are_kept_in_the_files(photos, trained, ru
     ("options", "named"),
     [(["--replace"], "--write or --embed"), (["--write", "csv", "--sidecar", "stem"], "--write xmp")],
 )
-def test_options_without_effect_are_refused(options, named, photos, trained, run):
-    status, _, errors = run("describe", photos / "a.jpg", "--model", trained, *options)
+def test_options_without_effect_are_refused(options, named, photos, trained, command_line):
+    status, _, errors = command_line("describe", photos / "a.jpg", "--model", trained, *options)
     assert status == 1 and named in errors
 
 
@@ -500,18 +485,18 @@ def test_the_name_of_a_camera_in_a_sidecar_is_replaced(tmp_path):
     assert caption_of_sidecar(image) == "a dog" and b"PENTAX" not in sidecar_path(image).read_bytes()
 
 
-def test_unreadable_files_are_counted_among_all_files(photos, trained, run):
+def test_unreadable_files_are_counted_among_all_files(photos, trained, command_line):
     image_files(photos, "z.gif")
     write_sidecar(photos / "a.jpg", "Grandma", "en")
     (photos / "y.png").write_bytes(b"no image")
     sidecar_path(photos / "z.gif").write_bytes(b"damaged")
     command = ("describe", photos, "--recursive", "--model", trained, "--write", "xmp")
-    status, _, errors = run(*command)
+    status, _, errors = command_line(*command)
     assert status == 1 and "2 of 4 files cannot be read" in errors
     assert "captions: 1 written, 1 kept" in errors
     (photos / "y.png").write_bytes(encoded("PNG"))
     sidecar_path(photos / "y.png").write_bytes(b"damaged")
-    assert "2 of 4 files cannot be read" in run(*command)[2]  # nothing is left to describe
+    assert "2 of 4 files cannot be read" in command_line(*command)[2]  # nothing is left to describe
 
 
 @pytest.mark.parametrize("kind", ["text", "csv", "jsonl", "json"])

@@ -2,13 +2,11 @@
 
 import json
 import shutil
-import sys
 from datetime import timedelta
 
 import pytest
 
 import limner
-from limner.apps import cli
 from limner.data.collection import ITEMS, Collection, write_items
 from limner.errors import SearchIndexError, SettingsError
 from limner.features.compaction import compact
@@ -252,20 +250,17 @@ def test_a_folder_of_other_files_is_kept(retriever, own_tiny, tmp_path):
     assert (tmp_path / "mine" / "notes.txt").read_text() == "mine"
 
 
-def test_the_commands_say_how_images_were_found(run, own_tiny, monkeypatch, capsys):
+def test_the_commands_say_how_images_were_found(run, own_tiny, command_line):
     def command(text):
-        monkeypatch.setattr(sys, "argv", ["limner", *text.split()])
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        assert ended.value.code in (0, None)
-        return capsys.readouterr()
+        status, output, messages = command_line(*text.split())
+        assert status == 0
+        return output, messages
 
     place = f"--collection {own_tiny.path} --model {run}"
-    assert "index 'tangents' of 48 images built" in command(f"index {own_tiny.path} --model {run}").out
-    output = command(f"search wall {place}")
-    assert "these are the best of all" in " ".join(output.err.split())
-    (first, *_) = json.loads(command(f"search wall {place} --json").out)
+    assert "index 'tangents' of 48 images built" in command(f"index {own_tiny.path} --model {run}")[0]
+    assert "these are the best of all" in " ".join(command(f"search wall {place}")[1].split())
+    (first, *_) = json.loads(command(f"search wall {place} --json")[0])
     assert first["search"]["index"] == "tangents"
     assert first["search"]["exact"] is True
-    (first, *_) = json.loads(command(f"search wall {place} --json --exact").out)
+    (first, *_) = json.loads(command(f"search wall {place} --json --exact")[0])
     assert first["search"] == {"index": None, "images": 48, "scored": 48, "share": 1.0, "exact": True, "gap": 0.0}

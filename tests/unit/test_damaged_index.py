@@ -1,13 +1,11 @@
 """The parts of the index of a folder belong together: one that is gone, older, newer or another is found at opening."""
 
 import shutil
-import sys
 
 import pytest
 from PIL import Image
 
 import limner
-from limner.apps.cli import main
 from limner.apps.photos import tables
 from limner.apps.photos.index import FolderIndex
 from limner.apps.photos.record import IndexRecord
@@ -134,13 +132,11 @@ def test_parts_that_do_not_belong_together_are_named(name, photos, states, capti
 
 
 @pytest.mark.parametrize("command", ["search wall --in {}", "index {} --model {}", "serve --index {} --model {}"])
-def test_commands_end_with_one_line(command, photos, trained, monkeypatch, capsys):
+def test_commands_end_with_one_line(command, photos, trained, command_line):
     shutil.rmtree(photos / ".limner" / IMAGES)
-    monkeypatch.setattr(sys, "argv", ["limner", *command.format(photos, trained).split()])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    printed = capsys.readouterr().err.strip().splitlines()
-    assert ended.value.code == 1
+    status, _, errors = command_line(*command.format(photos, trained).split())
+    printed = errors.strip().splitlines()
+    assert status == 1
     assert "damaged index (images.lance is gone)" in printed[-1] and "--rebuild" in printed[-1]
 
 

@@ -3,7 +3,6 @@
 import importlib.util
 import pickle
 import re
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import NamedTuple
@@ -11,7 +10,6 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from limner.apps import cli
 from limner.apps.distributed.cluster import _error, connected, require_folder
 from limner.apps.distributed.driver import _Actor
 from limner.apps.distributed.journal import Journal, locked_journal
@@ -125,13 +123,10 @@ def test_without_ray_the_extra_is_named(monkeypatch):
         pass
 
 
-def test_a_cluster_is_refused_where_it_has_no_effect(monkeypatch, capsys, tmp_path):
+def test_a_cluster_is_refused_where_it_has_no_effect(command_line, tmp_path):
     (tmp_path / "photo.jpg").touch()
-    monkeypatch.setattr(sys, "argv", ["limner", "describe", str(tmp_path / "photo.jpg"), "--ray", "local"])
-    with pytest.raises(SystemExit) as ended:
-        cli.main()
-    assert ended.value.code == 1
-    assert "--ray" in capsys.readouterr().err
+    status, _, errors = command_line("describe", tmp_path / "photo.jpg", "--ray", "local")
+    assert status == 1 and "--ray" in errors
 
 
 class Failing(NamedTuple):

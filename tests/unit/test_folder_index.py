@@ -93,12 +93,9 @@ def test_an_update_reads_only_what_has_changed(folder, captioner, monkeypatch):
     assert (again.unchanged, again.described, again.removed) == (4, 0, 0)
 
 
-def test_an_unchanged_folder_needs_no_model(folder, trained, monkeypatch, capsys):
+def test_an_unchanged_folder_needs_no_model(folder, trained, monkeypatch, command_line):
     def run(*options):
-        monkeypatch.setattr(sys, "argv", ["limner", "index", str(folder), "--model", str(trained), *options])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        return ended.value.code, capsys.readouterr().out
+        return command_line("index", folder, "--model", trained, *options)[:2]
 
     def refuse(*_, **__):
         raise AssertionError("a model is loaded")

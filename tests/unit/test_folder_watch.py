@@ -103,14 +103,11 @@ def test_the_index_follows_the_folder(folder, stream, trained, monkeypatch, caps
     assert "no image in this folder; nothing was changed" in errors
 
 
-def test_a_damaged_index_ends_the_command(folder, stream, trained, monkeypatch, capsys):
+def test_a_damaged_index_ends_the_command(folder, stream, trained, command_line):
     def damage():
         shutil.rmtree(folder / ".limner" / "files.lance")
         return ADDED, folder.resolve() / "red.png"
 
     stream += [damage, lambda: pytest.fail("the command goes on")]
-    monkeypatch.setattr(sys, "argv", ["limner", "index", str(folder), "--model", str(trained), "--watch"])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    assert ended.value.code == 1
-    assert "damaged index (files.lance is gone)" in capsys.readouterr().err
+    status, _, errors = command_line("index", folder, "--model", trained, "--watch")
+    assert status == 1 and "damaged index (files.lance is gone)" in errors

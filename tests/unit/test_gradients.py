@@ -2,13 +2,11 @@
 
 import json
 import math
-import sys
 
 import numpy as np
 import pytest
 import torch
 
-from limner.apps.cli import main
 from limner.data.examples import Example, collate
 from limner.errors import SettingsError
 from limner.evaluation.gradients import GradientNorms, fit_decay, squared_norms
@@ -136,15 +134,11 @@ def test_a_distance_counts_as_much_as_its_pairs():
     assert decay.factor == pytest.approx(before.factor, rel=0.01)
 
 
-def test_the_command_stores_and_plots_the_norms(trained, trained_on_colours, tmp_path, capsys, monkeypatch):
+def test_the_command_stores_and_plots_the_norms(trained, trained_on_colours, tmp_path, command_line):
     plot = tmp_path / "norms.svg"
     models = ("--model", str(trained), "--model", str(trained_on_colours))
-    monkeypatch.setattr(sys, "argv", ["limner", "gradients", *models, "--plot", str(plot), "--probes", "2"])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    assert ended.value.code == 0
-    printed = capsys.readouterr().out
-    assert "factor" in printed
+    status, printed, _ = command_line("gradients", *models, "--plot", plot, "--probes", 2)
+    assert status == 0 and "factor" in printed
     assert plot.read_text().count("<svg") == 1
     for run in (trained, trained_on_colours):
         stored = GradientNorms.load(run / "gradients" / "val.json")
@@ -159,9 +153,6 @@ def test_the_command_stores_and_plots_the_norms(trained, trained_on_colours, tmp
         assert stored.label(curve) == f"state ({stored.decays['state']})"
 
 
-def test_a_plot_of_another_format_is_refused_before_measuring(trained, capsys, monkeypatch):
-    monkeypatch.setattr(sys, "argv", ["limner", "gradients", "--model", str(trained), "--plot", "norms.gif"])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    assert ended.value.code == 1
-    assert "ends in .png or .svg" in capsys.readouterr().err
+def test_a_plot_of_another_format_is_refused_before_measuring(trained, command_line):
+    status, _, errors = command_line("gradients", "--model", trained, "--plot", "norms.gif")
+    assert status == 1 and "ends in .png or .svg" in errors

@@ -3,7 +3,6 @@
 import json
 import logging
 import os
-import sys
 
 import numpy as np
 import pytest
@@ -11,7 +10,6 @@ import torch
 from PIL import Image
 from safetensors.torch import save_file
 
-from limner.apps import cli
 from limner.data.collection import Collection, write_items
 from limner.data.examples import Item
 from limner.errors import BackboneError, CollectionError, FeatureError, MediaError, SettingsError
@@ -298,15 +296,12 @@ def test_the_sheet_shows_unwhitened_filters(tmp_path):
     assert (second[5:] == 0).all()
 
 
-def test_the_command_prints_the_file_and_the_next_command(stripes, tmp_path, monkeypatch, capsys):
+def test_the_command_prints_the_file_and_the_next_command(stripes, tmp_path, command_line):
     out, sheet = tmp_path / "filters.safetensors", tmp_path / "filters.png"
     sizes = ["--size", "16", "--patch", "4", "--filters", "8", "--grid", "3", "--patches", "600"]
-    arguments = ["kmeans", stripes.path, "--out", out, *sizes, "--sheet", sheet, "--json"]
-    monkeypatch.setattr(sys, "argv", ["limner", *map(str, arguments)])
-    with pytest.raises(SystemExit) as exit:
-        cli.main()
-    assert not exit.value.code
-    output = json.loads(capsys.readouterr().out)
+    status, printed, _ = command_line("kmeans", stripes.path, "--out", out, *sizes, "--sheet", sheet, "--json")
+    assert status == 0
+    output = json.loads(printed)
     assert output["filters"] == str(out)
     assert output["next"] == f"limner features {stripes.path} --backbone kmeans:{out}"
     assert load_filters(out).settings == SMALL.model_copy(update={"passes": KMeansSettings().passes})

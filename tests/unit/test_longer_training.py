@@ -1,10 +1,7 @@
 """Resuming a training with more epochs, with a mistyped folder, and on a named device."""
 
-import sys
-
 import pytest
 
-from limner.apps import cli
 from limner.errors import RunError, SettingsError
 from limner.runs.records import RunConfig, read_log
 from limner.training.loop import train
@@ -70,14 +67,10 @@ def test_an_unknown_device_is_an_error_before_the_run_is_created(tiny, recipe_of
     assert not (tmp_path / "run").exists()
 
 
-def test_the_command_trains_on_the_device(tiny, monkeypatch, capsys, tmp_path):
+def test_the_command_trains_on_the_device(tiny, monkeypatch, command_line, tmp_path):
     def trains(*_, device, **__):
         raise SettingsError(f"trains on {device.device}")
 
     monkeypatch.setattr("limner.training.loop.train", trains)
-    monkeypatch.setattr(cli.err, "_file", sys.stderr)
     arguments = ["train", "scenes/mrnn", "--collection", tiny.path, "--out", tmp_path / "run", "--device", "cuda:1"]
-    monkeypatch.setattr(sys, "argv", ["limner", *map(str, arguments)])
-    with pytest.raises(SystemExit):
-        cli.main()
-    assert "trains on cuda:1" in capsys.readouterr().err
+    assert "trains on cuda:1" in command_line(*arguments)[2]

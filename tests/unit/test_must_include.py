@@ -2,14 +2,12 @@
 
 import json
 import re
-import sys
 
 import pytest
 from PIL import Image
 from toy_translation import learn, text_collection
 
 import limner
-from limner.apps import cli
 from limner.decoding.automaton import MAX_STATES
 from limner.errors import SettingsError
 from limner.inference.must_include import compile_words, words_of_inputs
@@ -149,13 +147,9 @@ def test_translations_include_words(tmp_path):
     assert explained.sentence(explained.ranking[0].node) == included[0].text
 
 
-def test_the_option_is_repeatable_and_its_errors_name_it(trained, photos, tmp_path, capsys, monkeypatch):
+def test_the_option_is_repeatable_and_its_errors_name_it(trained, photos, tmp_path, command_line):
     def run(*arguments):
-        monkeypatch.setattr(sys, "argv", ["limner", "describe", str(photos[0]), "--model", str(trained), *arguments])
-        monkeypatch.setattr(cli.err, "_file", sys.stderr)
-        with pytest.raises(SystemExit) as exit_:
-            cli.main()
-        return (exit_.value.code or 0, *capsys.readouterr())
+        return command_line("describe", photos[0], "--model", trained, *arguments)
 
     given = ["--must-include", "look", "--must-include", "green|white"]
     status, printed, _ = run(*given, "--json")

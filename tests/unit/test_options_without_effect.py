@@ -1,13 +1,11 @@
 """Options that would have no effect are refused, in every command, before a model is loaded."""
 
 import json
-import sys
 from pathlib import Path
 
 import pytest
 from PIL import Image
 
-from limner.apps import cli
 from limner.apps.cli.inputs import find_input_files
 from limner.data.collection import write_items
 from limner.data.examples import Item, ItemSentence
@@ -89,23 +87,17 @@ def place(tmp_path, trained_on_colours, monkeypatch) -> Path:
         ("generate sounds new --occluded 0", "--occluded is an option of clips, not of sounds"),
     ],
 )
-def test_an_option_without_effect_is_refused(place, command, message, capsys, monkeypatch):
-    monkeypatch.setattr(sys, "argv", ["limner", *command.split()])
-    monkeypatch.setattr(cli.err, "_file", sys.stderr)
-    with pytest.raises(SystemExit) as exit:
-        cli.main()
-    printed = capsys.readouterr()
-    assert (exit.value.code, printed.out) == (1, "")
-    (line,) = printed.err.splitlines()
+def test_an_option_without_effect_is_refused(place, command, message, command_line):
+    status, printed, errors = command_line(*command.split())
+    assert (status, printed) == (1, "")
+    (line,) = errors.splitlines()
     assert line.startswith("error: ") and message in line
     assert not (place / "new").exists()
 
 
-def test_ignored_options_of_frames_are_reported(place, capsys, monkeypatch, caplog):
-    monkeypatch.setattr(sys, "argv", ["limner", "features", "c", "--backbone", "pixels:8", "--frames", "4"])
-    with pytest.raises(SystemExit) as exit:
-        cli.main()
-    assert not exit.value.code and "an image is a video of one frame" in caplog.text
+def test_ignored_options_of_frames_are_reported(place, command_line, caplog):
+    status, *_ = command_line("features", "c", "--backbone", "pixels:8", "--frames", 4)
+    assert status == 0 and "an image is a video of one frame" in caplog.text
 
 
 def test_hidden_files_of_a_folder_are_counted_and_not_read(place, caplog):

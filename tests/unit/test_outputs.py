@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import socket
-import sys
 from pathlib import Path
 
 import pytest
@@ -60,15 +59,6 @@ RUN_FOLDERS = {
 OUTPUT_OPTIONS = {"--out", "--output", "--sheet", "--plot", "--explain-beam", "--attention"}
 
 
-def run(capsys, monkeypatch, *arguments):
-    """Run a command line; return its exit status, standard output and standard error."""
-    monkeypatch.setattr(sys, "argv", ["limner", *map(str, arguments)])
-    with pytest.raises(SystemExit) as exit_:
-        cli.main()
-    captured = capsys.readouterr()
-    return exit_.value.code, captured.out, " ".join(captured.err.split())
-
-
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     """A folder with a file of the user, a file that looks like a run, and a photograph."""
@@ -87,10 +77,10 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 @pytest.mark.parametrize("name", FILES)
 @pytest.mark.parametrize("suffix", [".jpg", ".json", ".png", ".safetensors"])
-def test_no_command_replaces_a_file_of_the_user(name, suffix, folder, capsys, monkeypatch):
+def test_no_command_replaces_a_file_of_the_user(command_line, name, suffix, folder):
     (folder / f"mine{suffix}").write_bytes(b"mine")
     before = contents(folder)
-    status, printed, errors = run(capsys, monkeypatch, *FILES[name], f"mine{suffix}")
+    status, printed, errors = command_line(*FILES[name], f"mine{suffix}")
     assert (status, printed) == (1, "") and errors.startswith("error: ")
     assert f"mine{suffix}" in errors and ("add --force" in errors or "expected" in errors)
     assert contents(folder) == before
@@ -98,40 +88,40 @@ def test_no_command_replaces_a_file_of_the_user(name, suffix, folder, capsys, mo
 
 @pytest.mark.parametrize("name", FILES)
 @pytest.mark.parametrize("place", ["run/new.json", "c/new.json", "run/deeper/new.json"])
-def test_no_command_writes_into_a_run_or_a_collection(name, place, folder, capsys, monkeypatch):
+def test_no_command_writes_into_a_run_or_a_collection(command_line, name, place, folder):
     place = place.replace(".json", ".safetensors" if name == "kmeans" else ".png" if "json" not in name else ".json")
     before = contents(folder)
-    status, printed, errors = run(capsys, monkeypatch, *FILES[name], place)
+    status, printed, errors = command_line(*FILES[name], place)
     assert (status, printed) == (1, "") and "is inside the" in errors and "--force" in errors
     assert contents(folder) == before
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_no_command_writes_to_a_folder_or_a_device(name, folder, capsys, monkeypatch):
+def test_no_command_writes_to_a_folder_or_a_device(command_line, name, folder):
     (folder / "empty.png").mkdir()
     os.mkfifo(folder / "pipe.png")
     kept = socket.socket(socket.AF_UNIX)
     kept.bind("socket.png")
     for place, kind in (("empty.png", "folder"), ("pipe.png", "named pipe"), ("socket.png", "socket")):
-        status, printed, errors = run(capsys, monkeypatch, *FILES[name], place)
+        status, printed, errors = command_line(*FILES[name], place)
         assert (status, printed) == (1, "") and f"is a {kind}" in errors
-    status, _, errors = run(capsys, monkeypatch, *FILES[name], "/dev/null")
+    status, _, errors = command_line(*FILES[name], "/dev/null")
     assert status == 1 and ("is a device" in errors or "expected" in errors)
     assert Path("/dev/null").is_char_device()
     kept.close()
 
 
 @pytest.mark.parametrize("name", FOLDERS)
-def test_plots_replace_no_image_or_page_of_the_user(name, folder, capsys, monkeypatch):
+def test_plots_replace_no_image_or_page_of_the_user(command_line, name, folder):
     (folder / "plots").mkdir()
     for place, message in (("plots", "contains 1-image.png"), ("run", "is the run"), ("photo.jpg", "found a file")):
         (folder / "plots" / "1-image.png").write_bytes(b"mine")
-        status, printed, errors = run(capsys, monkeypatch, *FOLDERS[name], place)
+        status, printed, errors = command_line(*FOLDERS[name], place)
         assert (status, printed) == (1, "") and message in errors
 
 
 @pytest.mark.parametrize("name", RUN_FOLDERS)
-def test_no_run_is_written_into_a_collection_or_over_a_file(name, folder, capsys, monkeypatch):
+def test_no_run_is_written_into_a_collection_or_over_a_file(command_line, name, folder):
     for file in ("crossvalidation.json", "translation.html", "table.md", "index.md"):
         (folder / file).write_text("mine")
     before = contents(folder)
@@ -141,7 +131,7 @@ def test_no_run_is_written_into_a_collection_or_over_a_file(name, folder, capsys
         ("photo.jpg", "found a file"),
         *([] if name == "train" else [(".", "which Limner did not write")]),
     ):
-        status, printed, errors = run(capsys, monkeypatch, *RUN_FOLDERS[name], place)
+        status, printed, errors = command_line(*RUN_FOLDERS[name], place)
         assert (status, printed) == (1, "") and message in errors and "--force" not in errors
     assert contents(folder) == before
 
@@ -214,13 +204,13 @@ def test_captions_of_an_earlier_run_are_replaced(kind, tmp_path):
         choose_format(None, False, path)
 
 
-def test_translations_as_json_are_replaced_by_translations_as_json(tmp_path, capsys, monkeypatch):
+def test_translations_as_json_are_replaced_by_translations_as_json(command_line, tmp_path):
     path, tokenizer = tmp_path / "translations.json", Tokenizer.train(["Ein Hund ."], TextSettings())
     path.write_text(_format_json(["A dog ."], [None], [[Sentence((), -1.0, -1.0, text="Ein Hund .")]], tokenizer))
     command = ("translate", "A cat .", "--model", tmp_path / "missing", "--out", path)
     remedy = "add --force to replace it"
-    assert remedy not in run(capsys, monkeypatch, *command, "--json")[2]
-    assert remedy in run(capsys, monkeypatch, *command)[2]
+    assert remedy not in command_line(*command, "--json")[2]
+    assert remedy in command_line(*command)[2]
 
 
 def test_a_folder_with_a_log_of_another_program_is_no_run(tmp_path):

@@ -7,7 +7,6 @@ import io
 import json
 import os
 import re
-import sys
 from pathlib import Path
 
 import pytest
@@ -88,12 +87,9 @@ def test_captions_of_hostile_names_are_one_record_each(kind, tmp_path):
         assert text.splitlines()[-1].split("\t")[0] == ESCAPED
 
 
-def test_a_command_prints_a_name_that_is_not_utf_8(tmp_path, capsys, monkeypatch):
+def test_a_command_prints_a_name_that_is_not_utf_8(tmp_path, command_line):
     place = os.path.join(os.fsencode(tmp_path), b"caf\xe9\x1b[31m")
-    monkeypatch.setattr(sys, "argv", ["limner", "show", os.fsdecode(place)])
-    with pytest.raises(SystemExit):
-        cli.main()
-    (line,) = capsys.readouterr().err.splitlines()
+    (line,) = command_line("show", os.fsdecode(place))[2].splitlines()
     assert r"caf\xe9\x1b[31m: " in line and "Traceback" not in line
 
 

@@ -2,7 +2,6 @@
 
 import json
 import shlex
-import sys
 
 import pytest
 import typer
@@ -13,17 +12,8 @@ from limner.runs.recipe import Recipe, load_recipe, recipe_names
 from limner.runs.recipe_summary import summarise_recipe, summarise_recipes
 
 
-def recipes(capsys, monkeypatch, *arguments: str) -> tuple[int, str, str]:
-    monkeypatch.setattr(sys, "argv", ["limner", "recipes", *arguments])
-    monkeypatch.setattr(cli.err, "_file", sys.stderr)
-    with pytest.raises(SystemExit) as exit:
-        cli.main()
-    printed = capsys.readouterr()
-    return int(exit.value.code or 0), printed.out, printed.err
-
-
-def test_the_list_names_every_recipe_of_a_folder_with_its_needs(capsys, monkeypatch):
-    status, printed, _ = recipes(capsys, monkeypatch, "scenes")
+def test_the_list_names_every_recipe_of_a_folder_with_its_needs(command_line):
+    status, printed, _ = command_line("recipes", "scenes")
     lines = printed.splitlines()
     names = [name for name in recipe_names() if name.startswith("scenes/")]
     assert status == 0
@@ -32,8 +22,8 @@ def test_the_list_names_every_recipe_of_a_folder_with_its_needs(capsys, monkeypa
     assert lines[-1].startswith(f"{len(names)} recipes; ")
 
 
-def test_a_shown_recipe_is_a_recipe_file(capsys, monkeypatch, tmp_path):
-    status, printed, _ = recipes(capsys, monkeypatch, "mao2015/flickr8k", "training.epochs=3")
+def test_a_shown_recipe_is_a_recipe_file(command_line, tmp_path):
+    status, printed, _ = command_line("recipes", "mao2015/flickr8k", "training.epochs=3")
     file = tmp_path / "mine.yaml"
     file.write_text(printed)
     assert status == 0
@@ -43,12 +33,12 @@ def test_a_shown_recipe_is_a_recipe_file(capsys, monkeypatch, tmp_path):
     assert comments[3] == "limner train mao2015/flickr8k training.epochs=3 --collection COLLECTION --out RUN"
 
 
-def test_as_json(capsys, monkeypatch):
-    _, printed, _ = recipes(capsys, monkeypatch, "own/photos", "--json")
+def test_as_json(command_line):
+    _, printed, _ = command_line("recipes", "own/photos", "--json")
     shown = json.loads(printed)
     assert Recipe.parse(shown["settings"]) == load_recipe("own/photos", [])
     assert shown["needs"] == ["sentences in en", "features efficientnet-lite2"]
-    _, printed, _ = recipes(capsys, monkeypatch, "sounds", "--json")
+    _, printed, _ = command_line("recipes", "sounds", "--json")
     assert [one["name"] for one in json.loads(printed)] == ["sounds/mlbl-b"]
 
 
@@ -61,8 +51,8 @@ def test_as_json(capsys, monkeypatch):
         (["own/photos", "training.epoch=3"], "did you mean 'epochs'?"),
     ],
 )
-def test_mistakes_are_explained(arguments, message, capsys, monkeypatch):
-    status, printed, errors = recipes(capsys, monkeypatch, *arguments)
+def test_mistakes_are_explained(command_line, arguments, message):
+    status, printed, errors = command_line("recipes", *arguments)
     assert (status, printed) == (1, "")
     assert message in errors and errors.count("\n") == 1
 

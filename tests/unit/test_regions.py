@@ -3,13 +3,11 @@
 import gzip
 import hashlib
 import json
-import sys
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from limner.apps import cli
 from limner.data.collection import Collection, write_items
 from limner.data.examples import Item, Region
 from limner.errors import CollectionError, FeatureError, MediaError, SettingsError
@@ -336,14 +334,9 @@ def test_too_few_or_too_many_regions_are_refused(collection, backbone, count):
         with_regions(backbone, collection, written(collection.path, {"item-one": [SMALL]}), count=count)
 
 
-def test_the_command_creates_the_table(collection, backbone, capsys, monkeypatch):
+def test_the_command_creates_the_table(collection, backbone, command_line, monkeypatch):
     def run(*arguments):
-        monkeypatch.setattr(sys, "argv", ["limner", "features", str(collection.path), "--backbone", "eye", *arguments])
-        monkeypatch.setattr(cli.err, "_file", sys.stderr)
-        with pytest.raises(SystemExit) as exit:
-            cli.main()
-        printed = capsys.readouterr()
-        return exit.value.code or 0, printed.out, printed.err
+        return command_line("features", collection.path, "--backbone", "eye", *arguments)
 
     monkeypatch.setattr(extraction, "load_backbone", lambda *given, **options: backbone)
     boxes = str(written(collection.path, {"item-one": [SMALL, MIDDLE]}))

@@ -2,13 +2,11 @@
 
 import hashlib
 import json
-import sys
 
 import numpy as np
 import pytest
 import soundfile
 
-from limner.apps import cli
 from limner.data.collection import Collection
 from limner.synthetic.sounds import QUALITIES, SoundSettings, describe_sound, generate_sounds, make_sound, synthesise
 
@@ -171,24 +169,15 @@ def test_every_duration_and_sampling_rate(seconds, rate):
 # The command.
 
 
-def run(capsys, monkeypatch, *arguments):
-    monkeypatch.setattr(sys, "argv", ["limner", *map(str, arguments)])
-    monkeypatch.setattr(cli.err, "_file", sys.stderr)
-    with pytest.raises(SystemExit) as exit:
-        cli.main()
-    printed = capsys.readouterr()
-    return int(exit.value.code or 0), printed.out, printed.err
-
-
 @pytest.mark.parametrize(("kind", "backbone"), [("sounds", "logmel"), ("scenes", "pixels:64")])
-def test_a_command_makes_collections(kind, backbone, capsys, monkeypatch, tmp_path):
+def test_a_command_makes_collections(command_line, kind, backbone, tmp_path):
     sizes = ["--seed", 2, "--train", 2, "--val", 1, "--test", 1]
-    status, printed, _ = run(capsys, monkeypatch, "generate", kind, tmp_path / "c", *sizes, "--json")
+    status, printed, _ = command_line("generate", kind, tmp_path / "c", *sizes, "--json")
     summary = json.loads(printed)
     assert status == 0
     assert summary["splits"] == {"train": 2, "val": 1, "test": 1} == Collection.open(tmp_path / "c").splits()
     assert summary["next"].endswith(f"c --backbone {backbone}")
-    status, printed, _ = run(capsys, monkeypatch, "show", tmp_path / "c")
+    status, printed, _ = command_line("show", tmp_path / "c")
     assert f"{4 if kind == 'sounds' else 0} audio files" in printed
 
 
@@ -197,18 +186,18 @@ def test_a_command_makes_collections(kind, backbone, capsys, monkeypatch, tmp_pa
     [(["smells", "c"], "KIND 'smells': expected scenes, clips, sounds, sound-sequences or reviews"),
      (["sounds", "c", "--occluded", "0.5"], "--occluded is an option of clips, not of sounds")],
 )  # fmt: skip
-def test_invalid_arguments_of_generate(arguments, message, capsys, monkeypatch, tmp_path):
+def test_invalid_arguments_of_generate(command_line, arguments, message, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    status, _, errors = run(capsys, monkeypatch, "generate", *arguments)
+    status, _, errors = command_line("generate", *arguments)
     assert (status, errors) == (1, f"error: {message}\n")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_messages_name_audio_files(capsys, monkeypatch, tmp_path):
+def test_messages_name_audio_files(command_line, tmp_path):
     generate_sounds(tmp_path / "c", SoundSettings(train=2, val=0, test=0))
     (broken,) = list((tmp_path / "c").rglob("*.flac"))[:1] or list((tmp_path / "c").rglob("*.wav"))[:1]
     broken.write_bytes(b"")
-    status, printed, errors = run(capsys, monkeypatch, "features", tmp_path / "c", "--backbone", "logmel")
+    status, printed, errors = command_line("features", tmp_path / "c", "--backbone", "logmel")
     assert status == 0
     assert "1 audio files encoded, 0 already stored, 1 skipped" in printed
     assert "picture" not in printed + errors

@@ -13,7 +13,6 @@ from PIL import Image
 from toy_translation import BATS, WORDS, GridBackbone, image_collection, learn, text_collection
 
 import limner
-from limner.apps import cli
 from limner.data.examples import Example, collate
 from limner.errors import MediaError, RunError, SettingsError
 from limner.inference import new_images
@@ -170,19 +169,15 @@ def test_a_text_only_model_logs_that_images_are_ignored(translator, photos, capl
 
 
 @pytest.fixture
-def limner_translate(run, capsys, monkeypatch):
+def limner_translate(run, command_line, monkeypatch):
     """Calls the command in this process: its exit status, output and messages."""
 
     def call(*arguments, model=run, stdin=None):
-        monkeypatch.setattr(sys, "argv", ["limner", "translate", "--model", str(model), *map(str, arguments)])
-        monkeypatch.setattr(cli.err, "_file", sys.stderr)
         if stdin is not None:
             monkeypatch.setattr(sys, "stdin", stdin)
-        with pytest.raises(SystemExit) as stop:
-            cli.main()
+        result = command_line("translate", "--model", model, *arguments)
         logging.getLogger().handlers.clear()
-        printed = capsys.readouterr()
-        return int(stop.value.code or 0), printed.out, printed.err
+        return result
 
     return call
 

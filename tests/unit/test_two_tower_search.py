@@ -1,12 +1,9 @@
 """Two-tower models: training with a teacher, evaluation, and candidates of a search by the nearest vectors."""
 
-import sys
-
 import pytest
 import torch
 
 import limner
-from limner.apps import cli
 from limner.errors import RunError, SearchIndexError, SettingsError
 from limner.evaluation.evaluate import evaluate
 from limner.retrieval.index import embeddings
@@ -167,10 +164,6 @@ def test_damaged_vectors_are_refused(teacher, tower, own_tiny):
         limner.Retriever.load(teacher, encode_images=False).search_images(QUERY, own_tiny)
 
 
-def test_the_command_builds_an_index_with_a_retriever(teacher, tower, own_tiny, monkeypatch, capsys):
-    text = f"index {own_tiny.path} --model {teacher} --retriever {tower}"
-    monkeypatch.setattr(sys, "argv", ["limner", *text.split()])
-    with pytest.raises(SystemExit) as ended:
-        cli.main()
-    assert ended.value.code in (0, None)
-    assert "index 'embeddings' of 48 images built" in capsys.readouterr().out
+def test_the_command_builds_an_index_with_a_retriever(teacher, tower, own_tiny, command_line):
+    status, printed, _ = command_line("index", own_tiny.path, "--model", teacher, "--retriever", tower)
+    assert status == 0 and "index 'embeddings' of 48 images built" in printed

@@ -67,3 +67,10 @@ def test_only_the_named_command_is_built():
     for arguments in ([], ["--help"], ["unknown"]):
         assert program._with_named_command(arguments) is cli.app
     assert cli.app.registered_commands == everything
+
+
+@pytest.mark.parametrize("line", ["evaluate --model missing --collection c", "translate one --model missing --write"])
+def test_errors_of_arguments_are_reported_before_torch_is_imported(line):
+    program = "import sys; from limner.apps.cli import main\ntry: main()\nfinally: print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program, *line.split()], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (1, "False\n") and done.stderr.startswith("error: ")

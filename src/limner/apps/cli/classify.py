@@ -45,9 +45,9 @@ def classify(
         n_best: Labels to print for each input or step.
     """
     runs, texts = require_models(model), _read_inputs(inputs or [], file)
+    check_runs(runs, device, backbone=backbone)
     from limner.inference.classifier import Classifier
 
-    check_runs(runs, device, backbone=backbone)
     with activity("loading the model"):
         classifier = Classifier.load(*runs, backbone=backbone, device=device)
     steps = classifier.labels_steps

@@ -87,6 +87,12 @@ def evaluate(
         print_all (--all): Print all scores and their signatures, not only the main ones.
     """
     runs = require_models(model)
+    of_retrieval = {"marginal": marginal, "memory": memory, "exact": exact}
+    if not retrieval:
+        refuse(of_retrieval, "have an effect only on retrieval; leave them out")
+    if region_baseline != "caption":
+        refuse({"region_captioner": region_captioner}, "has an effect only with --region-baseline caption")
+    recipe = _check(runs, device, decoding, changes or [], metric or [])
     from limner.apps.distributed.sentences import generator_on
     from limner.data.collection import Collection
     from limner.evaluation.evaluate import evaluate as evaluate_models
@@ -94,12 +100,8 @@ def evaluate(
     from limner.evaluation.regions import RegionOptions
     from limner.evaluation.stored_evaluation import evaluation_path
 
-    recipe = _check(runs, device, decoding, changes or [], metric or [])
-    if not (retrieval and recipe.data.source_lang is None and recipe.features.tables):  # a captioner of images
-        useless = {"marginal": marginal, "memory": memory, "exact": exact}
-        refuse(useless, "have an effect only on retrieval; leave them out")
-    if region_baseline != "caption":
-        refuse({"region_captioner": region_captioner}, "has an effect only with --region-baseline caption")
+    if recipe.data.source_lang is not None or not recipe.features.tables:  # no captioner of images
+        refuse(of_retrieval, "have an effect only on retrieval; leave them out")
     opened = Collection.open(collection)
     opened.require_split(name_or_default(split, recipe.data.test, "--split"))
     models = load_runs(runs, device)
@@ -164,12 +166,12 @@ def _print(
 
 def _check(runs: list[Path], device: str, decoding: dict[str, Any], changes: list[str], metrics: list[str]) -> Recipe:
     """Return the changed recipe of the first run, after a check of the options that need no weights."""
+    config = check_runs(runs, device, decoding)
     from limner.metrics import REGION_METRICS, require_metrics
     from limner.runs.recipe import Recipe
     from limner.settings import override
 
     require_metrics(name for name in metrics if name not in REGION_METRICS)
-    config = check_runs(runs, device, decoding)
     require_writable(runs[0] / "evaluation", str(runs[0]))
     for change in changes:
         if not change.startswith(("evaluation.", "decoding.")):

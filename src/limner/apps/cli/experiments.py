@@ -111,6 +111,11 @@ def reproduce(
         budget: Share of the recipes' epochs and samples to use, above 0, at most 1; default: 1.
         list_: List the tables: the data, and the published scores of every row.
     """
+    data = {"KEY=VALUE": changes, "--collection": collection, "--out": out, "--dataset": dataset, "--row": row}
+    runs = {"--recipes": recipes, "--init": init, "--back-translator": back_translator, "--corpus": corpus}
+    of_training = {**data, **runs, "--seeds": seeds, "--budget": budget}
+    if list_:
+        refuse(of_training, "--list only lists; leave one of them out")
     from limner.apps.reproduce import ReproductionSettings, find_table, reproduce_table
     from limner.apps.reproduce.listing import (
         list_tables,
@@ -121,19 +126,13 @@ def reproduce(
     )
     from limner.apps.reproduce.tables import property_tables
 
-    properties = None if list_ else property_tables().get(table or "")
-    if list_ or properties is not None:
-        data = {"KEY=VALUE": changes, "--collection": collection, "--out": out, "--dataset": dataset, "--row": row}
-        runs = {"--recipes": recipes, "--init": init, "--back-translator": back_translator, "--corpus": corpus}
-        nothing_trained = f"{table} has properties of recipes, and nothing is trained; leave it out"
-        reason = "--list only lists; leave one of them out" if list_ else nothing_trained
-        refuse({**data, **runs, "--seeds": seeds, "--budget": budget}, reason)
-    if properties is not None:
-        print_json(properties_plain(properties)) if as_json else echo(properties_text(properties))
-        return
     if list_:
         listing = list_tables(table)
         print_json(listing) if as_json else echo(listing_text(listing))
+        return
+    if (properties := property_tables().get(table or "")) is not None:
+        refuse(of_training, f"{table} has properties of recipes, and nothing is trained; leave it out")
+        print_json(properties_plain(properties)) if as_json else echo(properties_text(properties))
         return
     if table is None or out is None:
         expected = "the name of a table, such as mao2015/table3" if table is None else "--out, the folder of the rows"

@@ -80,10 +80,10 @@ def index(
         {"--split": split, "--retriever": retriever},
         f"has an effect only on a collection, which {folder} is not; leave it out",
     )
-    from limner.apps.photos.index import FolderIndex
-
     run = require_one_model(models_or_pretrained(model, lang), "index")
     check_runs([run], device, backbone=backbone)
+    from limner.apps.photos.index import FolderIndex
+
     opened = FolderIndex(folder, index)
     if not rebuild:
         opened.require_run(run)
@@ -152,10 +152,10 @@ def _index_collection(
     collection: Path, run: Path, retriever: Path | None, options: dict[str, Any], device: str, as_json: bool
 ) -> None:
     """Build the index of a collection for a model, and print what was done."""
+    check_runs([run] if retriever is None else [run, retriever], device)
     from limner.data.collection import Collection
     from limner.inference.retriever import Retriever
 
-    check_runs([run] if retriever is None else [run, retriever], device)
     opened = Collection.open(collection)
     opened.require_split(options["split"])
     with activity("loading the model"):

@@ -17,7 +17,7 @@ import typer.models
 from limner.apps.cli.app import app
 from limner.apps.cli.terminal import activity
 from limner.bounds import Bounds
-from limner.decoding.settings import DecodingSettings, SampleSettings
+from limner.decoding.settings import DecodingSettings, SampleSettings, change_decoding
 from limner.errors import SettingsError
 from limner.settings import Settings
 
@@ -107,7 +107,10 @@ def check_runs(
     Returns:
         Configuration of the first run.
     """
-    from limner.decoding.settings import change_decoding
+    from limner.runs.records import require_run_directory
+
+    for run in runs:  # before torch is imported
+        require_run_directory(run)
     from limner.process import find_device
     from limner.runs.trained_model import read_config
 

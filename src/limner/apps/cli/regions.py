@@ -54,10 +54,10 @@ def regions(
         recursive: Find files in the folders of a folder as well.
     """
     run = require_one_model(model, "regions")
+    check_runs([run], device, decoding, backbone)
     from limner.inference.regions import RegionCaptioner
     from limner.media.modality import IMAGE
 
-    check_runs([run], device, decoding, backbone)
     files = find_input_files(images, IMAGE, (IMAGE,), recursive)
     drawings = _drawings(files, out, force, is_single=len(images) == 1 and not images[0].is_dir())
     captioner = RegionCaptioner.load(run, backbone=backbone, device=device)

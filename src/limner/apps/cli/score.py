@@ -50,11 +50,11 @@ def score(
         collection (DIR): Collection whose training images give log P(w), for the score log P(w|I) - log P(w).
     """
     run = require_one_model(models_or_pretrained(model, lang), "score")
+    check_runs([run], device, backbone=backbone)
     from limner.data.collection import Collection
     from limner.inference.scorer import Scorer
     from limner.media.modality import modality_of
 
-    check_runs([run], device, backbone=backbone)
     opened = None if collection is None else Collection.open(collection)
     modality_of(image).open(image)  # an unreadable image is found before the model is loaded
     with activity("loading the model"):

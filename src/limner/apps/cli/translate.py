@@ -125,9 +125,9 @@ def translate(
 
         translator = load_translator(runs[0])
     else:
+        check_runs(runs, device, decoding, backbone)
         from limner.inference.translator import Translator
 
-        check_runs(runs, device, decoding, backbone)
         with activity("loading the model"):
             translator = Translator.load(*runs, backbone=backbone, device=device, encode_images=any(images))
     several = decoding.get("n_best", translator.decoding.n_best) > 1
@@ -262,6 +262,10 @@ def _translate_collection(
     as_json: bool,
 ) -> None:
     """Print, or add to the collection, a translation of every sentence that has none."""
+    write, split, ray = selection["write"], selection["split"], selection["ray"]
+    if not write:
+        refuse({"ray": ray}, "has an effect only with --write; add it, or leave it out")
+    check_runs(runs, device, decoding)
     from limner.apps.distributed.sentences import generator_on
     from limner.data.collection import Collection
     from limner.decoding.settings import change_decoding
@@ -269,10 +273,6 @@ def _translate_collection(
     from limner.inference.back_translation import translate_untranslated as translate_all
     from limner.inference.translator import languages
 
-    write, split, ray = selection["write"], selection["split"], selection["ray"]
-    if not write:
-        refuse({"ray": ray}, "has an effect only with --write; add it, or leave it out")
-    check_runs(runs, device, decoding)
     collection = Collection.open(folder)
     collection.require_split(split)
     models = load_runs(runs, device)

@@ -57,11 +57,6 @@ def test_the_bands_of_a_sine_contain_its_power(hertz):
     assert power.sum(1) == pytest.approx(np.full(len(power), 0.4**2 / 2), rel=0.02)
 
 
-def test_a_higher_sine_is_in_a_higher_band():
-    loudest = [int(log_mel(sine(hertz), RATE, LogMelSettings()).mean(0).argmax()) for hertz in (100, 300, 900, 2700)]
-    assert loudest == sorted(set(loudest))
-
-
 @pytest.mark.parametrize("rate", [22050, 44100, 48000])
 def test_features_are_independent_of_a_sufficient_sampling_rate(rate, tmp_path):
     one, other = encode(tmp_path, chirp(300, 3000)), encode(tmp_path, chirp(300, 3000, rate), rate)
@@ -80,20 +75,6 @@ def test_channels_are_averaged(tmp_path):
     assert encode(tmp_path, np.stack([mono, -mono], 1))["mean"] == pytest.approx(0)
 
 
-def test_ten_times_the_amplitude_is_two_more_in_its_band(tmp_path):
-    soft, loud = (encode(tmp_path, sine(1000, amplitude=amplitude))["mean"].max() for amplitude in (0.05, 0.5))
-    assert loud - soft == pytest.approx(2, abs=0.01)
-
-
-def test_rising_and_falling_tones_differ_in_the_slope_only(tmp_path):
-    samples = chirp(200, 3000)[: 512 + 96 * 160]  # 97 whole frames: reversed they are the same ones
-    rising, falling = encode(tmp_path, samples), encode(tmp_path, samples[::-1])
-    for same in ("mean", "deviation", "change"):
-        assert falling[same] == pytest.approx(rising[same], abs=1e-2)
-    assert falling["slope"] == pytest.approx(-rising["slope"], abs=1e-2)
-    assert np.abs(rising["slope"]).max() > 0.5
-
-
 def test_statistics_by_hand():
     levels = np.array([[1, 5], [3, 5], [2, 5], [6, 5]], dtype=np.float32)
     mean, deviation, slope, change = statistics(levels).reshape(4, 2)
@@ -109,10 +90,6 @@ def test_one_frame_has_no_change(tmp_path):
     assert result["mean"].max() > 3
     assert result["all"][BANDS : 4 * BANDS] == pytest.approx(0)
     assert result["seconds"] == pytest.approx(0.032)
-
-
-def test_duration_is_a_feature(tmp_path):
-    assert encode(tmp_path, sine(1000, seconds=2.5))["seconds"] == pytest.approx(2.5, abs=0.01)
 
 
 @pytest.mark.parametrize("seconds", [0.05, 0.033, 0.3])

@@ -1,4 +1,3 @@
-import builtins
 import hashlib
 
 import numpy as np
@@ -6,7 +5,7 @@ import pytest
 
 from limner.data.collection import Collection, write_items
 from limner.data.examples import Item
-from limner.errors import MissingExtraError, SettingsError
+from limner.errors import SettingsError
 from limner.media.video import FrameSampling, read_frames
 from limner.synthetic.scenes import ClipSettings, clips, generate_clips
 from limner.synthetic.scenes.clips import Clip, make_clip, object_at
@@ -116,20 +115,6 @@ def test_same_settings_same_bytes(collection, tmp_path):
     assert digests(again.path) == digests(collection.path)
     assert again.items() == collection.items()
     assert again.fingerprint() == collection.fingerprint()
-
-
-def test_clips_without_the_extra_are_an_error_with_a_remedy(tmp_path, monkeypatch):
-    real = builtins.__import__
-
-    def without_av(name, *args, **kwargs):
-        if name == "av":
-            raise ImportError(name)
-        return real(name, *args, **kwargs)
-
-    monkeypatch.setattr(builtins, "__import__", without_av)
-    with pytest.raises(MissingExtraError, match=r"limner\[video\].*-c constraints\.txt '\.\[video\]'"):
-        generate_clips(tmp_path / "clips", SMALL)
-    assert not (tmp_path / "clips").exists()
 
 
 def test_an_odd_side_is_refused():

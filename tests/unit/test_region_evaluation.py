@@ -21,7 +21,7 @@ from limner.evaluation.regions import RegionOptions
 from limner.evaluation.validate import validate
 from limner.features.encoders.load import load_backbone
 from limner.features.extract import extract
-from limner.features.region_store import RegionStore, pixel_box, relative_box
+from limner.features.store import RegionStore, pixel_box, relative_box
 from limner.inference.regions import RegionCaptioner, retrieve_regions
 from limner.metrics.base import MetricUnavailable, Score
 from limner.metrics.dense_captioning import DenseCaptions, localisation_score, match

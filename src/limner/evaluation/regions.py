@@ -20,7 +20,7 @@ from limner.data.examples import Item, Region, collate_features
 from limner.data.languages import RegionItem, region_items
 from limner.decoding.settings import DecodingSettings
 from limner.errors import MissingExtraError, SettingsError
-from limner.features.region_store import RegionStore
+from limner.features.store import RegionStore
 from limner.inference.base import require_captioning
 from limner.inference.collection_features import open_features
 from limner.inference.generate import generate

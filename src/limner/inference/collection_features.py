@@ -11,9 +11,8 @@ from limner.data.dataset import FeatureSource
 from limner.data.examples import Item, StoredFeatures
 from limner.errors import SettingsError
 from limner.features.controls import ControlFeatures, ImageControl, mean_features
-from limner.features.region_store import feature_store
 from limner.features.spec import require_compatible
-from limner.features.store import FeatureStore
+from limner.features.store import FeatureStore, feature_store
 from limner.runs.trained_model import TrainedModel
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from limner.decoding.torch_models import beam_search
 from limner.errors import CollectionError, RunError
 from limner.features.encoders.base import Backbone
 from limner.features.preprocessing import Preprocessing, encoded_box
-from limner.features.region_store import RegionStore, pixel_box
+from limner.features.store import RegionStore, pixel_box
 from limner.inference.base import load_models
 from limner.inference.collection_features import open_features
 from limner.inference.new_images import BackboneFeatures, new_item

@@ -11,8 +11,7 @@ from limner.data.dataset import Examples
 from limner.data.examples import Item
 from limner.data.languages import SourceLanguage, TargetLanguage, region_items
 from limner.errors import SettingsError, TrainingError
-from limner.features.region_store import feature_store
-from limner.features.store import FeatureStore
+from limner.features.store import FeatureStore, feature_store
 from limner.metrics import METRICS, RETRIEVAL_METRICS, score_sentences
 from limner.metrics.classification import LABEL_METRICS
 from limner.models import build_model

@@ -1,7 +1,7 @@
 """Comparison of systems on the same sentences: scores, differences and their significance.
 
 The first two systems are the baselines, as in the tables of Calixto et al. (2017): † marks a score that is
-significantly better than that of the first system, ‡ one that is significantly better than that of the second.
+significantly better than the score of the first system, ‡ than the score of the second.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from limner.progress import offset_progress
 from limner.runs.records import Evaluation, RunConfig
 
 SENTENCE_METRICS = ("bleu4", "meteor", "ter", "chrf3")
-"""Default metrics of sentences, those of Calixto et al. (2017)."""
+"""Default metrics of sentences, as in Calixto et al. (2017)."""
 
 StatisticsBySystem = dict[str, dict[str, list[MetricStatistics]]]
 """Metric statistics of each run, by system and metric."""
@@ -80,7 +80,7 @@ def compare(
 
 
 def _name(runs: Sequence[Path]) -> str:
-    """Return the name of a system: that of its run, or the common prefix of the names of its runs."""
+    """Return the name of a system: the name of its run, or the common prefix of the names of its runs."""
     names = [run.name for run in runs]
     if len(names) == 1:
         return names[0]
@@ -103,7 +103,7 @@ def compare_evaluations(
     settings: ComparisonSettings | None = None,
     on_progress: PartProgress | None = None,
 ) -> Comparison:
-    """Compare systems by their evaluations; arguments and errors are those of `compare`."""
+    """Compare systems by their evaluations; see `compare` for arguments and errors."""
     settings = settings or ComparisonSettings()
     metrics = settings.metrics or METRICS_OF_LABELS.get(lang, SENTENCE_METRICS)
     require_metrics(metrics)
@@ -190,8 +190,8 @@ def _contrasts(
 def adjust(contrasts: Sequence[Contrast]) -> tuple[Contrast, ...]:
     """Adjust the p-values of all contrasts by one metric, which are a family of tests, by Holm's method."""
     adjusted = list(contrasts)
-    for metric in {one.metric for one in contrasts}:
-        rows = [row for row, one in enumerate(contrasts) if one.metric == metric]
+    for metric in {contrast.metric for contrast in contrasts}:
+        rows = [row for row, contrast in enumerate(contrasts) if contrast.metric == metric]
         for row, p in zip(rows, holm([contrasts[row].p for row in rows]), strict=True):
             adjusted[row] = contrasts[row].model_copy(update={"adjusted_p": p})
     return tuple(adjusted)
@@ -211,7 +211,7 @@ def _statistics(systems: Systems, lang: str, metrics: Sequence[str], on_progress
     """
     runs = [(system, evaluation) for system, evaluations in systems.items() for evaluation in evaluations.values()]
     # Without case or punctuation in any model, the evaluations gave tokens to all metrics; the comparison does, too.
-    tokens_only = all(any("|input:tokens" in score.signature for score in one.scores) for _, one in runs)
+    tokens_only = all(any("|input:tokens" in score.signature for score in evaluation.scores) for _, evaluation in runs)
     statistics: StatisticsBySystem = {system: {} for system in systems}
     for done, (system, evaluation) in enumerate(runs):
         on_progress("metrics", done, len(runs))
@@ -225,9 +225,10 @@ def _statistics(systems: Systems, lang: str, metrics: Sequence[str], on_progress
             raise SettingsError(f"no metric to compare by: {why}; name another metric with --metric")
         for reason in left_out:
             logger.warning("%s", reason)
-        for one in computed:
-            own = one._replace(signature=one.signature + words) if tokens_only or one.metric.reads == "tokens" else one
-            statistics[system].setdefault(one.metric.name, []).append(own)
+        for measured in computed:
+            if tokens_only or measured.metric.reads == "tokens":
+                measured = measured._replace(signature=measured.signature + words)
+            statistics[system].setdefault(measured.metric.name, []).append(measured)
         metrics = list(statistics[system])  # metrics that cannot be computed are logged once
     on_progress("metrics", len(runs), len(runs))
     return statistics
@@ -285,8 +286,8 @@ def _is_better(system: str, baseline: str, metric: Metric, contrasts: Sequence[C
     sign = 1 if metric.higher_is_better else -1
     signs = {(system, baseline): sign, (baseline, system): -sign}
     return any(
-        one.metric == metric.name
-        and one.adjusted_p < level
-        and signs.get((one.system, one.baseline), 0) * one.difference > 0
-        for one in contrasts
+        contrast.metric == metric.name
+        and contrast.adjusted_p < level
+        and signs.get((contrast.system, contrast.baseline), 0) * contrast.difference > 0
+        for contrast in contrasts
     )

@@ -15,14 +15,14 @@ from limner.runs.records import Record
 from limner.settings import Settings
 
 DAGGERS = "†‡"
-"""Marks of scores that are significantly better than those of the first and of the second system."""
+"""Marks of scores that are significantly better than the scores of the first and of the second system."""
 
 
 class ComparisonSettings(Settings):
     """Metrics of a comparison and settings of the significance tests."""
 
     metrics: tuple[str, ...] | None = Field(default=None, min_length=1)
-    """Names of metrics; None for those of Calixto et al. (2017), or for labels all metrics of their kind."""
+    """Names of metrics; None for the metrics of Calixto et al. (2017), or for labels all metrics of their kind."""
     trials: Count = TRIALS
     """Number of trials of approximate randomisation, for systems of one run."""
     samples: BootstrapSamples = SAMPLES
@@ -85,7 +85,7 @@ class Contrast(Record):
     baseline: str
     metric: str
     difference: float
-    """Mean score of the system minus that of the baseline."""
+    """Mean score of the system minus the mean score of the baseline."""
     p: Probability
     """Two-sided p-value."""
     adjusted_p: Probability
@@ -118,7 +118,7 @@ class Comparison(Record):
     @property
     def pairs(self) -> int:
         """Number of pairs of systems that are compared by each metric."""
-        return len({(one.system, one.baseline) for one in self.contrasts})
+        return len({(contrast.system, contrast.baseline) for contrast in self.contrasts})
 
     @property
     def signature(self) -> str:
@@ -134,12 +134,12 @@ class Comparison(Record):
     @property
     def _is_over_one_run(self) -> bool:
         """Whether some differences are tested over the segments of one run of each system."""
-        return any(one.over_runs is False for one in self.contrasts)
+        return any(contrast.over_runs is False for contrast in self.contrasts)
 
     @property
     def _is_over_runs(self) -> bool:
         """Whether some differences are tested over runs and segments."""
-        return any(one.over_runs for one in self.contrasts)
+        return any(contrast.over_runs for contrast in self.contrasts)
 
     @property
     def explanation(self) -> list[str]:
@@ -172,8 +172,10 @@ class Comparison(Record):
 
     def score(self, system: str, metric: str) -> SystemScore:
         """Return the score of a system by a metric; KeyError if there is none."""
-        return {(one.system, one.metric): one for one in self.scores}[system, metric]
+        return {(score.system, score.metric): score for score in self.scores}[system, metric]
 
     def contrast(self, system: str, baseline: str, metric: str) -> Contrast:
         """Return the difference of two systems by a metric; KeyError if it was not tested."""
-        return {(one.system, one.baseline, one.metric): one for one in self.contrasts}[system, baseline, metric]
+        return {(contrast.system, contrast.baseline, contrast.metric): contrast for contrast in self.contrasts}[
+            system, baseline, metric
+        ]

@@ -162,14 +162,14 @@ def correlate_with_judgements(
     found, own_captions = len(set(images)), len(judgements.left_out())
     notes = tuple(note for note in (too_few_images(found), _undefined(correlations, samples)) if note)
     signature = f"judgements:{judgements.kind}|pairs:{len(pairs)}|ratings:{len(ratings)}|images:{found}"
-    if any(one.interval for one in correlations):
+    if any(correlation.interval for correlation in correlations):
         signature += f"|bootstrap:{samples}:images|seed:{seed}"
     return JudgedCorrelation(correlations, len(pairs), found, own_captions, signature, notes)
 
 
 def _undefined(correlations: Sequence[Correlation], samples: int) -> str:
     """A line about the bootstrap samples that have no correlation; empty if all have one."""
-    if not (undefined := max(one.undefined for one in correlations)):
+    if not (undefined := max(correlation.undefined for correlation in correlations)):
         return ""
     return (
         f"{undefined:,} of {counted(samples, 'bootstrap sample')} have no correlation, as all their ratings or scores "

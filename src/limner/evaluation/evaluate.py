@@ -63,7 +63,7 @@ class _Task(NamedTuple):
     collection: Collection
     examples: Examples
     features: FeatureStore | None
-    """Features of the right images; `examples` may have those of a control."""
+    """Features of the right images; `examples` may have the features of a control."""
     options: EvaluationOptions
     split: str
     decoding: DecodingSettings
@@ -171,7 +171,7 @@ def _open(
 
 
 def _with_image_control(task: _Task) -> _Task:
-    """Replace the features of the examples by those of the image control."""
+    """Replace the features of the examples by the features of the image control."""
     control, seed = task.options.image_control, task.options.seed
     features = control_features(task.first, task.collection, task.features, control, task.examples.items, seed)
     return task._replace(examples=task.examples.with_features(features))
@@ -197,7 +197,7 @@ def _notes(task: _Task, decoded: _Decoded | None) -> tuple[str, ...]:
     tally = task.examples.tally
     if task.first.recipe.model.scores_sentences:
         task.examples.note_unknown_tokens()
-    cut = 0 if decoded is None or task.has_labels else sum(not one.ended for one in decoded.best)
+    cut = 0 if decoded is None or task.has_labels else sum(not hypothesis.ended for hypothesis in decoded.best)
     tally.note(f"hypotheses were cut off at decoding.max_length={task.decoding.max_length} before their end", "", cut)
     if task.split == task.first.recipe.data.train:
         tally.note(f"sentences are of split '{task.split}', which the model was trained on", "", len(task.examples))
@@ -224,7 +224,10 @@ def _decode(task: _Task) -> _Decoded | None:
         return None
     inputs, features = task.examples.generation_inputs(), task.examples.features
     on_progress = partial(task.on_progress, "decoding")
-    best = [one[0] for one in task.generate(task.models, inputs, features, task.decoding, on_progress=on_progress)]
+    best = [
+        hypotheses[0]
+        for hypotheses in task.generate(task.models, inputs, features, task.decoding, on_progress=on_progress)
+    ]
     return _Decoded(inputs, best, label_texts(task.models, inputs, best, features))
 
 
@@ -335,26 +338,26 @@ def _training_sentences(model: TrainedModel, collection: Collection) -> Iterator
 def _evaluated_items(task: _Task, decoded: _Decoded) -> Iterable[EvaluatedItem]:
     tokenizer, (inputs, best, texts) = task.first.tokenizer, decoded
     tokens = [tokenizer.decode(hypothesis.tokens, copied=hypothesis.copied) for hypothesis in best]
-    references = [[" ".join(tokenizer.words(text)) for text in one.references] for one in inputs]
+    references = [[" ".join(tokenizer.words(text)) for text in entry.references] for entry in inputs]
     if texts is None:
         texts = (
             [tokenizer.decode(hypothesis.tokens, detokenise=True, copied=hypothesis.copied) for hypothesis in best],
-            [one.references for one in inputs],
+            [entry.references for entry in inputs],
         )
         quality = sentence_scores(tokens, references)
     else:
         quality = [100 * right / max(count, 1) for right, count in accuracy_statistics(tokens, references).tolist()]
-    for row, (one, hypothesis) in enumerate(zip(inputs, best, strict=True)):
+    for row, (entry, hypothesis) in enumerate(zip(inputs, best, strict=True)):
         yield EvaluatedItem(
-            id=one.item.id,
-            image=task.collection.absolute_image_path(one.item),
+            id=entry.item.id,
+            image=task.collection.absolute_image_path(entry.item),
             references=texts[1][row],
-            source=one.source,
+            source=entry.source,
             hypothesis=texts[0][row],
             tokens=tokens[row],
             reference_tokens=tuple(references[row]),
             log_prob=hypothesis.log_prob,
             sentence_score=quality[row],
             ids=hypothesis.tokens,
-            box=one.item.regions[0].box if isinstance(one.item, RegionItem) else None,
+            box=entry.item.regions[0].box if isinstance(entry.item, RegionItem) else None,
         )

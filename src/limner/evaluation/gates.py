@@ -29,9 +29,9 @@ def gate_statistics(explanations: Iterable[Explanation], thresholds: Sequence[fl
         SettingsError: no word has a gate: the model has none, or no sentence has an image.
     """
     gates: dict[str, list[float]] = defaultdict(list)
-    for one in explanations:
-        if one.gate is not None:
-            for word, gate in zip(one.words, one.gate[:-1].tolist(), strict=True):
+    for explanation in explanations:
+        if explanation.gate is not None:
+            for word, gate in zip(explanation.words, explanation.gate[:-1].tolist(), strict=True):
                 gates[word].append(gate)
     if not gates:
         raise SettingsError(
@@ -58,18 +58,18 @@ def measure_gates(
     *,
     on_progress: Progress | None = None,
 ) -> GateStatistics | None:
-    """Compute `gate_statistics` of generated sentences batch by batch; arguments are those of `explain`.
+    """Compute `gate_statistics` of generated sentences batch by batch; see `explain` for arguments.
 
     Returns:
         None where the model has no gate (as its first batch shows) or no input has an image.
     """
-    rows_with_image = [row for row, one in enumerate(inputs) if one.item.media_path is not None]
+    rows_with_image = [row for row, entry in enumerate(inputs) if entry.item.media_path is not None]
 
     def explanations() -> Iterator[Explanation]:
         for begin in range(0, len(rows_with_image), EXPLANATION_BATCH_SIZE):
             rows = rows_with_image[begin : begin + EXPLANATION_BATCH_SIZE]
             batch = explain(model, [inputs[row] for row in rows], [hypotheses[row] for row in rows], features)
-            if all(one.gate is None for one in batch):
+            if all(explanation.gate is None for explanation in batch):
                 return
             yield from batch
             if on_progress is not None:

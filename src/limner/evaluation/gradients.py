@@ -173,7 +173,7 @@ def measure_gradients(
             on_progress("gradients", begin, len(rows))
         batch = examples.batch(rows[begin : begin + BATCH_SIZE]).to(device)
         measured.append(squared_norms(model.model, batch, settings.probes, generator))
-    pairs = _add([one.pairs for one in measured])
+    pairs = _add([norms.pairs for norms in measured])
     return GradientNorms(
         split=split,
         sentences=len(rows),
@@ -192,10 +192,10 @@ def _curves(measured: Sequence[SquaredNorms], pairs: Tensor) -> Iterator[Gradien
         norms = (_add(sums) / (size * pairs)).sqrt()
         return GradientCurve(name=name, size=size, norms=tuple(norms.tolist()))
 
-    yield curve(WHOLE_STATE, sum(sizes.values()), [one.whole for one in measured])
+    yield curve(WHOLE_STATE, sum(sizes.values()), [norms.whole for norms in measured])
     if len(sizes) > 1:
         for name, size in sizes.items():
-            yield curve(name, size, [one.blocks[name] for one in measured])
+            yield curve(name, size, [norms.blocks[name] for norms in measured])
 
 
 def _add(sums: Sequence[Tensor]) -> Tensor:

@@ -37,11 +37,11 @@ def label_texts(
     if models[0].recipe.data.lang not in LABEL_LANGUAGES:
         return None
     if isinstance(models[0].model, SequenceLabeller):
-        for one, hypothesis in zip(inputs, best, strict=True):
-            if one.references and hypothesis.ended:
-                models[0].model.require_labels(one.item.id, len(one.references[0].split()), len(hypothesis.tokens))
+        for entry, hypothesis in zip(inputs, best, strict=True):
+            if entry.references and hypothesis.ended:
+                models[0].model.require_labels(entry.item.id, len(entry.references[0].split()), len(hypothesis.tokens))
     entries = models[0].tokenizer.entries
-    if unfinished := sum(not one.ended for one in best):
+    if unfinished := sum(not hypothesis.ended for hypothesis in best):
         logger.warning(
             "%d of %d inputs have more labels than decoding.max_length; raise it to the number of steps of the longest "
             "input",
@@ -55,7 +55,7 @@ def label_texts(
         write_predictions(predicted_labels(entries, hypothesis, values))
         for hypothesis, values in zip(best, probabilities, strict=True)
     ]
-    return texts, [one.references for one in inputs]
+    return texts, [entry.references for entry in inputs]
 
 
 def _track_texts(
@@ -64,21 +64,21 @@ def _track_texts(
     best: Sequence[Sentence],
     probabilities: Sequence[Probabilities],
 ) -> Texts:
-    """Write expected and right positions in percent of the frame's width; those of hidden objects say so."""
+    """Write expected and right positions in percent of the frame's width; positions of hidden objects say so."""
     texts: list[str] = []
     references: list[tuple[str, ...]] = []
-    for one, hypothesis, values in zip(inputs, best, probabilities, strict=True):
-        width, height = one.item.frame_size or (1, 1)
+    for entry, hypothesis, values in zip(inputs, best, probabilities, strict=True):
+        width, height = entry.item.frame_size or (1, 1)
         aspect = height / width
         predictions = []
         for token, row in zip(hypothesis.tokens, values, strict=True):
             x, y = expected_point(entries, row)
             predictions.append(PredictedLabel(position_text((x, aspect * y)), float(row[token])))
         texts.append(write_predictions(predictions))
-        labels = one.item.frame_labels or ("",) * len(one.item.positions)
+        labels = entry.item.frame_labels or ("",) * len(entry.item.positions)
         right = [
             position_text((x, aspect * y), hidden=label == HIDDEN)
-            for (x, y), label in zip(one.item.positions, labels, strict=True)
+            for (x, y), label in zip(entry.item.positions, labels, strict=True)
         ]
         references.append((" ".join(right),))
     return texts, references
@@ -104,22 +104,22 @@ def hypothesis_statistics(
         best: one hypothesis of each input.
         inputs: inputs with their references.
         metrics: names of metrics.
-        texts: running text of the hypotheses and references; None for that of the tokenizer.
+        texts: running text of the hypotheses and references; None to join the tokens by the tokenizer.
     """
     tokens = [tokenizer.decode(hypothesis.tokens, copied=hypothesis.copied) for hypothesis in best]
-    references = [[" ".join(tokenizer.words(text)) for text in one.references] for one in inputs]
+    references = [[" ".join(tokenizer.words(text)) for text in entry.references] for entry in inputs]
     if texts is None and not tokenizer.settings.lowercase and tokenizer.settings.punctuation:
         running_text = [
             tokenizer.decode(hypothesis.tokens, detokenise=True, copied=hypothesis.copied) for hypothesis in best
         ]
-        texts = (running_text, [one.references for one in inputs])
+        texts = (running_text, [entry.references for entry in inputs])
     statistics = sentence_statistics(tokens, references, metrics, texts=texts, lang=tokenizer.settings.lang)
     if tokenizer.settings.lang in LABEL_LANGUAGES:
         return statistics
-    # Metrics of tokens, and those of running text that read tokens, depend on how the text was split into words.
+    # Metrics of tokens, and metrics of running text that read tokens, depend on how the text was split into words.
     return [
-        one._replace(signature=f"{one.signature}|{tokenizer.settings.signature}")
-        if one.metric.reads == "tokens" or texts is None
-        else one
-        for one in statistics
+        measured._replace(signature=f"{measured.signature}|{tokenizer.settings.signature}")
+        if measured.metric.reads == "tokens" or texts is None
+        else measured
+        for measured in statistics
     ]

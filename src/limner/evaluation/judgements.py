@@ -30,7 +30,7 @@ class Judgements(NamedTuple):
     """Three ratings of experts, or the share of yes, of each pair."""
 
     def left_out(self) -> list[Pair]:
-        """Return the pairs that are not correlated: those of experts whose caption was written for the image.
+        """Return the pairs that are not correlated: experts' pairs whose caption was written for the image.
 
         Anderson et al. (2016) leave them out, because metrics with references would compare these captions with
         themselves; all pairs of Flickr8k-CF are kept.

@@ -95,7 +95,7 @@ class ConditionResult(Record):
     """Image control or input variant: 'right', 'shuffled', 'mean', 'zero', 'none', 'swapped', 'unmasked'."""
     scores: tuple[ConditionScore, ...]
     changed: float = 0.0
-    """Percentage of the hypotheses that differ from those of the reference condition."""
+    """Percentage of the hypotheses that differ from the hypotheses of the reference condition."""
 
 
 class MaskingResult(Record):
@@ -186,7 +186,7 @@ class Diagnosis(Measurement):
 
 
 class GroundingScore(Record):
-    """Agreement of one attention with the boxes of phrases, beside that of the model."""
+    """Agreement of one attention with the boxes of phrases, beside the agreement of the model."""
 
     attention: str
     """'model', or a baseline: 'uniform', 'centre' (Gaussian) or 'mean' (the model's mean over all phrases)."""

@@ -67,7 +67,7 @@ class RegionOptions(Settings):
 
     baseline: RegionBaseline | None = None
     """Sentences given to the detected boxes in place of the model's: the most `frequent` description of the training
-    split, that of the `nearest` training region by the cosine of the region codes, or the `caption` of the image."""
+    split, the description of the `nearest` training region (cosine of the codes), or the `caption` of the image."""
     captioner: Path | None = None
     """Run directory of the model that captions the images for the baseline `caption`."""
     retrieval_images: CountOrNone = 100
@@ -121,7 +121,7 @@ def evaluate_regions(
     describe = _baseline(model, collection, examples, options) or partial(_describe, model, decoding)
     images = _detect(model, examples.images, examples, describe, on_progress)
     scores = _precision(model, images, options)
-    annotated = [one for one in images if one.item.regions]
+    annotated = [image for image in images if image.item.regions]
     if options.baseline is None and options.retrieval_images:
         scores += _retrieval(model, annotated[:: max(1, len(annotated) // options.retrieval_images)], options, seed)
     return RegionEvaluation(scores, tuple(_shown(images, collection)))
@@ -154,8 +154,8 @@ def _detect(
 ) -> list[_DescribedImage]:
     """Detect the regions of images and give them sentences."""
     images: list[_DescribedImage] = []
-    for one in locate_regions(model, items, _region_features(examples)):
-        images.append(_DescribedImage(*one, describe(one.item, one.detected)))
+    for located in locate_regions(model, items, _region_features(examples)):
+        images.append(_DescribedImage(*located, describe(located.item, located.detected)))
         if on_progress is not None:
             on_progress(len(images), len(items))
     return images
@@ -173,17 +173,17 @@ def _describe(
 
 
 def _precision(model: TrainedModel, images: Sequence[_DescribedImage], options: RegionOptions) -> list[Score]:
-    """Compute mean average precision; without METEOR on this machine, that of the boxes alone."""
+    """Compute mean average precision; without METEOR on this machine, of the boxes alone."""
     words, lang = model.tokenizer.words, model.recipe.data.lang
     corpus = [
         DenseCaptions(
-            one.boxes,
-            one.detected.scores.double().cpu().numpy(),
-            [text.tokens for text in one.texts],
-            np.array([region.box for region in one.item.regions], dtype=np.float64).reshape(-1, 4),
-            [" ".join(words(region.text)) for region in one.item.regions],
+            image.boxes,
+            image.detected.scores.double().cpu().numpy(),
+            [text.tokens for text in image.texts],
+            np.array([region.box for region in image.item.regions], dtype=np.float64).reshape(-1, 4),
+            [" ".join(words(region.text)) for region in image.item.regions],
         )
-        for one in images
+        for image in images
     ]
     detection = model.recipe.model_dump()["model"]["detection"]
     suffix = "|" + ",".join(f"{key}:{value}" for key, value in detection.items())
@@ -262,12 +262,12 @@ def _retrieval(
     """
     images = images[: options.retrieval_images]
     random, queries = np.random.default_rng(seed), []
-    for one in images:
-        region: Region = one.item.regions[int(random.integers(len(one.item.regions)))]
+    for image in images:
+        region: Region = image.item.regions[int(random.integers(len(image.item.regions)))]
         queries.append((model.tokenizer.encode(region.text), np.array([region.box])))
-    codes = torch.cat([one.detected.codes[:REGIONS_PER_IMAGE] for one in images])
-    owner = np.concatenate([[row] * len(one.boxes[:REGIONS_PER_IMAGE]) for row, one in enumerate(images)])
-    boxes = np.concatenate([one.boxes[:REGIONS_PER_IMAGE] for one in images])
+    codes = torch.cat([image.detected.codes[:REGIONS_PER_IMAGE] for image in images])
+    owner = np.concatenate([[row] * len(image.boxes[:REGIONS_PER_IMAGE]) for row, image in enumerate(images)])
+    boxes = np.concatenate([image.boxes[:REGIONS_PER_IMAGE] for image in images])
     log_probs = region_log_probs(model, codes, [tokens for tokens, _ in queries], MEMORY_BUDGET // 2)
     ranks = []
     for row, (_, box) in enumerate(queries):
@@ -286,15 +286,15 @@ def _shown(images: Sequence[_DescribedImage], collection: Collection) -> list[Im
     chosen = [images[number * len(images) // count] for number in range(count)]
     return [
         ImageRegions(
-            id=one.item.id,
-            image=collection.absolute_image_path(one.item),
+            id=image.item.id,
+            image=collection.absolute_image_path(image.item),
             detected=tuple(
                 RegionRecord(box=tuple(box), text=text.text, score=score)
                 for box, text, score in zip(
-                    one.boxes.tolist()[:SHOWN_REGIONS], one.texts, one.detected.scores.tolist(), strict=False
+                    image.boxes.tolist()[:SHOWN_REGIONS], image.texts, image.detected.scores.tolist(), strict=False
                 )
             ),
-            annotated=tuple(RegionRecord(box=region.box, text=region.text) for region in one.item.regions),
+            annotated=tuple(RegionRecord(box=region.box, text=region.text) for region in image.item.regions),
         )
-        for one in chosen
+        for image in chosen
     ]

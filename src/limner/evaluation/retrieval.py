@@ -292,8 +292,10 @@ def match_scores(
     )
     return ShortlistEvaluation(
         areas,
-        RecallCurves(**{name: match_curve(one.ranks, one.candidates) for name, one in directions.items()}),
-        RecallCurves(**{name: chance_curve(one.relevant, one.candidates) for name, one in directions.items()}),
+        RecallCurves(**{name: match_curve(queries.ranks, queries.candidates) for name, queries in directions.items()}),
+        RecallCurves(
+            **{name: chance_curve(queries.relevant, queries.candidates) for name, queries in directions.items()}
+        ),
     )
 
 

@@ -36,7 +36,7 @@ class SampleInput(NamedTuple):
     prefix: tuple[int, ...]
     """Token ids that every sample starts with."""
     length: int
-    """Number of tokens of a sample with its prefix: that of the reference."""
+    """Number of tokens of a sample with its prefix, and of the reference."""
     given: str
     """The words of the reference in the prefix, joined by spaces."""
     reference: str
@@ -86,10 +86,10 @@ def sampled_scores(
             "none; lower it"
         )
     texts = sample_texts(models, examples, inputs, settings.samples, decoding, seed, on_progress)
-    references = [[one.reference] for one in inputs]
+    references = [[sampled.reference] for sampled in inputs]
     if settings.score_prefix:
-        texts = [[one.whole(text) for text in own] for one, own in zip(inputs, texts, strict=True)]
-        references = [[one.whole(one.reference)] for one in inputs]
+        texts = [[sampled.whole(text) for text in samples] for sampled, samples in zip(inputs, texts, strict=True)]
+        references = [[sampled.whole(sampled.reference)] for sampled in inputs]
     repetitions = zip(*texts, strict=True)
     totals = [BLEU_METRICS[0].statistics(hypotheses, references).sum(axis=0) for hypotheses in repetitions]
     sampling = _signature(settings, decoding, seed, len(models), len(inputs), len(examples))
@@ -174,7 +174,7 @@ def sample_texts(
             ban_unknown=decoding.ban_unknown, sample=sample,
         )  # fmt: skip
         prefixes = [inputs[k].prefix for k in group]
-        n_best = beam_search([one.model for one in models], batch.to(device), settings, prefixes)
+        n_best = beam_search([model.model for model in models], batch.to(device), settings, prefixes)
         for k, prefix, hypotheses in zip(group, prefixes, n_best, strict=True):
             # Hypotheses are sorted by probability: unshuffled, repetition r would have the r-th most probable of each.
             order = np.random.default_rng([seed, *inputs[k].id.encode()]).permutation(samples)

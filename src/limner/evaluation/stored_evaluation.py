@@ -45,8 +45,8 @@ def load_evaluation(run: Path, split: str) -> Evaluation:
     """
     path, part = _paths(run, split)
     # A partial evaluation has fewer scores but all hypotheses, and only these are read.
-    if stored := [one for one in (path, part) if one.exists()]:
-        newest = max(stored, key=lambda one: one.stat().st_mtime_ns)
+    if stored := [file for file in (path, part) if file.exists()]:
+        newest = max(stored, key=lambda file: file.stat().st_mtime_ns)
         if newest != path:
             logger.info("%s: read instead of %s, because it is newer", newest, path.name)
         return Evaluation.load(newest)
@@ -59,7 +59,7 @@ def load_evaluation(run: Path, split: str) -> Evaluation:
 
 
 def _paths(run: Path, name: str) -> tuple[Path, Path]:
-    """Return the file of an evaluation, and that of one with a part of its scores."""
+    """Return the file of an evaluation, and the file of an evaluation with a part of its scores."""
     folder = run / "evaluation"
     return folder / f"{require_name(name, 'the split')}.json", folder / f"{name}-part.json"
 

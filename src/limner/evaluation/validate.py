@@ -26,7 +26,7 @@ def validate(
     Args:
         trained: model to validate; sentences are decoded with the settings of its recipe.
         examples: examples of the split.
-        metrics: names of metrics. `perplexity` is that of the reference sentences; `map` and `localisation_map` compare
+        metrics: names of metrics. `perplexity` is of the reference sentences; `map` and `localisation_map` compare
             detected regions with the annotated ones on `training.validation_images` images; `recall_sum` ranks
             sentences and images by a model that generates none; the others compare decoded sentences with the
             references.

@@ -108,7 +108,7 @@ def require_metrics(names: Iterable[str]) -> None:
 
 def metrics_for(lang: str) -> dict[str, Metric]:
     """Return `METRICS` with the parameters of METEOR and the tokenisers of BLEU and TER for a language."""
-    return METRICS | {one.name: one for one in (meteor_in(lang), sacrebleu_in(lang), ter_text_in(lang))}
+    return METRICS | {metric.name: metric for metric in (meteor_in(lang), sacrebleu_in(lang), ter_text_in(lang))}
 
 
 def higher_is_better(name: str) -> bool:
@@ -139,7 +139,7 @@ def score_sentences(
     texts: tuple[Sequence[str], References] | None = None,
     lang: str = "en",
 ) -> list[Score]:
-    """Compute the corpus scores of several metrics; arguments and errors are those of `sentence_statistics`."""
+    """Compute the corpus scores of several metrics; see `sentence_statistics` for arguments and errors."""
     return [metric.score for metric in sentence_statistics(hypotheses, references, metrics, texts=texts, lang=lang)]
 
 
@@ -183,7 +183,7 @@ def available_statistics(
     texts: tuple[Sequence[str], References] | None = None,
     lang: str,
 ) -> tuple[list[MetricStatistics], list[str]]:
-    """Compute the segment statistics of several metrics; arguments and errors are those of `sentence_statistics`.
+    """Compute the segment statistics of several metrics; see `sentence_statistics` for arguments and errors.
 
     Returns:
         The statistics, and a line for each reason for which metrics were left out.
@@ -194,7 +194,7 @@ def available_statistics(
         texts = texts[0], check_corpus(*texts)
     known = metrics_for(lang)
     unit = ""
-    if scripts.are_characters(token for own in references for one in own for token in one.split()):
+    if scripts.are_characters(token for group in references for sentence in group for token in sentence.split()):
         unit = "|unit:characters"
     given = texts
     if given is None:

@@ -1,6 +1,6 @@
 """Base of the sentence metrics: sufficient statistics of every segment, and a score of their sum.
 
-This is the design of sacrebleu (Post, 2018). The statistics of a corpus are the sum of those of its segments, so a
+This is the design of sacrebleu (Post, 2018). The statistics of a corpus are the sum over its segments, so that a
 significance test resamples segments without scoring them again. Metrics with the same statistics (BLEU-1 to BLEU-4)
 share the function that computes them.
 """

@@ -29,7 +29,7 @@ def label_set(references: References) -> list[str]:
 
 
 def _pairs(hypothesis: str, own: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Pair the labels of a hypothesis with those of its first reference; a missing label is empty."""
+    """Pair the labels of a hypothesis with the labels of its first reference; a missing label is empty."""
     predicted, right = hypothesis.split(), own[0].split()
     predicted += [""] * (len(right) - len(predicted))
     return zip(predicted, right, strict=False)

@@ -85,7 +85,7 @@ class RunScores(NamedTuple):
 
     @property
     def is_deterministic(self) -> bool:
-        """Whether several runs have the same score, as those of a model that is estimated from counts."""
+        """Whether several runs have the same score, such as runs of a model that is estimated from counts."""
         return len(self.values) > 1 and float(np.ptp(self.values)) == 0
 
     @property
@@ -105,7 +105,7 @@ class HierarchicalDifference(NamedTuple):
     """Difference between the mean scores of two systems over runs and segments."""
 
     difference: float
-    """Mean score of the first system minus that of the second."""
+    """Mean score of the first system minus the mean score of the second."""
     between_runs: float
     """Variance of the difference by the choice of runs; 0 if it cannot be estimated."""
     freedom: int
@@ -135,13 +135,13 @@ class HierarchicalDifference(NamedTuple):
         if same_runs and len(a.values) > 1:
             by_run = RunScores(a.values - b.values, a.samples - b.samples)
             return cls(by_run.mean, *_variance_of_mean(by_run), _variance_between_segments(by_run), samples)
-        varying = [one for one in (a, b) if not one.is_deterministic]
+        varying = [system for system in (a, b) if not system.is_deterministic]
         if len(varying) == 1:
             between_runs, freedom = _variance_of_mean(varying[0])
         else:
             between_runs, freedom = _pooled_variance(a.values, b.values)
         if freedom:
-            several = [_covariance_of_runs(one.samples) for one in (a, b) if len(one.values) > 1]
+            several = [_covariance_of_runs(system.samples) for system in (a, b) if len(system.values) > 1]
             across = float(_centred(a.samples).mean(axis=0) @ _centred(b.samples).mean(axis=0)) / (len(samples) - 1)
             between_segments = max(0.0, 2 * (float(np.mean(several)) - across))
         else:

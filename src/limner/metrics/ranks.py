@@ -74,7 +74,7 @@ def rank_all(scores: NDArray[np.floating], owners: Sequence[int] | NDArray[np.in
 
 
 def owner_ranks(scores: NDArray[np.floating], owners: Ranks) -> Ranks:
-    """Compute the rank of the owner of each sentence among all images, (S,); arguments are those of `rank_all`."""
+    """Compute the rank of the owner of each sentence among all images, (S,); see `rank_all` for arguments."""
     height = max(1, TILE_BYTES // (scores.shape[1] * scores.dtype.itemsize))
     ranks = np.empty(len(owners), dtype=np.int64)
     for start in range(0, len(owners), height):

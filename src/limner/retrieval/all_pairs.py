@@ -143,7 +143,7 @@ def pair_log_probs(
     tail: float = 0.0,
     on_progress: Progress | None = None,
 ) -> Tensor:
-    """Compute the exact log-probability of every sentence given every image; arguments are those of `score_tiles`.
+    """Compute the exact log-probability of every sentence given every image; see `score_tiles` for arguments.
 
     Returns:
         Natural logarithms, (S, I), on the CPU; in a temporary file if they exceed the budget.

@@ -38,13 +38,16 @@ def prefix_tree(sentences: Sequence[Sequence[int]], device: torch.device | None 
     parents = dict.fromkeys(range(len(sentences)), 0)  # of each sentence that goes on
     for length in range(max(map(len, sentences), default=0)):
         rows: dict[tuple[int, int], int] = {}
-        row_of = {one: rows.setdefault((row, sentences[one][length]), len(rows)) for one, row in parents.items()}
-        ended = [one for one in row_of if len(sentences[one]) == length + 1]
-        going_on = [one for one in row_of if len(sentences[one]) > length + 1]
-        continued = {row: number for number, row in enumerate(dict.fromkeys(row_of[one] for one in going_on))}
-        columns = (*zip(*rows, strict=True), list(continued), ended, [row_of[one] for one in ended])
+        row_of = {
+            sentence: rows.setdefault((row, sentences[sentence][length]), len(rows))
+            for sentence, row in parents.items()
+        }
+        ended = [sentence for sentence in row_of if len(sentences[sentence]) == length + 1]
+        going_on = [sentence for sentence in row_of if len(sentences[sentence]) > length + 1]
+        continued = {row: number for number, row in enumerate(dict.fromkeys(row_of[sentence] for sentence in going_on))}
+        columns = (*zip(*rows, strict=True), list(continued), ended, [row_of[sentence] for sentence in ended])
         levels.append(Level(*(torch.tensor(column, dtype=torch.long, device=device) for column in columns)))
-        parents = {one: continued[row_of[one]] for one in going_on}
+        parents = {sentence: continued[row_of[sentence]] for sentence in going_on}
     return levels
 
 

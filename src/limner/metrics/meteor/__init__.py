@@ -52,7 +52,11 @@ def meteor_statistics(lang: str, hypotheses: Sequence[str], references: Referenc
     if lang not in LANGUAGES:
         raise MetricUnavailable(f"METEOR does not support language '{lang}': expected one of {', '.join(LANGUAGES)}")
     search = _compiled_search()
-    pairs = [(_clean(one), _clean(other)) for one, own in zip(hypotheses, references, strict=True) for other in own]
+    pairs = [
+        (_clean(hypothesis), _clean(reference))
+        for hypothesis, group in zip(hypotheses, references, strict=True)
+        for reference in group
+    ]
     numbers, corpus = number_corpus(lang, (sentence for pair in pairs for sentence in pair))
     indices = np.array([[numbers[sentence] for sentence in pair] for pair in pairs], np.int32).reshape(-1, 2)
     rows: Statistics = search.pair_statistics(*indices.T.copy(), corpus, search.BEAM)

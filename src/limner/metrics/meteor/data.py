@@ -121,13 +121,13 @@ class MeteorParameters(NamedTuple):
     """Parameters of METEOR 1.5 for a language, tuned on human judgements by its authors."""
 
     alpha: float
-    """Weight of recall in the F-mean; that of precision is 1 - alpha."""
+    """Weight of recall in the F-mean; precision has the weight 1 - alpha."""
     beta: float
     """Exponent of the fragmentation."""
     gamma: float
     """Maximum of the fragmentation penalty."""
     delta: float
-    """Weight of content words; that of function words is 1 - delta."""
+    """Weight of content words; function words have the weight 1 - delta."""
     modules: Mapping[str, float]
     """Weights of the matching modules in the order of their application; paraphrases are last."""
 

@@ -45,8 +45,8 @@ class RaggedArray(NamedTuple):
         """Join lists of numbers."""
         lists = list(lists)
         starts = np.zeros(len(lists) + 1, np.int64)
-        np.cumsum([len(one) for one in lists], out=starts[1:])
-        return cls(starts, np.array([value for one in lists for value in one], np.int32))
+        np.cumsum([len(row) for row in lists], out=starts[1:])
+        return cls(starts, np.array([value for row in lists for value in row], np.int32))
 
 
 class Corpus(NamedTuple):
@@ -93,7 +93,7 @@ def number_corpus(lang: str, sentences: Iterable[str]) -> tuple[dict[str, int], 
     stems = _stems(lang, ids) if "stem" in used else ids.values()
     table = _paraphrases(data.paraphrase_file(lang), texts) if PARAPHRASE in used else ([[]] * len(texts), [], [])
     phrases, paraphrases, entries = table
-    slots = [used.index(one) if one in used else -1 for one in ("exact", "stem", "synonym", PARAPHRASE)]
+    slots = [used.index(module) if module in used else -1 for module in ("exact", "stem", "synonym", PARAPHRASE)]
     return numbers, Corpus(
         RaggedArray.of(rows),
         RaggedArray.of(phrases),

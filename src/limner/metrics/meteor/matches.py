@@ -133,8 +133,8 @@ def list_matches(hyp: Ids, ref: Ids, hyp_phrases: Ids, ref_phrases: Ids, corpus:
             _match_phrases(hyp_phrases, ref_phrases[start:end], corpus, found)
     result = np.empty((len(found) - 1, 5), np.int32)
     for n in range(1, len(found)):
-        one = found[n]
-        result[n - 1, 0], result[n - 1, 1], result[n - 1, 2], result[n - 1, 3], result[n - 1, 4] = one
+        match = found[n]
+        result[n - 1, 0], result[n - 1, 1], result[n - 1, 2], result[n - 1, 3], result[n - 1, 4] = match
     return result
 
 

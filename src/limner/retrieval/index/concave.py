@@ -70,7 +70,7 @@ class ConcaveScore:
             targets: w_t, (T,).
         """
         self.weight = weight
-        self.logits = prefixes @ weight.T + bias  # (T, V): those of z = 0
+        self.logits = prefixes @ weight.T + bias  # (T, V): logits for z = 0
         self._maximum = self.logits.max(1)
         self._exp = np.exp(self.logits - self._maximum[:, None])
         self.linear = weight[targets].sum(0)  # (D,)
@@ -123,7 +123,7 @@ class ConcaveScore:
 
 
 def _require_numbers(*values: Floats) -> None:
-    if any(np.isnan(one).any() for one in values):
+    if any(np.isnan(array).any() for array in values):
         raise RunError("the model computes scores that are not numbers (NaN); restore the run from a copy")
 
 
@@ -151,7 +151,9 @@ class JensenBound:
         probs[:, chosen] = 0
         rest = probs.sum(1)  # (T,): not 1 - sum of the shares, whose error a large exponent would amplify
         means = (probs @ score.weight) / np.maximum(rest[:, None], 1e-300)  # (T, D)
-        self._shares, self._rest = (np.where(one < _LEAST_SHARE, 0, one).astype(np.float32) for one in (shares.T, rest))
+        self._shares, self._rest = (
+            np.where(share < _LEAST_SHARE, 0, share).astype(np.float32) for share in (shares.T, rest)
+        )
         self._vectors = np.concatenate([score.weight[chosen], means, score.linear[None]]).T.astype(np.float32)
         self._longest = float(np.linalg.norm(self._vectors[:, :-1], axis=0).max())
 

@@ -151,7 +151,7 @@ RECORD = "index.json"
 INDEXES = "indexes"
 """Folder of the indexes in a collection."""
 ALL, SPLIT = "all", "split-"
-"""Name of the folder of an index of all splits, and the beginning of that of one split, in the folder of a model."""
+"""Name of the folder of an index of all splits, and beginning of the name for one split, in the folder of a model."""
 VERSION = 3
 """Version of the layout of an index."""
 REBUILD = "to replace it, run 'limner index' with --rebuild; to search without it, add --exact"

@@ -102,7 +102,7 @@ def build_index(
         place: folder of the index.
         source: model and features.
         items: items of the split in stored order; those without an image or features are left out.
-        kind: kind of the index; None for that of the model.
+        kind: kind of the index; None for the kind that fits the model.
         rebuild: whether any index in the folder is replaced.
         on_progress: called with the number of images done and their total.
 

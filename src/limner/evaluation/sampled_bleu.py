@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from itertools import groupby
 from typing import NamedTuple
 
 import numpy as np
@@ -192,11 +193,6 @@ def _groups(inputs: Sequence[SampleInput], size: int) -> Iterator[list[int]]:
     def lengths(k: int) -> tuple[int, int]:
         return inputs[k].length, len(inputs[k].prefix)
 
-    group: list[int] = []
-    for k in sorted(range(len(inputs)), key=lengths):
-        if group and (len(group) == size or lengths(k) != lengths(group[0])):
-            yield group
-            group = []
-        group.append(k)
-    if group:
-        yield group
+    for _, group in groupby(sorted(range(len(inputs)), key=lengths), lengths):
+        same = list(group)
+        yield from (same[begin : begin + size] for begin in range(0, len(same), size))

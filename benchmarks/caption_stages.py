@@ -22,7 +22,7 @@ from measuring import real_data, report
 
 COUNT = 128
 BATCH_SIZES = (1, 16, 64)
-STAGES = {"encode": "read_and_features", "start": "encode", "step": "search", "finish": "tags_and_confidence"}
+STAGES = {"encode": "read_and_features", "start": "encode", "step": "search_and_rules"}
 """What the stages of the engine compute, by the names of its methods."""
 
 

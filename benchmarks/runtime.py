@@ -1,14 +1,12 @@
 """The runtime against torch: from the start of a process to a caption, photographs a second, and equal sentences.
 
-Both sides are measured in one run, alternately. The plain built-in captioner, without its calibration, is what
-`limner export` writes; the captioner with its calibration also names tags and computes a confidence.
+Both sides are measured in one run, alternately, of the built-in captioner and what `limner export` writes of it.
 """
 
 from __future__ import annotations
 
 import os
 import resource
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -46,11 +44,10 @@ def runtime() -> None:
 
 @contextmanager
 def prepared() -> Iterator[tuple[Path, Path, list[Path]]]:
-    """Yield the built-in captioner without calibration, its export, and photographs."""
+    """Yield the built-in captioner, its export, and photographs."""
     with tempfile.TemporaryDirectory() as scratch:
         folder, data = Path(scratch), real_data()
-        plain = folder / "plain"
-        shutil.copytree(pretrained_run(), plain, ignore=shutil.ignore_patterns("calibration.*"))
+        plain = pretrained_run()
         exported = export(plain, folder / "exported").folder
         yield plain, exported, random_jpegs(folder, PHOTOGRAPHS) if data is None else validation_photographs(data)
 
@@ -121,8 +118,6 @@ def sentences(plain: Path, exported: Path, photographs: Sequence[Path]) -> None:
     sides: dict[str, tuple[Captioner, dict[str, Any]]] = {
         "fp32": (Captioner([trained], load_backbone_for(trained.config.features, None, precision="fp32")), {}),
         "default_precision": (Captioner.load(plain), {}),
-        "calibration_without_tags": (Captioner.load(pretrained_run()), {"name_tags": False}),
-        "calibration": (Captioner.load(pretrained_run()), {}),
     }
     runtime_captioner = limner.runtime.load_captioner(exported)
     for search, settings in SEARCHES.items():

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from limner.data.collection import Collection
-from limner.runs.calibration import FILE as CALIBRATION
+from limner.runs.concepts import FILE as CONCEPTS
 from limner.runs.trained_model import read_config
 
 LANGUAGES = {
@@ -15,9 +15,9 @@ LANGUAGES = {
     "zh": ("Chinese", "Flickr8k-CN (Li et al., 2016)", "characters without punctuation"),
 }
 """Name of each language, its corpus, and the tokens of its metrics."""
-TAGS = "Words for other things come from the tags of the image network, which names 1,000 kinds of things. "
+TAGS = "Things in the image are named by the concepts in concepts.json. "
 UNSURE = "; the command prints `not sure` for most of them"
-"""What is true of captioners with a calibration."""
+"""What is true of captioners with concepts."""
 METRICS = ("bleu1", "bleu2", "bleu3", "bleu4", "cider")
 
 
@@ -43,7 +43,7 @@ def write_card(folder: Path, lang: str, collection: Path, scores: Mapping[str, M
     rows = [
         f"| {split} | {' | '.join(f'{values[name]:.1f}' for name in METRICS)} |" for split, values in scores.items()
     ]
-    calibrated = (folder / CALIBRATION).exists()
+    has_concepts = (folder / CONCEPTS).exists()
     card = (Path(__file__).with_name("card.md")).read_text(encoding="utf-8")
     filled = card.format(
         lang=lang,
@@ -56,7 +56,7 @@ def write_card(folder: Path, lang: str, collection: Path, scores: Mapping[str, M
         beam_size=recipe.decoding.beam_size,
         length_penalty=recipe.decoding.length_penalty,
         scores="\n".join(rows),
-        tags=TAGS if calibrated else "",
-        unsure=UNSURE if calibrated else "",
+        tags=TAGS if has_concepts else "",
+        unsure=UNSURE if has_concepts else "",
     )
     (folder / "README.md").write_text(filled, encoding="utf-8")

@@ -1,6 +1,7 @@
 """Concepts: a linear layer on the pooled features of the backbone for the things and words that people name.
 
     python pretrained/concepts.py COLLECTION --data FOLDER --out concepts.npz
+    python pretrained/pack_concepts.py concepts.npz --collection COLLECTION --data FOLDER --out RUN
 
 COLLECTION has the splits `train` and `val` of Flickr8k, with captions, and `pool`, with labels; FOLDER the detections
 of the teacher (`pool/manifest.jsonl`, `pool/flickr8k_detections.jsonl.gz`). A concept is a thing of `things.tsv`,
@@ -20,6 +21,7 @@ Weights start from the classifier of the backbone, where a thing has classes of 
 from __future__ import annotations
 
 import argparse
+import csv
 import functools
 import gzip
 import json
@@ -35,9 +37,9 @@ from numpy.typing import NDArray
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from limner.data.collection import Collection
+from limner.data.items_table import Item
 from limner.features.encoders.efficientnet import find_weights
 from limner.features.store import FeatureTable
-from limner.text.class_nouns import class_nouns
 from measure_photographs import content_words
 from things import by_coco, by_label, mentions, names, things
 
@@ -52,6 +54,12 @@ PERSON_WORD = 0.85
 """Share of the photographs with a word that have people from which it is a word about people."""
 UNTRUE = -1.0
 """Mark of a target that is open."""
+CAPTIONED = ("train", "val")
+"""Splits with human captions."""
+DRAWN = "drawn"
+"""Split of the generated images, in which no concept is true."""
+PHOTOGRAPH = "photograph"
+"""Concept that is true of every photograph, and of no drawing, screenshot or noise."""
 
 Array = NDArray[np.float32]
 
@@ -70,12 +78,14 @@ def read_photographs(collection: Path, data: Path, splits: Sequence[str]) -> lis
     """Read captions, labels and detections of the photographs of some splits."""
     found = read_detections(data)
     return [
-        Photograph(
-            item.id, split, item.label, tuple(sentence.text for sentence in item.sentences), found.get(item.id, ())
-        )
+        Photograph(item.id, split, item.label, _captions(item) if split in CAPTIONED else (), found.get(item.id, ()))
         for split in splits
         for item in Collection.open(collection).items(split)
     ]
+
+
+def _captions(item: Item) -> tuple[str, ...]:
+    return tuple(sentence.text for sentence in item.sentences)
 
 
 def read_detections(data: Path) -> dict[str, Any]:
@@ -99,7 +109,7 @@ def concept_names(photographs: Sequence[Photograph]) -> list[str]:
     )
     known = {*things(), *kinds, *names()} - {"man", "woman", "boy", "girl", "child", "baby", "people"}
     words = sorted(word for word, count in counts.items() if count >= MIN_IMAGES and word not in known)
-    return [*things(), *kinds, *words]
+    return [*things(), *kinds, *(word for word in words if word != PHOTOGRAPH), PHOTOGRAPH]
 
 
 def targets_of(photographs: Sequence[Photograph], concepts: Sequence[str]) -> Array:
@@ -108,11 +118,14 @@ def targets_of(photographs: Sequence[Photograph], concepts: Sequence[str]) -> Ar
     result = np.zeros((len(photographs), len(concepts)), np.float32)
     open_columns = [index[concept] for concept in concepts if concept not in things() and concept not in _all_kinds()]
     for row, photograph in enumerate(photographs):
+        if photograph.split == DRAWN:
+            continue
         if photograph.label is not None:
             result[row, open_columns] = UNTRUE
             _set_label(result[row], photograph, index)
         _set_captions(result[row], photograph.captions, index)
         _set_detections(result[row], photograph, index)
+        result[row, index[PHOTOGRAPH]] = 1.0
     _deny_people(result, photographs, concepts)
     return result
 
@@ -168,29 +181,39 @@ def _set_detections(row: Array, photograph: Photograph, index: Mapping[str, int]
 def _deny_people(targets: Array, photographs: Sequence[Photograph], concepts: Sequence[str]) -> None:
     """Make words about people false in the photographs of the pool without a person."""
     person = concepts.index("person")
-    captioned = np.array([photograph.label is None for photograph in photographs])
+    captioned = np.array([bool(photograph.captions) for photograph in photographs])
     with_person = targets[captioned, person] > 0
     uses = targets[captioned] > 0
     rate = (uses & with_person[:, None]).sum(0) / np.maximum(uses.sum(0), 1)
-    about = [c for c, concept in enumerate(concepts) if concept not in things() and rate[c] >= PERSON_WORD]
+    others = {*things(), PHOTOGRAPH}
+    about = [column for column, concept in enumerate(concepts) if concept not in others and rate[column] >= PERSON_WORD]
     nobody = np.flatnonzero(~captioned & (targets[:, person] == 0))
     block = targets[np.ix_(nobody, about)]
     targets[np.ix_(nobody, about)] = np.where(block == UNTRUE, 0, block)
 
 
-def prior_weights(concepts: Sequence[str]) -> tuple[Array, NDArray[np.bool_]]:
+def imagenet_classes() -> dict[str, list[int]]:
+    """Read the classes of ImageNet of each usual noun: numbers and ranges such as '7-8,12'."""
+    classes: dict[str, list[int]] = {}
+    with Path(__file__).with_name("imagenet_nouns.tsv").open(encoding="utf-8") as lines:
+        for row in csv.DictReader(lines, delimiter="\t"):
+            parts = (part.partition("-") for part in row["classes"].split(","))
+            numbers = [number for first, _, last in parts for number in range(int(first), int(last or first) + 1)]
+            classes.setdefault(row["en"].split("|")[0], []).extend(numbers)
+    return classes
+
+
+def prior_weights(concepts: Sequence[str]) -> Array:
     """Return rows of the classifier of the backbone for the things that have classes of ImageNet, (C, D)."""
     weights = torch.load(find_weights(BACKBONE), map_location="cpu", weights_only=True)["_fc.weight"].numpy()
     weights = weights - weights.mean(0)
-    rows = np.zeros((len(concepts), weights.shape[1]), np.float32)
-    has = np.zeros(len(concepts), bool)
+    rows, by_noun = np.zeros((len(concepts), weights.shape[1]), np.float32), imagenet_classes()
     for column, concept in enumerate(concepts):
         if concept in things():
-            said = {concept, *things()[concept].words}
-            classes = [number for noun in class_nouns("en") if noun.words[0] in said for number in noun.classes]
+            classes = [number for word in {concept, *things()[concept].words} for number in by_noun.get(word, [])]
             if classes:
-                rows[column], has[column] = weights[classes].mean(0) * (1 if len(classes) < 4 else 1.5), True
-    return rows, has
+                rows[column] = weights[classes].mean(0) * (1 if len(classes) < 4 else 1.5)
+    return rows
 
 
 def train(
@@ -198,7 +221,7 @@ def train(
 ) -> tuple[Array, Array]:
     """Train weights (C, D) and biases (C,) by the cross entropy of the targets that are not open."""
     generator = torch.Generator().manual_seed(seed)
-    prior = torch.from_numpy(prior_weights(concepts)[0])
+    prior = torch.from_numpy(prior_weights(concepts))
     x, y = torch.from_numpy(features), torch.from_numpy(targets)
     open_ = y == UNTRUE
     rate = torch.where(open_, 0, y).sum(0) / (~open_).sum(0).clamp(min=1)
@@ -257,7 +280,7 @@ def pooled_features(collection: Path, ids: Sequence[str]) -> Array:
 
 def is_held_out(photograph: Photograph) -> bool:
     """Tell whether a photograph of the pool is kept for calibration: every tenth by the checksum of its id."""
-    return photograph.split == "pool" and sum(photograph.id.encode()) % 10 == 0
+    return photograph.split in ("pool", DRAWN) and sum(photograph.id.encode()) % 10 == 0
 
 
 def main() -> None:
@@ -269,7 +292,7 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=12)
     parser.add_argument("--decay", type=float, default=3e-5)
     options = parser.parse_args()
-    photographs = read_photographs(options.collection, options.data, ("train", "pool", "val"))
+    photographs = read_photographs(options.collection, options.data, ("train", "pool", "val", DRAWN))
     concepts = concept_names([one for one in photographs if one.split == "train"])
     targets = targets_of(photographs, concepts)
     features = pooled_features(options.collection, [one.id for one in photographs])

@@ -1,4 +1,4 @@
-"""Make the built-in captioner: collection, features, training, choice of the decoding settings, packing, calibration.
+"""Make the built-in captioner: collection, features, training, choice of the decoding settings, packing.
 
     make pretrained DATA=folder [LANGS="en de zh"]
 
@@ -38,7 +38,6 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True, help="folder with flickr8k, flickr8k_cn and multi30k")
     parser.add_argument("--work", type=Path, default=Path("pretrained/work"), help="folder of collection and runs")
     parser.add_argument("--out", type=Path, default=PRETRAINED, help="folder of the packed models")
-    parser.add_argument("--photographs", type=Path, help="folder with the photographs of photographs.tsv")
     parser.add_argument("--lang", nargs="+", choices=list(TITLES), default=list(TITLES))
     options = parser.parse_args()
     collection = options.work / "collection"
@@ -48,9 +47,6 @@ def main() -> None:
         run = train(lang, collection, mirrored, options.work)
         penalty = choose_length_penalty(run, collection)
         pack(run, options.out / lang, TITLES[lang], {"beam_size": BEAM_SIZE, "length_penalty": penalty})
-        calibrate = [Path(__file__).with_name("calibrate.py"), options.out / lang, "--collection", collection]
-        calibrate += ["--photographs", options.photographs] if options.photographs else []
-        subprocess.run([sys.executable, *map(str, calibrate)], check=True)
         measured = {split: scores(options.out / lang, collection, "--split", split) for split in ("val", "test")}
         shutil.rmtree(options.out / lang / "evaluation")
         write_card(options.out / lang, lang, collection, measured)

@@ -16,8 +16,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from limner.text.class_nouns import plural
-
 TABLE = Path(__file__).with_name("things.tsv")
 IRREGULAR = {
     "knife": "knives", "sheep": "sheep", "person": "people", "leaf": "leaves", "shelf": "shelves", "wolf": "wolves",
@@ -75,6 +73,15 @@ def by_label() -> dict[str, Thing]:
 def by_coco() -> dict[str, Thing]:
     """Map the classes of the detector to things."""
     return {thing.coco: thing for thing in things().values() if thing.coco}
+
+
+def plural(word: str) -> str:
+    """Return the regular plural of an English noun."""
+    if word.endswith(("s", "x", "ch", "sh")):
+        return word if word.endswith("s") and not word.endswith("ss") else f"{word}es"
+    if word.endswith("y") and word[-2:-1] not in tuple("aeiou"):
+        return f"{word[:-1]}ies"
+    return f"{word}s"
 
 
 def many(word: str) -> str:

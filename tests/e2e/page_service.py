@@ -47,8 +47,7 @@ def tokens_of(text):
         {
             "text": word if number == 0 else f" {word}",
             "token_id": number + 4,
-            "log_prob": -0.1 - 0.17 * (number % 5),
-            "confidence": 0.95 - 0.11 * (number % 6),
+            "log_prob": math.log(0.95 - 0.11 * (number % 6)),
             "attention": attention_at(*CENTRES[number % len(CENTRES)]),
         }
         for number, word in enumerate(words)

@@ -14,7 +14,9 @@ from limner.features.encoders.load import load_backbone
 from limner.features.extract import extract
 from limner.features.preprocessing import Preprocessing, read_image
 from limner.features.spec import FeatureSpec
+from limner.generation.rules import CaptionRules
 from limner.media.modality import IMAGE
+from limner.runs.concepts import Concept, Concepts, ConceptsFile
 from limner.runs.recipe import Recipe
 from limner.training.loop import train
 
@@ -137,3 +139,26 @@ def command_line(capsys, monkeypatch):
         return int(stop.value.code or 0), printed.out, printed.err
 
     return call
+
+
+@pytest.fixture(scope="session")
+def colour_concepts():
+    """Factory of rules whose concepts are colours: colour_concepts(red=20, blue=0) sees no red, and blue everywhere."""
+    names = ("red", "green", "blue", "white", "wood", "photograph")
+    concepts = tuple(
+        Concept(name=name, kind="colour", sentence=f"a photo of {name}" if name != "photograph" else "", rate=0.2)
+        for name in names
+    )
+    forms = {name: (column,) for column, name in enumerate(names[:-1])}
+    file = ConceptsFile(lang="en", backbone_sha256="1", photograph=5, concepts=concepts, names=forms)
+    weight = np.array([[20, -20, -20], [-20, 20, -20], [-20, -20, 20], [8, 8, 8], [0, 0, 0], [0, 0, 0]], np.float32)
+
+    def rules(**logits):
+        bias = np.array([-5, -5, -5, -18, -20, 20], np.float32)
+        changed = weight.copy()
+        for name, value in logits.items():
+            changed[names.index(name)], bias[names.index(name)] = 0, 10 if value == 0 else -value
+        concepts = Concepts(file, changed, bias)
+        return CaptionRules(concepts, concepts)
+
+    return rules

@@ -508,4 +508,8 @@ def test_an_abstention_is_printed_once(kind, tmp_path):
         write(tmp_path / "a.png", captions)
     text = output.read_text()
     assert "dog 0" in text and "dog 2" in text and "dog 1" not in text and "dog 3" not in text
+    assert "not sure" not in text and "null" not in text
+    with caption_output(tmp_path / "none", kind) as write:
+        write(tmp_path / "a.png", captions[1::2])
+    text = (tmp_path / "none").read_text()
     assert {"text": text.count("not sure"), "csv": text.count(",,")}.get(kind, text.count("null")) == 1

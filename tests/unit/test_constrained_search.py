@@ -7,7 +7,7 @@ import pytest
 import torch
 from test_beam_search import EOS, UNK, VOCAB, Chain, Fixed, assert_same, every_sentence, images
 
-from limner.decoding.automaton import MAX_STATES, Automaton, Bans, WordBoundaries
+from limner.decoding.automaton import MAX_STATES, Automaton, WordBoundaries
 from limner.decoding.beam_tree import BeamRecorder
 from limner.decoding.sentence import Sentence
 from limner.decoding.settings import DecodingSettings, SampleSettings
@@ -255,33 +255,3 @@ def test_sampling_and_other_numbers_of_constraints_are_errors():
         beam_search([Chain()], images(1), DecodingSettings(sample=SampleSettings()), constraints=[machine])
     with pytest.raises(SettingsError, match="constraints of each of 2 examples, got 1"):
         beam_search([Chain()], images(1, 2), DecodingSettings(), constraints=[machine])
-
-
-@pytest.mark.parametrize("constraints", [[], [[(4,)]]], ids=["free", "constrained"])
-@pytest.mark.parametrize(
-    "bans", [Bans(frozenset({5})), Bans(at_most_once=frozenset({4, 6})), Bans(frozenset({5}), frozenset())], ids=repr
-)
-def test_sentences_have_no_banned_token(bans, constraints):
-    settings, machine = (
-        DecodingSettings(beam_size=200, n_best=200, max_length=3),
-        Automaton.build(constraints, None, bans),
-    )
-    (found,) = beam_search([Chain()], images(1), settings, constraints=[machine])
-    expected = [
-        one
-        for one in every_sentence(Chain(), 1, settings)
-        if includes(one.tokens, constraints) and bans.allow(one.tokens)
-    ]
-    assert_same(found, expected[: len(found)])
-    assert len(found) > 3 and all(machine.accepts(one.tokens) for one in found)
-
-
-def test_the_bans_of_one_example_leave_the_others_alone():
-    model, settings = Chain(), DecodingSettings(beam_size=3, min_length=2, max_length=4)
-    plain = beam_search([model], images(1, 2), settings)
-    word = plain[0][0].tokens[0]
-    machines = [Automaton.build([], None, Bans(frozenset({word}))), Automaton.build([])]
-    banned, same = beam_search([model], images(1, 2), settings, constraints=machines)
-    assert word not in banned[0].tokens and same[0].tokens == plain[1][0].tokens
-    begun = beam_search([model], images(1, 2), settings, [[word], [word, word]], constraints=machines)
-    assert begun[0][0].tokens[0] == word and word not in begun[0][0].tokens[1:]

@@ -10,21 +10,17 @@ import onnx
 import pytest
 import torch
 import xxhash
+from safetensors.numpy import save_file
 
 import limner.runtime
 from limner.apps.export import folder as export_folder
 from limner.apps.export import record as recording
-from limner.apps.export.folder import export, left_out
+from limner.apps.export.folder import export
 from limner.errors import LimnerError, RunError, SettingsError
 from limner.inference.captioner import Captioner
-from limner.runs.calibration import (
-    Calibration,
-    FeatureStatistics,
-    StoredCalibration,
-    TagCalibration,
-    save_calibration,
-)
-from limner.runs.trained_model import load_trained_model, sha256
+from limner.runs.concepts import FILE as CONCEPTS
+from limner.runs.concepts import WEIGHTS
+from limner.runs.trained_model import load_trained_model
 from limner.runtime.manifest import MANIFEST, file_checksum, read_manifest
 from limner.storage.json_text import to_json
 
@@ -128,14 +124,22 @@ def test_an_unreadable_image_does_not_stop_the_others(exported, images, tmp_path
     assert [isinstance(result, LimnerError) for _, result in results] == [False, True, False]
 
 
-def test_what_a_calibration_adds_is_named(trained, tmp_path):
-    assert left_out(trained) == ()
-    run = shutil.copytree(trained, tmp_path / "run")
-    statistics = FeatureStatistics(*(np.ones(4, np.float32) for _ in FeatureStatistics._fields))
-    tags = TagCalibration(threshold=0.5, max_loss=1, certain=0.9)
-    settings = Calibration(weights_sha256=sha256(run / "model.safetensors"), tags=tags)
-    save_calibration(run, StoredCalibration(settings, statistics))
-    assert left_out(run) == ("tags in captions, rules of denied and repeated words",)
+def test_an_exported_model_chooses_captions_by_the_concepts(
+    trained_on_colours, backbone_of, colour_concepts, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(export_folder, "load_backbone_for", lambda *_, **options: backbone_of())
+    run = shutil.copytree(trained_on_colours, tmp_path / "run")
+    concepts = colour_concepts(red=30, blue=0).concepts
+    (run / CONCEPTS).write_text(concepts.file.model_dump_json())
+    save_file({"weight": concepts.weight.astype(np.float16), "bias": concepts.bias}, run / WEIGHTS)
+    captioner = Captioner([load_trained_model(run)], backbone_of())
+    pixels = [np.full((8, 8, 3), colour, np.uint8) for colour in ((250, 20, 20), (20, 250, 20))]
+    expected = captioner.describe(pixels, beam_size=12, n_best=2)
+    assert "blue" in expected[0][0].text
+    runtime = limner.runtime.load(export(run, tmp_path / "out").folder)
+    features = [{"pooled": np.array(colour, np.float16) / 255} for colour in ((250, 20, 20), (20, 250, 20))]
+    found = runtime.describe_features(features, beam_size=12, n_best=2)
+    assert [[c.text for c in n_best] for n_best in found] == [[c.text for c in n_best] for n_best in expected]
 
 
 def test_a_run_is_exported_over_an_export_and_over_nothing_else(trained, own, tmp_path):

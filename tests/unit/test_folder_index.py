@@ -3,7 +3,6 @@
 import copy
 import json
 import os
-import sys
 import time
 
 import numpy as np
@@ -12,7 +11,6 @@ import torch
 from PIL import Image
 
 import limner
-from limner.apps.cli import main
 from limner.apps.photos import encoding, scan, search
 from limner.apps.photos.annotations import AnnotationCodec, StoredAnnotations
 from limner.apps.photos.index import FolderIndex
@@ -21,11 +19,9 @@ from limner.data.examples import Item
 from limner.errors import BackboneError, FolderError
 from limner.features.spec import FeatureSpec
 from limner.files import locked
-from limner.inference.caption_rules import CaptionRules
 from limner.media.modality import IMAGE
 from limner.models import ModelInputs, build_model
 from limner.retrieval.all_pairs import pair_log_probs
-from limner.runs.calibration import Calibration, FeatureStatistics, StoredCalibration
 from limner.runs.recipe import Recipe
 from limner.runs.trained_model import ModelConfig, TrainedModel
 from limner.text.tokenizer import Tokenizer
@@ -146,26 +142,20 @@ def test_an_index_of_another_model_is_refused(folder, captioner, trained_on_colo
     assert index.update(other, rebuild=True).described == 4
 
 
-def test_a_calibration_that_was_added_is_named(folder, captioner):
-    index = FolderIndex(folder)
+@pytest.fixture
+def of_colours(trained_on_colours, backbone_of):
+    return limner.Captioner([limner.load_trained_model(trained_on_colours)], backbone_of())
+
+
+def test_concepts_that_were_added_are_named(folder, of_colours, colour_concepts):
+    index, captioner = FolderIndex(folder), of_colours
     index.update(captioner)
-    calibrated = copy.copy(captioner)
-    calibrated._rules = copy.copy(captioner.rules)
-    statistics = FeatureStatistics(*(np.ones(4, np.float32) for _ in FeatureStatistics._fields))
-    calibrated.rules.calibration = StoredCalibration(Calibration(weights_sha256=""), statistics)
-    with pytest.raises(FolderError, match=r"calibration\.json.* was added.*--rebuild"):
-        index.update(calibrated)
-    assert index.update(calibrated, rebuild=True).described == 4
-    assert index.update(calibrated).unchanged == 4
-
-
-def test_sentences_are_searched_with_the_calibration_though_no_image_is_encoded(folder, captioner, monkeypatch):
-    statistics = FeatureStatistics(*(np.ones(4, np.float32) for _ in FeatureStatistics._fields))
-    stored = StoredCalibration(Calibration(weights_sha256=""), statistics)
-    monkeypatch.setattr(captioner.rules, "calibration", stored)
-    FolderIndex(folder).update(captioner)
-    monkeypatch.setattr("limner.inference.caption_rules.load_calibration", lambda _: stored)
-    assert FolderIndex(folder).search("a blue wall", 1)[0].path == folder / "inside" / "blue.png"
+    changed = copy.copy(captioner)
+    changed._rules = colour_concepts()
+    with pytest.raises(FolderError, match=r"concepts\.json.* were added.*--rebuild"):
+        index.update(changed)
+    assert index.update(changed, rebuild=True).described == 4
+    assert index.update(changed).unchanged == 4
 
 
 def test_a_folder_without_an_index_is_an_error(folder):
@@ -418,27 +408,15 @@ def test_cut_off_captions_are_logged_once_an_update(folder, captioner, monkeypat
     assert message.startswith("4 of 4 captions were cut off")
 
 
-def test_a_caption_of_which_the_model_is_not_sure_is_stored_with_its_confidence(folder, captioner, monkeypatch, capsys):
-    describe = type(captioner).describe
-
-    def unsure(self, *args, **options):
-        found = describe(self, *args, **options)
-        return [[one._replace(confidence=0.125, is_sure=False) for one in n_best] for n_best in found]
-
-    monkeypatch.setattr(type(captioner), "describe", unsure)
-    FolderIndex(folder).update(captioner)
-    monkeypatch.setattr(sys, "argv", ["limner", "search", "a red wall", "--in", str(folder), "--count", "1"])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    assert not ended.value.code
-    _, path, caption, confidence = capsys.readouterr().out.rstrip("\n").split("\t")
-    assert path.endswith("red.png") and "red" in caption and confidence == "0.12"
-
-    monkeypatch.setattr(CaptionRules, "least_confidence", lambda *_: 0.5)  # that of a calibration
-    for output, expected in (([], "\tnot sure\t0.12\n"), (["--json"], '"abstained": true')):
-        monkeypatch.setattr(
-            sys, "argv", ["limner", "search", "a red wall", "--in", str(folder), "--count", "1", *output]
-        )
-        with pytest.raises(SystemExit):
-            main()
-        assert expected in capsys.readouterr().out
+def test_a_withheld_caption_is_stored_with_its_confidence(folder, of_colours, colour_concepts, monkeypatch):
+    captioner = of_colours
+    unseen = dict.fromkeys(("red", "green", "blue", "white"), 30)
+    monkeypatch.setattr(captioner, "_rules", colour_concepts(**unseen))
+    monkeypatch.setattr(limner.Captioner, "load", lambda *_, **options: captioner)
+    index = FolderIndex(folder)
+    index.update(captioner)
+    matches = index.search("a red wall", 4)
+    assert all(not match.is_sure and match.display_text == "" and match.confidence < 0.01 for match in matches)
+    monkeypatch.setattr(captioner, "_rules", colour_concepts())
+    index.update(captioner, rebuild=True)
+    assert [match.is_sure for match in index.search("a red wall", 1)] == [True]

@@ -96,4 +96,4 @@ def test_the_package_has_a_captioner_of_every_language(lang):
 
 def test_the_weights_of_the_package_are_small():
     sizes = [file.stat().st_size for file in pretrained.PRETRAINED.rglob("*.safetensors")]
-    assert 0 < sum(sizes) <= 16 * 2**20
+    assert 0 < sum(sizes) <= 24 * 2**20

@@ -5,7 +5,6 @@ import json
 import shutil
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -21,7 +20,7 @@ def script(monkeypatch):
     monkeypatch.syspath_prepend(Path(__file__).parents[2] / "pretrained")
     before = set(sys.modules)
     yield importlib.import_module
-    for name in {"card", "elsewhere", "logistic", "mirror", "non_photographs"} & (set(sys.modules) - before):
+    for name in {"card", "mirror", "non_photographs"} & (set(sys.modules) - before):
         del sys.modules[name]
 
 
@@ -51,70 +50,15 @@ def test_mirror_images_have_the_sentences_that_name_no_side(tmp_path, mirror):
     assert written[:, :7].max() < 20 and written[:, 9:].min() > 235
 
 
-@pytest.mark.parametrize("calibrated", [False, True])
-def test_the_card_speaks_of_tags_and_abstention_only_with_a_calibration(
-    tmp_path, script, tiny, trained_on_colours, calibrated
-):
+@pytest.mark.parametrize("has_concepts", [False, True])
+def test_the_card_speaks_of_abstention_only_with_concepts(tmp_path, script, tiny, trained_on_colours, has_concepts):
     folder = shutil.copytree(trained_on_colours, tmp_path / "run")
-    if calibrated:
-        (folder / "calibration.json").touch()
+    if has_concepts:
+        (folder / "concepts.json").touch()
     card = script("card")
     card.write_card(folder, "en", tiny.path, {"val": dict.fromkeys(card.METRICS, 1.0)})
     text = (folder / "README.md").read_text()
-    assert ("`not sure`" in text) == ("come from the tags" in text) == calibrated
-
-
-def test_words_that_are_accepted_for_a_thing(script):
-    accepted = script("elsewhere").accepted
-    assert {"woman", "bride"} <= accepted(["woman"], "en") and not {"man", "boy", "crowd"} & accepted(["woman"], "en")
-    assert "mädchen" in accepted(["girl"], "de") and "Junge" not in accepted(["girl"], "de")
-    assert "街道" in accepted(["street"], "zh") and "street" not in accepted(["street"], "zh")
-    assert accepted(["street", "girl"], "en") == accepted(["street"], "en") | accepted(["girl"], "en")
-    assert accepted(["no such thing"], "en") == frozenset()
-
-
-class SpelledNouns:
-    """Nouns of captions that are given as lists of words."""
-
-    def __init__(self, nouns):
-        self.known = nouns
-
-    def of_caption(self, tokens):
-        return [SimpleNamespace(word=word) for word in tokens if word in self.known]
-
-    def main(self, tokens):
-        return next((one.word for one in self.of_caption(tokens)), None)
-
-
-@pytest.mark.parametrize(
-    ("text", "right"),
-    [
-        ("a dog runs", True),
-        ("a cat runs", False),
-        ("a dog and a cat", False),
-        ("a dog and a puppy", True),
-        ("a dog with a cat", True),
-        ("a street with a cat", True),
-        ("a cat on a street", False),
-        ("something", False),
-    ],
-)
-def test_the_main_thing_of_a_caption_is_right(script, text, right):
-    nouns, words = SpelledNouns({"dog", "puppy", "cat"}), frozenset({"dog", "puppy", "street"})
-    assert script("elsewhere").is_right(nouns, text.split(), text, words) is right
-
-
-def test_measured_evidence_is_read_as_it_was_written(script, tmp_path, capsys):
-    elsewhere, path = script("elsewhere"), tmp_path / "measured-xx.tsv"
-    rows = [elsewhere.Photograph(f"{name}.jpg", "here", ("dog",)) for name in "ab"]
-    images, captions = [{"outside": 0.5}, {"outside": 0.25}], [{"log_prob": -1.5}, {"log_prob": -12.0}]
-    elsewhere.write(path, rows, elsewhere.Measured(images, captions, [True, False]))
-    found = elsewhere.read_or_none(path, ["outside"])
-    assert found.of_images == images and found.right == [True, False]
-    assert found.of_captions == [image | caption for image, caption in zip(images, captions, strict=True)]
-    path.unlink()
-    assert capsys.readouterr().err == "" and elsewhere.read_or_none(path, ["outside"]) == ([], [], [])
-    assert capsys.readouterr().err.startswith("measured-xx.tsv: not found")
+    assert ("`not sure`" in text) == ("the concepts in" in text) == has_concepts
 
 
 def test_generated_images_depend_on_their_seed_alone(script):

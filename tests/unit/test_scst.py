@@ -32,6 +32,7 @@ from limner.text.words import TextSettings
 from limner.training import scst
 from limner.training.context import Optimization
 from limner.training.loop import train
+from limner.training.losses import word_loss
 from limner.training.scst import EOS, Reward
 
 LENGTH = 3
@@ -204,6 +205,22 @@ def test_dropout_has_no_part_in_the_estimate():
         objective = scst.SelfCritical(run)
         losses.append(float(objective.loss(objective.batch([0, 1]), 0).loss.detach()))
     assert losses[0] == losses[1] != 0
+
+
+def test_the_mixed_loss_adds_the_cross_entropy_of_one_reference_of_each_image():
+    run = training(scst={"samples": 5, "likelihood": 0.7})
+    objective, model = scst.SelfCritical(run), run.trained.model
+    batch = objective.batch([0, 1])
+    mixed = gradient(objective.loss(batch, 0).loss, model)
+    alone = training(scst={"samples": 5})
+    policy = gradient(scst.SelfCritical(alone).loss(batch, 0).loss, alone.trained.model)
+    likelihood = gradient(word_loss(model(batch), batch), model)
+    assert likelihood.norm() > 0.1
+    torch.testing.assert_close(mixed, policy + 0.7 * likelihood)
+    references = [set(map(tuple, (run.trained.tokenizer.encode(text) for text in entry.references)))
+                  for entry in objective.inputs]  # fmt: skip
+    drawn = [{tuple(objective._reference(row, epoch)) for epoch in range(40)} for row in range(2)]
+    assert drawn == references[:2], "every reference is drawn in some epoch"
 
 
 def test_every_source_sentence_is_an_example_of_its_own():

@@ -67,15 +67,6 @@ class GenerationInput(NamedTuple):
     """Human-written reference sentences in the target language."""
     must_include: tuple[str, ...] = ()
     """Words or phrases that the sentence includes; see `limner.inference.must_include`."""
-    excluded: tuple[str, ...] = ()
-    """Words that the sentence does not have, each one token of the vocabulary."""
-    at_most_once: tuple[str, ...] | None = None
-    """Words that the sentence has once at most, each one token, and no token follows itself; None for no such rule."""
-
-    @property
-    def constraints(self) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...] | None]:
-        """Words that the sentence includes, those that it does not have, and those that it has once at most."""
-        return self.must_include, self.excluded, self.at_most_once
 
 
 ExampleTokens = Callable[[int], tuple[Sequence[int], Sequence[int] | None]]

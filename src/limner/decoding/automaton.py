@@ -1,9 +1,8 @@
-"""Finite-state machine of the words that a sentence must include, and tokens that it must not have.
+"""Finite-state machine of the words that a sentence must include.
 
 Anderson et al. (2017), "Guided Open Vocabulary Image Captioning with Constrained Beam Search",
 section 3.1: constraints are a conjunction of disjunctions. Each constraint is a set of alternatives, words or phrases,
 at least one of which must occur. An alternative is a sequence of tokens, so that phrases and subwords work alike.
-Banned tokens need no states: the search never generates them.
 """
 
 from __future__ import annotations
@@ -11,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import NamedTuple
 
 from limner.errors import SettingsError
@@ -30,24 +28,6 @@ class WordBoundaries(NamedTuple):
     """Tokens that continue the word before them: subwords within a word, joiners of compounds."""
     joins: frozenset[int] = frozenset()
     """Those of them that are continued by the next word as well: joiners of compounds."""
-
-
-class Bans(NamedTuple):
-    """Tokens that a sentence must not have."""
-
-    excluded: frozenset[int] = frozenset()
-    """Tokens that it never has."""
-    at_most_once: frozenset[int] | None = None
-    """Tokens that it has once at most, where no token may follow itself either; None for no such rule."""
-
-    def allow(self, tokens: Sequence[int]) -> bool:
-        """Whether a sentence has no banned token."""
-        if not self.excluded.isdisjoint(tokens):
-            return False
-        if self.at_most_once is None:
-            return True
-        named = [token for token in tokens if token in self.at_most_once]
-        return len(named) == len(set(named)) and all(a != b for a, b in pairwise(tokens))
 
 
 class _Progress(NamedTuple):
@@ -75,21 +55,14 @@ class Automaton:
     after each of `tokens`."""
     distances: tuple[float, ...]
     """For each state the smallest number of tokens after which all constraints are satisfied; 0 where they are."""
-    bans: Bans
 
     @classmethod
-    def build(
-        cls,
-        constraints: Sequence[Constraint],
-        boundaries: WordBoundaries | None = None,
-        bans: Bans | None = None,
-    ) -> Automaton:
+    def build(cls, constraints: Sequence[Constraint], boundaries: WordBoundaries | None = None) -> Automaton:
         """Compile constraints; none of them give a machine of one state.
 
         Args:
             constraints: alternatives of each constraint, not empty.
             boundaries: tokens of the vocabulary that are not words of their own; None if every token is a word.
-            bans: tokens that a sentence must not have; None for none.
 
         Raises:
             SettingsError: the machine needs more than `MAX_STATES` states.
@@ -118,7 +91,7 @@ class Automaton:
                 )
             transitions.append(tuple(numbers[one] for one in following))
         accepting = [state.open <= {number for number, rest in state.rests if not rest} for state in numbers]
-        return cls(boundaries, tokens, tuple(transitions), _distances(transitions, accepting), bans or Bans())
+        return cls(boundaries, tokens, tuple(transitions), _distances(transitions, accepting))
 
     @property
     def size(self) -> int:
@@ -139,7 +112,7 @@ class Automaton:
 
     def accepts(self, tokens: Sequence[int]) -> bool:
         """Whether a sentence satisfies all constraints."""
-        return not self.distances[self.after(tokens)] and self.bans.allow(tokens)
+        return not self.distances[self.after(tokens)]
 
 
 def _advance(

@@ -49,16 +49,16 @@ class NextTokens(Protocol):
         """Set the values of tokens (C,) to -inf."""
         ...
 
-    def exclude_where(self, mask: NDArray[np.bool_]) -> None:
-        """Set the values to -inf where a mask (N, 1 or K, V) is true."""
-        ...
-
     def force(self, rows: Tokens, tokens: Tokens, values: Floats) -> None:
         """Give examples (R,) no next token but one: `tokens` (R,) with the given values (R, K)."""
         ...
 
     def add(self, totals: Floats) -> None:
         """Add the log-probabilities (N, K) of the hypotheses."""
+        ...
+
+    def favour(self, bonus: Floats, used: Tokens) -> None:
+        """Add a bonus (N, V) to each token that a hypothesis does not have; `used` are the tokens it has, (N, K, T)."""
         ...
 
     def best(self, count: int, groups: int = 1, among: Tokens | None = None) -> Best:
@@ -98,10 +98,6 @@ class NumpyNextTokens:
         """Set the values of tokens (C,) to -inf."""
         self.values[:, :, tokens] = -math.inf
 
-    def exclude_where(self, mask: NDArray[np.bool_]) -> None:
-        """Set the values to -inf where a mask (N, 1 or K, V) is true."""
-        np.copyto(self.values, -math.inf, where=mask)
-
     def force(self, rows: Tokens, tokens: Tokens, values: Floats) -> None:
         """Give examples (R,) no next token but one."""
         self.values[rows] = -math.inf
@@ -110,6 +106,12 @@ class NumpyNextTokens:
     def add(self, totals: Floats) -> None:
         """Add the log-probabilities (N, K) of the hypotheses."""
         self.values += totals[:, :, None]
+
+    def favour(self, bonus: Floats, used: Tokens) -> None:
+        """Add a bonus (N, V) to each token that a hypothesis does not have."""
+        kept = self.gather(used)
+        self.values += bonus[:, None]
+        np.put_along_axis(self.values, used, kept, 2)
 
     def best(self, count: int, groups: int = 1, among: Tokens | None = None) -> Best:
         """Return the greatest values of each group; of equal ones the first."""

@@ -9,13 +9,13 @@ Shapes: B examples, N of them that are still decoded, K hypotheses of each, V vo
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from limner.decoding.automaton import Automaton, Bans
+from limner.decoding.automaton import Automaton
 from limner.decoding.constrained import BestOfEachState
 from limner.decoding.next_tokens import Floats, NextTokens, Tokens
 from limner.decoding.ranking import HypothesisLists, banned_tokens, require_prefixes
@@ -105,6 +105,7 @@ class Search:
         prefixes: Sequence[Sequence[int]] | None = None,
         constraints: Sequence[Automaton] | None = None,
         trace: Trace | None = None,
+        bonus: Floats | None = None,
     ) -> None:
         """Start the search of B examples.
 
@@ -114,9 +115,10 @@ class Search:
             ids: id of each example, for sampling and for errors.
             settings: decoding settings.
             prefixes: token ids that the sentence of each example starts with, without special tokens.
-            constraints: for each example the machine of what its sentence must include and must not have; each state
-                has a beam.
+            constraints: for each example the machine of what its sentence must include; each state has a beam.
             trace: called with every step, for example a `BeamRecorder`.
+            bonus: for each example what the first occurrence of each token adds to the log-probability of a sentence,
+                (B, V); None for nothing. `without_bonus` subtracts it from the results.
 
         Raises:
             SettingsError: the prefixes or constraints do not fit the examples, the vocabulary or `max_length`, or are
@@ -127,8 +129,8 @@ class Search:
         _require_memory(model, len(ids), settings, machines)
         prefixes = require_prefixes(prefixes, ids, settings.max_length, model.vocab_size)
         shared = min(map(len, prefixes))  # tokens before the first choice
-        self.model, self.settings, self.trace = model, settings, trace
-        self._rules = TokenRules(settings, prefixes, [machine.bans for machine in constraints or ()], model.vocab_size)
+        self.model, self.settings, self.trace, self.bonus = model, settings, trace, bonus
+        self._rules = TokenRules(settings, prefixes)
         constrained = [number for number, machine in enumerate(machines or ()) if machine.size > 1]
         self.results = HypothesisLists(len(ids), settings, constrained)
         self._select: Callable[[NextTokens, Beam], Choice]
@@ -154,6 +156,8 @@ class Search:
         """
         beam = self.beam
         assert beam is not None, "a search that is done"
+        if self.bonus is not None:
+            next_tokens.favour(self.bonus[beam.live], beam.tokens)
         self._rules.apply(next_tokens, beam)
         choice = self._select(next_tokens, beam)
         if self.trace is not None:
@@ -161,6 +165,14 @@ class Search:
         keep = [n for n in _record(self.results, beam, choice) if beam.live[n] not in self.left]
         self.beam = self._continue(beam, choice, keep, state) if keep else None
         self._stop_at_max_length()
+
+    def without_bonus(self, example: int) -> list[Sentence]:
+        """Return the complete hypotheses of an example by descending score, with their log-probabilities alone."""
+        hypotheses = self.results.hypotheses[example]
+        if self.bonus is None:
+            return hypotheses
+        bonus, exponent = self.bonus[example], self.settings.length_penalty
+        return sorted((_subtract(bonus, exponent, entry) for entry in hypotheses), key=lambda entry: -entry.score)
 
     def _continue(self, beam: Beam, choice: Choice, keep: list[int], state: State) -> Beam:
         """Append the chosen tokens to the hypotheses that they continue, of the examples at `keep`."""
@@ -213,30 +225,25 @@ def search(
     return running.results.n_best(ids)
 
 
+def _subtract(bonus: Floats, exponent: float, hypothesis: Sentence) -> Sentence:
+    """Subtract the bonus (V,) of the tokens from the log-probability of a hypothesis."""
+    first = [token not in hypothesis.tokens[:position] for position, token in enumerate(hypothesis.tokens)]
+    values = np.where(first, bonus[list(hypothesis.tokens)], 0.0)
+    log_prob = hypothesis.log_prob - float(values.sum())
+    totals = tuple((np.array(hypothesis.totals) - values.cumsum()).tolist()) if hypothesis.totals else ()
+    length = len(hypothesis.tokens) + hypothesis.ended
+    return hypothesis._replace(log_prob=log_prob, totals=totals, score=log_prob / max(length, 1) ** exponent)
+
+
 class TokenRules:
     """Next tokens that are not allowed: other tokens than the prefix, an early end, special and banned tokens."""
 
-    def __init__(
-        self, settings: DecodingSettings, prefixes: Sequence[Sequence[int]], bans: Sequence[Bans], vocab_size: int
-    ) -> None:
-        """Create the rules of a batch.
-
-        Args:
-            settings: decoding settings.
-            prefixes: tokens that the sentence of each example starts with.
-            bans: tokens that the sentence of each example must not have; empty for none.
-            vocab_size: number of tokens.
-        """
+    def __init__(self, settings: DecodingSettings, prefixes: Sequence[Sequence[int]]) -> None:
+        """Create the rules of a batch whose sentences start with `prefixes`, the tokens of each example."""
         banned = banned_tokens(settings)
         self._banned = np.array(banned, np.int64)
         self._banned_early = np.array([*banned, SPECIAL_TOKENS.eos], np.int64)
         self._min_length, self._prefixes, self._longest = settings.min_length, prefixes, max(map(len, prefixes))
-        self._excluded = self._once = None
-        if any(ban.excluded for ban in bans):
-            self._excluded = _mask([ban.excluded for ban in bans], vocab_size)
-        if any(ban.at_most_once is not None for ban in bans):
-            self._once = _mask([ban.at_most_once or () for ban in bans], vocab_size)
-            self._repeats = np.array([ban.at_most_once is None for ban in bans])
 
     def apply(self, next_tokens: NextTokens, beam: Beam) -> None:
         """Set the log-probabilities of the tokens that are not allowed to -inf."""
@@ -248,26 +255,9 @@ class TokenRules:
             of_all = np.zeros((*beam.total.shape, 1), np.int64)
             of_all[rows] = forced[:, None, None]
             values = next_tokens.gather(of_all)[rows, :, 0]
-        if self._excluded is not None:
-            next_tokens.exclude_where(self._excluded[beam.live][:, None])
-        if self._once is not None and length:
-            before = np.zeros(next_tokens.shape, np.bool_)
-            np.put_along_axis(before, beam.tokens, True, 2)
-            before &= self._once[beam.live][:, None]
-            last = np.take_along_axis(before, beam.tokens[:, :, -1:], 2) | ~self._repeats[beam.live][:, None, None]
-            np.put_along_axis(before, beam.tokens[:, :, -1:], last, 2)
-            next_tokens.exclude_where(before)
         next_tokens.exclude(self._banned_early if length < self._min_length else self._banned)
         if rows:
             next_tokens.force(np.array(rows), forced, values)
-
-
-def _mask(tokens: Sequence[Collection[int]], vocab_size: int) -> NDArray[np.bool_]:
-    """Return a mask (B, V) of the tokens of each example."""
-    mask = np.zeros((len(tokens), vocab_size), np.bool_)
-    for row, ids in enumerate(tokens):
-        mask[row, list(ids)] = True
-    return mask
 
 
 def _require_memory(

@@ -7,14 +7,13 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from limner.inference.confidence import WordConfidence
-    from limner.inference.tags import Tag
+    from limner.runs.concepts import Tag
     from limner.text.tokenizer import Tokenizer
 
 Span = tuple[int, int]
 """First token or word, and the one after the last."""
 NOT_SURE = "not sure"
-"""Text in place of a caption whose confidence is too low."""
+"""What is printed for people in place of a caption that is withheld."""
 
 
 class Derivation(NamedTuple):
@@ -50,17 +49,11 @@ class Sentence(NamedTuple):
     """Phrases of the translation; None for a model that has none."""
 
     tags: tuple[Tag, ...] = ()
-    """What the classifier of a built-in backbone sees in the image; empty unless tags are requested."""
+    """Things in the image; empty unless tags are requested."""
     confidence: float | None = None
-    """Calibrated probability that the caption fits the image; None for a model without calibration."""
-    log_ratio: float | None = None
-    """log P(w|I) - log P(w); None for a model without calibration."""
-    words: tuple[WordConfidence, ...] = ()
-    """Confidence of each word; empty for a model without calibration."""
+    """Probability that the first thing of the caption is in the image; None for a model without concepts."""
     is_sure: bool = True
     """False where the confidence is below `min_confidence`: the caption should not be shown as a description."""
-    likely_tags: tuple[Tag, ...] = ()
-    """Likely tags, or the likely kind of thing, in place of a caption of which the model is not sure; else empty."""
 
     @property
     def token_log_probs(self) -> list[float] | None:
@@ -71,10 +64,8 @@ class Sentence(NamedTuple):
 
     @property
     def display_text(self) -> str:
-        """The text, or the text in its place where the model is not sure: 'not sure; perhaps: cup 97 %'."""
-        if self.is_sure:
-            return self.text
-        return f"{NOT_SURE}; perhaps: {format_tags(self.likely_tags)}" if self.likely_tags else NOT_SURE
+        """The text; empty for a caption that is withheld."""
+        return self.text if self.is_sure else ""
 
     def decoded(self, tokenizer: Tokenizer) -> Sentence:
         """Return the sentence with its text."""

@@ -159,10 +159,6 @@ class TorchNextTokens:
         """Set the values of tokens (C,) to -inf."""
         self.values.index_fill_(2, self._tensor(tokens), -math.inf)
 
-    def exclude_where(self, mask: NDArray[np.bool_]) -> None:
-        """Set the values to -inf where a mask (N, 1 or K, V) is true."""
-        self.values.masked_fill_(self._tensor(mask), -math.inf)
-
     def force(self, rows: Tokens, tokens: Tokens, values: Floats) -> None:
         """Give examples (R,) no next token but one."""
         chosen = self._tensor(rows)
@@ -172,6 +168,13 @@ class TorchNextTokens:
     def add(self, totals: Floats) -> None:
         """Add the log-probabilities (N, K) of the hypotheses."""
         self.values += self._tensor(totals)[:, :, None]
+
+    def favour(self, bonus: Floats, used: Tokens) -> None:
+        """Add a bonus (N, V) to each token that a hypothesis does not have."""
+        columns = self._tensor(used)
+        kept = self.values.gather(2, columns)
+        self.values += self._tensor(bonus)[:, None]
+        self.values.scatter_(2, columns, kept)
 
     def best(self, count: int, groups: int = 1, among: Tokens | None = None) -> Best:
         """Return the greatest values of each group."""

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 import numpy as np
 
 from limner.decoding.automaton import Automaton
-from limner.decoding.search import Memory, Search
-from limner.decoding.sentence import Sentence
+from limner.decoding.next_tokens import Floats
+from limner.decoding.search import Search
 from limner.decoding.trees import signature
 from limner.errors import SettingsError
-from limner.generation.request import Request, Searched
+from limner.generation.request import Request
 
 
 class Cohort:
@@ -40,6 +40,7 @@ class Cohort:
             [request.prefix for request in requests],
             constraints,
             first.trace,
+            bonus_of(requests, self.model.vocab_size),
         )
         self._finished: set[int] = set()
         self._decided = [0] * len(requests)
@@ -66,29 +67,30 @@ class Cohort:
         """Leave out requests that are cancelled or have failed; their rows leave with the next step."""
         self.search.left |= {row for row, request in enumerate(self.requests) if request.is_done}
 
-    def searched(self) -> list[Searched]:
-        """Return the requests whose search was completed since the last call.
+    def finish(self, row: int, requests: Sequence[Request]) -> None:
+        """Apply the rules to the hypotheses of the request of a row, whose search is done, and deliver its sentences.
 
         Raises:
-            SettingsError: all sentences with the words that a request must include have probability zero.
+            SettingsError: all sentences with the words that the request must include have probability zero.
         """
+        (request,) = requests
+        hypotheses, rules = self.search.without_bonus(row), request.generator.rules
+        if not hypotheses:
+            raise SettingsError(
+                f"must_include of example '{request.id}': every sentence with these words has probability zero under "
+                "the model; give other words"
+            )
+        has_rules = rules is not None and rules.apply_to(request)
+        kept = hypotheses if has_rules else hypotheses[: self.search.settings.n_best]
+        sentences = [sentence.decoded(request.generator.tokenizer) for sentence in kept]
+        request.finished(rules.finish(request, sentences) if rules is not None and has_rules else sentences)
+
+    def completed(self) -> list[int]:
+        """Return the requests whose search was completed since the last call, by their row."""
         live = set() if self.search.beam is None else set(self.search.beam.live)
-        completed = set(range(len(self.requests))) - live - self._finished
-        self._finished |= completed
-        return [self._searched(row) for row in sorted(completed) if not self.requests[row].is_done]
-
-    def _searched(self, row: int) -> Searched:
-        request = self.requests[row]
-        sentences = [sentence.decoded(request.generator.tokenizer) for sentence in self._n_best(row)]
-        rules = request.generator.rules
-        needs_memory = rules is not None and rules.apply_to(request)
-        return Searched(request, sentences, self._memory_of(row) if needs_memory else None)
-
-    def _n_best(self, row: int) -> list[Sentence]:
-        return self.search.results.hypotheses[row][: self.search.settings.n_best]
-
-    def _memory_of(self, row: int) -> Memory:
-        return self.model.select(self.memory, np.array([row]))
+        rows = set(range(len(self.requests))) - live - self._finished
+        self._finished |= rows
+        return [row for row in sorted(rows) if not self.requests[row].is_done]
 
     def stream(self) -> None:
         """Deliver to requests that stream what all their hypotheses agree on, the best complete one included."""
@@ -108,6 +110,18 @@ class Cohort:
                 request.decided(agreed, beam.totals[place, alive][0, : len(agreed)].tolist())
 
 
+def bonus_of(requests: Sequence[Request], vocab_size: int) -> Floats | None:
+    """Return the bonus of each token by the rules of each request, (B, V); None for no bonus."""
+    rules = requests[0].generator.rules
+    if rules is None:
+        return None
+    rows = [rules.bonus(request) if rules.apply_to(request) else None for request in requests]
+    if all(row is None for row in rows):
+        return None
+    stacked: Floats = np.stack([np.zeros(vocab_size, np.float32) if row is None else row for row in rows])
+    return stacked
+
+
 def common_prefix(first: Sequence[int], second: Sequence[int]) -> list[int]:
     """Return the tokens that both sequences begin with."""
     length = 0
@@ -116,16 +130,3 @@ def common_prefix(first: Sequence[int], second: Sequence[int]) -> list[int]:
             break
         length += 1
     return list(first[:length])
-
-
-def require_sentences(searched: Searched) -> None:
-    """Check that the search of a request has a result.
-
-    Raises:
-        SettingsError: all sentences with the words that it must include have probability zero.
-    """
-    if not searched.sentences:
-        raise SettingsError(
-            f"must_include of example '{searched.request.id}': every sentence with these words has "
-            "probability zero under the model; give other words"
-        )

@@ -1,7 +1,7 @@
 """The engine: encodes, decodes and finishes requests, those that can be computed together in one batch.
 
-    requests ── encode ── start ── step … step ── finish ── Request.finished(sentences)
-                features   model    model and search  rules
+    requests ── encode ── start ── step … step ── Request.finished(sentences)
+                features   model    model and search, rules
 
 A local call (`run`) goes this way batch by batch. The service calls the same methods as requests arrive: new ones join
 between two steps (`start`), tokens are streamed (`Request.decided`), and an error reaches only the request that causes
@@ -11,21 +11,20 @@ it. The engine has no threads.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from limner.data.batching import prefetch
 from limner.decoding.search import Memory
-from limner.decoding.trees import signature, split
+from limner.decoding.trees import split
 from limner.errors import MediaError
-from limner.generation.cohort import Cohort, require_sentences
-from limner.generation.request import Features, Request, Searched
+from limner.generation.cohort import Cohort
+from limner.generation.request import Features, Request
 
 CONSTRAINED_BEAMS = 128
 """Beams of constrained requests that are decoded together: one of each state of each request."""
-ROWS_TOGETHER = 256
-"""Sentences of requests that the rules finish together, which bounds the memory of their logits."""
 BATCHES_AHEAD = 2
 """Batches whose features are read while another is decoded."""
 
@@ -43,8 +42,6 @@ class Engine:
         """
         self.features, self.isolated = features, isolated
         self.live: list[Cohort] = []
-        self.searched: list[Searched] = []
-        """Requests whose search is done, and which the rules have not finished."""
         self._memories: dict[object, tuple[list[Memory], Memory]] = {}
 
     def run(self, batches: Iterable[Sequence[Request]], *, ahead: bool = False) -> Iterator[Sequence[Request]]:
@@ -61,7 +58,6 @@ class Engine:
             self.start(batch)
             while self.live:
                 self.step()
-            self.finish()
             yield batch
 
     def _encoded(self, batch: Sequence[Request]) -> Sequence[Request]:
@@ -140,32 +136,10 @@ class Engine:
         return joined
 
     def _hand_on(self, cohort: Cohort) -> None:
-        """Deliver decided tokens, and the requests of a cohort whose search is done: to the rules, or finished."""
-        for searched in cohort.searched():
-            rules = searched.request.generator.rules
-            if rules is not None and rules.apply_to(searched.request):
-                self.searched.append(searched)
-            else:
-                self._together_searched(_deliver, [searched])
+        """Deliver decided tokens, and the sentences of the requests whose search is done."""
+        for row in cohort.completed():
+            self._together(partial(cohort.finish, row), [cohort.requests[row]])
         cohort.stream()
-
-    def finish(self, most: int | None = None) -> None:
-        """Apply the rules to requests whose search is done, and deliver their sentences.
-
-        Args:
-            most: number of requests that are finished together; None for no other limit than `ROWS_TOGETHER`.
-        """
-        waiting, self.searched = self.searched, []
-        groups: dict[object, list[Searched]] = {}
-        for searched in waiting:
-            if not searched.request.is_done:
-                request = searched.request
-                groups.setdefault((*_settings_of(request), signature(searched.memory)), []).append(searched)
-        for group in groups.values():
-            size = max(1, ROWS_TOGETHER // group[0].request.decoding.beam_size)
-            size = size if most is None else min(most, size)
-            for first in range(0, len(group), size):
-                self._together_searched(_finish_by_rules, group[first : first + size])
 
     def _together(self, work: Callable[[Sequence[Request]], None], requests: Sequence[Request]) -> None:
         """Do some work for requests at once, or one by one where it fails."""
@@ -178,14 +152,6 @@ class Engine:
                 requests[0].failed(error)
             for request in requests if len(requests) > 1 else ():
                 self._together(work, [request])
-
-    def _together_searched(self, work: Callable[[Sequence[Searched]], None], searched: Sequence[Searched]) -> None:
-        """Do some work for searched requests at once, or one by one where it fails."""
-        by_request = {id(entry.request): entry for entry in searched}
-        self._together(
-            lambda requests: work([by_request[id(request)] for request in requests]),
-            [entry.request for entry in searched],
-        )
 
 
 def groups_of(requests: Iterable[Request]) -> list[list[Request]]:
@@ -210,18 +176,3 @@ def _prepare_rules(requests: Sequence[Request]) -> None:
     for group in by_generator.values():
         if (rules := group[0].generator.rules) is not None:
             rules.prepare(group)
-
-
-def _deliver(searched: Sequence[Searched]) -> None:
-    for entry in searched:
-        require_sentences(entry)
-        entry.request.finished(entry.sentences)
-
-
-def _finish_by_rules(searched: Sequence[Searched]) -> None:
-    for entry in searched:
-        require_sentences(entry)
-    rules = searched[0].request.generator.rules
-    assert rules is not None, "requests without rules are delivered at once"
-    for entry, sentences in zip(searched, rules.finish(searched), strict=True):
-        entry.request.finished(sentences)

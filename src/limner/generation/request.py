@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from limner.decoding.automaton import Automaton
+from limner.decoding.next_tokens import Floats
 from limner.decoding.search import Memory, StepModel, Trace
 from limner.decoding.sentence import Sentence
 from limner.decoding.settings import DecodingSettings
@@ -61,10 +62,10 @@ class RuleOptions(NamedTuple):
 
     with_tags: bool = False
     """Whether the sentences have the tags of their image."""
-    name_tags: bool = True
-    """Whether the caption names the most probable tag of its image."""
+    concepts: bool = True
+    """Whether the concepts choose among the hypotheses, and may replace the caption by a plain sentence."""
     min_confidence: float | None = None
-    """Confidence below which the captioner abstains; None for that of its calibration."""
+    """Confidence below which a caption is replaced or withheld; None for that of the concepts."""
 
 
 NO_RULE_OPTIONS = RuleOptions()
@@ -138,18 +139,8 @@ class Request:
         self.error, self.is_done = error, True
 
 
-class Searched(NamedTuple):
-    """A request whose search is done."""
-
-    request: Request
-    sentences: list[Sentence]
-    """The `n_best` sentences of the search, best first."""
-    memory: Memory
-    """Result of encoding the request, one row."""
-
-
 class Rules(Protocol):
-    """The rules port: what may change, replace or withhold the sentences of a generator."""
+    """The rules port: what may order, change, replace or withhold the sentences of a generator."""
 
     def prepare(self, requests: Sequence[Request]) -> None:
         """Compute the `evidence` of requests whose images are encoded."""
@@ -159,6 +150,10 @@ class Rules(Protocol):
         """Whether `finish` has something to do for a request."""
         ...
 
-    def finish(self, searched: Sequence[Searched]) -> list[list[Sentence]]:
-        """Return the sentences of requests of one generator, settings and shape of memory."""
+    def bonus(self, request: Request) -> Floats | None:
+        """Return what the first occurrence of each token adds to the log-probability of a sentence, (V,), or None."""
+        ...
+
+    def finish(self, request: Request, hypotheses: Sequence[Sentence]) -> list[Sentence]:
+        """Return the sentences of a request, given all complete hypotheses of its search, best first."""
         ...

@@ -31,9 +31,6 @@ from limner.text.tokenizer import Tokenizer
 
 RequestT = TypeVar("RequestT", bound=Request)
 
-NO_CONSTRAINTS = ((), (), None)
-"""`GenerationInput.constraints` of an input without words."""
-
 
 class GenerationModels(TorchModels):
     """The model port of `limner.generation` for models of torch."""
@@ -121,7 +118,7 @@ class TextGenerator:
         Raises:
             SettingsError: the words that the sentence must include are not in the vocabulary, or too many.
         """
-        tokenizer, words = self.models[0].source_tokenizer, source.constraints
+        tokenizer, words = self.models[0].source_tokenizer, source.must_include
         request = make(
             self,
             source.item.id,
@@ -129,7 +126,7 @@ class TextGenerator:
             source=source,
             prefix=self.tokenizer.encode(prefix) if prefix else (),
             source_tokens=None if source.source is None or tokenizer is None else tokenizer.encode(source.source),
-            constraint=compile_words(self.tokenizer, *words) if words != NO_CONSTRAINTS else None,
+            constraint=compile_words(self.tokenizer, words) if words else None,
         )
         request.rules, request.trace = rules, trace
         return request

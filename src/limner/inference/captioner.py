@@ -13,18 +13,18 @@ from limner.errors import MediaError
 from limner.features.encoders.base import Backbone
 from limner.generation.engine import Engine
 from limner.generation.request import Features, Request, RuleOptions
+from limner.generation.rules import CaptionRules
 from limner.inference.base import TextGenerator, require_captioning
-from limner.inference.caption_rules import CaptionRules
 from limner.inference.explain import Explanation
 from limner.inference.explain_beam import BeamExplanation, explain_beam
 from limner.inference.generate import FeaturesOfItems
 from limner.inference.must_include import MustInclude, words_of_inputs
 from limner.inference.new_images import IN_MEMORY, new_item, require_images
 from limner.inference.sentences import warn_of_cut_off, warn_of_unknown_words
-from limner.inference.tags import Tag, require_tagger
 from limner.media.image import ImageInput
 from limner.media.modality import IMAGE, Modality
 from limner.progress import Progress
+from limner.runs.concepts import Tag, concepts_of
 from limner.runs.trained_model import TrainedModel
 
 CAPTION_BATCH_SIZE = 32
@@ -52,12 +52,12 @@ class Captioner(TextGenerator):
         """
         super().__init__(models, backbone)
         require_captioning(models[0])
-        self._rules = CaptionRules(self.models)
-        self.models = self._rules.models
+        own, tagger = concepts_of(models[0].folder if len(models) == 1 else None, models[0].config.features)
+        self._rules = CaptionRules(own, tagger)
 
     @property
     def rules(self) -> CaptionRules:
-        """Tags in captions, and confidence."""
+        """Concepts that choose captions, tags, and confidence."""
         return self._rules
 
     @property
@@ -72,7 +72,7 @@ class Captioner(TextGenerator):
         prefixes: Sequence[str] | None = None,
         must_include: MustInclude | None = None,
         with_tags: bool = False,
-        name_tags: bool = True,
+        concepts: bool = True,
         min_confidence: float | None = None,
         batch_size: int = CAPTION_BATCH_SIZE,
         log_cut_off: bool = True,
@@ -86,9 +86,11 @@ class Captioner(TextGenerator):
             must_include: words or phrases that every caption includes, such as ["umbrella", "dog|puppy"], where one of
                 the alternatives between | is enough; or one such list for each image.
             with_tags: whether captions have the `tags` of their images.
-            name_tags: whether captions without `prefixes` and `must_include` name the most probable tag; only for
-                models with a calibration, such as the built-in captioner, and without sampling.
-            min_confidence: confidence below which `Sentence.is_sure` is false; None for that of the calibration.
+            concepts: whether the concepts of the model choose among the hypotheses, and a plain sentence about the most
+                probable thing replaces a caption whose first thing is improbable; only for models with concepts, such
+                as the built-in captioner, and without sampling.
+            min_confidence: confidence below which a caption is replaced, or `Sentence.is_sure` is false; None for the
+                value that was chosen with the concepts.
             batch_size: number of images that are captioned together; captions do not depend on it.
             log_cut_off: whether to log how many captions did not end before `max_length`.
             decoding: settings of `DecodingSettings` to change, such as beam_size=5, n_best=3.
@@ -107,7 +109,7 @@ class Captioner(TextGenerator):
             prefixes=prefixes,
             must_include=must_include,
             with_tags=with_tags,
-            name_tags=name_tags,
+            concepts=concepts,
             min_confidence=min_confidence,
             batch_size=batch_size,
             log_cut_off=log_cut_off,
@@ -119,36 +121,30 @@ class Captioner(TextGenerator):
             captions.append(result)
         return captions
 
-    def check_options(self, *, with_tags: bool, name_tags: bool, min_confidence: float | None) -> None:
-        """Check options of `describe` before the first image is read.
-
-        Raises:
-            SettingsError: the model reads other features than those that tags are computed of, or it has no calibration
-                of its confidence.
-        """
-        self.rules.check(RuleOptions(with_tags, name_tags, min_confidence))
-
     def tags(self, images: Sequence[ImageInput], *, batch_size: int = CAPTION_BATCH_SIZE) -> list[tuple[Tag, ...]]:
-        """Name what the classifier of the built-in backbone sees in images, without captioning them.
+        """Name the things in images, without captioning them.
 
         Args:
             images: as for `describe`.
             batch_size: number of images that are encoded together.
 
         Returns:
-            The most probable nouns of each image, best first; an image may have none.
+            The most probable things of each image, best first; an image may have none.
 
         Raises:
             MediaError: an image cannot be read.
             SettingsError: the model reads other features than those of a built-in backbone's last layer.
         """
-        tagger = require_tagger(self.rules.tagger)
+        self.rules.check(RuleOptions(with_tags=True))
+        tagger = self.rules.tagger
+        assert tagger is not None, "checked before"
         tags: list[tuple[Tag, ...]] = []
         for start in range(0, len(images), batch_size):
             batch = images[start : start + batch_size]
             features = self.features_of(batch)
             assert features is not None, "tags without a backbone"
-            tags += tagger(features.take([new_item(image) for image in batch]))
+            stored = features.take([new_item(image) for image in batch])
+            tags += [() if values is None else tagger.tags(tagger.probabilities(values)) for values in stored]
         return tags
 
     def describe_each(
@@ -158,7 +154,7 @@ class Captioner(TextGenerator):
         prefixes: Sequence[str] | None = None,
         must_include: MustInclude | None = None,
         with_tags: bool = False,
-        name_tags: bool = True,
+        concepts: bool = True,
         min_confidence: float | None = None,
         batch_size: int = CAPTION_BATCH_SIZE,
         log_cut_off: bool = True,
@@ -171,7 +167,7 @@ class Captioner(TextGenerator):
             prefixes: as for `describe`.
             must_include: as for `describe`.
             with_tags: as for `describe`.
-            name_tags: as for `describe`.
+            concepts: as for `describe`.
             min_confidence: as for `describe`.
             batch_size: as for `describe`.
             log_cut_off: as for `describe`.
@@ -180,7 +176,7 @@ class Captioner(TextGenerator):
         Yields:
             Each image with its captions, or with the error that it cannot be read.
         """
-        options = RuleOptions(with_tags, name_tags, min_confidence)
+        options = RuleOptions(with_tags, concepts, min_confidence)
         requests = self._requests(images, prefixes, must_include, options, decoding)
         batches = [requests[start : start + batch_size] for start in range(0, len(requests), batch_size)]
         done = cut = described = 0

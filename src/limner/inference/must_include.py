@@ -8,7 +8,7 @@ from difflib import get_close_matches
 from functools import lru_cache
 from typing import cast
 
-from limner.decoding.automaton import Automaton, Bans, WordBoundaries
+from limner.decoding.automaton import Automaton, WordBoundaries
 from limner.errors import SettingsError
 from limner.text.compounds import JOINER
 from limner.text.tokenizer import Tokenizer
@@ -51,31 +51,14 @@ def words_of_inputs(tokenizer: Tokenizer, must_include: MustInclude | None, coun
     return inputs
 
 
-def compile_words(
-    tokenizer: Tokenizer,
-    words: Sequence[str],
-    excluded: Sequence[str] = (),
-    at_most_once: Sequence[str] | None = None,
-) -> Automaton:
-    """Return the machine of the sentences that include words; errors are those of `words_of_inputs`.
+def compile_words(tokenizer: Tokenizer, words: Sequence[str]) -> Automaton:
+    """Return the machine of the sentences that include words or phrases.
 
-    Args:
-        tokenizer: vocabulary of the sentences.
-        words: words or phrases that they include.
-        excluded: words that they do not have, each one token.
-        at_most_once: words that they have once at most, each one token, while no token follows itself; None for no
-            such rule.
+    Raises:
+        SettingsError: as `words_of_inputs`.
     """
-    constraints = [[tokenizer.encode(one) for one in _known(tokenizer, text)] for text in words]
-    banned = _tokens(tokenizer, tuple(excluded))
-    single = None if at_most_once is None else _tokens(tokenizer, tuple(at_most_once))
-    return Automaton.build(constraints, _boundaries(tokenizer), Bans(banned, single))
-
-
-@lru_cache(maxsize=64)
-def _tokens(tokenizer: Tokenizer, words: tuple[str, ...]) -> frozenset[int]:
-    """Return the tokens of words; kept, as the captions of one model share a list of hundreds."""
-    return frozenset(token for word in words for token in tokenizer.encode(word))
+    constraints = [[tokenizer.encode(phrase) for phrase in _known(tokenizer, text)] for text in words]
+    return Automaton.build(constraints, _boundaries(tokenizer))
 
 
 def _known(tokenizer: Tokenizer, text: str) -> list[str]:

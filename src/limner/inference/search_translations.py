@@ -54,7 +54,7 @@ def search_translations(
             f"decoding.{changed[0]}: model '{name}' has a search of its own, without this setting; leave it out (it "
             "uses beam_size, the number of hypotheses of a stack, and n_best)"
         )
-    if prefixes is not None or trace is not None or any(any(one.constraints) for one in inputs):
+    if prefixes is not None or trace is not None or any(entry.must_include for entry in inputs):
         raise SettingsError(
             f"model '{name}' takes whole phrases: it has no prefix, no words that are "
             "included and no beam to show; leave these options out"

@@ -97,6 +97,9 @@ class SelfCriticalSettings(Settings):
     """Number of sentences drawn for each image."""
     temperature: Temperature = 1.0
     """Divisor of the log-probabilities that sentences are drawn from."""
+    likelihood: Weight = 0.0
+    """Weight of the cross-entropy of one reference of each image, which keeps the probabilities of sentences usable for
+    retrieval and scores (Wu et al., 2016; Paulus et al., 2018); 0 for the reward alone."""
 
     @field_validator("reward", mode="before")
     @classmethod

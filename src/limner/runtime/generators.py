@@ -15,6 +15,7 @@ from limner.errors import MediaError, RunError, SettingsError
 from limner.features.preprocessing import read_image
 from limner.generation.engine import Engine
 from limner.generation.request import Request
+from limner.generation.rules import CaptionRules
 from limner.inference.sentences import (
     CUT_TRANSLATIONS,
     EMPTY_TRANSLATION,
@@ -28,6 +29,7 @@ from limner.inference.sentences import (
 )
 from limner.media.image import ImageInput, Pixels, open_image
 from limner.progress import Progress
+from limner.runs.concepts import Concepts
 from limner.runtime.graphs import PIXELS, GraphModel, start_sessions
 from limner.runtime.manifest import (
     BACKBONE,
@@ -53,7 +55,7 @@ Features = Mapping[str, NDArray[Any]]
 class ExportedModel:
     """The parts that captioners and translators share: a `Generator` of `limner.generation`."""
 
-    rules = None
+    rules: CaptionRules | None = None
 
     def __init__(self, folder: Path, exported: Exported) -> None:
         """Start the sessions of the graphs.
@@ -133,6 +135,12 @@ class ExportedModel:
 
 class ExportedCaptioner(ExportedModel):
     """Captions of images by an exported model; see `limner.Captioner`."""
+
+    def __init__(self, folder: Path, exported: Exported) -> None:
+        """Start the sessions, and read the concepts; the arguments and errors are described at `ExportedModel`."""
+        super().__init__(folder, exported)
+        if (concepts := Concepts.load(folder)) is not None:
+            self.rules = CaptionRules(concepts, concepts)
 
     def describe(
         self,

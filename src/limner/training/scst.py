@@ -24,7 +24,7 @@ from limner.models.protocols import Mean, Model
 from limner.text.tokenizer import Tokenizer
 from limner.text.vocab import SPECIAL_TOKEN_STRINGS, SPECIAL_TOKENS
 from limner.training.context import TrainingContext
-from limner.training.losses import weighted_loss
+from limner.training.losses import loss_terms, weighted_loss
 from limner.training.processes import StepLoss
 
 EOS = SPECIAL_TOKEN_STRINGS[SPECIAL_TOKENS.eos]
@@ -93,6 +93,9 @@ class SelfCritical:
     tokens that may be generated: the distribution that they were drawn from. A sentence that was cut off at the maximum
     length has no factor for its end. An auxiliary loss of the model has no part in this objective.
 
+    With `likelihood` gamma, gamma times the cross-entropy of one reference of each image is added: mixed training as of
+    Wu et al. (2016, GNMT, eq. 9) and Paulus et al. (2018, eq. 16). The reference is drawn anew in every epoch.
+
     The logged loss is the negative mean reward of the samples.
     """
 
@@ -121,13 +124,24 @@ class SelfCritical:
         return epoch_order(lengths, settings.batch_size, settings.bucket, settings.seed, epoch)
 
     def batch(self, rows: Sequence[int], epoch: int = 0) -> Batch:
-        """Collate images and source sentences."""
+        """Collate images and source sentences, with a reference of each as the target of the mixed loss."""
         features = self.run.training_set.features
         items = [self.inputs[row].item for row in rows]
         images = features.take(items) if features is not None else [None] * len(items)
         return collate(
-            [Example(self._id(row), (), self.sources[row], image) for row, image in zip(rows, images, strict=True)]
+            [
+                Example(self._id(row), self._reference(row, epoch), self.sources[row], image)
+                for row, image in zip(rows, images, strict=True)
+            ]
         )
+
+    def _reference(self, row: int, epoch: int) -> Sequence[int]:
+        """Draw a reference by the seed, the epoch and the image; empty without a mixed loss, which alone reads it."""
+        if not self.settings.likelihood:
+            return ()
+        references = [text for text in self.inputs[row].references if text.strip()]
+        chance = np.random.default_rng([self.run.settings.seed, epoch, row])
+        return self.run.trained.tokenizer.encode(references[int(chance.integers(len(references)))])
 
     def loss(self, batch: Batch, epoch: int) -> StepLoss:
         """Draw sentences, compute their rewards and the loss whose gradient is the estimate."""
@@ -146,7 +160,18 @@ class SelfCritical:
             logits = self.run.optimization.model(sampled).logits
         loss = policy_loss(logits, sampled, advantages.float(), settings)
         reward = torch.tensor([values[first:] for values in rewards], dtype=torch.float64)
-        return StepLoss((loss,), int(sampled.target_mask.sum()), Mean(-reward.sum(), reward.numel()))
+        terms = (loss, *self._likelihood(batch))
+        return StepLoss(terms, int(sampled.target_mask.sum()), Mean(-reward.sum(), reward.numel()))
+
+    def _likelihood(self, batch: Batch) -> list[Mean]:
+        """Compute the weighted cross-entropy of the references of a batch; no terms without a mixed loss."""
+        weight = self.settings.likelihood
+        if not weight:
+            return []
+        assert self.run.optimization is not None
+        self.run.trained.model.train()
+        terms = loss_terms(self.run.optimization.model(batch), batch)
+        return [Mean(weight * term.total, term.number) for term in terms]
 
     def decoding(self, epoch: int) -> DecodingSettings:
         """Return the settings of decoding in an epoch: every epoch has its own random numbers.

@@ -109,8 +109,7 @@ def _write(emit: Callable[[str], None], kind: CaptionFormat, columns: Sequence[s
 
     def write(file: Path, result: list[Sentence] | KeptCaption | LimnerError) -> None:
         if isinstance(result, list):
-            first = next((rank for rank, caption in enumerate(result) if not caption.is_sure), None)
-            result = [caption for rank, caption in enumerate(result) if caption.is_sure or rank == first]
+            result = [caption for caption in result if caption.is_sure] or result[:1]
         if kind == "json":
             records.extend([] if isinstance(result, LimnerError) else [_record(file, result, columns)])
         elif kind == "jsonl":
@@ -138,19 +137,18 @@ def _record(file: Path, result: list[Sentence] | KeptCaption | LimnerError, colu
         record["tags"] = [
             {"word": tag.word, "probability": tag.probability, "kind": tag.kind} for tag in result[0].tags
         ]
-    if likely := result[0].likely_tags:
-        record["likely_tags"] = [{"word": tag.word, "probability": tag.probability} for tag in likely]
     return record
 
 
 def _caption(caption: Sentence, columns: Sequence[str]) -> dict[str, Any]:
-    """Return a caption as plain values; the text is null where the model is not sure."""
-    text = caption.text if caption.is_sure else None
-    values: dict[str, Any] = {"text": text, "log_prob": caption.log_prob, "score": caption.score}
+    """Return a caption as plain values; the text is null where it is withheld."""
+    values: dict[str, Any] = {
+        "text": caption.display_text or None,
+        "log_prob": caption.log_prob,
+        "score": caption.score,
+    }
     if "confidence" in columns:
-        words = [{"word": one.word, "confidence": one.probability, "log_ratio": one.log_ratio} for one in caption.words]
-        values |= {"confidence": caption.confidence, "log_ratio": caption.log_ratio}
-        values["words"] = words if caption.is_sure else []
+        values["confidence"] = caption.confidence
     return values
 
 
@@ -164,9 +162,9 @@ def _lines(
 ) -> Iterator[str]:
     """Yield the lines of an input; the log-probability is part of the text where there are several captions.
 
-    In place of a caption of which the model is not sure, text says so and names likely tags; tables have an empty one.
+    In place of a caption that is withheld, text says so, and tables have an empty one.
     """
-    from limner.decoding.sentence import format_tags
+    from limner.decoding.sentence import NOT_SURE, format_tags
 
     if isinstance(result, KeptCaption):
         yield _row((str(file), 1, result.text, "", *(_origin(result) if c == "origin" else "" for c in columns)), kind)
@@ -175,15 +173,16 @@ def _lines(
         if kind == "text":
             log_prob = (f"{one.log_prob:.2f}",) if len(result) > 1 else ()
             tags = (format_tags(one.tags),) if "tags" in columns else ()
-            yield tab_separated(file, one.display_text, *log_prob, *tags) + "\n"
+            yield tab_separated(file, one.display_text if one.is_sure else NOT_SURE, *log_prob, *tags) + "\n"
         else:
             values = {
                 "confidence": "" if one.confidence is None else f"{one.confidence:.4f}",
                 "tags": ";".join(tag.word for tag in one.tags),
                 "origin": _origin(result),
             }
-            text = one.text if one.is_sure else ""
-            yield _row((str(file), rank, text, f"{one.log_prob:.4f}", *(values[name] for name in columns)), kind)
+            yield _row(
+                (str(file), rank, one.display_text, f"{one.log_prob:.4f}", *(values[name] for name in columns)), kind
+            )
 
 
 def _row(values: Sequence[object], kind: CaptionFormat) -> str:

@@ -42,7 +42,7 @@ def describe(
     prefix: str | None = None,
     must_include: list[str] | None = None,
     tags: bool = False,
-    no_tags_in_captions: bool = False,
+    no_concepts: bool = False,
     min_confidence: Probability | None = None,
     decoding: Decoding,
     sample: bool = False,
@@ -78,12 +78,12 @@ def describe(
     Decoding:
         prefix: Words that every caption starts with; default: none.
 
-    Tags and confidence:
-        tags: Print nouns for what the classifier of the built-in backbone sees in each image, with probabilities.
-        no_tags_in_captions: Do not make captions name what the classifier is sure of; only the built-in captioner and
-            other calibrated models do.
-        min_confidence: Print 'not sure' in place of captions whose confidence is lower, 0-1; default: that of the
-            model's calibration, or none.
+    Concepts:
+        tags: Print nouns for the things in each image, with probabilities.
+        no_concepts: Print the captions of the search alone, which the concepts of the built-in captioner otherwise
+            choose, replace by a plain sentence or withhold.
+        min_confidence: Replace or withhold captions whose first thing is less probable, 0-1; default: as chosen with
+            the concepts of the model.
 
     Sampling:
         sample: Sample tokens from the model's distribution instead of beam search.
@@ -114,7 +114,7 @@ def describe(
         claim_plots(attention, force)
     decoding |= {"sample": sampling} if sample else {}
     needs_run: dict[str, Any] = {"attention": attention, "write": write, "embed": embed, "tags": tags}
-    needs_run |= {"no_tags_in_captions": no_tags_in_captions, "min_confidence": min_confidence}
+    needs_run |= {"no_concepts": no_concepts, "min_confidence": min_confidence}
     if explain_beam is not None:
         useless = {"format": format_, "output": output, "recursive": recursive, "json": as_json}
         refuse(needs_run | useless, "has no effect on --explain-beam, which explains one search; leave one of them out")
@@ -144,9 +144,8 @@ def describe(
         describe_each = load_captioner(runs[0]).describe_each
     else:
         captioner, strips = _load(runs, backbone, device, attention, compare or ())
-        selection = _selection(captioner, tags, no_tags_in_captions, min_confidence)
-        options |= {"must_include": must_include, **selection}
-        columns = [*(["confidence"] if captioner.rules.has_confidence else []), *(["tags"] if tags else [])]
+        options |= {"must_include": must_include, **_rule_options(captioner, tags, no_concepts, min_confidence)}
+        columns = [*([] if captioner.rules.concepts is None else ["confidence"]), *(["tags"] if tags else [])]
         language = captioner.models[0].recipe.data.lang
         describe_each = captioner.describe_each
     if ray is None:
@@ -179,12 +178,14 @@ def _load(
         return captioner, StripPlotter(captioner, runs, attention, compared, backbone=backbone, device=device)
 
 
-def _selection(captioner: Captioner, tags: bool, no_tags: bool, min_confidence: float | None) -> dict[str, Any]:
-    """Return the options of tags and confidence, after a check that the model has them."""
-    if not captioner.rules.names_tags:
-        refuse({"no_tags_in_captions": no_tags}, "this model never requires tags; leave it out")
-    captioner.check_options(with_tags=tags, name_tags=not no_tags, min_confidence=min_confidence)
-    return {"with_tags": tags, "name_tags": not no_tags, "min_confidence": min_confidence}
+def _rule_options(captioner: Captioner, tags: bool, no_concepts: bool, min_confidence: float | None) -> dict[str, Any]:
+    """Return the options of tags and concepts, after a check that the model has them."""
+    from limner.generation.request import RuleOptions
+
+    if captioner.rules.concepts is None:
+        refuse({"no_concepts": no_concepts}, "this model has no concepts; leave it out")
+    captioner.rules.check(RuleOptions(tags, not no_concepts, min_confidence))
+    return {"with_tags": tags, "concepts": not no_concepts, "min_confidence": min_confidence}
 
 
 def _write(

@@ -78,18 +78,18 @@ def explain_caption(
     if out != STANDARD_OUTPUT:
         for caption in explanation.hypotheses:
             echo(tab_separated(image, caption.text, f"{caption.log_prob:.2f}"))
-    if not prefix and not must_include and captioner.rules.names_tags:
-        _note_of_tags(captioner, image, explanation.hypotheses[0], decoding)
+    if not prefix and not must_include and captioner.rules.concepts is not None:
+        _note_of_concepts(captioner, image, explanation.hypotheses[0], decoding)
     saved.require()
 
 
-def _note_of_tags(captioner: Captioner, image: Path, best: Sentence, decoding: dict[str, Any]) -> None:
-    """Print that the caption of an image is another one than the best of its beam, if the tags change it."""
+def _note_of_concepts(captioner: Captioner, image: Path, best: Sentence, decoding: dict[str, Any]) -> None:
+    """Print that the concepts choose another caption than the best one of the beam, if they do."""
     (described,) = captioner.describe([image], log_cut_off=False, **decoding)
-    if described[0].tokens != best.tokens:
+    if described[0].text != best.text:
         err.print(
-            "note: the tree is of the search without the rules of tags, denied and repeated words; with them the "
-            f"caption is '{described[0].text}'",
+            "note: the tree ends with the most probable caption; the concepts of the model choose "
+            f"'{described[0].text}'",
             soft_wrap=True,
         )
 

@@ -46,15 +46,12 @@ def export(
 
         result = export_model(run, out, backbone=backbone)
     if as_json:
-        values = {"folder": str(result.folder), "files": result.files, "difference": result.difference}
-        print_json(values | {"left_out": result.left_out})
+        print_json({"folder": str(result.folder), "files": result.files, "difference": result.difference})
         return
     for name, size in result.files.items():
         echo(tab_separated(result.folder / name, f"{size / 1e3:,.1f} kB"))
     if result.no_backbone:
         echo(f"without a backbone ({result.no_backbone}): limner.runtime describes features, not files")
-    if result.left_out:
-        echo(f"without {', '.join(result.left_out)}, which need the run; captions of the run can differ")
 
 
 def _export_arpa(run: Path, out: Path, *, backbone: str | None, as_json: bool) -> None:

@@ -21,6 +21,7 @@ from limner.apps.cli.options import (
 )
 from limner.apps.cli.terminal import activity, echo, err, print_json, progress_bar, tab_separated
 from limner.bounds import Bounds, Count, Probability, Weight
+from limner.decoding.sentence import NOT_SURE
 from limner.errors import FolderError, SettingsError
 from limner.storage.outputs import claim_file, save_output
 
@@ -247,7 +248,7 @@ def _search_folder(
         print_json(records)
     for match in () if as_json else matches:
         confidence = () if match.confidence is None else (f"{match.confidence:.2f}",)
-        echo(tab_separated(f"{match.score:.2f}", match.path, match.display_text, *confidence))
+        echo(tab_separated(f"{match.score:.2f}", match.path, match.display_text or NOT_SURE, *confidence))
     if not complete:
         from limner.apps.photos.search import CANDIDATES
 
@@ -280,7 +281,7 @@ def _save_sheet(query: str, matches: list[FolderMatch], file: Path) -> None:
             {
                 "name": os.fsencode(match.path).decode(errors="backslashreplace"),
                 "link": match.path.resolve().as_uri(),
-                "caption": match.display_text,
+                "caption": match.display_text or NOT_SURE,
                 "score": f"{match.score:.2f}",
                 "thumbnail": jpeg_url(match.thumbnail),
             }
@@ -289,7 +290,7 @@ def _save_sheet(query: str, matches: list[FolderMatch], file: Path) -> None:
         styles = ("shared/look.css",)
         write_text(file, render_page("matches.html", styles=styles, scripts=(), query=query, entries=entries))
     elif matches:
-        tiles = [(Image.open(io.BytesIO(match.thumbnail)), match.display_text) for match in matches]
+        tiles = [(Image.open(io.BytesIO(match.thumbnail)), match.display_text or NOT_SURE) for match in matches]
         save_sheet(draw_tiles(tiles), file)
     else:
         raise FolderError("the search has found no image, so that there is no contact sheet; add images to the index")

@@ -21,16 +21,15 @@ from limner.decoding.settings import DecodingSettings
 from limner.errors import MediaError
 from limner.inference.captioner import Captioner
 from limner.inference.collection_features import open_features
-from limner.inference.confidence import WordConfidence
 from limner.inference.generate import GENERATION_BATCH_SIZE, Generate, batches_of, generate
-from limner.inference.tags import Tag
 from limner.progress import Progress
+from limner.runs.concepts import Tag
 from limner.runs.trained_model import TrainedModel, load_trained_model, sha256
 from limner.storage.json_text import to_json
 
 SENTENCES = TypeAdapter(list[Sentence])
 """Type of sentences, which makes them of their fields in a journal."""
-SENTENCES.rebuild(_types_namespace={"Tag": Tag, "WordConfidence": WordConfidence})
+SENTENCES.rebuild(_types_namespace={"Tag": Tag})
 
 
 class CaptionJob(NamedTuple):

@@ -29,7 +29,8 @@ from limner.models import Model
 from limner.models.capabilities import CountBasedModel, PairRanker
 from limner.models.phrase_based import PhraseBased, require_compiler
 from limner.models.protocols import ConditionalLMSettings
-from limner.runs.calibration import load_calibration
+from limner.runs.concepts import FILE as CONCEPTS
+from limner.runs.concepts import WEIGHTS as CONCEPT_WEIGHTS
 from limner.runs.trained_model import SOURCE_TOKENIZER as RUN_SOURCE_TOKENIZER
 from limner.runs.trained_model import TrainedModel, load_trained_model
 from limner.runtime.manifest import (
@@ -53,7 +54,7 @@ from limner.text.vocab import SPECIAL_TOKENS
 
 CARD = "README.md"
 """Model card of a run, which is copied."""
-FILES = (BACKBONE, ENCODER, STEP, TOKENIZER, SOURCE_TOKENIZER, MANIFEST, CARD)
+FILES = (BACKBONE, ENCODER, STEP, TOKENIZER, SOURCE_TOKENIZER, MANIFEST, CARD, CONCEPTS, CONCEPT_WEIGHTS)
 """Names of all files of an exported model."""
 
 
@@ -67,8 +68,6 @@ class Export(NamedTuple):
     """Largest difference of a log-probability between the graphs and the model."""
     no_backbone: str
     """Why there is no backbone; empty if there is one, or if the model reads no features."""
-    left_out: tuple[str, ...]
-    """What the captioner does with its calibration, and the exported one does not."""
 
 
 def claim_export(out: Path) -> Path:
@@ -117,10 +116,10 @@ def export(run: Path | str, out: Path | str, *, backbone: str | None = None) -> 
     if network is not None:
         files[BACKBONE] = record_backbone(network)
         verify_backbone(network, files[BACKBONE])
-    card = {CARD: read_bytes(run / CARD)} if (run / CARD).is_file() else {}
-    _write_folder(out, files | card, _manifest(trained, recorded, files, network, reason))
+    copied = {name: read_bytes(run / name) for name in (CARD, CONCEPTS, CONCEPT_WEIGHTS) if (run / name).is_file()}
+    _write_folder(out, files | copied, _manifest(trained, recorded, files, network, reason))
     sizes = {file.name: file.stat().st_size for file in sorted(out.iterdir())}
-    return Export(out, sizes, difference, reason, left_out(run))
+    return Export(out, sizes, difference, reason)
 
 
 def export_language_model(run: Path | str, out: Path | str) -> int:
@@ -154,16 +153,6 @@ def export_language_model(run: Path | str, out: Path | str) -> int:
     model = trained.model.language_model()
     write_arpa(model, trained.tokenizer.entries, out)
     return len(model.firsts)
-
-
-def left_out(run: Path) -> tuple[str, ...]:
-    """Name what the calibration of a run adds to its captions, which the runtime does not compute."""
-    calibration = load_calibration(run)
-    if calibration is None:
-        return ()
-    settings = calibration.settings
-    parts = {"tags in captions, rules of denied and repeated words": settings.tags, "confidence": settings.confidence}
-    return tuple(name for name, part in parts.items() if part is not None)
 
 
 def refusal(settings: ConditionalLMSettings, model: Model, *, labels: bool) -> str:

@@ -14,8 +14,8 @@ from limner.apps.photos.record import (
     REBUILD,
     RECORD,
     IndexRecord,
-    calibration_digest,
     captioner_digest,
+    concepts_digest,
     model_place,
     run_digest,
 )
@@ -23,7 +23,6 @@ from limner.apps.photos.scan import Scan, scan_folder
 from limner.apps.photos.search import Snapshot
 from limner.apps.photos.tables import FILES, IMAGES, create_index, has_index, open_index, state_of_index
 from limner.apps.photos.update import FolderUpdate, Updater, is_unchanged
-from limner.decoding.sentence import NOT_SURE
 from limner.errors import FolderError, SettingsError
 from limner.features.encoders.base import encode
 from limner.features.spec import FeatureSpec
@@ -59,12 +58,12 @@ class FolderMatch(NamedTuple):
     tags: tuple[str, ...] = ()
     """Words for what is in the image; empty if the captioner finds none."""
     is_sure: bool = True
-    """False where the confidence is below that of the calibration, and `limner describe` withholds the caption."""
+    """False where `limner describe` withholds the caption."""
 
     @property
     def display_text(self) -> str:
         """The caption, or 'not sure'."""
-        return self.caption if self.is_sure else NOT_SURE
+        return self.caption if self.is_sure else ""
 
 
 class FolderIndex:
@@ -338,7 +337,8 @@ class FolderIndex:
     def _matches(self, snapshot: Snapshot, scored: Sequence[tuple[int, float]], count: int) -> list[FolderMatch]:
         best = ((path, row, score) for row, score in scored for path in snapshot.paths_of[row])
         paths, rows, scores = zip(*islice(best, count), strict=True) if scored and count else ((), (), ())
-        least = self._model()[0].rules.least_confidence(None)
+        concepts = self._model()[0].rules.concepts
+        least = 0.0 if concepts is None else concepts.rules.min_confidence
         return [
             FolderMatch(
                 self.folder / path,
@@ -360,10 +360,10 @@ def require_model(index: Path, record: IndexRecord, captioner: Captioner) -> Non
         FolderError: it was made with another model, or with other features.
     """
     require_features(index, record, captioner.models[0].config.features)
-    if record.model == model_place(captioner) and record.calibration != calibration_digest(captioner):
+    if record.model == model_place(captioner) and record.concepts != concepts_digest(captioner):
         raise FolderError(
-            f"{index}: the calibration of '{record.name}' (calibration.json in {record.model}) was added, changed or "
-            f"removed since, and captions and their confidence depend on it; {REBUILD}"
+            f"{index}: the concepts of '{record.name}' (concepts.json in {record.model}) were added, changed or "
+            f"removed since, and captions depend on them; {REBUILD}"
         )
     if model_fingerprint(captioner.models) != record.fingerprint:
         raise FolderError(

@@ -22,7 +22,7 @@ RECORD = "index.json"
 """File in an index with the settings it was made with."""
 BUILT_IN = "built-in:"
 """Beginning of the name of a built-in captioner; its language code follows."""
-VERSION = 3
+VERSION = 4
 """Version of the layout of an index."""
 REBUILD = "to replace it, run 'limner index' with --rebuild"
 
@@ -38,8 +38,8 @@ class IndexRecord(Settings):
     """Name of the model, for messages."""
     fingerprint: str
     """Digest of the weights, the vocabulary, the settings and the features, which determine scores."""
-    calibration: str | None = None
-    """Digest of the calibration, which changes captions and their confidence; null for none."""
+    concepts: str | None = None
+    """Digest of the concepts, which choose captions; null for none."""
     run_digest: str = ""
     """Digest of the files of the run directory; equal files are the same model, which need not be loaded then."""
     lang: str
@@ -64,7 +64,7 @@ class IndexRecord(Settings):
             name=trained.recipe.description or trained.recipe.model.name,
             fingerprint=model_fingerprint(captioner.models),
             run_digest=captioner_digest(captioner),
-            calibration=calibration_digest(captioner),
+            concepts=concepts_digest(captioner),
             lang=trained.recipe.data.lang,
             features=codec.spec,
             shape=codec.shape,
@@ -113,14 +113,13 @@ def model_place(captioner: Captioner) -> str:
     return f"{BUILT_IN}{folder.name}" if is_pretrained(folder) else str(folder.resolve())
 
 
-def calibration_digest(captioner: Captioner) -> str | None:
-    """Compute a digest of the calibration of a captioner; None if it has none."""
-    calibration = captioner.rules.calibration
-    if calibration is None:
+def concepts_digest(captioner: Captioner) -> str | None:
+    """Compute a digest of the concepts of a captioner; None if it has none."""
+    concepts = captioner.rules.concepts
+    if concepts is None:
         return None
-    digest = xxhash.xxh3_128(to_json(calibration.settings.model_dump(mode="json"), sort_keys=True).encode())
-    for values in calibration.statistics:
-        digest.update(values.tobytes())
+    digest = xxhash.xxh3_128(concepts.file.model_dump_json().encode())
+    digest.update(concepts.weight.tobytes())
     return digest.hexdigest()
 
 

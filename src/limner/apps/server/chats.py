@@ -271,8 +271,7 @@ async def answer_parts(stream: EventStream, stop: StopText) -> AsyncGenerator[tu
     try:
         async for event in stream:
             if isinstance(event, FinalEvent):
-                unsure = "" if event.best.is_sure else stop.feed(event.best.display_text)  # no token was delivered
-                yield unsure + stop.end(), event
+                yield stop.end(), event
             elif not stop.stopped:
                 yield stop.feed(event.text), event
     finally:

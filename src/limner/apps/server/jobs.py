@@ -28,6 +28,7 @@ from limner.inference.translator import Translator
 from limner.media.image import image_size, require_pixels
 from limner.models.protocols import device_of
 from limner.text.tokenizer import Tokenizer
+from limner.text.vocab import SPECIAL_TOKENS
 
 Box = tuple[float, float, float, float]
 """Left, top, right and bottom of a part of an image, as fractions of its sides."""
@@ -73,8 +74,6 @@ class GeneratedToken(NamedTuple):
     """Natural logarithm of its probability given the tokens before it."""
     attention: tuple[float, ...] | None = None
     """Weights over the image locations, row by row; None unless they are requested and the model has attention."""
-    confidence: float | None = None
-    """Calibrated confidence, where the model has one; None as long as the sentence is not complete."""
     probable: tuple[ProbableToken, ...] = ()
     """The most probable tokens at its position, as many as are requested."""
 
@@ -133,19 +132,18 @@ class Job(Request):
     @property
     def tags(self) -> list[tuple[str, float]]:
         """Names of things in the image with their probability, where the model has tags."""
-        return [] if self.evidence is None else [(tag.word, tag.probability) for tag in self.evidence.tags]
+        return [(tag.word, tag.probability) for tag in self.sentences[0].tags] if self.sentences else []
 
     def example(self, tokens: Sequence[int]) -> Example:
         """Return the example of the model with some target tokens."""
         return Example(self.id, tokens, self.source_tokens, self.features)
 
     def decided(self, tokens: Sequence[int], totals: Sequence[float]) -> None:
-        """Deliver tokens of the best sentence, unless it may be withheld, or replaced by one with a tag."""
+        """Deliver tokens of the best sentence, unless the concepts may choose another one or withhold it."""
         rules = self.generator.rules if isinstance(self.generator, Captioner) else None
-        waits = rules is not None and (
-            (self.request.of_chat and rules.has_confidence) or rules.named_tags(self) is not None
-        )
-        if not waits:
+        has_concepts = rules is not None and rules.concepts is not None
+        chooses = self.rules.concepts and self.decoding.sample is None
+        if not (has_concepts and (chooses or self.request.of_chat)):
             self._deliver_tokens(Sentence(tuple(tokens), 0.0, 0.0, totals=tuple(totals)))
 
     def _deliver_tokens(self, sentence: Sentence) -> None:
@@ -155,13 +153,13 @@ class Job(Request):
 
     def finished(self, sentences: list[Sentence]) -> None:
         """Deliver the last tokens, and all sentences."""
+        super().finished(sentences)
         best = sentences[0]
         if self.streams and (best.is_sure or not self.request.of_chat):
             self._deliver_tokens(best)
         tokens = tuple(generated_tokens(self, sentence)[self._first :] for sentence in sentences)
         weights = next((token.attention for token in tokens[0] if token.attention is not None), ())
         self.deliver(FinalEvent(self, tuple(sentences), tokens, *image_grid(self, len(weights))))
-        super().finished(sentences)
 
     def failed(self, error: Exception) -> None:
         """Deliver an error in place of the sentences."""
@@ -186,7 +184,7 @@ def make_job(request: GenerationRequest, cache: FeatureCache, settings: ServerSe
         image = image if generator.uses_image else None
         generator.inputs([request.text or ""], [image], "text")  # checks the length
     else:
-        generator.rules.least_confidence(request.rules.min_confidence)
+        generator.rules.check(RuleOptions(min_confidence=request.rules.min_confidence))
     source = GenerationInput(new_item(image, request.text), request.text, (), words)
     rules = request.rules._replace(with_tags=isinstance(generator, Captioner) and generator.rules.tagger is not None)
     job = generator.request(source, decoding, prefix=request.prefix, rules=rules, make=partial(Job, request=request))
@@ -207,6 +205,8 @@ def make_job(request: GenerationRequest, cache: FeatureCache, settings: ServerSe
 def generated_tokens(job: Job, sentence: Sentence) -> tuple[GeneratedToken, ...]:
     """Return the tokens of a sentence, or of its beginning, with what the request of a job wants to know of them."""
     tokens, request, tokenizer = sentence.tokens, job.request, job.generator.tokenizer
+    if not tokens and sentence.text:  # a plain sentence
+        return (GeneratedToken(sentence.text, SPECIAL_TOKENS.unk, sentence.log_prob),)
     attention: Sequence[tuple[float, ...] | None] = [None] * len(tokens)
     probable: Sequence[tuple[ProbableToken, ...]] = [()] * len(tokens)
     if tokens and (request.attention or request.probable_tokens):
@@ -235,7 +235,6 @@ def generated_tokens(job: Job, sentence: Sentence) -> tuple[GeneratedToken, ...]
             tokens[position],
             sentence.totals[position] - before[position],
             attention[position],
-            sentence.words[position].probability if sentence.words else None,
             probable[position],
         )
         for position, text in enumerate(token_texts(tokenizer, tokens))

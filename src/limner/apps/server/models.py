@@ -89,8 +89,7 @@ class ServedModel:
 
     def trained(self, lang: str | None = None) -> TrainedModel:
         """Return the model of a language as it was trained; see `generator` for the error."""
-        generator = self.generator(lang)
-        return generator.rules.trained if isinstance(generator, Captioner) else generator.models[0]
+        return self.generator(lang).models[0]
 
     @cached_property
     def facts(self) -> ModelFacts:

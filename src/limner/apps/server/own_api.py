@@ -135,7 +135,7 @@ async def describe(body: DescribeBody, engine: EngineOf, request: Request) -> An
             prefix=body.prefix,
             must_include=body.must_include,
             attention=body.attention,
-            rules=RuleOptions(True, body.name_tags, body.min_confidence),
+            rules=RuleOptions(True, body.concepts, body.min_confidence),
         )
     )
 

@@ -94,11 +94,12 @@ class DescribeBody(DecodingBody):
     """Words that every caption starts with."""
     tags: bool | None = None
     """Whether to name things in the image; default: as the model does."""
-    name_tags: bool = True
-    """Whether the captions name the most probable thing in the image, where the model has a calibration of it."""
+    concepts: bool = True
+    """Whether the concepts of the model choose among the captions of the beam; `false` for the captions of the search
+    alone. Without effect on models without concepts."""
     min_confidence: Probability | None = None
-    """Abstain from captions of lower confidence; default: that of the model's calibration. Models without one refuse
-    it."""
+    """Confidence below which a caption is replaced by a plain sentence, or withheld; default: as chosen with the
+    concepts. Models without concepts refuse it."""
     attention: bool = False
     """Return the attention over the image of each token, where the model has one."""
 
@@ -111,7 +112,6 @@ class TokenBody(BaseModel):
     text: str
     log_prob: float
     token_id: int
-    confidence: float | None = None
     attention: list[float] | None = None
 
 
@@ -122,7 +122,7 @@ class SentenceBody(BaseModel):
 
     text: str
     display_text: str
-    """The text, or 'not sure' with likely tags where the confidence is below `min_confidence`."""
+    """The text; empty where the caption is withheld."""
     log_prob: float
     score: float
     ended: bool
@@ -145,7 +145,7 @@ class DescribeResponse(BaseModel):
     captions: list[SentenceBody]
     tags: list[TagBody]
     abstained: bool = False
-    """Whether the model is not sure of the best caption: its confidence is below `min_confidence`."""
+    """Whether the best caption is withheld: nothing in the image is probable enough."""
     grid_size: tuple[int, int] | None = None
     box: tuple[float, float, float, float] | None = None
     """Left, top, right and bottom of the part of the image under the grid of attention, as fractions of its sides."""
@@ -248,7 +248,7 @@ class SearchHit(BaseModel):
     confidence: float | None = None
     tags: list[str] = []
     abstained: bool = False
-    """Whether the model is not sure of the caption: its confidence is below that of its calibration."""
+    """Whether the caption is withheld: nothing in the image is probable enough."""
     thumbnail: str
     """Path of a small copy, relative to the address of the service."""
 

@@ -23,11 +23,7 @@ from limner.generation.engine import Engine
 from limner.process import available_threads
 
 STEPS_BETWEEN = 4
-"""Steps of the live searches between two pauses, in which finished captions are completed and new requests start:
-each takes as long as several steps, for one request or for many."""
-FINISH_EVERY = 3
-"""Pauses after which finished captions are completed; before that when there is a batch of them, or nothing to decode.
-"""
+"""Steps of the live searches before new requests start, which takes as long as several steps, for one or for many."""
 COHORTS = 4
 """Batches of the largest size that are decoded together; further requests wait."""
 MAX_ROWS = 2048
@@ -58,9 +54,8 @@ class Worker:
         self._waiting: deque[Job] = deque()
         """Jobs that wait to be decoded."""
         self._started: list[Job] = []
-        """Jobs that are decoded, or whose captions wait to be completed."""
-        self._pauses = 0
-        self._until_pause = 0
+        """Jobs that are decoded."""
+        self._until_start = 0
         self._stopped = False
 
     def start(self) -> None:
@@ -90,9 +85,9 @@ class Worker:
             if was_idle:
                 since = time.perf_counter()
             self._encode_next()
-            self._until_pause -= 1
-            if not self._engine.live or self._until_pause <= 0:
-                self._pause()
+            self._until_start -= 1
+            if not self._engine.live or self._until_start <= 0:
+                self._start_waiting()
             with self.metrics.time("step"):
                 self._engine.step()
             if done := sum(job.is_done and bool(job.sentences) for job in self._started):
@@ -109,7 +104,7 @@ class Worker:
     @property
     def _decodes(self) -> bool:
         """Whether requests are decoded or can be."""
-        return bool(self._waiting or self._engine.live or self._engine.searched)
+        return bool(self._waiting or self._engine.live)
 
     def _receive(self) -> None:
         """Take what is queued; wait for it if there is nothing to decode."""
@@ -152,16 +147,10 @@ class Worker:
 
         self.submit(receive)
 
-    def _pause(self) -> None:
-        """Complete the requests whose searches are done, and start requests that wait."""
-        if self._engine.searched or self._waiting:
-            self._until_pause = STEPS_BETWEEN
-        self._pauses += 1
-        waits = self._engine.live and len(self._engine.searched) < self.settings.max_batch
-        if self._pauses >= FINISH_EVERY or not waits:
-            self._pauses = 0
-            with self.metrics.time("finish"):
-                self._engine.finish(self._most_together)
+    def _start_waiting(self) -> None:
+        """Start requests that wait."""
+        if self._waiting:
+            self._until_start = STEPS_BETWEEN
         with self.metrics.time("start"):
             jobs = self._admitted()
             self._engine.encode([job for job in jobs if job.evidence is None])  # of features from the cache

@@ -142,12 +142,10 @@ export class DescribeView {
     this.caption.classList.toggle("abstained", abstained);
     const unsure = this.view.querySelector(".unsure");
     unsure.hidden = !abstained;
-    const shown = abstained ? result.captions[0].display_text : ""; // "not sure", with likely tags where there are any
-    const message = `${shown.charAt(0).toUpperCase()}${shown.slice(1)}.`;
-    unsure.textContent = `${message} The model has too little confidence in a caption of this image; its best guess is below.`;
+    unsure.textContent = "Not sure. The model knows nothing that is probable in this image; its best guess is below.";
     this.view.querySelector(".caption > .buttons").hidden = false;
     this.view.querySelector(".again").hidden = this.form.elements.method.value !== "sample";
-    announce(abstained ? `${message} Best guess: ${this.text}` : `Caption: ${this.text}`);
+    announce(abstained ? `Not sure. Best guess: ${this.text}` : `Caption: ${this.text}`);
   }
 
   /** Show the candidate of a number. */
@@ -199,10 +197,9 @@ export class DescribeView {
   /** Print the confidence of the caption, and what the words show. */
   #hint() {
     const { confidence } = this.#captions[this.chosen] ?? {};
-    const measure = this.#words.some((word) => word.confidence !== null) ? "confidence" : "probability";
     const maps = this.#words.some((word) => word.attention) ? "; point at a word to see its attention" : "";
     const total = typeof confidence === "number" ? element("strong", { textContent: `Confidence ${percent(confidence)}. ` }) : "";
-    this.view.querySelector(".detail").replaceChildren(total, `The line under a word is its ${measure}${maps}.`);
+    this.view.querySelector(".detail").replaceChildren(total, `The line under a word is its probability${maps}.`);
   }
 
   #changed() {

@@ -23,33 +23,31 @@ export function wordsOf(tokens) {
 
 function summarise({ text, tokens }) {
   const mean = (values) => values.reduce((sum, value) => sum + value, 0) / values.length;
-  const confidences = tokens.map((token) => token.confidence).filter((value) => typeof value === "number");
   const maps = tokens.map((token) => token.attention).filter(Boolean);
   return {
     text,
     logProb: tokens.reduce((sum, token) => sum + token.log_prob, 0),
-    confidence: confidences.length ? mean(confidences) : null,
     attention: maps.length ? maps[0].map((_, cell) => mean(maps.map((map) => map[cell]))) : null,
   };
 }
 
-/** Confidence of a word that is drawn below it: the calibrated one, or else its probability. */
-export function certaintyOf(word) {
-  return Math.min(1, Math.max(0, word.confidence ?? Math.exp(word.logProb)));
+/** Probability of a word, which is drawn below it. */
+export function probabilityOf(word) {
+  return Math.min(1, Math.exp(word.logProb));
 }
 
-/** Create the button of a word; its name for screen readers includes confidence and the place of its attention. */
+/** Create the button of a word; its name for screen readers includes probability and the place of its attention. */
 export function wordButton(word, grid) {
   const button = element("button", { type: "button", className: "word", textContent: word.text, tabIndex: -1, "aria-pressed": "false" });
-  button.dataset.confidence = certaintyOf(word).toFixed(2);
-  button.style.setProperty("--confidence", button.dataset.confidence);
+  button.dataset.probability = probabilityOf(word).toFixed(2);
+  button.style.setProperty("--probability", button.dataset.probability);
   button.append(element("span", { className: "hidden", textContent: `, ${describe(word, grid)}` }));
   return button;
 }
 
-/** Describe a word in words: confidence or probability, where its attention is, and its gate. */
+/** Describe a word in words: its probability, where its attention is, and its gate. */
 export function describe(word, grid) {
-  const parts = [`${word.confidence === null ? "probability" : "confidence"} ${percent(certaintyOf(word))}`];
+  const parts = [`probability ${percent(probabilityOf(word))}`];
   if (word.attention && grid) parts.push(`attention: ${regionOf(word.attention, grid)}`);
   if (typeof word.gate === "number") parts.push(`image gate ${word.gate.toFixed(2)}`);
   return parts.join(", ");

@@ -134,7 +134,7 @@ export class TranslateView {
 
 function explainedWords({ target, alignment, attention, gate }) {
   return target.map(({ text, log_prob }, row) => ({
-    text, logProb: log_prob, confidence: null, alignment: alignment?.[row] ?? null, attention: attention?.[row] ?? null,
+    text, logProb: log_prob, alignment: alignment?.[row] ?? null, attention: attention?.[row] ?? null,
     gate: gate?.[row] ?? null,
   }));
 }

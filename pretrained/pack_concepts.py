@@ -1,0 +1,105 @@
+"""Write trained concepts into a run directory: concepts.json and concepts.safetensors.
+
+    python pretrained/pack_concepts.py concepts.npz --collection COLLECTION --data FOLDER --out RUN
+
+The names of a thing are its words in `things.tsv` with their plurals; the names of another word are all its forms in
+captions of the training split and in `caption_text`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from safetensors.numpy import save_file
+
+from concepts import BACKBONE, PHOTOGRAPH
+from limner.data.collection import Collection
+from limner.features.store import FeatureTable
+from limner.runs.concepts import FILE, WEIGHTS, Concept, ConceptRules, ConceptsFile
+from measure_photographs import singular
+from pseudo_captions import read_sentences, with_article
+from things import many, names, things
+
+NO_THINGS = ("couple of", "pair of", "family of", "band of", "orange")
+"""Names that contain a name of people, and a colour."""
+ORANGES = ("an orange", "of an orange", "of oranges")
+YOUNG = (
+    "elephant", "giraffe", "zebra", "bear", "cow", "sheep", "horse", "bird", "goat", "animal", "duck", "panda", "lamb",
+    "deer", "cat", "dog",
+)  # fmt: skip
+"""Animals of which 'baby' says the age."""
+
+
+def main() -> None:
+    """Write the files."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("concepts", type=Path)
+    parser.add_argument("--collection", type=Path, required=True)
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--rules", type=json.loads, default={}, help="values of ConceptRules as JSON")
+    options = parser.parse_args()
+    layer = np.load(options.concepts)
+    words = [str(concept) for concept in layer["concepts"]]
+    spec = FeatureTable.open(Collection.open(options.collection), BACKBONE).spec
+    file = ConceptsFile(
+        lang="en",
+        backbone_sha256=spec.weights_sha256,
+        photograph=words.index(PHOTOGRAPH),
+        rules=ConceptRules(**options.rules),
+        concepts=tuple(concept_of(word, rate) for word, rate in zip(words, layer["rate"].tolist(), strict=True)),
+        names=names_of(words, read_sentences(options.collection, options.data)),
+    )
+    options.out.mkdir(parents=True, exist_ok=True)
+    values = file.model_dump(mode="json", exclude_defaults=True)
+    lines = [f"{json.dumps(key)}: {json.dumps(value, ensure_ascii=False)}" for key, value in values.items()]
+    (options.out / FILE).write_text("{" + ",\n".join(lines) + "}\n", encoding="utf-8")
+    save_file(
+        {"weight": layer["weight"].astype(np.float16), "bias": layer["bias"].astype(np.float32)}, options.out / WEIGHTS
+    )
+
+
+def kinds() -> set[str]:
+    """Return the general words of all things."""
+    return {kind for thing in things().values() for kind in thing.kinds}
+
+
+def concept_of(word: str, rate: float) -> Concept:
+    """Describe a concept."""
+    thing = things().get(word)
+    sentence = f"a photo of {with_article(word)}" if thing is not None or word in kinds() else ""
+    if word == "person":
+        sentence = "a photo of a person"
+    kind = thing.kinds[0] if thing is not None and thing.kinds else ""
+    return Concept(name=word, kind=kind, sentence=sentence, rate=min(1.0, round(rate, 5)))
+
+
+def names_of(words: Sequence[str], sentences: Sequence[str]) -> dict[str, tuple[int, ...]]:
+    """Return the concepts of each name."""
+    number = {word: column for column, word in enumerate(words)}
+    columns: dict[str, set[int]] = defaultdict(set)
+    for name, nouns in names().items():
+        columns[name] |= {number[noun] for noun in nouns}
+    for kind in kinds() - set(things()):
+        for form in (kind, many(kind)):
+            if form not in columns:
+                columns[form].add(number[kind])
+    for word in {word for sentence in sentences for word in sentence.split()}:
+        base = word if word in number else singular(word)
+        if word not in columns and base in number and base != PHOTOGRAPH and base not in things():
+            columns[word].add(number[base])
+    for animal in YOUNG:
+        for form in (animal, many(animal)):
+            columns[f"baby {form}"] = columns[form]
+    for name in ORANGES:
+        columns[name] = {number["orange"]}
+    return {name: tuple(sorted(found)) for name, found in sorted(columns.items())} | dict.fromkeys(NO_THINGS, ())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,105 @@
+"""The rules of captions: concepts choose among the hypotheses of a beam, or put a plain sentence in their place."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from limner.decoding.next_tokens import Floats
+from limner.decoding.sentence import Sentence
+from limner.errors import SettingsError
+from limner.generation.request import Request, RuleOptions
+from limner.runs.concepts import Concepts, WordColumns
+from limner.text.tokenizer import Tokenizer
+
+
+class CaptionRules:
+    """Rules of the captions of one model; a model without concepts has tags only, of the layer of its backbone."""
+
+    def __init__(self, concepts: Concepts | None, tagger: Concepts | None) -> None:
+        """Create the rules.
+
+        Args:
+            concepts: concepts of the model, which choose its captions; None for captions of the search alone.
+            tagger: concepts that name tags; None for none.
+        """
+        self.concepts, self.tagger = concepts, tagger
+        self._tokens: tuple[Tokenizer, WordColumns] | None = None
+
+    def check(self, options: RuleOptions) -> None:
+        """Check options before an image is read.
+
+        Raises:
+            SettingsError: tags or a confidence are requested, and the model has none.
+        """
+        if options.with_tags and self.tagger is None:
+            raise SettingsError(
+                "tags need the features of the last layer of the built-in backbone (efficientnet-lite2); use a model "
+                "trained on these features, or leave out the tags (--tags)"
+            )
+        if options.min_confidence is not None and self.concepts is None:
+            raise SettingsError(
+                f"min_confidence {options.min_confidence}: this model has no concepts, and so no confidence; leave it "
+                "out (--min-confidence), or use the built-in captioner"
+            )
+
+    def apply_to(self, request: Request) -> bool:
+        """Whether `finish` may change the sentences of a request."""
+        return request.evidence is not None
+
+    def prepare(self, requests: Sequence[Request]) -> None:
+        """Compute the probabilities of the concepts in the images of requests."""
+        if self.tagger is None:
+            return
+        for request in requests:
+            if request.features is not None and (self.concepts is not None or request.rules.with_tags):
+                request.evidence = self.tagger.probabilities(request.features)
+
+    def bonus(self, request: Request) -> Floats | None:
+        """Return the evidence for the word of each token in a search without prefix and samples, (V,)."""
+        concepts, is_beam = self.concepts, request.decoding.sample is None
+        if concepts is None or not request.rules.concepts or request.prefix or not is_beam:
+            return None
+        tokenizer = request.generator.tokenizer
+        if self._tokens is None or self._tokens[0] is not tokenizer:
+            words = [tokenizer.spelling(token) for token in range(len(tokenizer))]
+            self._tokens = tokenizer, concepts.columns_of(words)
+        return concepts.bonus(self._tokens[1], request.evidence)
+
+    def finish(self, request: Request, hypotheses: Sequence[Sentence]) -> list[Sentence]:
+        """Return the `n_best` captions of a request among the hypotheses of its search, best first.
+
+        Hypotheses of a beam are ordered by log P(w | image) per token plus the evidence of the concepts. Where the
+        first thing that the best one names is less probable than `min_confidence`, a plain sentence takes its place, or
+        the caption is withheld (`is_sure`). Samples keep their order, and captions with a prefix or prescribed words
+        their words.
+        """
+        count, decoding = request.decoding.n_best, request.decoding
+        tags = () if self.tagger is None else self.tagger.tags(request.evidence)
+        captions = [sentence._replace(tags=tags) for sentence in hypotheses]
+        if self.concepts is None:
+            return captions[:count]
+        captions = [self._with_confidence(request, caption) for caption in captions]
+        if not request.rules.concepts or decoding.sample is not None:
+            return captions[:count]
+        captions = sorted(captions, key=lambda caption: -caption.score)
+        is_free = not request.prefix and request.constraint is None
+        if captions[0].is_sure or not is_free:
+            return captions[:count]
+        plain = self.concepts.plain_sentence(request.evidence)
+        if plain is None:
+            return captions[:1]
+        text, probability = plain
+        return [Sentence((), captions[0].log_prob, 0.0, text=text, tags=tags, confidence=probability)]
+
+    def _with_confidence(self, request: Request, caption: Sentence) -> Sentence:
+        """Return a caption with its confidence, and the evidence added to its score."""
+        concepts, probabilities = self.concepts, request.evidence
+        assert concepts is not None, "the captions of a model without concepts have no confidence"
+        confidence = concepts.confidence(caption.text, probabilities)
+        confidence *= float(probabilities[concepts.file.photograph])
+        least = request.rules.min_confidence
+        least = concepts.rules.min_confidence if least is None else least
+        score = caption.score
+        if request.rules.concepts and request.decoding.sample is None:
+            score = caption.log_prob / (len(caption.tokens) + 1) + concepts.evidence(caption.text, probabilities)
+        return caption._replace(score=score, confidence=confidence, is_sure=confidence >= least)

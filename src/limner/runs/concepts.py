@@ -1,0 +1,293 @@
+"""Concepts: a linear layer on the pooled features of a backbone for the things and words that people name.
+
+    p(c | image) = sigmoid(w_c x + b_c)
+
+A run directory has them in concepts.json (names, rates, settings) and concepts.safetensors (weights), written by
+`pretrained/concepts.py`. They choose among the captions of an image, give tags and the confidence of a caption, and
+answer queries. Nothing here needs torch.
+
+Shapes: C concepts, D feature size.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors import SafetensorError
+from safetensors.numpy import load_file
+
+from limner.bounds import Measured, Probability
+from limner.errors import RunError, SettingsError, system_reason
+from limner.features.spec import FeatureSpec
+from limner.files.structured import StructureError, read_json_file
+from limner.runs.pretrained import pretrained_run
+from limner.settings import Settings
+
+if TYPE_CHECKING:
+    from limner.data.examples import StoredFeatures
+
+FILE = "concepts.json"
+"""File of a run directory with the names of the concepts."""
+WEIGHTS = "concepts.safetensors"
+"""File of a run directory with the weights of the layer."""
+MAX_TAGS = 5
+"""Maximum number of tags of an image."""
+TAG_PROBABILITY = 0.2
+"""Probability below which a concept is no tag."""
+LEAST = 1e-3
+"""Smallest probability and rate in logarithms."""
+UNSPACED = ("zh", "ja", "th")
+"""Languages without spaces between words, whose names are sought among characters."""
+
+Vector = NDArray[np.float32]
+
+
+class Tag(NamedTuple):
+    """A thing in an image."""
+
+    word: str
+    """The usual noun, in the language of the captions."""
+    probability: float
+    kind: str
+    """More general noun, such as animal; empty for none."""
+
+
+class Concept(Settings):
+    """A thing, a kind of things, or another word of captions."""
+
+    name: str
+    """The usual noun or word."""
+    kind: str = ""
+    """More general noun of a thing; empty for none."""
+    sentence: str = ""
+    """Plain sentence about a thing or a kind of things, such as 'a photo of a cup'; empty for another word."""
+    rate: Probability
+    """Share of the training photographs of which the concept is true."""
+
+
+class ConceptRules(Settings):
+    """How concepts choose among captions; fitted on validation photographs."""
+
+    weight: Measured = 1.0
+    """Weight of the evidence for a caption beside its log-probability per token: the sum of log p(c | image) + `margin`
+    over the things that it names, and of `word_weight` (log p(c | image) - log p(c)) over its other words."""
+    search_weight: Measured = 1.0
+    """Weight of the evidence for a word beside its log-probability in the search."""
+    word_weight: Measured = 0.3
+    """Weight of a word that is no thing beside a thing."""
+    margin: Measured = 2.5
+    """A thing counts for a caption from a probability of exp(-margin) on."""
+    min_confidence: Probability = 0.15
+    """Confidence below which a caption is replaced by a plain sentence, or withheld."""
+    plain_probability: Probability = 0.4
+    """Probability from which a thing is named in a plain sentence."""
+
+
+class ConceptsFile(Settings):
+    """Content of concepts.json."""
+
+    lang: str
+    """Language of the names."""
+    backbone_sha256: str
+    """SHA-256 of the weights of the backbone whose features the layer reads."""
+    photograph: int
+    """Number of the concept that is true of every photograph, and not of drawings, screenshots and noise."""
+    rules: ConceptRules = ConceptRules()
+    concepts: tuple[Concept, ...]
+    names: dict[str, tuple[int, ...]]
+    """Numbers of the concepts that a name, of one word or several in lower case, may mean; none for a name that only
+    contains the name of a thing ('a couple of')."""
+
+
+class WordColumns(NamedTuple):
+    """Concepts that words may mean, as pairs."""
+
+    size: int
+    """Number V of words."""
+    rows: NDArray[np.int64]
+    columns: NDArray[np.int64]
+
+
+class Concepts:
+    """The layer with the names of its concepts."""
+
+    def __init__(self, file: ConceptsFile, weight: Vector, bias: Vector) -> None:
+        """Create the layer of weights (C, D) and biases (C,)."""
+        self.file, self.weight, self.bias = file, weight, bias
+        self.rules = file.rules
+        self._rates = np.array([concept.rate for concept in file.concepts], np.float32)
+        self._longest = max((len(self.split(name)) for name in file.names), default=1)
+        self._names = {tuple(self.split(name)): columns for name, columns in file.names.items()}
+
+    @classmethod
+    def load(cls, folder: Path) -> Self | None:
+        """Read the concepts of a run directory; None where it has none.
+
+        Raises:
+            RunError: a file is damaged.
+        """
+        path = folder / FILE
+        if not path.exists():
+            return None
+        try:
+            file = ConceptsFile.parse(read_json_file(path), str(path))
+            tensors = load_file(folder / WEIGHTS)
+            weight, bias = (tensors[name].astype(np.float32) for name in ("weight", "bias"))
+        except (OSError, SettingsError, StructureError, SafetensorError, KeyError, ValueError) as error:
+            raise RunError(f"{path}: missing or damaged ({system_reason(error)}); restore the files") from None
+        count = len(file.concepts)
+        columns = {column for columns in file.names.values() for column in columns} | {file.photograph}
+        if weight.ndim != 2 or bias.shape != (count,) or len(weight) != count or not columns <= set(range(count)):
+            raise RunError(f"{path}: expected {count} concepts, found weights of {weight.shape}; restore the files")
+        if not (np.isfinite(weight).all() and np.isfinite(bias).all()):
+            raise RunError(f"{folder / WEIGHTS}: NaN or infinity in the weights; restore the file")
+        return cls(file, weight, bias)
+
+    def reads(self, specs: Iterable[FeatureSpec]) -> bool:
+        """Whether the layer reads some features: the pooled features or the last grid of its backbone."""
+        return any(
+            spec.weights_sha256 == self.file.backbone_sha256
+            and spec.kind in ("pooled", "grid")
+            and spec.layer is None
+            and spec.regions is None
+            and spec.frames is None
+            for spec in specs
+        )
+
+    def probabilities(self, features: StoredFeatures) -> Vector:
+        """Compute the probability (C,) of each concept in an image."""
+        (row,) = self.of_vectors(pooled_vector(features)[None])
+        return np.asarray(row)
+
+    def of_vectors(self, vectors: Vector) -> Vector:
+        """Compute the probability (N, C) of each concept, of pooled features (N, D)."""
+        logits = np.clip(vectors @ self.weight.T + self.bias, -30, 30)
+        return np.asarray(1 / (1 + np.exp(-logits)), np.float32)
+
+    @cached_property
+    def things(self) -> NDArray[np.int64]:
+        """Numbers of the concepts that are things or kinds of things."""
+        return np.array([column for column, concept in enumerate(self.file.concepts) if concept.sentence], np.int64)
+
+    def is_photograph(self, probabilities: Vector) -> bool:
+        """Whether an image is more likely a photograph than a drawing, a screenshot or noise."""
+        return bool(probabilities[self.file.photograph] >= 0.5)
+
+    def tags(self, probabilities: Vector) -> tuple[Tag, ...]:
+        """Return the most probable things of an image, best first; a kind only where none of its things is a tag."""
+        concepts, tags = self.file.concepts, list[Tag]()
+        things = self.things[np.argsort(-probabilities[self.things], kind="stable")]
+        kinds = {concepts[column].kind for column in things if probabilities[column] >= TAG_PROBABILITY}
+        for column in things.tolist() if self.is_photograph(probabilities) else ():
+            if probabilities[column] < TAG_PROBABILITY or len(tags) == MAX_TAGS:
+                break
+            if concepts[column].name not in kinds:
+                tags.append(Tag(concepts[column].name, float(probabilities[column]), concepts[column].kind))
+        return tuple(tags)
+
+    def split(self, text: str) -> list[str]:
+        """Split a text into lower-case words, or into characters in a language without spaces."""
+        if self.file.lang in UNSPACED:
+            return list(re.sub(r"\s+", "", text.lower()))
+        return re.findall(r"\w+(?:[-']\w+)*", text.lower())
+
+    def mentions(self, text: str) -> list[tuple[int, ...]]:
+        """Return the concepts that each name in a text may mean, in their order; of names that overlap, the longest."""
+        words, position, found = self.split(text), 0, []
+        while position < len(words):
+            for length in range(min(self._longest, len(words) - position), 0, -1):
+                columns = self._names.get(tuple(words[position : position + length]))
+                if columns is not None:
+                    found += [columns] if columns else []
+                    position += length
+                    break
+            else:
+                position += 1
+        return found
+
+    def evidence_of_each(self, probabilities: Vector) -> Vector:
+        """Compute how much each concept speaks for a sentence that names it, (C,), without the weights of the rules."""
+        log_probs = np.log(np.maximum(probabilities, LEAST))
+        ratios = np.clip(log_probs - np.log(np.maximum(self._rates, LEAST)), -2.0, 1.5)
+        values: Vector = ratios * self.rules.word_weight
+        values[self.things] = log_probs[self.things] + self.rules.margin
+        return values
+
+    def evidence(self, text: str, probabilities: Vector) -> float:
+        """Compute how much the concepts of an image speak for a sentence; 0 for one that names nothing."""
+        values = self.evidence_of_each(probabilities)
+        mentions = dict.fromkeys(self.mentions(text))
+        return self.rules.weight * float(sum(values[list(columns)].max() for columns in mentions))
+
+    def columns_of(self, words: Sequence[str]) -> WordColumns:
+        """Return the concepts that each of V words may mean."""
+        pairs = [
+            (row, column) for row, word in enumerate(words) for column in self._names.get(tuple(self.split(word)), ())
+        ]
+        rows, columns = np.array(pairs, np.int64).reshape(-1, 2).T
+        return WordColumns(len(words), rows, columns)
+
+    def bonus(self, words: WordColumns, probabilities: Vector) -> Vector:
+        """Return the evidence for each of V words, 0 for a word that names nothing, times `search_weight`, (V,)."""
+        values: Vector = np.full(words.size, -np.inf, np.float32)
+        np.maximum.at(values, words.rows, self.evidence_of_each(probabilities)[words.columns])
+        values[np.isneginf(values)] = 0
+        return self.rules.search_weight * values
+
+    def confidence(self, text: str, probabilities: Vector) -> float:
+        """Return the probability of the first thing that a sentence names; 0 where it names none."""
+        for columns in self.mentions(text):
+            if any(self.file.concepts[column].sentence for column in columns):
+                return float(max(probabilities[column] for column in columns))
+        return 0.0
+
+    def plain_sentence(self, probabilities: Vector) -> tuple[str, float] | None:
+        """Return a plain sentence about the most probable thing, or kind of things, and its probability.
+
+        None where nothing is probable, or the image is no photograph.
+        """
+        column = max(self.things.tolist(), key=lambda thing: probabilities[thing])
+        if probabilities[column] < self.rules.plain_probability or not self.is_photograph(probabilities):
+            return None
+        kind = self.file.concepts[column].name
+        of_kind = [thing for thing in self.things.tolist() if self.file.concepts[thing].kind == kind]
+        probable = max(of_kind, key=lambda thing: probabilities[thing], default=column)
+        if probabilities[probable] >= self.rules.plain_probability:  # cat rather than animal
+            column = probable
+        return self.file.concepts[column].sentence, float(probabilities[column])
+
+
+def pooled_vector(features: StoredFeatures) -> Vector:
+    """Return the pooled features (D,) of an image, of which the mean of a grid (L, D) is as good."""
+    pooled = features.get("pooled")
+    vector: Vector = np.asarray(features["grid"] if pooled is None else pooled, np.float32)
+    return vector.mean(0) if vector.ndim == 2 else vector
+
+
+def concepts_of(folder: Path | None, specs: Sequence[FeatureSpec]) -> tuple[Concepts | None, Concepts | None]:
+    """Return the concepts that choose the captions of a run, and those that name tags.
+
+    Args:
+        folder: run directory; None for an ensemble, or a model that was not loaded from a folder.
+        specs: features that the run reads.
+
+    Returns:
+        The concepts of the run, None for a run without; and these, or the built-in English ones where they read the
+        same features, or None.
+
+    Raises:
+        RunError: the concepts of the run are damaged, or read other features than the run.
+    """
+    own = None if folder is None else Concepts.load(folder)
+    if own is not None and not own.reads(specs):
+        raise RunError(f"{folder}: the concepts read other features than the model; remove {FILE}, or make it again")
+    if own is not None or not any(spec.kind in ("pooled", "grid") for spec in specs):
+        return own, own
+    built_in = Concepts.load(pretrained_run())
+    return None, built_in if built_in is not None and built_in.reads(specs) else None

@@ -1,0 +1,233 @@
+"""Concepts: names in sentences, evidence, tags, plain sentences, and their part in the search."""
+
+import itertools
+import json
+import math
+
+import numpy as np
+import pytest
+import torch
+from safetensors.numpy import save_file
+from test_beam_search import VOCAB, Chain, every_sentence, images
+
+from limner.decoding.next_tokens import NumpyNextTokens
+from limner.decoding.search import Search
+from limner.decoding.settings import DecodingSettings
+from limner.decoding.torch_models import TorchModels, TorchNextTokens
+from limner.errors import RunError, SettingsError
+from limner.inference.captioner import Captioner
+from limner.runs.concepts import FILE, WEIGHTS, Concept, Concepts, ConceptsFile, Tag, concepts_of
+from limner.runs.trained_model import load_trained_model
+
+NAMES = {
+    "cat": (0,), "cats": (0,), "kitten": (0,), "dog": (1,), "hot dog": (2,), "animal": (3,), "black": (4,),
+    "bat": (0, 5), "a couple of": (),
+}  # fmt: skip
+CONCEPTS = (
+    Concept(name="cat", kind="animal", sentence="a photo of a cat", rate=0.1),
+    Concept(name="dog", kind="animal", sentence="a photo of a dog", rate=0.2),
+    Concept(name="hot dog", kind="food", sentence="a photo of a hot dog", rate=0.01),
+    Concept(name="animal", sentence="a photo of an animal", rate=0.3),
+    Concept(name="black", rate=0.1),
+    Concept(name="club", sentence="a photo of a club", rate=0.01),
+    Concept(name="photograph", rate=0.9),
+)
+PHOTOGRAPH = 6
+
+
+def concepts_with(lang="en", names=NAMES, **rules):
+    file = ConceptsFile(
+        lang=lang, backbone_sha256="1", photograph=PHOTOGRAPH, rules=rules, concepts=CONCEPTS, names=names
+    )
+    return Concepts(file, np.zeros((len(CONCEPTS), 3), np.float32), np.zeros(len(CONCEPTS), np.float32))
+
+
+def probabilities(photograph=1.0, **named):
+    values = {concept.name.replace(" ", "_"): 0.001 for concept in CONCEPTS} | named | {"photograph": photograph}
+    return np.array(list(values.values()), np.float32)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("A Kitten, two cats.", [(0,), (0,)]),
+        ("a hot dog and a dog", [(2,), (1,)]),
+        ("a couple of cats", [(0,)]),
+        ("a bat", [(0, 5)]),
+        ("catalogue", []),
+        ("", []),
+    ],
+)
+def test_names_are_whole_words_and_the_longest_counts(text, expected):
+    assert concepts_with().mentions(text) == expected
+
+
+def test_names_of_a_language_without_spaces_are_characters():
+    concepts = concepts_with("zh", {"猫": (0,), "热狗": (2,), "狗": (1,)})
+    assert concepts.mentions("一只猫 和热狗和狗") == [(0,), (2,), (1,)]
+
+
+def test_evidence_and_confidence_by_hand():
+    concepts = concepts_with(weight=2.0, word_weight=0.5, margin=2.0)
+    seen = probabilities(cat=0.5, black=0.3, club=0.7)
+    things = math.log(0.5) + 2
+    assert concepts.evidence("a cat", seen) == pytest.approx(2 * things, rel=1e-5)
+    assert concepts.evidence("a cat and another cat", seen) == pytest.approx(2 * things, rel=1e-5)
+    black = 0.5 * (math.log(0.3) - math.log(0.1))
+    assert concepts.evidence("a black cat", seen) == pytest.approx(2 * (things + black), rel=1e-5)
+    assert concepts.evidence("a dog", seen) == pytest.approx(2 * (math.log(0.001) + 2), rel=1e-5)
+    assert concepts.evidence("a bat", seen) == pytest.approx(2 * (math.log(0.7) + 2), rel=1e-5)
+    assert concepts.evidence("something else", seen) == 0
+    assert concepts.confidence("a black cat sees a dog", seen) == pytest.approx(0.5)
+    assert concepts.confidence("black", seen) == 0
+
+
+def test_tags_are_the_probable_things_without_kinds_of_them():
+    concepts = concepts_with()
+    found = concepts.tags(probabilities(cat=0.9, animal=0.95, black=0.99, club=0.5))
+    assert [(tag.word, tag.kind) for tag in found] == [("cat", "animal"), ("club", "")]
+    assert [tag.word for tag in concepts.tags(probabilities(animal=0.95))] == ["animal"]
+    assert concepts.tags(probabilities(photograph=0.1, cat=0.9)) == ()
+
+
+@pytest.mark.parametrize(
+    ("seen", "expected"),
+    [
+        ({"cat": 0.6, "animal": 0.95}, "a photo of a cat"),
+        ({"cat": 0.2, "animal": 0.95}, "a photo of an animal"),
+        ({"cat": 0.2, "black": 0.95}, None),
+        ({"cat": 0.9, "photograph": 0.2}, None),
+    ],
+)
+def test_a_plain_sentence_names_the_most_special_probable_thing(seen, expected):
+    found = concepts_with(plain_probability=0.5).plain_sentence(probabilities(**seen))
+    assert (found and found[0]) == expected
+
+
+def test_the_bonus_of_words_is_their_evidence():
+    concepts = concepts_with(weight=5.0, search_weight=2.0, word_weight=0.5, margin=2.0)
+    seen = probabilities(cat=0.5, black=0.3, club=0.7)
+    bonus = concepts.bonus(concepts.columns_of(["cat", "the", "bat", "Black"]), seen)
+    black = 0.5 * (math.log(0.3) - math.log(0.1))
+    assert bonus.tolist() == pytest.approx([2 * (math.log(0.5) + 2), 0, 2 * (math.log(0.7) + 2), 2 * black], rel=1e-5)
+
+
+@pytest.mark.parametrize("penalty", [0.0, 0.7])
+def test_a_full_width_beam_with_a_bonus_equals_enumeration(penalty):
+    """The first occurrence of each token counts; scores and log-probabilities of the results are without the bonus."""
+    settings = DecodingSettings(beam_size=300, n_best=300, max_length=3, length_penalty=penalty)
+    bonus = np.zeros((2, VOCAB), np.float32)
+    bonus[0, 4:] = 3.0, -2.0, 0.5
+    model = TorchModels([Chain()], "fp32", images(1).target_in.device)
+    search = Search(model, model.encode_batch(images(1, 2)), ["1", "2"], settings, bonus=bonus)
+    while (beam := search.beam) is not None:
+        search.advance(*model.step(beam.last, beam.memory, beam.state))
+    for example, image in enumerate((1, 2)):
+        expected = every_sentence(Chain(), image, settings)
+        found = search.without_bonus(example)
+        assert [entry.tokens for entry in found] == [entry.tokens for entry in expected]
+        np.testing.assert_allclose([e.log_prob for e in found], [e.log_prob for e in expected], atol=1e-5)
+        np.testing.assert_allclose([e.score for e in found], [e.score for e in expected], atol=1e-5)
+        for entry in found:
+            assert list(entry.totals) == sorted(entry.totals, reverse=True)
+
+    def with_bonus(entry):
+        return entry.log_prob + sum(bonus[0, token] for token in set(entry.tokens))
+
+    narrow = DecodingSettings(beam_size=3, n_best=1, max_length=3)
+    search = Search(model, model.encode_batch(images(1)), ["1"], narrow, bonus=bonus[:1])
+    while (beam := search.beam) is not None:
+        search.advance(*model.step(beam.last, beam.memory, beam.state))
+    best = max(every_sentence(Chain(), 1, settings), key=with_bonus)
+    assert 4 in best.tokens and any(4 in entry.tokens for entry in search.without_bonus(0))
+
+
+def test_arrays_and_tensors_favour_tokens_alike():
+    random = np.random.default_rng(0)
+    values, bonus = random.normal(size=(2, 3, 7)).astype(np.float32), random.normal(size=(2, 7)).astype(np.float32)
+    used = random.integers(0, 7, (2, 3, 4))
+    array, tensor = NumpyNextTokens(values.copy()), TorchNextTokens(torch.from_numpy(values.copy()))
+    array.favour(bonus, used)
+    tensor.favour(bonus, used)
+    np.testing.assert_array_equal(array.values, tensor.values.numpy())
+    for n, k, v in itertools.product(range(2), range(3), range(7)):
+        expected = values[n, k, v] + (0 if v in used[n, k] else bonus[n, v])
+        assert array.values[n, k, v] == pytest.approx(expected)
+
+
+def test_concepts_are_read_as_they_were_written_and_damage_is_named(tmp_path):
+    assert Concepts.load(tmp_path) is None
+    file = concepts_with().file
+    (tmp_path / FILE).write_text(file.model_dump_json())
+    weight = np.arange(21, dtype=np.float16).reshape(7, 3)
+    save_file({"weight": weight, "bias": np.ones(7, np.float32)}, tmp_path / WEIGHTS)
+    read = Concepts.load(tmp_path)
+    assert read.file == file and (read.weight == weight).all() and (read.bias == 1).all()
+    for damage in (
+        lambda: save_file({"weight": weight[:6], "bias": np.ones(7, np.float32)}, tmp_path / WEIGHTS),
+        lambda: save_file({"weight": np.full_like(weight, np.inf), "bias": np.ones(7, np.float32)}, tmp_path / WEIGHTS),
+        lambda: (tmp_path / WEIGHTS).write_bytes(b"12"),
+        lambda: (tmp_path / WEIGHTS).unlink(),
+        lambda: (tmp_path / FILE).write_text(json.dumps({"concepts": 1})),
+        lambda: (tmp_path / FILE).write_text("{"),
+    ):
+        damage()
+        with pytest.raises(RunError, match=r"concepts\.(json|safetensors)"):
+            Concepts.load(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def captioner(trained_on_colours, backbone_of):
+    return Captioner([load_trained_model(trained_on_colours)], backbone_of())
+
+
+def test_concepts_choose_name_and_withhold(captioner, colour_concepts, monkeypatch):
+    red = np.full((8, 8, 3), (250, 20, 20), np.uint8)
+    (plain,) = captioner.describe([red], beam_size=4)
+    assert plain[0].confidence is None and "red" in plain[0].text
+    monkeypatch.setattr(captioner, "_rules", colour_concepts())
+    chosen, *_ = captioner.describe([red], beam_size=4, with_tags=True)[0]
+    assert "red" in chosen.text and chosen.confidence > 0.9 and chosen.is_sure
+    assert chosen.tags[0][:1] == ("red",) and isinstance(chosen.tags[0], Tag)
+    # Concepts that see blue where the model sees red: another caption of the beam.
+    monkeypatch.setattr(captioner, "_rules", colour_concepts(red=20, blue=0))
+    other, *_ = captioner.describe([red], beam_size=12)[0]
+    assert "blue" in other.text
+    begun, *_ = captioner.describe([red], beam_size=12, prefixes=["a red"])[0]
+    assert begun.text.startswith("a red")
+    alone, *_ = captioner.describe([red], beam_size=12, concepts=False)[0]
+    assert alone.text == plain[0].text and alone.confidence < 0.1
+    sampled, *_ = captioner.describe([red], sample={"seed": 1})[0]
+    assert sampled.text == captioner.describe([red], sample={"seed": 1}, concepts=False)[0][0].text
+    # Nothing in the beam is probable: a plain sentence, or no caption where no thing is probable.
+    monkeypatch.setattr(captioner, "_rules", colour_concepts(red=20, wood=0))
+    (plain,) = captioner.describe([red], beam_size=2, n_best=2, min_confidence=0.999999)
+    assert [caption.text for caption in plain] == ["a photo of wood"] and plain[0].is_sure and not plain[0].tokens
+    monkeypatch.setattr(captioner, "_rules", colour_concepts(red=20))
+    (withheld,) = captioner.describe([red], beam_size=2, n_best=2, min_confidence=0.999999)
+    assert [caption.display_text for caption in withheld] == [""] and not withheld[0].is_sure
+
+
+def test_captions_of_a_batch_are_captions_of_each_image_alone(captioner, colour_concepts, monkeypatch):
+    monkeypatch.setattr(captioner, "_rules", colour_concepts())
+    pictures = [np.full((8, 8, 3), colour, np.uint8) for colour in ((250, 20, 20), (20, 20, 250), (20, 250, 20))]
+    together = captioner.describe(pictures, beam_size=4, n_best=3)
+    for picture, captions in zip(pictures, together, strict=True):
+        (alone,) = captioner.describe([picture], beam_size=4, n_best=3)
+        assert [caption.text for caption in alone] == [caption.text for caption in captions]
+        assert len({caption.text for caption in captions}) == len(captions)
+        np.testing.assert_allclose([c.log_prob for c in alone], [c.log_prob for c in captions], atol=1e-4)
+
+
+def test_a_model_without_concepts_refuses_their_options(captioner):
+    with pytest.raises(SettingsError, match=r"min_confidence 0\.5: this model has no concepts"):
+        captioner.describe([np.zeros((4, 4, 3), np.uint8)], min_confidence=0.5)
+    with pytest.raises(SettingsError, match="tags need the features"):
+        captioner.tags([np.zeros((4, 4, 3), np.uint8)])
+
+
+def test_concepts_of_other_features_are_refused(trained_on_colours, tmp_path):
+    (tmp_path / FILE).write_text(concepts_with().file.model_copy(update={"backbone_sha256": "2"}).model_dump_json())
+    save_file({"weight": np.zeros((7, 3), np.float16), "bias": np.ones(7, np.float32)}, tmp_path / WEIGHTS)
+    with pytest.raises(RunError, match=r"other features.*concepts\.json"):
+        concepts_of(tmp_path, load_trained_model(trained_on_colours).config.features)

@@ -67,16 +67,3 @@ def test_generated_images_depend_on_their_seed_alone(script):
         image, again, other = (drawn.draw_non_photograph(kind, seed) for seed in (1, 1, 2))
         assert image.tobytes() == again.tobytes() and (image.size, image.tobytes()) != (other.size, other.tobytes())
     assert set(drawn.HELD_OUT) < set(drawn.KINDS)
-
-
-def test_a_logistic_regression_recovers_its_coefficients(script):
-    regression = script("logistic")
-    rng = np.random.default_rng(0)
-    values = rng.normal(3, 2, 4000)
-    evidence = [{"x": float(value)} for value in values]
-    events = [bool(one) for one in rng.random(4000) < 1 / (1 + np.exp(-(0.8 * values - 2)))]
-    fitted = regression.fit_logistic(evidence, events)
-    assert fitted == pytest.approx({"x": 0.8, "constant": -2}, abs=0.15)
-    found = regression.cross_validated(evidence, events, list(range(4000)))
-    assert regression.expected_calibration_error(found, events) < 0.03
-    assert regression.expected_calibration_error(found**3, events) > 0.1

@@ -6,10 +6,10 @@ import shutil
 
 import pytest
 from PIL import Image
+from programs import limner as run_command
+from programs import run
 
 import limner
-from commands import limner as run_command
-from commands import run
 from limner.data.collection import Collection
 from limner.errors import MediaError
 from limner.synthetic.sounds import QUALITIES, SoundSettings, generate_sounds

@@ -3,8 +3,8 @@
 import json
 
 import pytest
+from programs import limner
 
-from commands import limner
 from limner.synthetic.scenes import SceneSettings, generate_scenes
 
 

@@ -9,8 +9,8 @@ import time
 
 import pytest
 import yaml
+from programs import limner
 
-from commands import limner
 from limner.synthetic.scenes import SceneSettings, generate_scenes
 
 ADAMW = {

@@ -16,11 +16,11 @@ from limner.apps.reproduce import (
     RowResult,
     TableColumn,
     reproduce_table,
+    results,
     run,
-    significance,
 )
 from limner.apps.reproduce.render import to_markdown
-from limner.apps.reproduce.results import TableComparison, compare_rows
+from limner.apps.reproduce.results import TableComparison, compare_rows, significance_marks
 from limner.data.collection import Collection, write_items
 from limner.data.examples import Item, ItemSentence
 from limner.errors import RunError, SettingsError
@@ -89,7 +89,7 @@ def _toy(tmp_path_factory):
         (folder / "toy" / f"{name}.yaml").write_text(text)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("limner.runs.recipe.recipe_folder", lambda: folder)
-        patch.setattr(significance, "ComparisonSettings", partial(ComparisonSettings, trials=400))
+        patch.setattr(results, "ComparisonSettings", partial(ComparisonSettings, trials=400))
         yield
 
 
@@ -103,7 +103,7 @@ def done(monkeypatch):
         return train(recipe, collection, run, init=init, **more)
 
     monkeypatch.setattr(run, "train", trained)
-    for module, name in ((run, "evaluate"), (significance, "compare_evaluations")):
+    for module, name in ((run, "evaluate"), (results, "compare_evaluations")):
         real = getattr(module, name)
 
         def counted(*given, real=real, name=name, **more):
@@ -256,9 +256,9 @@ def test_a_row_is_marked_by_its_own_level_and_the_adjusted_p(p, adjusted, level,
     compared = TableComparison.model_validate(
         {"pairs": [{**pair, "contrasts": [{"system": "NMT", "baseline": "Idle", **better}]}]}
     )
-    assert significance.significance_marks(row, "ter", compared) == marks
+    assert significance_marks(row, "ter", compared) == marks
     second = row.model_copy(update={"baselines": ("Other", "Idle")})
-    assert significance.significance_marks(second, "ter", compared) == marks.replace("†", "‡")
+    assert significance_marks(second, "ter", compared) == marks.replace("†", "‡")
 
 
 def test_a_reproduction_interrupted_between_stages_is_resumed(counting, tmp_path, done, monkeypatch):

@@ -1,14 +1,17 @@
 """Write trained concepts into a run directory: concepts.json and concepts.safetensors.
 
-    python pretrained/pack_concepts.py concepts.npz --collection COLLECTION --data FOLDER --out RUN
+    python pretrained/pack_concepts.py concepts.npz --collection COLLECTION --data FOLDER --out RUN [--lang de]
 
-The names of a thing are its words in `things.tsv` with their plurals; the names of another word are all its forms in
-captions of the training split and in `caption_text`.
+The English names of a thing are its words in `things.tsv` with their plurals; the names of another word are all its
+forms in captions of the training split and in `caption_text`. German and Chinese concepts are the things and their
+kinds, with the names of `things.tsv` and `kinds.tsv`.
 """
 
 from __future__ import annotations
 
 import argparse
+import csv
+import functools
 import json
 from collections import defaultdict
 from collections.abc import Sequence
@@ -42,26 +45,61 @@ def main() -> None:
     parser.add_argument("--collection", type=Path, required=True)
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--lang", choices=("en", "de", "zh"), default="en")
     parser.add_argument("--rules", type=json.loads, default={}, help="values of ConceptRules as JSON")
     options = parser.parse_args()
     layer = np.load(options.concepts)
     words = [str(concept) for concept in layer["concepts"]]
     spec = FeatureTable.open(Collection.open(options.collection), BACKBONE).spec
+    kept = [n for n, word in enumerate(words) if options.lang == "en" or word in {*things(), *kinds(), PHOTOGRAPH}]
+    words = [words[number] for number in kept]
+    if options.lang == "en":
+        named = names_of(words, read_sentences(options.collection, options.data))
+    else:
+        named = translated_names(words, options.lang)
+    rates = layer["rate"][kept].tolist()
     file = ConceptsFile(
-        lang="en",
+        lang=options.lang,
         backbone_sha256=spec.weights_sha256,
         photograph=words.index(PHOTOGRAPH),
         rules=ConceptRules(**options.rules),
-        concepts=tuple(concept_of(word, rate) for word, rate in zip(words, layer["rate"].tolist(), strict=True)),
-        names=names_of(words, read_sentences(options.collection, options.data)),
+        concepts=tuple(concept_of(word, rate, options.lang) for word, rate in zip(words, rates, strict=True)),
+        names=named,
     )
     options.out.mkdir(parents=True, exist_ok=True)
     values = file.model_dump(mode="json", exclude_defaults=True)
     lines = [f"{json.dumps(key)}: {json.dumps(value, ensure_ascii=False)}" for key, value in values.items()]
     (options.out / FILE).write_text("{" + ",\n".join(lines) + "}\n", encoding="utf-8")
-    save_file(
-        {"weight": layer["weight"].astype(np.float16), "bias": layer["bias"].astype(np.float32)}, options.out / WEIGHTS
-    )
+    weight, bias = layer["weight"][kept].astype(np.float16), layer["bias"][kept].astype(np.float32)
+    save_file({"weight": weight, "bias": bias}, options.out / WEIGHTS)
+    (options.out / WEIGHTS).chmod(0o644)
+
+
+@functools.cache
+def translations(lang: str) -> dict[str, tuple[str, ...]]:
+    """Return the names of each thing and kind in German or Chinese, the usual one first, German ones with article."""
+    rows = {thing.noun: getattr(thing, lang) for thing in things().values()}
+    with Path(__file__).with_name("kinds.tsv").open(encoding="utf-8") as lines:
+        for row in csv.DictReader(lines, delimiter="\t"):
+            rows.setdefault(row["kind"], tuple(name.strip() for name in row[lang].split(",")))
+    return rows
+
+
+def without_article(name: str) -> tuple[str, str]:
+    """Divide 'die Katze' into the article of 'mit' before it and the noun: 'einer', 'Katze'; no article of plurals."""
+    article, _, noun = name.rpartition(" ")
+    if noun.endswith("/Pl"):
+        return "", noun.removesuffix("/Pl")
+    return {"der": "einem", "das": "einem", "die": "einer"}.get(article, ""), noun
+
+
+def translated_names(words: Sequence[str], lang: str) -> dict[str, tuple[int, ...]]:
+    """Return the concepts of each German or Chinese name."""
+    columns: dict[str, set[int]] = defaultdict(set)
+    for column, word in enumerate(words):
+        for name in translations(lang).get(word, ()):
+            columns[without_article(name)[1].lower() if lang == "de" else name].add(column)
+    return {name: tuple(sorted(found)) for name, found in sorted(columns.items())}
 
 
 def kinds() -> set[str]:
@@ -69,14 +107,27 @@ def kinds() -> set[str]:
     return {kind for thing in things().values() for kind in thing.kinds}
 
 
-def concept_of(word: str, rate: float) -> Concept:
+def concept_of(word: str, rate: float, lang: str) -> Concept:
     """Describe a concept."""
+    rate = min(1.0, round(rate, 5))
+    if lang != "en":
+        return _translated(word, rate, lang)
     thing = things().get(word)
     sentence = f"a photo of {with_article(word)}" if thing is not None or word in kinds() else ""
     if word == "person":
         sentence = "a photo of a person"
     kind = thing.kinds[0] if thing is not None and thing.kinds else ""
-    return Concept(name=word, kind=kind, sentence=sentence, rate=min(1.0, round(rate, 5)))
+    return Concept(name=word, kind=kind, sentence=sentence, rate=rate)
+
+
+def _translated(word: str, rate: float, lang: str) -> Concept:
+    if word not in translations(lang):
+        return Concept(name=word, rate=rate)
+    article, noun = without_article(translations(lang)[word][0]) if lang == "de" else ("", translations(lang)[word][0])
+    sentence = " ".join(filter(None, ("Ein Foto von", article, noun))) if lang == "de" else f"一张{noun}的照片"
+    thing = things().get(word)
+    kind = translations(lang).get(thing.kinds[0], ("",))[0] if thing is not None and thing.kinds else ""
+    return Concept(name=noun, kind=without_article(kind)[1] if lang == "de" else kind, sentence=sentence, rate=rate)
 
 
 def names_of(words: Sequence[str], sentences: Sequence[str]) -> dict[str, tuple[int, ...]]:

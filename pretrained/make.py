@@ -1,8 +1,8 @@
-"""Make the built-in captioner: collection, features, training, choice of the decoding settings, packing.
+"""Make the built-in captioners: collections, features, concepts, pseudo-captions, training, packing.
 
-    make pretrained DATA=folder [LANGS="en de zh"]
+    make pretrained DATA=folder [ARGS="--lang en de zh"]
 
-DATA holds the published corpora (see README.md beside this file); WORK receives the collection and the runs. A step
+DATA holds the published corpora (see README.md beside this file); WORK receives the collections and the runs. A step
 whose result exists is not repeated, and an interrupted training is resumed.
 """
 
@@ -14,106 +14,128 @@ import shlex
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
-from card import METRICS, write_card
 from german import write_german
 from limner.runs.pretrained import PRETRAINED, pack
-from mirror import write_mirrored
+from non_photographs import KINDS, draw_non_photograph
 
 TITLES = {
     "en": "Built-in captioner, English",
     "de": "Built-in captioner, German",
     "zh": "Built-in captioner, Chinese",
 }
-LENGTH_PENALTIES = (0.0, 0.3, 0.5, 0.7, 1.0)
-"""Values of which validation CIDEr chooses one."""
-BEAM_SIZE = 5
-FEATURES = ("--backbone", "efficientnet-lite2", "--kind", "grid", "--size", 300, "--resize", "squash")
+DECODING = {
+    "en": {"beam_size": 30, "length_penalty": 1.0},
+    "de": {"beam_size": 5, "length_penalty": 0.7},
+    "zh": {"beam_size": 5, "length_penalty": 0.7},
+}
+RULES = {
+    "en": {"weight": 0.75, "search_weight": 1.15, "min_confidence": 0.2},
+    "de": {"weight": 0.2, "search_weight": 0.4, "min_confidence": 0.25},
+    "zh": {"weight": 0.1, "search_weight": 0.3, "min_confidence": 0.25},
+}
+"""Weights of the concepts: the English ones chosen on the validation photographs, others on the validation split."""
+FEATURES = ("--backbone", "efficientnet-lite2", "--kind", "both", "--size", 300, "--resize", "squash")
+DRAWN = 70
+"""Number of generated images of each kind."""
 
 
 def main() -> None:
     """Make the captioners of the chosen languages."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--data", type=Path, required=True, help="folder with flickr8k, flickr8k_cn and multi30k")
-    parser.add_argument("--work", type=Path, default=Path("pretrained/work"), help="folder of collection and runs")
+    parser.add_argument("--data", type=Path, required=True, help="folder with the corpora")
+    parser.add_argument("--work", type=Path, default=Path("pretrained/work"), help="folder of collections and runs")
     parser.add_argument("--out", type=Path, default=PRETRAINED, help="folder of the packed models")
     parser.add_argument("--lang", nargs="+", choices=list(TITLES), default=list(TITLES))
     options = parser.parse_args()
-    collection = options.work / "collection"
-    make_collection(options.data, collection)
-    mirrored = make_mirrored_collection(collection, options.work)
+    data, work = options.data.resolve(), options.work
+    work.mkdir(parents=True, exist_ok=True)
+    base, concepts = make_base(data, work), work / "concepts.npz"
+    if not concepts.exists():
+        script("concepts", base, "--data", data, "--out", concepts, "--decay", 1e-4)
     for lang in options.lang:
-        run = train(lang, collection, mirrored, options.work)
-        penalty = choose_length_penalty(run, collection)
-        pack(run, options.out / lang, TITLES[lang], {"beam_size": BEAM_SIZE, "length_penalty": penalty})
-        measured = {split: scores(options.out / lang, collection, "--split", split) for split in ("val", "test")}
-        shutil.rmtree(options.out / lang / "evaluation")
-        write_card(options.out / lang, lang, collection, measured)
+        collection = make_collection(lang, data, work)
+        run = work / f"run-{lang}"
+        resume = ["--resume"] if (run / "config.json").exists() else []
+        limner("train", f"pretrained/flickr8k-{lang}", "--collection", collection, "--out", run, *resume)
+        pack(run, options.out / lang, TITLES[lang], DECODING[lang])
+        place = ("--collection", base, "--data", data, "--out", options.out / lang)
+        script("pack_concepts", concepts, *place, "--lang", lang, "--rules", json.dumps(RULES[lang]))
 
 
-def make_collection(data: Path, collection: Path) -> None:
-    """Import the captions of the three languages, and compute the features of the images."""
-    flickr = data / "flickr8k"
-    images, splits = flickr / "images", flickr / "splits"
-    if not (collection / "items.lance").exists():
-        german = collection.parent / "german.jsonl"
-        german.parent.mkdir(parents=True, exist_ok=True)
-        write_german(data / "multi30k", german)
-        limner("import", "flickr", flickr, collection)
-        chinese = data / "flickr8k_cn" / "flickr8kzhc.caption.txt.gz"
-        limner("import", "flickr", chinese, collection, "--images", images, "--splits", splits)
-        limner("import", "jsonl", german, collection, "--images", images)
-    limner("features", collection, *FEATURES)
+def make_base(data: Path, work: Path) -> Path:
+    """Make the collection that concepts are trained on: Flickr8k, the pool with its labels, and generated images."""
+    base = work / "base"
+    if not (base / "items.lance").exists():
+        limner("import", "flickr", data / "flickr8k", base, "--splits", data / "flickr8k" / "splits")
+        rows = [json.loads(line) for line in (data / "pool" / "manifest.jsonl").read_text("utf-8").splitlines()]
+        pool = [
+            {"id": f"pool-{Path(row['file']).stem}", "split": "pool", "image": f"pool/images/{row['file']}"}
+            | {"label": row["label"], "lang": "en", "text": row["label"]}
+            for row in rows
+        ]
+        limner("import", "jsonl", write_rows(work / "pool.jsonl", pool), base, "--images", data)
+        limner("import", "jsonl", write_rows(work / "drawn.jsonl", draw(work)), base, "--images", work)
+    limner("features", base, *FEATURES)
+    return base
 
 
-def make_mirrored_collection(collection: Path, work: Path) -> Path:
-    """Return a copy of the collection that also has the mirror images of the training photographs."""
-    mirrored, images, items = work / "collection-mirrored", work / "mirrored", work / "mirrored.jsonl"
-    if not mirrored.exists():
-        partial = work / "collection-mirrored.partial"
-        shutil.rmtree(partial, ignore_errors=True)
-        shutil.copytree(collection, partial)
-        write_mirrored(collection, images, items)
-        limner("import", "jsonl", items, partial, "--images", images)
-        partial.rename(mirrored)
-    limner("features", mirrored, *FEATURES)
-    return mirrored
+def draw(work: Path) -> list[Mapping[str, str]]:
+    """Draw images that are no photographs; return their rows."""
+    (work / "drawn").mkdir(exist_ok=True)
+    rows = []
+    for kind in KINDS:
+        for seed in range(DRAWN):
+            name = f"{kind.replace(' ', '-')}-{seed}"
+            draw_non_photograph(kind, seed).save(work / "drawn" / f"{name}.png")
+            row = {"id": f"drawn-{name}", "split": "drawn", "image": f"drawn/{name}.png"}
+            rows.append(row | {"lang": "en", "text": "a drawing"})
+    return rows
 
 
-def train(lang: str, collection: Path, mirrored: Path, work: Path) -> Path:
-    """Train by the likelihood, then by self-critical training with mirror images; return the last run."""
-    first, second = work / lang, work / f"{lang}-scst"
-    resume = ["--resume"] if (first / "config.json").exists() else []
-    limner("train", f"pretrained/flickr8k-{lang}", "--collection", collection, "--out", first, *resume)
-    start = ["--resume"] if (second / "config.json").exists() else ["--init", first]
-    limner("train", f"pretrained/flickr8k-{lang}-scst", "--collection", mirrored, "--out", second, *start)
-    return second
+def make_collection(lang: str, data: Path, work: Path) -> Path:
+    """Make the collection that a captioner is trained on, with the features of the base."""
+    collection, flickr = work / f"captions-{lang}", data / "flickr8k"
+    if (collection / "items.lance").exists():
+        return collection
+    splits, images = ("--splits", flickr / "splits"), ("--images", flickr / "images")
+    if lang == "en":
+        limner("import", "flickr", flickr, collection, *splits)
+        pseudo, base = work / "pseudo.jsonl", work / "base"
+        script("pseudo_captions", base, "--data", data, "--concepts", work / "concepts.npz", "--out", pseudo)
+        limner("import", "jsonl", pseudo, collection, "--images", data)
+    elif lang == "de":
+        write_german(data / "multi30k", work / "german.jsonl")
+        limner("import", "jsonl", work / "german.jsonl", collection, *images)
+    else:
+        captions = data / "flickr8k_cn" / "flickr8kzhc.caption.txt.gz"
+        limner("import", "flickr", captions, collection, *images, *splits)
+    shutil.rmtree(collection / "features", ignore_errors=True)
+    (collection / "features").symlink_to((work / "base" / "features").resolve(), target_is_directory=True)
+    return collection
 
 
-def choose_length_penalty(run: Path, collection: Path) -> float:
-    """Return the length penalty with the highest CIDEr on the validation split."""
-    options = ("--split", "val", "--beam-size", BEAM_SIZE)
-    found = {
-        penalty: scores(run, collection, *options, "--length-penalty", penalty)["cider"] for penalty in LENGTH_PENALTIES
-    }
-    print(f"validation CIDEr by length penalty: {found}", file=sys.stderr)
-    return max(found, key=lambda penalty: found[penalty])
+def write_rows(path: Path, rows: list[Mapping[str, str]]) -> Path:
+    """Write lines of JSON."""
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return path
 
 
-def scores(run: Path, collection: Path, *options: object) -> dict[str, float]:
-    """Evaluate a model, and return its scores by metric."""
-    metrics = [word for name in METRICS for word in ("--metric", name)]
-    place = ("--model", run, "--collection", collection, "--no-retrieval", "--json")
-    printed = json.loads(limner("evaluate", *place, *options, *metrics))
-    return {one["name"]: one["value"] for one in printed["scores"]}
+def limner(*arguments: object) -> None:
+    """Run a command of Limner."""
+    _run(["-m", "limner", *map(str, arguments)])
 
 
-def limner(*arguments: object) -> str:
-    """Run a command of Limner, and return what it prints."""
-    command = [sys.executable, "-m", "limner", *map(str, arguments)]
-    print(shlex.join(command[2:]), file=sys.stderr)
-    return subprocess.run(command, check=True, text=True, stdout=subprocess.PIPE).stdout
+def script(name: str, *arguments: object) -> None:
+    """Run a script of this folder."""
+    _run([str(Path(__file__).with_name(f"{name}.py")), *map(str, arguments)])
+
+
+def _run(command: list[str]) -> None:
+    print(shlex.join(command), file=sys.stderr)
+    subprocess.run([sys.executable, *command], check=True)
 
 
 if __name__ == "__main__":

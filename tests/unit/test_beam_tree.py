@@ -195,9 +195,10 @@ def test_samples_are_recorded_in_order_after_the_greedy_sentence(max_length):
 
 
 @pytest.mark.parametrize(("tokens", "notes"), [((5, 6), 0), ((7,), 1)])
-def test_a_note_says_when_tags_change_the_caption(tokens, notes, capsys):
+def test_a_note_says_when_concepts_choose_another_caption(tokens, notes, capsys):
     described = [[Sentence((5, 6), -1.0, -1.0, text="a turtle on a wall")]]
     captioner = SimpleNamespace(describe=lambda images, **options: described)
-    explanations._note_of_tags(captioner, Path("a.jpg"), Sentence(tokens, -1.0, -1.0, True), {})
+    text = "a turtle on a wall" if tokens == (5, 6) else "a wall"
+    explanations._note_of_concepts(captioner, Path("a.jpg"), Sentence(tokens, -1.0, -1.0, text=text), {})
     printed = capsys.readouterr().err
     assert printed.count("'a turtle on a wall'") == printed.count("\n") == notes

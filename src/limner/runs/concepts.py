@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
-from limner.bounds import Measured, Probability
+from limner.bounds import CountOrNone, Measured, Probability
 from limner.errors import RunError, SettingsError, system_reason
 from limner.features.spec import FeatureSpec
 from limner.files.structured import StructureError, read_json_file
@@ -96,11 +96,11 @@ class ConceptsFile(Settings):
     """Language of the names."""
     backbone_sha256: str
     """SHA-256 of the weights of the backbone whose features the layer reads."""
-    photograph: int
+    photograph: CountOrNone
     """Number of the concept that is true of every photograph, and not of drawings, screenshots and noise."""
     rules: ConceptRules = ConceptRules()
     concepts: tuple[Concept, ...]
-    names: dict[str, tuple[int, ...]]
+    names: dict[str, tuple[CountOrNone, ...]]
     """Numbers of the concepts that a name, of one word or several in lower case, may mean; none for a name that only
     contains the name of a thing ('a couple of')."""
 

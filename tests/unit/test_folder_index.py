@@ -420,3 +420,20 @@ def test_a_withheld_caption_is_stored_with_its_confidence(folder, of_colours, co
     monkeypatch.setattr(captioner, "_rules", colour_concepts())
     index.update(captioner, rebuild=True)
     assert [match.is_sure for match in index.search("a red wall", 1)] == [True]
+
+
+def test_concepts_that_a_query_names_count_in_the_search(folder, of_colours, colour_concepts, monkeypatch):
+    monkeypatch.setattr(limner.Captioner, "load", lambda *_, **options: of_colours)
+    monkeypatch.setattr(of_colours, "_rules", colour_concepts())
+    index = FolderIndex(folder)
+    index.update(of_colours)
+    assert index.search("a red wall", 1)[0].path.name == "red.png"
+    concepts, vectors = of_colours.rules.concepts, np.array([[1, 0, 0], [0, 0, 1]], np.float32)
+    blue = concepts.log_probs("a blue wall", vectors)
+    np.testing.assert_allclose(blue, np.log(np.maximum(concepts.of_vectors(vectors)[:, 2], 1e-3)))
+    assert (concepts.log_probs("a wall", vectors) == 0).all()
+    # Where the concepts see blue in red images alone, they outweigh the captioner.
+    weight = concepts.weight.copy()
+    weight[2] = weight[0]
+    monkeypatch.setattr(concepts, "weight", weight)
+    assert index.search("a blue wall", 1)[0].path.name == "red.png"

@@ -240,6 +240,14 @@ class Concepts:
         values[np.isneginf(values)] = 0
         return self.rules.search_weight * values
 
+    def log_probs(self, text: str, vectors: Vector) -> Vector:
+        """Sum log p(c | image) over the concepts that a sentence names, (N,), of pooled features (N, D)."""
+        mentions, total = dict.fromkeys(self.mentions(text)), np.zeros(len(vectors), np.float32)
+        probabilities = self.of_vectors(vectors)
+        for columns in mentions:
+            total += np.log(np.maximum(probabilities[:, list(columns)].max(1), LEAST))
+        return total
+
     def confidence(self, text: str, probabilities: Vector) -> float:
         """Return the probability of the first thing that a sentence names; 0 where it names none."""
         for columns in self.mentions(text):

@@ -80,7 +80,7 @@ class AnnotationCodec:
             features: features of the backbone by kind, each (B, ...).
 
         Returns:
-            Annotations (B, *shape), and vectors (B, vector_dim) of unit length by which similar images are found.
+            Annotations (B, *shape), and the pooled features (B, vector_dim), by which similar images are found.
         """
         device = next(iter(self._model.state_dict().values())).device
         stored = torch.from_numpy(features[self.spec.kind]).float().to(device)
@@ -108,7 +108,7 @@ class AnnotationCodec:
         elif stored.ndim == 4:
             size = (min(stored.shape[2], VECTOR_SIDE), min(stored.shape[3], VECTOR_SIDE))
             stored = adaptive_avg_pool2d(stored, size).flatten(1)
-        return nn.functional.normalize(stored, dim=-1)
+        return stored
 
 
 class StoredAnnotations:

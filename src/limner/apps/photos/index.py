@@ -237,7 +237,7 @@ class FolderIndex:
         return self._newest().is_exact
 
     def search(self, query: str, count: int = DEFAULT_COUNT, *, exact: bool | None = None) -> list[FolderMatch]:
-        """Find the images that a sentence describes best, by log P(w|I) over their stored annotations.
+        """Find the images that a sentence describes best, by log P(w|I) and the concepts that it names.
 
         In an index of more than `EXACT_IMAGES` images, `CANDIDATES` of them are scored: those whose captions and tags
         share the rarest words with the query, and those whose features are similar to theirs.
@@ -255,7 +255,8 @@ class FolderIndex:
             FolderError: the index is damaged.
         """
         snapshot, (captioner, codec) = self._newest(), self._model()
-        return self._matches(snapshot, snapshot.score_sentence(captioner.models[0], codec, query, exact), count)
+        ranked = snapshot.score_sentence(captioner.models[0], codec, query, exact, captioner.rules.concepts)
+        return self._matches(snapshot, ranked, count)
 
     def similar(self, image: ImageInput, count: int = DEFAULT_COUNT) -> list[FolderMatch]:
         """Find the images that are most similar to an image, by the cosine of their pooled features.

@@ -21,6 +21,7 @@ from limner.features.spec import FeatureArray
 from limner.inference.scorer import require_words
 from limner.media.modality import IMAGE
 from limner.retrieval.all_pairs import pair_log_probs
+from limner.runs.concepts import Concepts
 from limner.runs.trained_model import TrainedModel
 from limner.text.vocab import SPECIAL_TOKENS
 
@@ -63,15 +64,21 @@ class Snapshot:
         return len(self._rows) <= EXACT_IMAGES
 
     def score_sentence(
-        self, trained: TrainedModel, codec: AnnotationCodec, query: str, exact: bool | None = None
+        self,
+        trained: TrainedModel,
+        codec: AnnotationCodec,
+        query: str,
+        exact: bool | None = None,
+        concepts: Concepts | None = None,
     ) -> list[tuple[int, float]]:
-        """Compute log P(w|I), best first.
+        """Compute log P(w|I), plus log p(c|I) of each concept c that the sentence names, best first.
 
         Args:
             trained: the captioner.
             codec: its annotations.
             query: the sentence w.
             exact: whether all images are scored, or candidates only; None for all up to `EXACT_IMAGES`.
+            concepts: concepts of the captioner; None for the log-probabilities alone.
         """
         require_words(trained, [query])
         tokens = trained.tokenizer.encode(query)
@@ -86,11 +93,20 @@ class Snapshot:
             rows = rows[find_candidates(by_words, self._features[1][rows], CANDIDATES)]
         items = [Item(str(row), "index").with_media(IMAGE, str(row)) for row in rows.tolist()]
         features = StoredAnnotations(codec.spec.kind, self._features[0])
-        return _ranked(rows, pair_log_probs(codec.reader, [tokens], items, features)[0].numpy())
+        scores = pair_log_probs(codec.reader, [tokens], items, features)[0].numpy()
+        if concepts is not None:
+            scores = scores + concepts.log_probs(query, self._features[1][rows].astype(np.float32))
+        return _ranked(rows, scores)
 
     def score_vector(self, vector: FeatureArray) -> list[tuple[int, float]]:
-        """Compute the cosine of the vectors of all images with one vector of unit length, best first."""
-        return _ranked(self._rows, self._features[1][self._rows].astype(np.float32) @ vector.astype(np.float32))
+        """Compute the cosine of the vectors of all images with one vector, best first."""
+        return _ranked(self._rows, unit(self._features[1][self._rows]) @ unit(vector))
+
+
+def unit(vectors: FeatureArray) -> NDArray[np.float32]:
+    """Scale vectors (..., D) to unit length."""
+    values = vectors.astype(np.float32)
+    return np.asarray(values / np.maximum(np.linalg.norm(values, axis=-1, keepdims=True), 1e-12), np.float32)
 
 
 def _ranked(rows: NDArray[np.int64], scores: NDArray[np.float32]) -> list[tuple[int, float]]:
@@ -128,7 +144,7 @@ def find_candidates(scores: NDArray[np.float32], vectors: FeatureArray, count: i
 
     Args:
         scores: score of each image by words, (N,); an image with 0 shares none.
-        vectors: vectors of unit length of the images, (N, D).
+        vectors: vectors of the images, (N, D).
         count: number of candidates, less than N.
 
     Returns:
@@ -139,7 +155,7 @@ def find_candidates(scores: NDArray[np.float32], vectors: FeatureArray, count: i
     if not len(shared):
         return order
     seeds = shared[:SEEDS]
-    mean = (scores[seeds, None] * vectors[seeds].astype(np.float32)).sum(0)
-    similarity = vectors.astype(np.float32) @ mean
+    directions = unit(vectors)
+    similarity = directions @ (scores[seeds, None] * directions[seeds]).sum(0)
     similarity[shared] = np.inf
     return np.argsort(-similarity, kind="stable")[:count]

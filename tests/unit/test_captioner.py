@@ -367,6 +367,6 @@ STEPS = ("step", "step")
 def test_few_calls_lead_from_a_caption_to_a_step(captioner, photos, monkeypatch):
     model = captioner.models[0].model
     result = calls_to_step(model, monkeypatch, lambda: captioner.describe([photos["red"]]))
-    assert result == ["describe", "describe_each", "run", "step", "_step", *STEPS]
+    assert result == ["describe", "describe_each", "run", "step", *STEPS]
     result = calls_to_step(model, monkeypatch, lambda: list(captioner.describe_each([photos["red"]])))
-    assert result == ["describe_each", "run", "step", "_step", *STEPS]
+    assert result == ["describe_each", "run", "step", *STEPS]

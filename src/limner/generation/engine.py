@@ -17,7 +17,8 @@ from typing import Any
 import numpy as np
 
 from limner.data.batching import prefetch
-from limner.decoding.search import Memory
+from limner.decoding.next_tokens import NextTokens, Tokens
+from limner.decoding.search import Memory, State
 from limner.decoding.trees import split
 from limner.errors import MediaError
 from limner.generation.cohort import Cohort
@@ -93,7 +94,7 @@ class Engine:
         self._memories = {key: joined for key, joined in self._memories.items() if key in groups}
         for key, cohorts in groups.items():
             try:
-                self._step(key, cohorts)
+                self._advance(cohorts, *cohorts[0].model.step(*self._inputs(key, cohorts)))
             except self.isolated:
                 for cohort in cohorts:
                     self._step_alone(cohort)
@@ -101,15 +102,19 @@ class Engine:
             self._hand_on(cohort)
         self.live = [cohort for cohort in self.live if cohort.search.beam is not None]
 
-    def _step(self, key: object, cohorts: Sequence[Cohort]) -> None:
-        """Compute the next step of cohorts in one batch."""
+    def _inputs(self, key: object, cohorts: Sequence[Cohort]) -> tuple[Tokens, Memory, State]:
+        """Return the last tokens, the memory and the state of the beams of cohorts, in one batch."""
         beams = [cohort.search.beam for cohort in cohorts if cohort.search.beam is not None]
-        model, (first, *others) = cohorts[0].model, beams
-        if not others:
-            cohorts[0].search.advance(*model.step(first.last, first.memory, first.state))
-            return
-        memory, state = self._joined(key, cohorts), model.concatenate([beam.state for beam in beams])
-        next_tokens, state = model.step(np.concatenate([beam.last for beam in beams]), memory, state)
+        if len(beams) == 1:
+            return beams[0].last, beams[0].memory, beams[0].state
+        state = cohorts[0].model.concatenate([beam.state for beam in beams])
+        return np.concatenate([beam.last for beam in beams]), self._joined(key, cohorts), state
+
+    def _advance(self, cohorts: Sequence[Cohort], next_tokens: NextTokens, state: State) -> None:
+        """Continue the searches of cohorts, whose rows follow each other in the result of a step."""
+        beams = [cohort.search.beam for cohort in cohorts if cohort.search.beam is not None]
+        if len(beams) == 1:
+            return cohorts[0].search.advance(next_tokens, state)
         states = split(state, [beam.total.size for beam in beams])
         parts = next_tokens.split([len(beam.live) for beam in beams])
         for cohort, *step in zip(cohorts, parts, states, strict=True):
@@ -119,7 +124,7 @@ class Engine:
         """Compute the next step of one cohort, whose requests fail if it does."""
         try:
             if cohort.search.beam is not None:
-                self._step(None, [cohort])
+                self._advance([cohort], *cohort.model.step(*self._inputs(None, [cohort])))
         except self.isolated as error:
             cohort.search.beam = None
             for request in cohort.requests:

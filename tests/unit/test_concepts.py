@@ -219,6 +219,18 @@ def test_captions_of_a_batch_are_captions_of_each_image_alone(captioner, colour_
         np.testing.assert_allclose([c.log_prob for c in alone], [c.log_prob for c in captions], atol=1e-4)
 
 
+@pytest.mark.parametrize("beam_size", [4, 12])
+def test_the_first_caption_does_not_depend_on_the_number_of_captions(
+    captioner, colour_concepts, monkeypatch, beam_size
+):
+    monkeypatch.setattr(captioner, "_rules", colour_concepts(red=20, blue=0))
+    picture = np.full((8, 8, 3), (250, 20, 20), np.uint8)
+    for prefixes in (None, ["a"]):
+        options = {"beam_size": beam_size, "prefixes": prefixes}
+        alone, several = (captioner.describe([picture], n_best=count, **options)[0] for count in (1, 4))
+        assert alone[0].text == several[0].text and len(several) == 4
+
+
 def test_a_model_without_concepts_refuses_their_options(captioner):
     with pytest.raises(SettingsError, match=r"min_confidence 0\.5: this model has no concepts"):
         captioner.describe([np.zeros((4, 4, 3), np.uint8)], min_confidence=0.5)

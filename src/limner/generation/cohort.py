@@ -32,11 +32,14 @@ class Cohort:
         constraints = None
         if any(request.constraint is not None for request in requests):
             constraints = [request.constraint or Automaton.build(()) for request in requests]
+        rules, settings = first.generator.rules, first.decoding
+        if rules is not None and any(rules.chooses(request) for request in requests):
+            settings = settings.model_copy(update={"n_best": settings.beam_size})
         self.search = Search(
             self.model,
             self.memory,
             [request.id for request in requests],
-            first.decoding,
+            settings,
             [request.prefix for request in requests],
             constraints,
             first.trace,
@@ -81,7 +84,7 @@ class Cohort:
                 "the model; give other words"
             )
         has_rules = rules is not None and rules.apply_to(request)
-        kept = hypotheses if has_rules else hypotheses[: self.search.settings.n_best]
+        kept = hypotheses if has_rules else hypotheses[: request.decoding.n_best]
         sentences = [sentence.decoded(request.generator.tokenizer) for sentence in kept]
         request.finished(rules.finish(request, sentences) if rules is not None and has_rules else sentences)
 

@@ -150,6 +150,10 @@ class Rules(Protocol):
         """Whether `finish` has something to do for a request."""
         ...
 
+    def chooses(self, request: Request) -> bool:
+        """Whether `finish` chooses among all hypotheses of the beam, so that the search continues until it is full."""
+        ...
+
     def bonus(self, request: Request) -> Floats | None:
         """Return what the first occurrence of each token adds to the log-probability of a sentence, (V,), or None."""
         ...

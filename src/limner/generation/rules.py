@@ -54,10 +54,14 @@ class CaptionRules:
             if request.features is not None and (self.concepts is not None or request.rules.with_tags):
                 request.evidence = self.tagger.probabilities(request.features)
 
+    def chooses(self, request: Request) -> bool:
+        """Whether the concepts choose among the hypotheses of a beam."""
+        return self.concepts is not None and request.rules.concepts and request.decoding.sample is None
+
     def bonus(self, request: Request) -> Floats | None:
         """Return the evidence for the word of each token in a search without prefix and samples, (V,)."""
-        concepts, is_beam = self.concepts, request.decoding.sample is None
-        if concepts is None or not request.rules.concepts or request.prefix or not is_beam:
+        concepts = self.concepts
+        if concepts is None or request.prefix or not self.chooses(request):
             return None
         tokenizer = request.generator.tokenizer
         if self._tokens is None or self._tokens[0] is not tokenizer:
@@ -73,13 +77,13 @@ class CaptionRules:
         the caption is withheld (`is_sure`). Samples keep their order, and captions with a prefix or prescribed words
         their words.
         """
-        count, decoding = request.decoding.n_best, request.decoding
+        count = request.decoding.n_best
         tags = () if self.tagger is None else self.tagger.tags(request.evidence)
         captions = [sentence._replace(tags=tags) for sentence in hypotheses]
         if self.concepts is None:
             return captions[:count]
         captions = [self._with_confidence(request, caption) for caption in captions]
-        if not request.rules.concepts or decoding.sample is not None:
+        if not self.chooses(request):
             return captions[:count]
         captions = sorted(captions, key=lambda caption: -caption.score)
         is_free = not request.prefix and request.constraint is None
@@ -100,6 +104,6 @@ class CaptionRules:
         least = request.rules.min_confidence
         least = concepts.rules.min_confidence if least is None else least
         score = caption.score
-        if request.rules.concepts and request.decoding.sample is None:
+        if self.chooses(request):
             score = caption.log_prob / (len(caption.tokens) + 1) + concepts.evidence(caption.text, probabilities)
         return caption._replace(score=score, confidence=confidence, is_sure=confidence >= least)

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -50,6 +51,14 @@ def collection(tmp_path):
 def children(pid: int) -> list[int]:
     tasks = Path(f"/proc/{pid}/task").glob("*/children")
     return [int(child) for task in tasks for child in task.read_text().split()]
+
+
+def actors(pid: int) -> list[int]:
+    """The actors among the processes that a process has started: Ray gives them a title."""
+    with suppress(OSError):  # a process that ends meanwhile
+        own = [pid] if Path(f"/proc/{pid}/cmdline").read_bytes().startswith(b"ray::MapWorker") else []
+        return own + [actor for child in children(pid) for actor in actors(child)]
+    return []
 
 
 def wait_for(condition, seconds=60):
@@ -216,6 +225,7 @@ def test_an_extraction_whose_driver_is_killed_is_continued(cluster, collection):
     whole = extract(collection, PIXELS.load(collection), name="whole", batch_size=4)
     ended = subprocess.run([sys.executable, "-c", DRIVER, str(collection.path), cluster.address], capture_output=True)
     assert ended.returncode == 9, ended.stderr.decode()
+    wait_for(lambda: not actors(os.getpid()))  # Ray ends those of the driver; until then they write files
     finished = len(list(collection.path.glob(".features-ray.units/[0-9]*.json")))
     assert finished >= 5
     assert not (collection.path / "features" / "ray.lance" / "_versions").exists()  # nothing is committed

@@ -5,12 +5,11 @@ import itertools
 import numpy as np
 import pytest
 
+from limner.smt import DISCONTINUOUS, MAX_PHRASE_LENGTH, MONOTONE, SWAP
 from limner.smt.alignment import symmetrise
 from limner.smt.extraction import extract, extract_all, lexical_probabilities
-from limner.smt.features import orientation
-from limner.smt.layout import DISCONTINUOUS, MAX_PHRASE_LENGTH, MONOTONE, SWAP
+from limner.smt.features import UNK, orientation
 from limner.smt.phrases import orientation_log_probs, score
-from limner.smt.tables import UNK
 
 
 def matrix(height, width, points):

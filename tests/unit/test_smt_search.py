@@ -6,19 +6,14 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from limner.smt import decoder, mert, mira
+from limner.smt import FEATURES, NUM_FEATURES, NUM_SCORES, decoder, tuning
 from limner.smt.decoder import _remaining
 from limner.smt.extraction import extract_all
-from limner.smt.features import NUM_TUNED
+from limner.smt.features import BOS, EOS, NUM_TUNED, UNK, Limits, PhraseOptions, build_tables, copying, future_scores
 from limner.smt.language_model import LanguageModel, estimate
-from limner.smt.lattice import best_paths, path_features
-from limner.smt.layout import FEATURES, NUM_FEATURES, NUM_SCORES
-from limner.smt.mert import NUM_STATISTICS, Reference, bleu
-from limner.smt.options import Limits, PhraseOptions, future_scores
 from limner.smt.phrases import PhraseTable, score
-from limner.smt.system import ScoredTranslation
-from limner.smt.tables import BOS, EOS, UNK, build_tables, copying
-from limner.smt.tuning import TuningOptions, TuningSet, tune
+from limner.smt.system import ScoredTranslation, best_paths, path_features
+from limner.smt.tuning import Reference, TuningOptions, TuningSet, bleu, tune
 
 WIDE = Limits(5000, 40, 3)
 
@@ -239,7 +234,7 @@ def candidates():
     statistics = np.array([references[row // 5].statistics(rng.integers(0, 4, 8).tolist()) for row in range(60)])
     statistics[:, :4] += 1  # no order without a match
     statistics[:, 4:8] += 1
-    return mert.Candidates(features, statistics, np.arange(0, 61, 5))
+    return tuning.Candidates(features, statistics, np.arange(0, 61, 5))
 
 
 def test_bleu_statistics_equal_those_of_sacrebleu():
@@ -257,68 +252,18 @@ def test_the_line_search_is_as_good_as_a_fine_grid(candidates):
     rng = np.random.default_rng(8)
     for _ in range(5):
         weights, direction = rng.normal(size=(2, NUM_FEATURES))
-        grid = [mert.corpus_bleu(candidates, weights + step * direction) for step in np.linspace(-20, 20, 8001)]
-        found = mert.line_search(candidates, weights, direction)
+        grid = [tuning.corpus_bleu(candidates, weights + step * direction) for step in np.linspace(-20, 20, 8001)]
+        found = tuning.line_search(candidates, weights, direction)
         assert found.bleu >= max(grid) - 1e-12
-        assert mert.corpus_bleu(candidates, weights + found.step * direction) == pytest.approx(found.bleu)
+        assert tuning.corpus_bleu(candidates, weights + found.step * direction) == pytest.approx(found.bleu)
 
 
-@pytest.mark.parametrize("method", ["mert", "mira"])
-def test_tuning_raises_bleu_and_keeps_the_fixed_weight(candidates, method):
+def test_tuning_raises_bleu_and_keeps_the_fixed_weight(candidates):
     start, rng = np.ones(NUM_FEATURES), np.random.default_rng(9)
-    if method == "mert":
-        weights, value = mert.optimise(candidates, [start], NUM_TUNED, rng, 5)
-    else:
-        weights, value = mira.optimise(candidates, start, NUM_TUNED, rng)
-    assert value == pytest.approx(mert.corpus_bleu(candidates, weights))
-    assert value > mert.corpus_bleu(candidates, start)
+    weights, value = tuning.optimise(candidates, [start], NUM_TUNED, rng, 5)
+    assert value == pytest.approx(tuning.corpus_bleu(candidates, weights))
+    assert value > tuning.corpus_bleu(candidates, start)
     assert weights[NUM_TUNED:].tolist() == [1.0] * (NUM_FEATURES - NUM_TUNED)
-
-
-def test_mira_returns_weights_of_its_own_epochs(candidates):
-    """Also where the initial weights are as good or better, so that the tuning does not end with them."""
-    rng = np.random.default_rng(10)
-    start, best = mert.optimise(candidates, [*rng.normal(size=(5, NUM_FEATURES))], NUM_TUNED, rng, 20)
-    weights, value = mira.optimise(candidates, start, NUM_TUNED, rng)
-    assert value == pytest.approx(mert.corpus_bleu(candidates, weights))
-    assert value <= best and not (weights == start).all()
-
-
-@pytest.mark.parametrize(("scale", "step"), [(1.0, mira.REGULARISATION), (100.0, None)])
-def test_mira_moves_towards_the_hope_and_away_from_the_fear(scale, step):
-    """One sentence, two candidates: the step is the loss over the squared distance, and at most C.
-
-    The weights prefer the bad candidate by 0.5, less than the two differ in BLEU: the hope is the good one, the fear
-    and the model's best, whose statistics join the background, the bad one.
-    """
-    features = np.zeros((2, NUM_FEATURES))
-    features[0, 0] = features[1, 1] = scale
-    texts, reference = ([1, 2, 3, 4, 5], [9, 8, 7, 6, 5]), Reference([[1, 2, 3, 4, 5]])
-    statistics = np.array([reference.statistics(text) for text in texts])
-    weights, background = np.zeros(NUM_FEATURES), np.ones(NUM_STATISTICS)
-    weights[1] = 0.5 / scale
-    good, bad = (bleu(background + one) * (background[-1] + one[-1]) for one in statistics)
-    assert good - bad > 0.5
-    mira._epoch(features, statistics, np.array([0, 2]), np.array([0]), weights, background, NUM_TUNED)
-    expected = step or (good - bad + 0.5) / (2 * scale**2)
-    assert expected <= mira.REGULARISATION
-    assert weights[:2] == pytest.approx([expected * scale, 0.5 / scale - expected * scale]) and not weights[2:].any()
-    assert background == pytest.approx(mira.DECAY + statistics[1])
-
-
-def test_hope_and_fear_of_mira_have_large_and_small_bleu_among_candidates_of_large_score():
-    """The candidate of largest BLEU has too low a score to be the hope, and the fear is not the model's best."""
-    texts, reference = ([1, 2, 3, 4, 5], [1, 2, 3, 4, 6], [9, 8, 7, 6, 5]), Reference([[1, 2, 3, 4, 5]])
-    statistics = np.array([reference.statistics(text) for text in texts])
-    background = np.ones(NUM_STATISTICS)
-    values = [bleu(background + one) * (background[-1] + one[-1]) for one in statistics]
-    features, weights = np.zeros((3, NUM_FEATURES)), np.zeros(NUM_FEATURES)
-    features[[0, 1, 2], [0, 1, 2]] = 1
-    weights[:3] = values[1] - values[0] - 0.5, 0, -0.25
-    assert values[0] > values[1] > values[2] + 0.25
-    expected = weights[:3] + np.array([0, mira.REGULARISATION, -mira.REGULARISATION])
-    mira._epoch(features, statistics, np.array([0, 3]), np.array([0]), weights, background, NUM_TUNED)
-    assert weights[:3] == pytest.approx(expected)
 
 
 class Scripted(NamedTuple):
@@ -349,13 +294,11 @@ def test_tuning_keeps_the_best_weights_and_all_translations(monkeypatch):
         sizes.append(np.diff(candidates.first).tolist())
         return next(drawn), 0.0
 
-    monkeypatch.setattr(mert, "optimise", optimise)
+    monkeypatch.setattr(tuning, "optimise", optimise)
     system = Scripted(np.ones(NUM_FEATURES), translations, [])
     data = TuningSet([[4], [5]], [[4], [5]], [[reference]] * 2)
     steps = []
-    weights, history = tune(
-        system, data, TuningOptions("mert", 4, 2, 1), lambda number, value: steps.append((number, value))
-    )
+    weights, history = tune(system, data, TuningOptions(4, 2, 1), lambda number, value: steps.append((number, value)))
     assert np.argmax(history) == 1 and history[1] == pytest.approx(1) and len(history) == 4
     assert history[1] > history[0] > history[2] > history[3]
     assert steps == list(enumerate(history, 1))

@@ -13,7 +13,7 @@ from limner.errors import RunError, SettingsError
 from limner.models.phrase_based import PhraseBased
 from limner.progress import Progress
 from limner.runs.trained_model import TrainedModel
-from limner.smt.layout import FEATURES
+from limner.smt import FEATURES
 from limner.text.vocab import SPECIAL_TOKENS
 
 if TYPE_CHECKING:

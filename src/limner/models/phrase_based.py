@@ -20,7 +20,7 @@ from limner.errors import MissingExtraError, RunError, SettingsError, TrainingEr
 from limner.models.protocols import ConditionalLMSettings, ModelInputs
 from limner.progress import StageProgress
 from limner.settings import Settings
-from limner.smt.layout import FEATURES, MAX_PHRASE_LENGTH, NUM_FEATURES, NUM_SCORES
+from limner.smt import FEATURES, MAX_PHRASE_LENGTH, NUM_FEATURES, NUM_SCORES
 from limner.text.vocab import SPECIAL_TOKENS
 
 if TYPE_CHECKING:
@@ -53,8 +53,8 @@ class ParallelCorpus(NamedTuple):
 class TuningSettings(Settings):
     """Settings of the tuning of the weights on the validation split."""
 
-    method: Literal["mert", "mira", "none"] = "mert"
-    """Minimum error rate training (Och, 2003), k-best batch MIRA (Cherry and Foster, 2012), or no tuning."""
+    method: Literal["mert", "none"] = "mert"
+    """Minimum error rate training (Och, 2003), or no tuning."""
     iterations: Few = 10
     """Maximum number of times that the validation split is translated, with the initial weights first: with 1, they are
     measured and kept."""
@@ -117,8 +117,7 @@ class PhraseBased(nn.Module):
     has no word classes; lexical weights are the largest of all alignments of a pair (their estimate is that of Moses,
     `lexical_weights`); the pairs of a source phrase are limited by phi(e | f) alone; phrases whose corners are aligned
     on both sides are monotone; the last phrase also gets a score of the next orientation; all hypotheses that are made
-    for a stack are extended; MERT has fewer restarts and takes the first improvement; MIRA is that of the paper, not
-    kbmira.
+    for a stack are extended; MERT has fewer restarts and takes the first improvement.
     """
 
     Settings: ClassVar = PhraseBasedSettings
@@ -210,8 +209,7 @@ class PhraseBased(nn.Module):
         from limner.smt.tuning import TuningOptions, TuningSet, tune
 
         tuning = self.settings.tuning
-        assert tuning.method != "none"
-        options = TuningOptions(tuning.method, tuning.iterations, tuning.n_best, corpus.seed)
+        options = TuningOptions(tuning.iterations, tuning.n_best, corpus.seed)
         data = TuningSet(corpus.tuning_sources, corpus.tuning_copies, corpus.tuning_references)
         on_progress("tuning", 0, tuning.iterations)
         weights, history = tune(
@@ -226,8 +224,7 @@ class PhraseBased(nn.Module):
 
     def _language_model(self, corpus: ParallelCorpus) -> LanguageModel:
         """Estimate the language model, or read it from the file of the settings."""
-        from limner.smt.arpa import read_arpa
-        from limner.smt.language_model import estimate
+        from limner.smt.language_model import estimate, read_arpa
 
         order, file = self.settings.order, self.settings.language_model_file
         if file is not None:
@@ -260,9 +257,8 @@ class PhraseBased(nn.Module):
     def _build(self) -> System:
         """Build the arrays and hash tables that compiled code reads from the buffers."""
         require_compiler()
-        from limner.smt.options import Limits
+        from limner.smt.features import Limits, build_tables
         from limner.smt.system import System
-        from limner.smt.tables import build_tables
 
         settings, (lm, phrases) = self.settings, self._tables()
         limits = Limits(1, settings.distortion_limit, settings.max_phrase_length)

@@ -1,8 +1,7 @@
 """Search of the best translations: stacks by the number of translated words and cube pruning.
 
 Koehn et al. (2003), section 2.3, for stacks, recombination and future costs; Huang and Chiang (2007) for cube pruning;
-Koehn et al. (2007) for the distortion limit. `lattice.py` lists the n best translations of what was searched;
-`options.py` holds the phrase pairs of a sentence and the estimates of future costs.
+Koehn et al. (2007) for the distortion limit. `system.py` lists the n best translations of what was searched.
 """
 
 from __future__ import annotations
@@ -13,11 +12,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from limner.compiled import compiled
+from limner.smt import NUM_FEATURES
 from limner.smt.containers import pop, push
-from limner.smt.features import add_end_features, add_order_features, weighted
-from limner.smt.layout import NUM_FEATURES
-from limner.smt.options import Limits, PhraseOptions, find_options, future_scores
-from limner.smt.tables import BOS, Tables
+from limner.smt.features import (
+    BOS,
+    Limits,
+    PhraseOptions,
+    Tables,
+    add_end_features,
+    add_order_features,
+    find_options,
+    future_scores,
+    weighted,
+)
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from limner.compiled import compiled
-from limner.smt.layout import DISCONTINUOUS, MAX_PHRASE_LENGTH, MONOTONE, SWAP
+from limner.smt import DISCONTINUOUS, MAX_PHRASE_LENGTH, MONOTONE, SWAP
 from limner.text.vocab import SPECIAL_TOKENS
 
 Ints = NDArray[np.int64]

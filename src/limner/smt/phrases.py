@@ -7,9 +7,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from limner.smt import NUM_ORIENTATIONS
 from limner.smt.containers import build_table
 from limner.smt.extraction import Instances
-from limner.smt.layout import NUM_ORIENTATIONS
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]

@@ -1,4 +1,7 @@
-"""A complete translation system: tables, weights and limits, with its results as plain records."""
+"""A complete translation system, whose results are plain records: the n best translations of a search.
+
+Koehn et al. (2007); Huang and Chiang (2005).
+"""
 
 from __future__ import annotations
 
@@ -9,15 +12,120 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from limner.compiled import compiled
 from limner.process import usable_cores
-from limner.smt.decoder import search
+from limner.smt import NUM_FEATURES
+from limner.smt.containers import pop, push
+from limner.smt.decoder import NONE, Lattice, search
 from limner.smt.extraction import alignment_bit
-from limner.smt.lattice import best_paths, path_features
-from limner.smt.options import Limits, PhraseOptions
-from limner.smt.tables import Tables, copying
+from limner.smt.features import (
+    BOS,
+    Limits,
+    PhraseOptions,
+    Tables,
+    add_end_features,
+    add_order_features,
+    add_phrase_features,
+    copying,
+)
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
+
+
+_MULTIPLIER = 6364136223846793005  # of the 64-bit congruential generator of Knuth
+
+
+@compiled
+def _add_words(tables: Tables, options: PhraseOptions, option: int, code: int) -> int:
+    """Return the hash of the words of an option and of those after them, whose hash is `code`."""
+    if option == NONE:
+        return code
+    pair = options.pairs[option]
+    if pair < 0:
+        return int(code * _MULTIPLIER + pair)
+    for position in range(tables.word_starts[pair + 1] - 1, tables.word_starts[pair] - 1, -1):
+        code = code * _MULTIPLIER - 1 - tables.words[position]
+    return int(code)
+
+
+@compiled
+def _path(places: Ints, item: int) -> Ints:
+    """Return the options of an item and of those that follow it."""
+    path = [0 for _ in range(0)]
+    while item != NONE:
+        if places[item, 1] != NONE:
+            path.append(places[item, 1])
+        item = places[item, 2]
+    return np.array(path, dtype=np.int64)
+
+
+@compiled
+def best_paths(tables: Tables, options: PhraseOptions, lattice: Lattice, count: int, limit: int) -> list[Ints]:
+    """Find the best paths of different words, by A* from the end of a lattice with the exact scores of the nodes.
+
+    Args:
+        tables: phrase table.
+        options: options of the sentence.
+        lattice: hypotheses of a search.
+        count: largest number of paths.
+        limit: largest number of paths that are read, those of equal words as well.
+
+    Returns:
+        Numbers of the options of each path in the order of the target, the best path first; of several of equal words
+        the best one.
+    """
+    capacity = 1024
+    places = np.empty((capacity, 3), dtype=np.int64)  # node, option that follows it, and the item of that option
+    suffixes, totals = np.empty(capacity), np.empty(capacity)
+    heap, hashes = np.empty(capacity, dtype=np.int64), np.zeros(capacity, dtype=np.int64)  # of the words that follow
+    places[0] = (lattice.final, NONE, NONE)
+    suffixes[0], totals[0] = 0.0, lattice.node_scores[lattice.final]
+    used, size, paths = 1, push(heap, totals, 0, 0), [np.empty(0, dtype=np.int64) for _ in range(0)]
+    seen, read = np.empty(count, dtype=np.int64), 0
+    while size and len(paths) < count and read < limit:
+        item = heap[0]
+        size = pop(heap, totals, size)
+        if places[item, 0] == 0:
+            read += 1
+            if (seen[: len(paths)] == hashes[item]).any():
+                continue
+            seen[len(paths)] = hashes[item]
+            paths.append(_path(places, item))
+            continue
+        arc = lattice.node_arcs[places[item, 0]]
+        while arc != NONE:
+            if used == capacity:
+                places = np.concatenate((places, np.empty_like(places)))
+                suffixes = np.concatenate((suffixes, np.empty_like(suffixes)))
+                totals = np.concatenate((totals, np.empty_like(totals)))
+                heap = np.concatenate((heap, np.empty_like(heap)))
+                hashes = np.concatenate((hashes, np.empty_like(hashes)))
+                capacity *= 2
+            places[used] = (lattice.arc_from[arc], lattice.arc_options[arc], item)
+            suffixes[used] = suffixes[item] + lattice.arc_scores[arc]
+            totals[used] = suffixes[used] + lattice.node_scores[lattice.arc_from[arc]]
+            hashes[used] = _add_words(tables, options, lattice.arc_options[arc], hashes[item])
+            size = push(heap, totals, size, used)
+            used += 1
+            arc = lattice.arc_next[arc]
+    return paths
+
+
+@compiled
+def path_features(tables: Tables, options: PhraseOptions, path: Ints, size: int) -> Floats:
+    """Compute the features of a path, (NUM_FEATURES,)."""
+    features = np.zeros(NUM_FEATURES)
+    context = np.zeros(max(1, tables.lm_order - 1), dtype=np.int64)
+    context[0] = BOS
+    last = np.array([NONE, NONE, NONE, min(1, tables.lm_order - 1)])
+    for option in path:
+        start, end, pair = options.starts[option], options.ends[option], options.pairs[option]
+        add_phrase_features(tables, pair, features)
+        add_order_features(tables, last, start, end, pair, context, features)
+    add_end_features(tables, last, size, context, features)
+    return features
+
 
 MAX_PATHS = 20
 """Most paths that are read for each requested translation, as in Moses: several paths give the same words."""

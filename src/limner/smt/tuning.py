@@ -1,24 +1,196 @@
-"""Tuning of the weights on n-best translations of held-out sentences, decoded again with each new weights.
+"""Tuning of the weights: minimum error rate training on BLEU (Papineni et al., 2002) of token ids, Och (2003).
 
-Och (2003), section 7, for the loop that merges the lists of all iterations; `mert.py` and `mira.py` optimise.
+Held-out sentences are decoded again with each new weights, and the n-best lists of all iterations are merged (section
+7). Departures from the program mert of Moses: 5 starts (the last weights, the best ones, and 3 random points with
+weights from 0 to 1) in place of 20 random restarts; the lines of the single weights and of random directions in random
+order, where the first improvement is taken, not the best of a round; the tuned weights, all but that of the copied
+words, are scaled to absolute values that sum to 1.
 """
 
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Literal, NamedTuple
+from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from limner.smt import mert, mira
+from limner.compiled import compiled
+from limner.smt import NUM_FEATURES
 from limner.smt.features import NUM_TUNED
-from limner.smt.layout import NUM_FEATURES
-from limner.smt.mert import NUM_STATISTICS, Candidates, Reference, bleu
 from limner.smt.system import ScoredTranslation, System
 
+Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
+
+
+MAX_ORDER = 4
+NUM_STATISTICS = 2 * MAX_ORDER + 2
+"""Matched n-grams of each order, n-grams of each order, words, and words of the reference."""
+MIN_GAIN = 1e-5
+"""Smallest gain of BLEU, 0 to 1, for which another round over all directions is made."""
+
+
+def ngram_counts(tokens: Sequence[int]) -> Counter[tuple[int, ...]]:
+    """Count the n-grams of up to four tokens."""
+    return Counter(tuple(tokens[i : i + n]) for n in range(1, MAX_ORDER + 1) for i in range(len(tokens) - n + 1))
+
+
+class Reference:
+    """References of one sentence, whose counts are kept for many hypotheses."""
+
+    def __init__(self, references: Sequence[Sequence[int]]) -> None:
+        self.counts: Counter[tuple[int, ...]] = Counter()
+        for tokens in references:
+            self.counts |= ngram_counts(tokens)
+        self.lengths = sorted(len(tokens) for tokens in references)
+
+    def statistics(self, hypothesis: Sequence[int]) -> Floats:
+        """Compute the statistics of a hypothesis, (NUM_STATISTICS,); the length is that of the closest reference."""
+        result = np.zeros(NUM_STATISTICS)
+        for ngram, count in ngram_counts(hypothesis).items():
+            result[len(ngram) - 1] += min(count, self.counts[ngram])
+            result[MAX_ORDER + len(ngram) - 1] += count
+        result[-2] = len(hypothesis)
+        result[-1] = min(self.lengths, key=lambda length: (abs(length - len(hypothesis)), length))
+        return result
+
+
+@compiled
+def bleu(statistics: Floats) -> float:
+    """Compute BLEU, 0 to 1, of summed statistics; 0 where an order has no match."""
+    log_precision = 0.0
+    for n in range(MAX_ORDER):
+        if statistics[n] <= 0:
+            return 0.0
+        log_precision += np.log(statistics[n] / statistics[MAX_ORDER + n]) / MAX_ORDER
+    brevity = min(0.0, 1 - statistics[2 * MAX_ORDER + 1] / statistics[2 * MAX_ORDER])
+    return float(np.exp(log_precision + brevity))
+
+
+class Candidates(NamedTuple):
+    """N-best translations of many sentences, those of a sentence together."""
+
+    features: Floats  # (N, F)
+    statistics: Floats  # (N, NUM_STATISTICS): statistics of BLEU
+    first: Ints  # (number of sentences + 1,): candidates of sentence s are first[s] … first[s + 1] - 1
+
+
+class LineOptimum(NamedTuple):
+    """The best point of a line."""
+
+    step: float
+    bleu: float
+
+
+def corpus_bleu(candidates: Candidates, weights: Floats) -> float:
+    """Compute BLEU, 0 to 1, of the candidates that the weights choose."""
+    return float(bleu(candidates.statistics[best_candidates(candidates, weights)].sum(0)))
+
+
+def best_candidates(candidates: Candidates, weights: Floats) -> Ints:
+    """Return the candidate of largest score of every sentence, the first of several."""
+    scores = candidates.features @ weights
+    first = candidates.first
+    return np.array([low + np.argmax(scores[low:high]) for low, high in pairwise(first)])
+
+
+@compiled
+def _envelope(intercepts: Floats, slopes: Floats) -> tuple[Ints, Floats]:
+    """Find the lines that are the largest somewhere, from step -inf to inf, and the steps from which they are."""
+    order = np.argsort(intercepts)  # of equal slopes the largest intercept is last
+    order = order[np.argsort(slopes[order], kind="mergesort")]
+    lines, starts, count = np.empty(len(order), dtype=np.int64), np.empty(len(order)), 0
+    for line in order:
+        start = -np.inf
+        while count:
+            last = lines[count - 1]
+            if slopes[last] == slopes[line]:
+                count -= 1
+                continue
+            start = (intercepts[last] - intercepts[line]) / (slopes[line] - slopes[last])
+            if start > starts[count - 1]:
+                break
+            count -= 1
+            start = -np.inf
+        lines[count], starts[count] = line, start if count else -np.inf
+        count += 1
+    return lines[:count], starts[:count]
+
+
+@compiled
+def _search(intercepts: Floats, slopes: Floats, statistics: Floats, first: Ints) -> tuple[float, float]:
+    """Return the middle of the interval of steps with the largest BLEU, and this BLEU; see `line_search`."""
+    total, count = np.zeros(NUM_STATISTICS), 0
+    steps, corners = np.empty(len(intercepts)), np.empty((len(intercepts), 2), dtype=np.int64)
+    for sentence in range(len(first) - 1):
+        low, high = first[sentence], first[sentence + 1]
+        lines, starts = _envelope(intercepts[low:high], slopes[low:high])
+        total += statistics[low + lines[0]]
+        for k in range(1, len(lines)):
+            steps[count] = starts[k]
+            corners[count] = (low + lines[k - 1], low + lines[k])
+            count += 1
+    if count == 0:
+        return 0.0, bleu(total)
+    order = np.argsort(steps[:count])
+    best_step, best_bleu = steps[order[0]] - 1, bleu(total)
+    for k in range(count):
+        here = steps[order[k]]
+        total += statistics[corners[order[k], 1]] - statistics[corners[order[k], 0]]
+        end = steps[order[k + 1]] if k + 1 < count else here + 2
+        if end - here > 1e-9:  # else two corners are one
+            value = bleu(total)
+            if value > best_bleu:
+                best_step, best_bleu = (here + end) / 2, value
+    return best_step, best_bleu
+
+
+def line_search(candidates: Candidates, weights: Floats, direction: Floats) -> LineOptimum:
+    """Find the step along a direction with the largest BLEU: Och (2003), section 5.
+
+    The score of a candidate is linear in the step, so that the best one of a sentence changes only at the corners of
+    the upper envelope. BLEU is constant between two corners of all sentences; the middle of the best interval is
+    taken, or, of an unbounded one, the point at distance 1 from its end.
+    """
+    intercepts, slopes = candidates.features @ weights, candidates.features @ direction
+    return LineOptimum(*_search(intercepts, slopes, candidates.statistics, candidates.first))
+
+
+def optimise(
+    candidates: Candidates, starts: Sequence[Floats], tuned: int, rng: np.random.Generator, directions: int
+) -> tuple[Floats, float]:
+    """Optimise the weights by line searches from several points, and return the best ones with their BLEU.
+
+    From each point the lines of the single weights and of random directions are searched in turn, until a round over
+    all of them gains nothing.
+
+    Args:
+        candidates: n-best translations.
+        starts: initial weights, (F,) each.
+        tuned: number of weights that change, the first ones.
+        rng: draws the random directions.
+        directions: number of random directions of each round.
+    """
+    best, best_bleu = starts[0], -1.0
+    for start in starts:
+        weights, value, before = start, corpus_bleu(candidates, start), -1.0
+        while value - before > MIN_GAIN:
+            before = value
+            lines = np.zeros((tuned + directions, len(weights)))
+            lines[:tuned, :tuned] = np.eye(tuned)
+            lines[tuned:, :tuned] = rng.uniform(-1, 1, (directions, tuned))
+            for line in rng.permutation(lines):
+                optimum = line_search(candidates, weights, line)
+                if optimum.bleu > value:
+                    weights, value = weights + optimum.step * line, optimum.bleu
+        if value > best_bleu:
+            best, best_bleu = weights, value
+    return best, best_bleu
+
 
 RANDOM_STARTS = 3
 """Random points from which MERT starts besides the last and the best weights so far."""
@@ -40,7 +212,6 @@ class TuningSet(NamedTuple):
 class TuningOptions(NamedTuple):
     """Options of the tuning."""
 
-    method: Literal["mert", "mira"]
     iterations: int
     """Largest number of times that the sentences are translated."""
     n_best: int
@@ -67,7 +238,7 @@ def tune(
     Args:
         system: system with initial weights.
         data: held-out sentences.
-        options: method and sizes.
+        options: sizes and seed.
         on_iteration: called with the number of each iteration, from 1, and BLEU of its translations.
 
     Returns:
@@ -86,23 +257,17 @@ def tune(
         if not lists.add(found) or iteration == options.iterations:
             break
         starts = [tried[-1], tried[int(np.argmax(history))]]
-        weights = _optimise(lists.candidates(), starts, options, rng)
+        for _ in range(RANDOM_STARTS):
+            drawn = starts[0].copy()
+            drawn[:NUM_TUNED] = rng.uniform(0, 1, NUM_TUNED)
+            drawn[:NUM_TUNED] /= drawn[:NUM_TUNED].sum()
+            starts.append(drawn)
+        weights = optimise(lists.candidates(), starts, NUM_TUNED, rng, RANDOM_DIRECTIONS)[0].copy()
         weights[:NUM_TUNED] /= np.abs(weights[:NUM_TUNED]).sum()
         if np.abs(weights - tried[-1]).max() < 1e-5:
             break
         tried.append(weights)
     return Tuned(tried[int(np.argmax(history))], tuple(history))
-
-
-def _optimise(candidates: Candidates, starts: list[Floats], options: TuningOptions, rng: np.random.Generator) -> Floats:
-    if options.method == "mira":
-        return mira.optimise(candidates, starts[0], NUM_TUNED, rng)[0].copy()
-    for _ in range(RANDOM_STARTS):
-        drawn = starts[0].copy()
-        drawn[:NUM_TUNED] = rng.uniform(0, 1, NUM_TUNED)
-        drawn[:NUM_TUNED] /= drawn[:NUM_TUNED].sum()
-        starts.append(drawn)
-    return mert.optimise(candidates, starts, NUM_TUNED, rng, RANDOM_DIRECTIONS)[0].copy()
 
 
 class _Lists:

@@ -85,8 +85,7 @@ def store_features(collection: object) -> None:
     """Write random features of every item, in the order of the items."""
     from limner.features.spec import FeatureSpec
     from limner.features.store import FeatureTable
-    from limner.features.table_format import table_path
-    from limner.features.writers import TableWriter
+    from limner.features.tables import TableWriter, table_path
     from limner.storage.ids import IdSet
 
     spec = FeatureSpec(

@@ -21,7 +21,7 @@ COUNT = 60
 
 COMMAND = """
 import os, sys, time
-from limner.features import extract, table_format
+from limner.features import extract, tables
 from limner.apps import cli
 
 read_batches, last = extract._read_batches, int(os.environ.get("LAST_BATCH", "-1"))
@@ -30,7 +30,7 @@ def slowly(*arguments):
         yield batch
         if number == last:
             time.sleep(300)  # until it is interrupted
-extract._read_batches, table_format._CHUNK_ROWS = slowly, 8
+extract._read_batches, tables._CHUNK_ROWS = slowly, 8
 sys.argv[0] = "limner"
 cli.main()
 """

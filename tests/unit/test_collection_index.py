@@ -11,7 +11,7 @@ from limner.data.collection import ITEMS, Collection, write_items
 from limner.errors import SearchIndexError, SettingsError
 from limner.features.compaction import compact
 from limner.features.store import FeatureTable
-from limner.features.writers import TableWriter
+from limner.features.tables import TableWriter
 from limner.files import locked
 from limner.models import ModelInputs, build_model
 from limner.models.ngram import NGramSettings

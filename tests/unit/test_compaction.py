@@ -14,8 +14,7 @@ from limner.errors import CollectionError
 from limner.features import compaction
 from limner.features.compaction import compact
 from limner.features.store import FeatureTable
-from limner.features.table_format import table_path
-from limner.features.writers import TableWriter
+from limner.features.tables import TableWriter, table_path
 from limner.files import locked
 from limner.storage.ids import IdSet
 

@@ -17,7 +17,7 @@ from limner.apps.distributed.sentences import CaptionJob, describe_distributed
 from limner.errors import MediaError, MissingExtraError, ResourceError, SettingsError
 from limner.features.spec import FeatureSpec
 from limner.features.store import FeatureTable
-from limner.features.writers import FragmentWriter, commit_fragments, data_files, remove_uncommitted
+from limner.features.tables import FragmentWriter, commit_fragments, data_files, remove_uncommitted
 from limner.inference.captioner import Captioner
 
 SPEC = FeatureSpec(name="t", kind="pooled", shape=(4,), backbone="none", preprocessing={}, weights_sha256="")

@@ -25,8 +25,7 @@ from limner.features.extract import extract
 from limner.features.repair import discard_unreadable, repair_table
 from limner.features.spec import FeatureSpec
 from limner.features.store import FeatureTable
-from limner.features.table_format import DamagedTableError
-from limner.features.writers import TableWriter
+from limner.features.tables import DamagedTableError, TableWriter
 from limner.inference.retriever import Retriever
 from limner.inference.scorer import nearest_words
 from limner.media.image import open_image

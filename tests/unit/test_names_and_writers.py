@@ -21,7 +21,7 @@ from limner.evaluation.stored_evaluation import save_evaluation
 from limner.features.encoders.load import load_backbone
 from limner.features.extract import extract
 from limner.features.store import FeatureTable
-from limner.features.table_format import table_path
+from limner.features.tables import table_path
 from limner.files import LOCK_FILE, locked
 from limner.media.modality import is_audio, is_image, is_video
 from limner.runs.records import Evaluation

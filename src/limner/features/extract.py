@@ -21,8 +21,7 @@ from limner.features.regions import with_regions
 from limner.features.repair import IntactRows, discard_unreadable, repair_table
 from limner.features.spec import FeatureArray, FeatureKind, FeatureSpec
 from limner.features.store import FeatureTable
-from limner.features.table_format import table_path
-from limner.features.writers import TableWriter
+from limner.features.tables import TableWriter, table_path
 from limner.files import LOCK_FILE, locked
 from limner.media.modality import VIDEO
 from limner.process import require_memory

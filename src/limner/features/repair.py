@@ -16,9 +16,10 @@ import numpy as np
 
 from limner.errors import FeatureError
 from limner.features.spec import FeatureSpec, require_compatible
-from limner.features.table_format import (
+from limner.features.tables import (
     COLUMNS,
     DamagedTableError,
+    TableWriter,
     chunk_rows,
     damaged_rows,
     damaged_table,
@@ -27,7 +28,6 @@ from limner.features.table_format import (
     table_exists,
     to_array,
 )
-from limner.features.writers import TableWriter
 from limner.progress import Progress
 from limner.storage.ids import IdSet
 from limner.storage.lance_tables import damage_as

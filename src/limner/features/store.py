@@ -16,7 +16,7 @@ from limner.data.languages import RegionItem
 from limner.errors import FeatureError, SettingsError, did_you_mean
 from limner.features.preprocessing import Preprocessing, encoded_box
 from limner.features.spec import FeatureArray
-from limner.features.table_format import (
+from limner.features.tables import (
     COLUMNS,
     DamagedTableError,
     chunk_rows,

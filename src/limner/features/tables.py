@@ -1,20 +1,30 @@
-"""Form of a feature table in Lance: its columns, specification and checksums, and its place in a collection."""
+"""Feature tables in Lance: columns, specification, checksums, place in a collection, and the writing of rows.
+
+One process commits each chunk of rows; the fragments of several processes are one commit. A fragment that is not
+committed belongs to no version of its table: readers do not see it. Fragments are written to a table in a folder that
+all processes share, not in an object store.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from limner.data.collection import FEATURES
-from limner.errors import FeatureError, SettingsError
+from limner.errors import FeatureError, SettingsError, system_reason
 from limner.features.spec import FeatureArray, FeatureSpec
 from limner.files.structured import StructureError, parse_json
 from limner.storage.checksums import CHECKSUM, infinite_rows, row_checksums
-from limner.storage.lance_tables import damage_as, open_table
+from limner.storage.ids import IdSet
+from limner.storage.json_text import to_json
+from limner.storage.lance_tables import WRITE_ERRORS, damage_as, open_table
 from limner.storage.outputs import require_name
+from limner.storage.places import is_remote, storage_options, unreachable
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -137,3 +147,161 @@ def damaged_rows(rows: pa.Table | pa.RecordBatch, values: FeatureArray, spec: Fe
     checksums = np.asarray(rows.column(CHECKSUM).fill_null(0))
     differs = row_checksums(rows.column("id").to_pylist(), values, spec.fingerprint) != checksums
     return sorted({*infinite_rows(values), *np.flatnonzero(differs).tolist()})
+
+
+Fragment = dict[str, Any]
+"""Metadata of a fragment, as Lance writes them as JSON."""
+
+
+class _ChunkWriter(ABC):
+    """Collects rows of a table, and writes them in chunks.
+
+    Attributes:
+        path: folder of the table; it may be missing.
+        spec: specification of the features.
+    """
+
+    def __init__(self, path: Path, spec: FeatureSpec) -> None:
+        self.path, self.spec = path, spec
+        self._ids: list[str] = []
+        self._values: list[FeatureArray] = []
+
+    def add(self, ids: Sequence[str], values: FeatureArray) -> None:
+        """Add features, (N or more, *shape), of N items; rows beyond N are ignored."""
+        self._ids.extend(ids)
+        self._values.extend(values[: len(ids)])
+        if len(self._ids) >= chunk_rows(self.spec):
+            self.flush()
+
+    def flush(self) -> None:
+        """Write the rows that were added since the last chunk.
+
+        Raises:
+            FeatureError: they cannot be written; chunks written before are unaffected.
+        """
+        if not self._ids:
+            return
+        table = arrow_table(self.spec, self._ids, np.stack(self._values))
+        with _write_errors(self.path):
+            if not is_remote(self.path):
+                self.path.parent.mkdir(parents=True, exist_ok=True)
+            self._write(table, "append" if table_exists(self.path) else "create")
+        self._ids, self._values = [], []
+
+    @abstractmethod
+    def _write(self, table: pa.Table, mode: str) -> None:
+        """Write a chunk to the table, which the mode 'create' makes."""
+
+
+class TableWriter(_ChunkWriter):
+    """Appends features to a table in chunks. Each chunk is one commit, so an interrupted run leaves whole chunks.
+
+    Args:
+        path: folder of the table; created by the first chunk.
+        spec: specification of the features.
+        stored_ids: ids of the items in the table; items already stored are ignored, and the ids of others are added.
+    """
+
+    def __init__(self, path: Path, spec: FeatureSpec, stored_ids: IdSet) -> None:
+        super().__init__(path, spec)
+        self._stored_ids = stored_ids
+
+    def add(self, ids: Sequence[str], values: FeatureArray) -> None:
+        new = [row for row, item_id in enumerate(ids) if self._stored_ids.add(item_id)]
+        super().add([ids[row] for row in new], values[np.array(new, np.int64)])
+
+    def _write(self, table: pa.Table, mode: str) -> None:
+        import lance
+
+        lance.write_dataset(table, str(self.path), mode=mode, storage_options=storage_options(self.path))
+
+
+class FragmentWriter(_ChunkWriter):
+    """Writes features as fragments of a table, without a commit.
+
+    Attributes:
+        fragments: the fragments that were written.
+    """
+
+    def __init__(self, path: Path, spec: FeatureSpec) -> None:
+        super().__init__(path, spec)
+        self.fragments: list[Fragment] = []
+
+    def _write(self, table: pa.Table, mode: str) -> None:
+        from lance.fragment import write_fragments
+
+        written = write_fragments(table, str(self.path), schema=table.schema, mode=mode)
+        self.fragments += [fragment.to_json() for fragment in written]
+
+
+@contextmanager
+def _write_errors(path: Path) -> Iterator[None]:
+    """Convert what Lance raises where a table cannot be written."""
+    try:
+        yield
+    except WRITE_ERRORS as error:
+        if (lost := unreachable(path, error)) is not None:
+            raise lost from None
+        raise FeatureError(
+            f"{path}: cannot be written ({system_reason(error)}); features stored before are intact: free disk space "
+            "and run the same command again"
+        ) from None
+
+
+def commit_fragments(path: Path, spec: FeatureSpec, fragments: Iterable[Fragment]) -> int:
+    """Add fragments to a table in one commit; those that it has already, and those without their files, are left out.
+
+    Args:
+        path: folder of the table; created by the commit if it is missing.
+        spec: specification of the features.
+        fragments: fragments that `FragmentWriter` has written.
+
+    Returns:
+        Number of rows whose files are missing.
+
+    Raises:
+        FeatureError: the table cannot be written; it is unchanged then.
+    """
+    import lance
+    from lance.fragment import FragmentMetadata
+
+    dataset = open_features_table(path) if table_exists(path) else None
+    committed = set() if dataset is None else set(_committed_files(dataset))
+    new, lost = [], 0
+    for fragment in fragments:
+        files = [file["path"] for file in fragment["files"]]
+        if not all((path / "data" / file).is_file() for file in files):
+            lost += fragment["physical_rows"]
+        elif committed.isdisjoint(files):
+            new.append(FragmentMetadata.from_json(to_json(fragment)))
+    if not new:
+        return lost
+    with _write_errors(path):
+        if dataset is None:
+            lance.LanceDataset.commit(str(path), lance.LanceOperation.Overwrite(arrow_schema(spec), new))
+        else:
+            lance.LanceDataset.commit(str(path), lance.LanceOperation.Append(new), read_version=dataset.version)
+    return lost
+
+
+def data_files(path: Path) -> list[str]:
+    """Names of all data files in the folder of a table, those of no version and incomplete ones included."""
+    return sorted(file.name for file in path.glob("data/*"))
+
+
+def remove_uncommitted(path: Path, earlier: Iterable[str]) -> None:
+    """Remove the files of units that ended before they were finished; the caller holds the lock of the table.
+
+    Args:
+        path: folder of the table.
+        earlier: data files that were in the folder before the units were started, which are kept.
+    """
+    keep = set(earlier)
+    if table_exists(path):
+        keep.update(_committed_files(open_features_table(path)))
+    for name in set(data_files(path)) - keep:
+        (path / "data" / name).unlink(missing_ok=True)
+
+
+def _committed_files(dataset: Any) -> Iterable[str]:  # noqa: ANN401 (Lance has no types)
+    return (file.path for fragment in dataset.get_fragments() for file in fragment.data_files())

@@ -35,8 +35,14 @@ from limner.features.extract import (
 from limner.features.repair import IntactRows, discard_unreadable
 from limner.features.spec import FeatureSpec, require_compatible
 from limner.features.store import FeatureTable
-from limner.features.table_format import chunk_rows, table_path
-from limner.features.writers import FragmentWriter, commit_fragments, data_files, remove_uncommitted
+from limner.features.tables import (
+    FragmentWriter,
+    chunk_rows,
+    commit_fragments,
+    data_files,
+    remove_uncommitted,
+    table_path,
+)
 from limner.files import atomic_write
 from limner.progress import Progress
 

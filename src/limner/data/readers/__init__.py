@@ -12,16 +12,14 @@ from limner.data.collection_writer import CollectionWriter
 from limner.data.examples import Item
 from limner.data.items_table import Changes
 from limner.data.readers.arrow_tables import read_datasets, read_parquet
-from limner.data.readers.coco import read_coco, read_karpathy
+from limner.data.readers.coco import read_coco, read_karpathy, read_visual_genome
 from limner.data.readers.corpus_files import ReaderOptions
-from limner.data.readers.flickr import read_flickr, read_flickr30k_entities
+from limner.data.readers.flickr import read_flickr, read_flickr30k_entities, read_multi30k
 from limner.data.readers.folder import read_audio_folder, read_image_folder, read_imdb, read_rt_polarity
 from limner.data.readers.iapr import read_iapr
 from limner.data.readers.item_builder import READ_BUDGET, ItemBuilder, ReaderResult
 from limner.data.readers.media_files import with_copied_files, with_relative_paths, without_own_files
-from limner.data.readers.multi30k import read_multi30k
 from limner.data.readers.tables import read_csv, read_jsonl
-from limner.data.readers.visual_genome import read_visual_genome
 from limner.data.readers.webdataset import read_webdataset
 from limner.data.tally import Tally
 from limner.errors import CollectionError, counted, did_you_mean

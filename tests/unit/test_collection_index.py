@@ -9,7 +9,7 @@ import pytest
 import limner
 from limner.data.collection import ITEMS, Collection, write_items
 from limner.errors import SearchIndexError, SettingsError
-from limner.features.compaction import compact
+from limner.features.maintenance import compact
 from limner.features.store import FeatureTable
 from limner.features.tables import TableWriter
 from limner.files import locked

@@ -11,8 +11,8 @@ from test_integrity import SPEC
 from limner.data.collection import ITEMS, Collection, write_items
 from limner.data.examples import Item, ItemSentence
 from limner.errors import CollectionError
-from limner.features import compaction
-from limner.features.compaction import compact
+from limner.features import maintenance
+from limner.features.maintenance import compact
 from limner.features.store import FeatureTable
 from limner.features.tables import TableWriter, table_path
 from limner.files import locked
@@ -41,7 +41,7 @@ def contents(path):
 
 
 def test_contents_stay_and_files_become_fewer(path, monkeypatch):
-    monkeypatch.setattr(compaction, "INDEXED_ROWS", 1)
+    monkeypatch.setattr(maintenance, "INDEXED_ROWS", 1)
     before, orphan = contents(path), path / ITEMS / "data" / "of-a-killed-writer.lance"
     orphan.write_bytes(b"0" * 10_000)
     tables = {table.name: table for table in compact(path, timedelta(0))}

@@ -10,7 +10,7 @@ from PIL import Image
 from limner.data.collection import Collection, write_items
 from limner.data.examples import Item
 from limner.errors import CollectionError, FeatureError, MediaError
-from limner.features import tables
+from limner.features import tables as feature_tables
 from limner.features.extract import extract
 from limner.features.preprocessing import Preprocessing, read_image
 from limner.features.spec import FeatureSpec
@@ -121,7 +121,7 @@ def test_second_run_encodes_only_missing_items(collection):
 
 
 def test_interrupted_run_keeps_its_commits_and_is_continued(collection, monkeypatch):
-    monkeypatch.setattr(tables, "_CHUNK_ROWS", 4)
+    monkeypatch.setattr(feature_tables, "_CHUNK_ROWS", 4)
 
     class Stopping(ColourBackbone):
         def __call__(self, pixels):

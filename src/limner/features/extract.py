@@ -17,8 +17,8 @@ from limner.data.examples import Item
 from limner.errors import FeatureError, MediaError, SettingsError, counted
 from limner.features.encoders.base import Backbone, EncoderInput, encode
 from limner.features.encoders.load import load_backbone, load_clip_backbone
+from limner.features.maintenance import IntactRows, repair_table
 from limner.features.regions import with_regions
-from limner.features.repair import IntactRows, discard_unreadable, repair_table
 from limner.features.spec import FeatureArray, FeatureKind, FeatureSpec
 from limner.features.store import FeatureTable
 from limner.features.tables import TableWriter, table_path
@@ -104,7 +104,7 @@ def extract(
     """Compute and store the features of a collection's images, videos or audio files.
 
     An interrupted run is continued by calling `extract` again: stored features are kept, missing ones are added, and
-    damaged rows are computed anew (see `limner.features.repair`). Memory holds a few batches of inputs and one chunk of
+    damaged rows are computed anew (see `repair_table`). Memory holds a few batches of inputs and one chunk of
     features, whatever the size of the collection.
 
     Args:
@@ -181,7 +181,6 @@ def _extract(
             on_progress(done + len(skipped), total)
     for writer in writers:
         writer.flush()
-        discard_unreadable(writer.path)
     if on_progress is not None:
         on_progress(total, total)
     check_extraction(collection, backbone, total, done, skipped)

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from limner.bounds import BeamSize, bounds_of
 from limner.errors import LimnerError, MediaError, SettingsError
+from limner.process import flush_streams, prepare_streams
 from limner.storage.json_text import LineFormatter, printable, tab_separated
-from limner.storage.streams import flush_streams, prepare_streams
 
 if TYPE_CHECKING:
     from limner.decoding.sentence import Sentence

@@ -12,7 +12,6 @@ from limner.errors import CollectionError, LimnerError, SettingsError
 from limner.files.structured import read_json_file
 from limner.settings import Settings
 from limner.storage.places import is_remote, storage_options, unreachable
-from limner.storage.streams import without_panics
 
 Record = TypeVar("Record", bound=Settings)
 
@@ -34,8 +33,7 @@ def damage_as(error_of: Callable[[str], LimnerError], path: Path | None = None) 
         LimnerError: the result of `error_of`.
     """
     try:
-        with without_panics():
-            yield
+        yield
     except (LimnerError, MemoryError):
         raise
     except Exception as error:

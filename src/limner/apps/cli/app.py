@@ -16,8 +16,7 @@ from typer.core import TyperGroup
 
 from limner.apps.cli.terminal import LineFormatter, err, print_error, print_usage_error
 from limner.errors import LimnerError, did_you_mean, system_reason
-from limner.process import allow_thread_choice, keep_freed_memory, set_wait_policy
-from limner.storage.streams import flush_streams, prepare_streams, separate_standard_error
+from limner.process import allow_thread_choice, flush_streams, keep_freed_memory, prepare_streams, set_wait_policy
 
 PANELS = USE, DATA, TRAIN, MEASURE, MORE = (
     "Use a trained model",
@@ -73,7 +72,6 @@ READING_COMMANDS = ("classify", "correlate", "doctor", "recipes", "score", "sear
 def main() -> None:
     """Run the command line and exit; errors that the user can correct are printed as one line."""
     prepare_streams()
-    separate_standard_error()
     set_wait_policy()
     allow_thread_choice()
     warnings.simplefilter("default")

@@ -208,7 +208,7 @@ def compact(
     """
     from datetime import timedelta
 
-    from limner.features.compaction import compact as compact_tables
+    from limner.features.maintenance import compact as compact_tables
 
     with activity("compacting"):
         tables = list(compact_tables(collection, timedelta(days=older_than)))

@@ -32,7 +32,7 @@ from limner.features.extract import (
     locked_tables,
     named_specs,
 )
-from limner.features.repair import IntactRows, discard_unreadable
+from limner.features.maintenance import IntactRows
 from limner.features.spec import FeatureSpec, require_compatible
 from limner.features.store import FeatureTable
 from limner.features.tables import (
@@ -162,8 +162,6 @@ def extract_distributed(
                     if on_progress is not None:
                         on_progress(present + result["end"], total)
             _commit(collection, specs, folder, complete=True)
-        for spec in specs:
-            discard_unreadable(table_path(collection.path, spec.name))
         check_extraction(collection, loaded, total, total - len(skipped), skipped)
         tables = [FeatureTable(table_path(collection.path, spec.name)) for spec in specs]
     repaired = sum(rows.damaged for rows in intact)

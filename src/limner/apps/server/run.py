@@ -25,7 +25,7 @@ from limner.apps.server.models import Models, load_served_models
 from limner.apps.server.protection import access_logger
 from limner.apps.server.settings import ServerSettings, read_keys
 from limner.errors import SettingsError
-from limner.storage.streams import flush_streams
+from limner.process import flush_streams
 
 logger = logging.getLogger(__name__)
 

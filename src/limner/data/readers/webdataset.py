@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tarfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from itertools import groupby
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
@@ -46,9 +46,8 @@ def read_webdataset(source: Path, options: ReaderOptions, builder: ItemBuilder) 
     """Read shards, a folder of them or one; images are written into the folder `images` of the collection.
 
     The item id is the name of the sample. Its sentences are the lines of the member `txt`, or the captions of the
-    member `json`, as `sentences_in` reads them. Members of a sample follow each other, as in every WebDataset. Of names
-    with several dots, an image and a text that differ after the last dot only are a sample; so are the only image and
-    the only text of a key.
+    member `json`, as `sentences_in` reads them. Members of a sample follow each other, as in every WebDataset. A name
+    ends at its first dot; of several images or texts of a sample the one counts that has no further dots.
 
     Source: folder of `*.tar`, or one such file. Options: `split` of the items, by default `train`; `lang` of the
     sentences, by default English.
@@ -59,7 +58,7 @@ def read_webdataset(source: Path, options: ReaderOptions, builder: ItemBuilder) 
     """
     for shard in find_files(source, ["*.tar"], "WebDataset shards"):
         for key, members in groupby(_members(shard, builder), key=lambda member: member.key):
-            _add_key(shard, key, members, options, builder)
+            _add_key(shard, key, list(members), options, builder)
 
 
 def _members(shard: Path, builder: ItemBuilder) -> Iterator[_Member]:
@@ -93,49 +92,30 @@ def _members(shard: Path, builder: ItemBuilder) -> Iterator[_Member]:
         ) from None
 
 
-def _add_key(shard: Path, key: str, members: Iterable[_Member], options: ReaderOptions, builder: ItemBuilder) -> None:
-    """Add the samples of a key: the sample that has its name, or samples whose names have further dots."""
-    images: list[_Member] = []
-    texts: list[_Member] = []
-    complete = False
-    for stem, group in groupby(members, key=lambda member: member.stem):
-        image, text = _image_and_text(list(group), builder)
-        if image and text and stem != key and (text.suffix == "txt" or _caption_of(text)):
-            complete = True
-            _add_sample(shard, stem, image, text, options, builder)
-            continue
-        texts += [text] if text else []
-        if image:  # of several images, none is read unless it has the name of the key
-            images.append(image if stem == key or not images else image._replace(data=b""))
-    image = next((image for image in images if image.stem == key), None)
-    text = next((text for text in texts if text.stem == key), None)
-    if len(images) == 1 and not complete:
-        image, text = images[0], text or (texts[0] if len(texts) == 1 and texts[0].suffix == "txt" else None)
+def _add_key(shard: Path, key: str, members: list[_Member], options: ReaderOptions, builder: ItemBuilder) -> None:
+    """Add the sample of a key; members that it does not use are noted."""
+    location = members[0].location
+    if len({(member.stem, member.suffix) for member in members}) < len(members):
+        raise CollectionError(f"{location}: a member of '{key}' occurs twice in the shard; remove one of the two")
+    image = _chosen(key, [member for member in members if member.suffix not in TEXTS], IMAGES)
+    text = _chosen(key, [member for member in members if member.suffix == "txt" or member.stem == key], TEXTS)
     if image is None:
-        reason = "images of samples with several images" if images else "samples without an image"
-        for member in images or texts:
-            builder.skip(reason, member.stem, member.location)
+        builder.skip("samples without an image, or with several of other names", key, location)
         return
-    _add_sample(shard, key if text else image.stem, image, text, options, builder)
-    for member in (*images, *texts):
+    _add_sample(shard, key, image, text, options, builder)
+    for member in members:
         if member not in (image, text):
             builder.tally.note(OTHER_MEMBERS, str(member.location))
 
 
-def _image_and_text(members: list[_Member], builder: ItemBuilder) -> tuple[_Member | None, _Member | None]:
-    """Return the preferred image and text of members that differ after the last dot only; further images are noted."""
-    by_suffix: dict[str, _Member] = {}
-    for member in members:
-        if by_suffix.setdefault(member.suffix, member) is not member:
-            raise CollectionError(f"{member.location}: occurs twice in the shard; remove one of the two")
-    text = next((by_suffix.pop(suffix) for suffix in TEXTS if suffix in by_suffix), None)
-    image = next(
-        (by_suffix.pop(suffix) for suffix in (*IMAGES, *by_suffix) if suffix in by_suffix.keys() - {*TEXTS}), None
+def _chosen(key: str, members: list[_Member], suffixes: Sequence[str]) -> _Member | None:
+    """Return the member that has the name of the key, in the order of the suffixes; otherwise the only member."""
+    named = [member for member in members if member.stem == key]
+    by_suffix = {member.suffix: member for member in named}
+    return next(
+        (by_suffix[suffix] for suffix in (*suffixes, *by_suffix) if suffix in by_suffix),
+        members[0] if len(members) == 1 else None,
     )
-    for member in by_suffix.values():
-        if member.suffix not in TEXTS:
-            builder.tally.note(OTHER_MEMBERS, str(member.location))
-    return image, text
 
 
 def _require_safe(entry: tarfile.TarInfo, location: SourceLocation) -> PurePosixPath:

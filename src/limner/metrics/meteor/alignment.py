@@ -99,7 +99,7 @@ def _match_phrases(
             entry = _entry(corpus, ref_phrases[k + 2], hyp_phrases[n + 2])
             if entry >= 0:
                 match = (ref_phrases[k], ref_phrases[k + 1], hyp_phrases[n], hyp_phrases[n + 1], PARAPHRASE)
-                _insert(found, order, first, entry, match)
+                _insert_match(found, order, first, entry, match)
     for n in range(0, len(hyp_phrases), 3):
         first = len(found)
         order = np.empty(len(ref_phrases) // 3, np.int64)
@@ -107,11 +107,11 @@ def _match_phrases(
             entry = _entry(corpus, hyp_phrases[n + 2], ref_phrases[k + 2])
             if entry >= 0:
                 match = (ref_phrases[k], ref_phrases[k + 1], hyp_phrases[n], hyp_phrases[n + 1], PARAPHRASE)
-                _insert(found, order, first, entry, match)
+                _insert_match(found, order, first, entry, match)
 
 
 @compiled
-def _insert(
+def _insert_match(
     found: list[tuple[int, int, int, int, int]],
     order: NDArray[np.int64],
     first: int,

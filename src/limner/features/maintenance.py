@@ -1,25 +1,26 @@
-"""Repair of damaged feature tables before an extraction: damaged rows are removed, intact rows are never lost.
+"""Maintenance of the tables of a collection: repair before an extraction, and compaction.
 
-Each change is one atomic commit of Lance, so that an interrupted repair leaves a table that can be repaired again.
+Each change is one atomic commit of Lance, before which nothing changes for readers. A repair removes damaged rows and
+never intact ones; a compaction writes few large files in place of many small ones, and removes old versions. What is
+interrupted can be repeated; a process that is killed leaves files that the next compaction removes.
 """
 
 from __future__ import annotations
 
 import logging
 import os
-import shutil
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
-
-from limner.errors import FeatureError
+from limner.data.collection import FEATURES, ITEMS, Collection
+from limner.errors import CollectionError, FeatureError
 from limner.features.spec import FeatureSpec, require_compatible
 from limner.features.tables import (
     COLUMNS,
     DamagedTableError,
-    TableWriter,
     chunk_rows,
     damaged_rows,
     damaged_table,
@@ -28,10 +29,11 @@ from limner.features.tables import (
     table_exists,
     to_array,
 )
+from limner.files import LOCK_FILE, locked
 from limner.progress import Progress
 from limner.storage.ids import IdSet
-from limner.storage.lance_tables import damage_as
-from limner.storage.places import is_remote
+from limner.storage.lance_tables import damage_as, open_table
+from limner.storage.places import is_remote, place
 
 logger = logging.getLogger(__name__)
 
@@ -49,19 +51,17 @@ class IntactRows(NamedTuple):
 def repair_table(path: Path, spec: FeatureSpec, on_progress: Progress | None = None) -> IntactRows:
     """Remove the damaged rows of a table.
 
-    A table that cannot be opened is moved to a hidden folder beside it, and replaced by a new one with the rows that
-    can still be read; `discard_unreadable` removes that folder when the new table is complete.
-
     Args:
         path: folder of the table; it may be missing.
         spec: specification of the features that the table is to hold.
         on_progress: called with the number of rows verified and their total.
 
     Raises:
-        FeatureError: the table has another name, was computed in another way, or cannot be read by this user.
+        FeatureError: the table cannot be opened, has another name, was computed in another way, or cannot be read by
+            this user.
     """
     if not table_exists(path):
-        return IntactRows(_salvage(path, spec, IdSet()), 0)
+        return IntactRows(IdSet(), 0)
     for file in () if is_remote(path) else path.rglob("*"):
         if not os.access(file, os.R_OK):
             raise FeatureError(f"{file}: cannot be read; check its permissions")
@@ -69,15 +69,10 @@ def repair_table(path: Path, spec: FeatureSpec, on_progress: Progress | None = N
         dataset = open_features_table(path)
         stored = read_spec(path, dataset.schema)
     except DamagedTableError as error:
-        if is_remote(path):
-            raise
-        logger.warning("%s; its rows are computed anew", str(error).partition("; ")[0])
-        discard_unreadable(path)
-        os.rename(path, _unreadable(path))
-        return IntactRows(_salvage(path, spec, IdSet()), 0)
+        reason = str(error).partition("; ")[0]
+        raise FeatureError(f"{reason}; remove this folder and run the command again, which computes all rows") from None
     _require_same(path, stored, spec)
-    intact = _remove_damaged(path, dataset, stored, on_progress)
-    return intact._replace(ids=_salvage(path, spec, intact.ids))
+    return _remove_damaged(path, dataset, stored, on_progress)
 
 
 def _require_same(path: Path, stored: FeatureSpec, spec: FeatureSpec) -> None:
@@ -93,12 +88,6 @@ def _describe(spec: FeatureSpec) -> str:
         return "features of images"
     every = "" if spec.frames.every is None else f", every {spec.frames.every}"
     return f"the mean over {spec.frames.count} frames{every}"
-
-
-def discard_unreadable(path: Path) -> None:
-    """Remove the folder to which `repair_table` moved an unreadable table."""
-    if not is_remote(path):
-        shutil.rmtree(_unreadable(path), ignore_errors=True)
 
 
 def _remove_damaged(
@@ -163,42 +152,73 @@ def _check_fragment(
     return intact, bad
 
 
-def _salvage(path: Path, spec: FeatureSpec, ids: IdSet) -> IdSet:
-    """Copy rows with a valid checksum from the files of a table that was moved aside.
+INDEXED_ROWS = 10_000
+"""Number of rows from which on a table gets an index of its ids."""
+
+
+class CompactedTable(NamedTuple):
+    """Size of a table before and after its compaction."""
+
+    name: str
+    """Name of the table; 'items' for that of the items."""
+    fragments_before: int
+    fragments_after: int
+    bytes_before: int
+    bytes_after: int
+    versions_removed: int
+    """Number of old versions that were removed."""
+
+
+def compact(path: Path | str, older_than: timedelta) -> Iterator[CompactedTable]:
+    """Compact the tables of a collection one by one, index their ids, and remove old versions.
 
     Args:
-        path: folder of the table.
-        spec: specification of the table.
-        ids: ids of the rows that the table has already.
+        path: folder or URI of the collection.
+        older_than: age of the versions that are removed; a process that opened a younger one can still read it.
 
-    Returns:
-        Ids of all rows of the table.
+    Yields:
+        The sizes of each table, when it is compacted.
+
+    Raises:
+        CollectionError: there is no collection, another process writes to it, or it cannot be written; each table is
+            as it was, or compacted.
     """
-    kept = len(ids)
-    writer = TableWriter(path, spec, ids)
-    for batch in _readable_batches(_unreadable(path), spec):
-        ids_read, values = batch.column("id").to_pylist(), to_array(batch.column("values"), spec.shape)
-        intact = sorted(set(range(len(ids_read))) - set(damaged_rows(batch, values, spec)))
-        writer.add([ids_read[row] for row in intact], values[np.array(intact, np.int64)])
-    writer.flush()
-    if len(ids) > kept:
-        logger.warning("%s: %d intact rows kept", path, len(ids) - kept)
-    return ids
+    collection = Collection.open(path)
+    places = {"items": collection.path / ITEMS}
+    places |= {name: collection.path / FEATURES / f"{name}.lance" for name in collection.features()}
+    with ExitStack() as locks:
+        if not is_remote(collection.path):
+            locks.enter_context(locked(collection.path, CollectionError))
+        for name, table in places.items():
+            with ExitStack() as lock:
+                if name != "items":
+                    lock_file = collection.path / f".features-{name}{LOCK_FILE}"
+                    lock.enter_context(locked(table, CollectionError, lock_file))
+                yield _compact(name, table, older_than)
 
 
-def _readable_batches(folder: Path, spec: FeatureSpec) -> Iterator[Any]:
-    """Read the data files of a table without its versions, except files that cannot be read or have no checksums."""
-    from lance.file import LanceFileReader
+def _compact(name: str, path: Path, older_than: timedelta) -> CompactedTable:
+    def error(reason: str) -> CollectionError:
+        return CollectionError(
+            f"{path}: cannot be compacted ({reason}); restore a damaged file from a copy, or import the collection "
+            "again; check the permissions and the free disk space"
+        )
 
-    for file in [] if is_remote(folder) else sorted(folder.glob("data/*.lance")):
-        try:
-            with damage_as(lambda reason: damaged_table(folder, reason)):
-                for batch in LanceFileReader(str(file)).read_all(batch_size=chunk_rows(spec)).to_batches():
-                    if set(batch.schema.names) == set(COLUMNS):
-                        yield batch
-        except DamagedTableError as error:
-            logger.info("%s", error)
+    with damage_as(error, path):
+        table = open_table(path)
+        before, size = len(table.get_fragments()), _size(path)
+        indexed = any(index.field_names == ["id"] for index in table.describe_indices())
+        if indexed:
+            table.optimize.optimize_indices()  # first: files with and without an index are not joined
+        table.optimize.compact_files()
+        if not indexed and table.count_rows() >= INDEXED_ROWS:
+            table.create_scalar_index("id", "BTREE")
+        # Files of writers that were killed have no version; in an object store another process may be writing them.
+        removed = table.cleanup_old_versions(older_than, delete_unverified=not is_remote(path))
+    return CompactedTable(name, before, len(table.get_fragments()), size, _size(path), removed.old_versions)
 
 
-def _unreadable(path: Path) -> Path:
-    return path.with_name(f".{path.name}.unreadable")
+def _size(path: Path) -> int:
+    """Sum of the sizes of the files of a table."""
+    path = place(path)
+    return sum(file.stat().st_size for file in path.rglob("*") if file.is_file())

@@ -97,8 +97,9 @@ def _add_key(shard: Path, key: str, members: list[_Member], options: ReaderOptio
     location = members[0].location
     if len({(member.stem, member.suffix) for member in members}) < len(members):
         raise CollectionError(f"{location}: a member of '{key}' occurs twice in the shard; remove one of the two")
-    image = _chosen(key, [member for member in members if member.suffix not in TEXTS], IMAGES)
-    text = _chosen(key, [member for member in members if member.suffix == "txt" or member.stem == key], TEXTS)
+    texts = [member for member in members if member.suffix in TEXTS]
+    image = _chosen(key, [member for member in members if member not in texts], IMAGES)
+    text = _chosen(key, [member for member in texts if member.suffix == "txt" or member.stem == key], TEXTS)
     if image is None:
         builder.skip("samples without an image, or with several of other names", key, location)
         return

@@ -46,7 +46,10 @@ def test_shards_of_img2dataset(tmp_path):
         "000000001": ("images/00000/000000001.jpg", ["a blue wall"]),
     }
     assert (tmp_path / "c" / found["000000001"][0]).read_bytes() == jpeg("blue")
-    assert report.skipped == {"images that cannot be read": 1, "samples without an image, or with several of other names": 1}
+    assert report.skipped == {
+        "images that cannot be read": 1,
+        "samples without an image, or with several of other names": 1,
+    }
     again, _ = import_("webdataset", tmp_path, tmp_path / "c", split="auto")
     assert again.changes == (0, 0, 2)
 

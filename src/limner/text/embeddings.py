@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import gzip
 import io
-import logging
 import re
 import zlib
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -23,23 +22,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from limner.errors import SettingsError, counted
+from limner.errors import SettingsError, counted, system_reason
 from limner.files import open_file
 from limner.text.vocab import SPECIAL_TOKEN_STRINGS
-
-logger = logging.getLogger(__name__)
 
 _HEADER = re.compile(rb"\s*(\d{1,12})\s+(\d{1,12})\s*")
 MAX_DIM = 65_536
 """Maximum number of dimensions of a vector: a word of a binary file is read as a whole."""
 _BINARY_BYTES = re.compile(rb"[\x00-\x08\x0e-\x1f]")
 _GZIP = b"\x1f\x8b"
-_EXPORT_HINT = "with gensim: vectors.save_word2vec_format('vectors.txt') (of a whole model: model.wv.save_…)"
-_UNSUPPORTED_FORMATS = (
-    (re.compile(rb"\x80[\x02-\x05]"), f"a pickle, as written by gensim's save(); export it {_EXPORT_HINT}"),
-    (re.compile(rb"\xba\x16\x4f\x2f"), "a binary fastText model; use the .vec file of the same model"),
-    (re.compile(rb"PK\x03\x04"), "a zip archive; unpack it and use one of its files"),
-)
 _BUFFER_SIZE = 1 << 20  # bytes
 
 
@@ -115,18 +106,16 @@ def read_embeddings(path: Path, words: Collection[str]) -> dict[str, NDArray[np.
     exact: dict[str, NDArray[np.float32]] = {}
     lowered: dict[str, NDArray[np.float32]] = {}
     with _open(path) as source:
-        rows = _binary_rows(source) if source.binary else _text_rows(source)
-        for row in rows:
-            if row.word in requested:
-                if row.word not in exact:
-                    exact[row.word] = _parse_vector(row, path)
-            elif (word := row.word.lower()) in requested and word not in lowered:
-                lowered[word] = _parse_vector(row, path)
+        for where, name, numbers in _binary_rows(source) if source.binary else _text_rows(source):
+            word, chosen = (name, exact) if name in requested else (name.lower(), lowered)
+            if word in requested and word not in chosen:
+                chosen[word] = _parse_vector(numbers, f"{path}, {where}: the vector of '{name}'")
     vectors = lowered | exact
     if not vectors:
+        some = ", ".join(f"'{word}'" for word in islice(words, 3))
         raise SettingsError(
-            f"{path}: has none of the {counted(len(requested), 'word')} of the vocabulary (such as "
-            f"{_first_words(words)}); use vectors of the same language, and word vectors only for a vocabulary of words"
+            f"{path}: has none of the {counted(len(requested), 'word')} of the vocabulary (such as {some}); use "
+            "vectors of the same language, and word vectors only for a vocabulary of words"
         )
     return {word: vectors[word] for word in words if word in vectors}
 
@@ -137,17 +126,13 @@ class _Source(NamedTuple):
     path: Path
     handle: BinaryIO  # the decompressed file
     dim: int
-    words: int | None  # number of words in the header; None without a header
+    words: int  # number of words in the header; 0 without a header
     first: bytes  # the first line if it is no header
     binary: bool
 
 
-class _Row(NamedTuple):
-    """Word with its unparsed vector."""
-
-    location: str
-    word: str
-    numbers: list[bytes] | bytes
+_Row = tuple[str, str, list[bytes] | bytes]
+"""Location of a word, the word, and the numbers of its vector as they are in the file."""
 
 
 @contextmanager
@@ -158,63 +143,49 @@ def _open(path: Path) -> Iterator[_Source]:
             compressed = raw.peek(len(_GZIP)).startswith(_GZIP)
             content: gzip.GzipFile | io.BufferedReader = gzip.GzipFile(fileobj=raw) if compressed else raw
             yield _detect_format(path, io.BufferedReader(content, _BUFFER_SIZE))
-    except FileNotFoundError:
-        raise SettingsError(f"{path}: no such file of word vectors") from None
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise SettingsError(f"{path}: truncated or damaged ({error}); download it again") from None
-    except OSError as error:
-        raise SettingsError(f"{path}: cannot be read ({error.strerror})") from None
+    except (EOFError, zlib.error, OSError) as error:
+        raise SettingsError(
+            f"{path}: cannot be read as word vectors ({system_reason(error)}); name another file, or download it again"
+        ) from None
 
 
 def _detect_format(path: Path, handle: io.BufferedReader[Any]) -> _Source:
-    start = handle.peek(4)
-    for magic, remedy in _UNSUPPORTED_FORMATS:
-        if magic.match(start):
-            raise SettingsError(f"{path}: {remedy}")
     first = handle.readline(_BUFFER_SIZE)
-    if not first.strip():
-        raise SettingsError(f"{path}: the file or its first line is empty; expected a word and its numbers")
-    header = _HEADER.fullmatch(first)
-    if header is None:
-        dim = len(first.split()) - 1
-        if dim < 2 or _BINARY_BYTES.search(first):
+    if (header := _HEADER.fullmatch(first)) is not None:
+        count, dim = int(header[1]), int(header[2])
+        if not count or not 1 <= dim <= MAX_DIM:
             raise SettingsError(
-                f"{path}, line 1: expected 'word number number …' or a header 'words dimensions', "
-                f"found {_abbreviate(first)}; use vectors in the text or binary format of GloVe, word2vec or fastText"
+                f"{path}, line 1: the header says {count} words of {dim} dimensions; expected at least one word, and "
+                f"from 1 to {MAX_DIM:,} dimensions; the file is damaged, download it again"
             )
-        return _Source(path, handle, dim, None, first, False)
-    count, dim = int(header[1]), int(header[2])
-    if not count or not 1 <= dim <= MAX_DIM:
+        return _Source(path, handle, dim, count, b"", _BINARY_BYTES.search(handle.peek(1)) is not None)
+    dim = len(first.split()) - 1
+    if dim < 2 or _BINARY_BYTES.search(first):
         raise SettingsError(
-            f"{path}, line 1: the header says {count} words of {dim} dimensions; expected at least one word, and from "
-            f"1 to {MAX_DIM:,} dimensions; the file is damaged, download it again"
+            f"{path}, line 1: expected 'word number number …' or a header 'words dimensions', found "
+            f"{_decode(first.strip())[:40]!r}; use vectors in the text or binary format of GloVe, word2vec or fastText"
         )
-    return _Source(path, handle, dim, count, b"", _BINARY_BYTES.search(handle.peek(1)) is not None)
+    return _Source(path, handle, dim, 0, first, False)
 
 
 def _text_rows(source: _Source) -> Iterator[_Row]:
-    dim, lines = source.dim, 0
-    first_line = 1 if source.first else 2
-    for number, line in enumerate(chain([source.first] if source.first else [], source.handle), first_line):
-        word, *numbers = line.rsplit(None, dim) or [b""]
+    start = [source.first] if source.first else []
+    for number, line in enumerate(chain(start, source.handle), 2 - len(start)):
+        word, *numbers = line.rsplit(None, source.dim) or [b""]
         if not word:
             continue  # an empty line
-        lines += 1
         # Words may contain spaces, such as ". . ."; a number at the end of the word is one value too many.
-        if len(numbers) != dim or (b" " in word and _is_number(word.split()[-1])):
+        if len(numbers) != source.dim or (b" " in word and _is_number(word.split()[-1])):
             first, *others = line.split()
             raise SettingsError(
                 f"{source.path}, line {number}: '{_decode(first)}' is followed by {len(others)} numbers; expected "
-                f"{dim} as in the first line; the file is truncated or damaged, download it again"
+                f"{source.dim} as in the first line; the file is truncated or damaged, download it again"
             )
-        yield _Row(f"line {number}", _decode(word), numbers)
-    if source.words is not None and lines != source.words:
-        logger.warning("%s: the header gives %d words, the file has %d", source.path, source.words, lines)
+        yield f"line {number}", _decode(word), numbers
 
 
 def _binary_rows(source: _Source) -> Iterator[_Row]:
     """Rows of the binary format: word, space, E float32 numbers, and optionally a line feed."""
-    assert source.words is not None
     size, buffer, position = 4 * source.dim, b"", 0
     for number in range(1, source.words + 1):
         while (space := buffer.find(b" ", position)) < 0 or len(buffer) < space + 1 + size:
@@ -226,21 +197,18 @@ def _binary_rows(source: _Source) -> Iterator[_Row]:
             buffer, position = buffer[position:] + block, 0
         word = buffer[position:space].lstrip(b"\n")
         position = space + 1 + size
-        yield _Row(f"word {number:,}", _decode(word), buffer[space + 1 : position])
+        yield f"word {number:,}", _decode(word), buffer[space + 1 : position]
 
 
-def _parse_vector(row: _Row, path: Path) -> NDArray[np.float32]:
-    if isinstance(row.numbers, bytes):
-        values = np.frombuffer(row.numbers, "<f4").astype(np.float32)
+def _parse_vector(numbers: list[bytes] | bytes, what: str) -> NDArray[np.float32]:
+    if isinstance(numbers, bytes):
+        values = np.frombuffer(numbers, "<f4").astype(np.float32)
+    elif (invalid := next((number for number in numbers if not _is_number(number)), None)) is not None:
+        raise SettingsError(f"{what} has '{_decode(invalid)}', which is not a number; download the file again")
     else:
-        invalid = next((number for number in row.numbers if not _is_number(number)), None)
-        if invalid is not None:
-            raise SettingsError(
-                f"{path}, {row.location}: '{_decode(invalid)}' in the vector of '{row.word}' is not a number"
-            )
-        values = np.array([float(number) for number in row.numbers], np.float32)
+        values = np.array(numbers, np.float64).astype(np.float32)
     if not np.isfinite(values).all():
-        raise SettingsError(f"{path}, {row.location}: the vector of '{row.word}' has a number that is not finite")
+        raise SettingsError(f"{what} has a number that is not finite; download the file again")
     return values
 
 
@@ -254,12 +222,3 @@ def _is_number(text: bytes) -> bool:
 
 def _decode(text: bytes) -> str:
     return text.decode("utf-8", "replace")  # some files have words truncated within a character
-
-
-def _abbreviate(line: bytes) -> str:
-    text = _decode(line.strip())
-    return repr(text if len(text) <= 40 else text[:40] + "…")
-
-
-def _first_words(words: Iterable[str]) -> str:
-    return ", ".join(f"'{word}'" for word, _ in zip(words, range(3), strict=False))

@@ -15,7 +15,6 @@ from safetensors.torch import save_file
 
 from limner.data.collection import ITEMS, Collection, write_items
 from limner.data.examples import Item, ItemSentence, Region
-from limner.data.summary import summarise
 from limner.decoding.torch_models import mean_log_probs
 from limner.errors import BackboneError, CollectionError, FeatureError, MediaError, RunError
 from limner.features.encoders.base import encode
@@ -327,14 +326,6 @@ def test_stored_rows_are_verified_with_progress(table):
     done = []
     repair_table(table[0], SPEC, lambda *progress: done.append(progress))
     assert done == sorted(done) and done[-1] == (60, 60)
-
-
-def test_the_summary_names_tables_whose_damage_is_not_found(collection):
-    fill(collection / "features" / "new.lance", np.ones((60, 64), np.float16))
-    assert summarise(Collection.open(collection)).unverified == ()
-    table_without_checksums(collection / "features" / "old.lance", np.ones((60, 64), np.float16))
-    (collection / "features" / "broken.lance").mkdir()
-    assert summarise(Collection.open(collection)).unverified == ("broken", "old")
 
 
 # Results

@@ -81,7 +81,6 @@ def test_images_are_copied_and_their_features_stored(bucket, tmp_path):
     extract(collection, load_backbone("pixels:4"))
     assert extract(collection, load_backbone("pixels:4")).present == 2
     assert Collection.open(path).features() == ("pixels4",)
-    assert Collection.open(path).unverified() == ()
 
 
 def test_the_command_line_accepts_uris(bucket, tmp_path):

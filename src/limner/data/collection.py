@@ -23,7 +23,7 @@ from limner.files.structured import parse_json
 from limner.process import without_cycle_collection
 from limner.progress import Progress
 from limner.storage.checksums import CHECKSUM
-from limner.storage.lance_tables import damage_as, has_column, open_table
+from limner.storage.lance_tables import damage_as, open_table
 from limner.storage.places import is_remote, place, unreachable
 
 ITEMS = "items.lance"
@@ -198,11 +198,6 @@ class Collection:
     def features(self) -> tuple[str, ...]:
         """Names of the feature tables of the collection."""
         return tuple(sorted(table.stem for table in (self.path / FEATURES).glob("*.lance")))
-
-    def unverified(self) -> tuple[str, ...]:
-        """Names of the feature tables without readable checksums: damage to their rows is not found."""
-        tables = ((name, self.path / FEATURES / f"{name}.lance") for name in self.features())
-        return tuple(name for name, table in tables if not has_column(table, CHECKSUM))
 
     def fingerprint(self) -> str:
         """SHA-256 of the contents of the items in stored order.

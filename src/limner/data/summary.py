@@ -34,8 +34,6 @@ class CollectionSummary:
     """Paths of the first missing files."""
     features: tuple[str, ...]
     """Names of the feature tables."""
-    unverified: tuple[str, ...]
-    """Names of the feature tables without readable checksums, see `Collection.unverified`."""
 
 
 def summarise(collection: Collection) -> CollectionSummary:
@@ -67,7 +65,6 @@ def summarise(collection: Collection) -> CollectionSummary:
         missing=missing,
         missing_examples=tuple(missing_examples),
         features=collection.features(),
-        unverified=collection.unverified(),
     )
 
 

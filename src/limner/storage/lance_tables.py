@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
-from limner.errors import CollectionError, LimnerError, SettingsError
+from limner.errors import LimnerError, SettingsError
 from limner.files.structured import read_json_file
 from limner.settings import Settings
 from limner.storage.places import is_remote, storage_options, unreachable
@@ -84,15 +84,6 @@ def remove_unfinished(path: Path) -> None:
     """Remove the files that an interrupted write of Lance has left in a local table; the caller holds its lock."""
     for leftover in unfinished(path):
         leftover.unlink(missing_ok=True)
-
-
-def has_column(path: Path, name: str) -> bool:
-    """Whether a table can be opened and has a column."""
-    try:
-        with damage_as(lambda reason: CollectionError(f"{path}: {reason}")):
-            return name in open_table(path).schema.names
-    except CollectionError:
-        return False
 
 
 def _newest_version(path: Path) -> int:

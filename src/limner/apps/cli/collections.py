@@ -185,9 +185,6 @@ def _print_summary(summary: CollectionSummary) -> None:
     annotations = f"{counted(summary.regions, 'region')}, {counted(summary.phrases, 'phrase')}"
     echo(f"{counted(summary.items, 'item')}, {media}, {annotations}")
     echo(f"features: {', '.join(summary.features) or 'none'}")
-    damage, remedy = "without checksums, so that damage is not found", "repeat 'limner import' or 'limner features'"
-    unverified = f"{damage}: {', '.join(summary.unverified)}; {remedy}"
-    echo(unverified if summary.unverified else "checksums: all tables")
     if summary.missing:
         files = counted(summary.missing, "media file is", "media files are")
         echo(f"{files} missing, for example {'; '.join(summary.missing_examples)}")

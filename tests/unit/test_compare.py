@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-import limner.apps.cli.compare  # noqa: F401  (adds the command)
+import limner.apps.cli.evaluate  # noqa: F401  (adds the command)
 from limner.apps import cli
 from limner.errors import RunError, SettingsError
 from limner.evaluation.compare import compare, compare_evaluations

@@ -36,7 +36,6 @@ FILES = {
     "kmeans": ("kmeans", "c", "--out"),
     "kmeans --sheet": ("kmeans", "c", "--out", "new.safetensors", "--sheet"),
     "search --sheet": ("search", "a dog", "--in", "c", "--sheet"),
-    "compare --out": ("compare", "run", "run", "--out"),
     "gradients": ("gradients", *MODEL, "--plot"),
     "describe": ("describe", "photo.jpg", *MODEL, "--format", "csv", "--output"),
     "describe --explain-beam": ("describe", "photo.jpg", *MODEL, "--explain-beam"),

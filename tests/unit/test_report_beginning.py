@@ -3,8 +3,7 @@
 import pytest
 
 from limner.apps.report.images import Thumbnails
-from limner.apps.report.page import choose_first_evaluation, learning_curves
-from limner.apps.report.rendering import frame_shape, run_facts
+from limner.apps.report.page import choose_first_evaluation, frame_shape, learning_curves, run_facts
 from limner.apps.report.scores import HEADLINES, Baseline, baselines, headlines, random_ranking
 from limner.apps.report.sections import confused_labels, image_queries, sentence_queries
 from limner.media.modality import IMAGE

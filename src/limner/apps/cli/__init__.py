@@ -6,7 +6,6 @@ Commands import what they need inside their functions, so that `limner --help` d
 from limner.apps.cli import (  # noqa: F401  (each module registers its commands with `app`)
     classify,
     collections,
-    compare,
     describe,
     diagnose,
     doctor,

@@ -8,22 +8,24 @@ shows the attention of a word; without it everything is readable.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import date
 from pathlib import Path
+from statistics import median
 from typing import Any, NamedTuple
 
 from markupsafe import Markup
 
 from limner.apps.report.gallery import SEED
 from limner.apps.report.images import Thumbnails
-from limner.apps.report.rendering import flatten, frame_shape, long_date, render_page, run_facts, without_folders
+from limner.apps.report.rendering import render_page, without_folders
 from limner.apps.report.scores import LABELS, control_tables
 from limner.apps.report.sections import PageContext, beginning, evaluation_section, read_diagnoses, read_groundings
 from limner.files import write_text
 from limner.files.structured import read_json_file
 from limner.media.modality import IMAGE, MODALITIES
 from limner.plots import figures
+from limner.progress import duration
 from limner.runs.records import Evaluation, LogLine, RunConfig, read_evaluations, read_log
 from limner.text.labels import LABEL_LANGUAGES
 
@@ -31,6 +33,8 @@ logger = logging.getLogger(__name__)
 
 IMAGE_BYTES = 6_000_000
 """Maximum total size of the embedded images of a report in bytes; further images are left out."""
+FACT_LABELS = {"epochs": "kept epoch", "seed": "random seed", "step_seconds": "seconds in training steps"}
+"""Labels of facts by their key in the provenance."""
 
 
 class LearningCurves(NamedTuple):
@@ -60,7 +64,9 @@ def write_report(run: Path, out: Path) -> Path:
     config = RunConfig.load(run / "config.json")
     evaluations = sorted(read_evaluations(run), key=lambda each: (each.split, each.decoding, each.measured))
     context = _context(run, config, evaluations)
-    html = render_page("report.html", day=long_date(date.today()), **_content(run, config, context))
+    html = render_page(
+        "report.html", day=f"{(today := date.today()).day} {today:%B %Y}", **_content(run, config, context)
+    )
     write_text(out, html)
     if context.thumbnails.left_out:
         logger.warning("%s: %d image(s) are missing, damaged or over the size limit", out, context.thumbnails.left_out)
@@ -155,7 +161,7 @@ def _content(run: Path, config: RunConfig, context: PageContext) -> dict[str, An
         "seed": SEED,
         "shape": frame_shape(context.thumbnails.shapes),
         "facts": run_facts(config, log),
-        "settings": {"Model": list(flatten(config.recipe.get("model") or {})), "Recipe": list(flatten(recipe))},
+        "settings": {"Model": list(_flatten(config.recipe.get("model") or {})), "Recipe": list(_flatten(recipe))},
     }
 
 
@@ -171,3 +177,37 @@ def _about(config: RunConfig) -> list[str]:
         *([f"{what} {languages}"] if languages else []),
         *([f"collection {Path(str(collection)).name}"] if collection else []),
     ]
+
+
+def run_facts(config: RunConfig, log: Sequence[LogLine]) -> list[tuple[str, str]]:
+    """List the provenance of a run, and the size of its training; each figure once."""
+    provenance = dict(config.provenance)
+    if log and log[-1].seconds is not None:  # a fact about the whole training replaces that about the kept weights
+        provenance.pop("seconds", None)
+    facts = [(FACT_LABELS.get(key, key), without_folders(value)) for key, value in _flatten(provenance)]
+    if log:
+        facts.append(("updates", f"{log[-1].step:,}"))
+        if "epochs" not in provenance or float(provenance["epochs"]) != log[-1].epoch:
+            facts.append(("epochs trained", f"{log[-1].epoch:g}"))
+        if log[-1].seconds is not None:
+            facts.append(("training time", duration(log[-1].seconds)))
+    speeds = [line.tokens_per_second for line in log if line.tokens_per_second]
+    if speeds:
+        facts.append(("tokens per second", f"{sorted(speeds)[len(speeds) // 2]:,.0f} (median)"))
+    return facts
+
+
+def _flatten(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+    """Yield nested settings as pairs of a dotted key and a value."""
+    for key, value in values.items():
+        if isinstance(value, Mapping) and value:
+            yield from _flatten(value, f"{prefix}{key}.")
+        elif isinstance(value, list | tuple):
+            yield f"{prefix}{key}", ", ".join(str(part) for part in value) or "none"
+        else:
+            yield f"{prefix}{key}", "none" if value is None else str(value)
+
+
+def frame_shape(shapes: Sequence[float]) -> float:
+    """Return the shape of the frames of the images, width by height: that of most images, but neither long nor high."""
+    return round(min(1.8, max(1.0, median(shapes))), 3) if shapes else 4 / 3

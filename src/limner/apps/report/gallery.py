@@ -1,26 +1,17 @@
-"""Items of an evaluation for the report: which are shown, with marks of right and wrong words or positions."""
+"""Items of an evaluation for the report: which are shown, with marks of right and wrong words."""
 
 from __future__ import annotations
 
-import logging
 import random
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from math import isnan
-from pathlib import Path
+from collections.abc import Iterable, Sequence
 from typing import Literal, NamedTuple
 
-from PIL import Image, ImageDraw
-
-from limner.apps.report.images import KEY_FRAMES, Thumbnails, film_strip, strip_grid
-from limner.errors import MediaError, MissingExtraError
-from limner.media.image import open_image
-from limner.media.modality import VIDEO
-from limner.media.video import FrameSampling, read_frames
+from limner.apps.report.images import Thumbnails, open_regions
 from limner.metrics.classification import METRICS_OF_LABELS, POSITION_ERROR, position_statistics
 from limner.runs.records import EvaluatedItem, Evaluation
 from limner.text import scripts
-from limner.text.labels import HIDDEN, TRACK, Point, read_position, read_predictions
+from limner.text.labels import TRACK, read_predictions
 
 SEED = 0
 """Random seed of the samples that reports show."""
@@ -32,13 +23,8 @@ EXPLAINED = 6
 """Number of sentences shown with their attention."""
 GROUPS = {"sample": "Random sample", "best": "Best", "worst": "Worst"}
 """Labels of the groups of a gallery; the first is shown at first."""
-PREDICTED, RIGHT = "#ff7f0e", "#00b3b3"
-"""Colours of the predicted and of the right positions."""
 
 Mark = Literal["right", "wrong", ""]
-Draw = Callable[[EvaluatedItem, int], Image.Image | None]
-
-logger = logging.getLogger(__name__)
 
 
 class MarkedWord(NamedTuple):
@@ -68,17 +54,6 @@ class Card(NamedTuple):
     def alt(self) -> str:
         """Alternative text of the image: a reference, which people wrote, or the id."""
         return self.item.references[0] if self.item.references and self.item.source is None else self.item.id
-
-
-class FramePositions(NamedTuple):
-    """Positions in one frame, in percent of the frame's width."""
-
-    frame: int
-    """Number of the frame, from 0."""
-    predicted: Point
-    right: Point
-    hidden: bool
-    """Whether an obstacle hides the object."""
 
 
 def choose_first(items: Sequence[EvaluatedItem], seed: int) -> list[int]:
@@ -115,23 +90,18 @@ def choose_to_explain(chosen: dict[int, str], items: Sequence[EvaluatedItem]) ->
 
 
 def cards(
-    chosen: dict[int, str],
-    items: Sequence[EvaluatedItem],
-    thumbnails: Thumbnails,
-    *,
-    side: int,
-    labels: bool = False,
-    draw: Draw | None = None,
+    chosen: dict[int, str], items: Sequence[EvaluatedItem], thumbnails: Thumbnails, *, side: int, labels: bool = False
 ) -> list[Card]:
-    """Build the cards of items, chosen as groups by row, with images of at most `side` pixels.
+    """Build the cards of items, chosen as groups by row, with images of at most `side` pixels and the box of a region.
 
-    `draw` makes the drawing of an item; a plain thumbnail replaces None. `labels` says that the hypotheses are labels
-    with probabilities.
+    `labels` says that the hypotheses are labels with probabilities.
     """
     built = []
     for row, group in chosen.items():
         item = items[row]
-        drawing = None if draw is None else draw(item, side)
+        drawing = None if item.box is None else open_regions(item.image, [(item.box, "")])
+        if drawing is not None:
+            drawing.thumbnail((side, side))
         url = thumbnails(item.image, side) if drawing is None else thumbnails.of_image(drawing)
         words = (mark_labels if labels else mark_words)(item.hypothesis, item.references)
         built.append(Card(item, url, tuple(words), group))
@@ -186,48 +156,6 @@ def by_position_error(items: Sequence[EvaluatedItem]) -> list[EvaluatedItem]:
         item.model_copy(update={"sentence_score": -POSITION_ERROR.value(row)})
         for item, row in zip(items, rows, strict=True)
     ]
-
-
-def key_positions(item: EvaluatedItem) -> list[FramePositions]:
-    """Return the positions in the key frames of an item, evenly spaced."""
-    predicted, right = read_predictions(item.hypothesis), item.references[0].split()
-    count = min(len(predicted), len(right))
-    frames = sorted({(2 * k + 1) * count // (2 * KEY_FRAMES) for k in range(KEY_FRAMES)}) if count else []
-    return [
-        FramePositions(k, read_position(predicted[k].label), read_position(right[k]), right[k].endswith(HIDDEN))
-        for k in frames
-    ]
-
-
-def draw_track(item: EvaluatedItem, side: int, sampling: FrameSampling | None) -> Image.Image | None:
-    """Draw predicted and right positions as dots on the key frames of the clip that a model reads, in rows.
-
-    None if the file cannot be read or has fewer frames than positions.
-    """
-    if item.image is None:
-        return None
-    path, positions = Path(item.image), key_positions(item)
-    try:
-        frames = read_frames(path, sampling or FrameSampling()) if VIDEO.matches(path) else [open_image(path)]
-    except (MediaError, MissingExtraError) as error:
-        logger.info("%s", error)
-        return None
-    if not positions or positions[-1].frame >= len(frames):
-        return None
-    columns = strip_grid(len(positions))[1]
-    drawn = [_draw_positions(frames[each.frame], each, side // columns) for each in positions]
-    return film_strip(drawn, side // columns, columns)
-
-
-def _draw_positions(frame: Image.Image, positions: FramePositions, side: int) -> Image.Image:
-    scale = side / max(frame.size)
-    width, height = (max(1, round(length * scale)) for length in frame.size)
-    drawing = frame.convert("RGB").resize((width, height), Image.Resampling.LANCZOS)
-    pen = ImageDraw.Draw(drawing)
-    for (x, y), colour, radius in ((positions.right, RIGHT, 5), (positions.predicted, PREDICTED, 3)):
-        if not (isnan(x) or isnan(y)):  # an unknown position is NaN
-            pen.circle((x * width / 100, y * width / 100), radius, fill=colour, outline="white")
-    return drawing
 
 
 def _image_of(item: EvaluatedItem) -> str:

@@ -129,7 +129,6 @@ def _context(run: Path, config: RunConfig, evaluations: Sequence[Evaluation]) ->
     return PageContext(
         model=load_trained_model(run) if (run / WEIGHTS).exists() else None,
         modality=MODALITIES[specs[0].modality] if specs else IMAGE,
-        frames=specs[0].frames if specs else None,
         published=config.recipe.get("published") or {},
         thumbnails=Thumbnails(IMAGE_BYTES),
         lang=(config.recipe.get("data") or {}).get("lang") or "",

@@ -13,18 +13,13 @@ from PIL import Image, ImageDraw
 from limner.apps.report.gallery import (
     FIRST,
     GROUPS,
-    PREDICTED,
-    RIGHT,
     SEED,
-    Card,
     by_position_error,
     cards,
     choose_first,
     choose_gallery,
     choose_to_explain,
-    draw_track,
     is_of_tracks,
-    key_positions,
 )
 from limner.apps.report.images import Thumbnails, open_regions
 from limner.apps.report.rendering import without_folders
@@ -46,7 +41,6 @@ from limner.runs.records import (
 from limner.text.labels import read_predictions
 
 if TYPE_CHECKING:
-    from limner.media.video import FrameSampling
     from limner.runs.trained_model import TrainedModel
 
 LARGE, MEDIUM = 512, 320
@@ -81,8 +75,6 @@ class PageContext(NamedTuple):
     """The trained model; None if it cannot be loaded."""
     modality: Modality
     """Modality of the features that the model was trained on; images if there are none."""
-    frames: FrameSampling | None
-    """Frames of the clips that the model reads; None for other features."""
     published: Mapping[str, Any]
     """Published row of the recipe: its name and its values."""
     thumbnails: Thumbnails
@@ -96,12 +88,14 @@ class PageContext(NamedTuple):
 
 def beginning(evaluation: Evaluation, context: PageContext) -> dict[str, Any]:
     """Build the beginning of the report: six items, and headline numbers with baselines."""
-    items = _items(evaluation)
+    items, labels = _items(evaluation), is_of_labels(evaluation)
     return {
-        "cards": _cards(dict.fromkeys(choose_first(items, SEED), ""), items, evaluation, context, LARGE),
+        "cards": cards(
+            dict.fromkeys(choose_first(items, SEED), ""), items, context.thumbnails, side=LARGE, labels=labels
+        ),
         "regions": region_cards(evaluation.regions[:FIRST], context.thumbnails),
-        "tracks": _tracks(evaluation, ()),
-        "labels": is_of_labels(evaluation),
+        "tracks": is_of_tracks(evaluation),
+        "labels": labels,
         "headlines": headlines(
             evaluation,
             context.evaluations,
@@ -134,10 +128,10 @@ def evaluation_section(evaluation: Evaluation, context: PageContext) -> dict[str
         "duration": duration(evaluation.seconds),
         "published": context.published.get("row"),
         "scores": score_tables(evaluation.scores, context.published.get("values", {}), modality, task),
-        "gallery": _cards(chosen, items, evaluation, context, MEDIUM),
+        "gallery": cards(chosen, items, thumbnails, side=MEDIUM, labels=labels),
         "filters": [(name, label, sizes[name]) for name, label in GROUPS.items() if sizes[name]],
         "confused_labels": confused_labels(items) if labels and not is_of_tracks(evaluation) else [],
-        "tracks": _tracks(evaluation, [items[row] for row in chosen]),
+        "tracks": is_of_tracks(evaluation),
         "image_queries": image_queries(evaluation, thumbnails),
         "sentence_queries": sentence_queries(evaluation, thumbnails),
         "regions": region_cards(evaluation.regions, thumbnails),
@@ -224,30 +218,6 @@ def sentence_queries(evaluation: Evaluation, thumbnails: Thumbnails) -> list[dic
 def _items(evaluation: Evaluation) -> list[EvaluatedItem]:
     """The items of an evaluation; those of tracks have their position errors as scores."""
     return by_position_error(evaluation.items) if is_of_tracks(evaluation) else list(evaluation.items)
-
-
-def _cards(
-    chosen: dict[int, str], items: Sequence[EvaluatedItem], evaluation: Evaluation, context: PageContext, side: int
-) -> list[Card]:
-    """Cards of chosen items: the drawing of a track, or of the box of a region, or a plain thumbnail."""
-
-    def draw(item: EvaluatedItem, side: int) -> Image.Image | None:
-        if is_of_tracks(evaluation):
-            return draw_track(item, side, context.frames)
-        drawing = None if item.box is None else open_regions(item.image, [(item.box, "")])
-        if drawing is not None:
-            drawing.thumbnail((side, side))
-        return drawing
-
-    labels = is_of_labels(evaluation)
-    return cards(chosen, items, context.thumbnails, side=side, labels=labels, draw=draw)
-
-
-def _tracks(evaluation: Evaluation, items: Sequence[EvaluatedItem]) -> dict[str, Any] | None:
-    """Colours of the dots, and the positions in the key frames of each item by its id; None for other evaluations."""
-    if not is_of_tracks(evaluation):
-        return None
-    return {"predicted": PREDICTED, "right": RIGHT, "positions": {item.id: key_positions(item) for item in items}}
 
 
 def _attention(evaluation: Evaluation, chosen: Sequence[EvaluatedItem], context: PageContext) -> dict[str, Any]:

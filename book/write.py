@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from limner.apps.reproduce import PublishedRow, PublishedTable, TableColumn, published_tables
-from limner.apps.reproduce.listing import properties_text, required_data
+from limner.apps.reproduce.render import properties_text, required_data
 from limner.apps.reproduce.tables import Paper, read_paper
 from limner.evaluation.comparison import DAGGERS
 from limner.files import write_text

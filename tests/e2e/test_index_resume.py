@@ -15,10 +15,10 @@ COUNT = 24
 COMMAND = """
 import sys, time
 from limner.apps import cli
-from limner.apps.photos import encoding, update
+from limner.apps.photos import update
 
-encoding.CHUNK_SIZE = encoding.ENCODED_TOGETHER = 4
-encoding._READ_AHEAD = 8
+update.CHUNK_SIZE = update.ENCODED_TOGETHER = 4
+update._READ_AHEAD = 8
 describe, most = update.Updater._describe, int(sys.argv.pop())
 def describe_and_print(self, images, batch_size):
     if self.result.described >= most:

@@ -99,7 +99,7 @@ class Gated(NamedTuple):
 
     def load(self, *arguments, **options):
         if os.getpid() != self.command:
-            from limner.apps.distributed.journal import Journal
+            from limner.apps.distributed.cluster import Journal
 
             write = Journal.write
 

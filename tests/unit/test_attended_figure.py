@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from limner.apps.report.explanations import plot_explanation
+from limner.apps.report.attention import plot_explanation
 from limner.apps.report.images import Thumbnails
 from limner.features.spec import FeatureSpec
 from limner.inference.explain import END_OF_SENTENCE, Explanation

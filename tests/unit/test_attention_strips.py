@@ -9,7 +9,7 @@ from PIL import Image
 
 import limner
 from limner.apps.cli import main
-from limner.apps.report import attention_page
+from limner.apps.report import attention
 from limner.apps.report.page import write_report
 from limner.errors import SettingsError
 from limner.features.encoders.load import load_backbone
@@ -162,11 +162,11 @@ def test_a_model_without_attention_is_refused_before_images_are_read(trained, tm
 
 
 def test_the_error_of_a_video_captioner_without_attention_names_the_setting(monkeypatch):
-    monkeypatch.setattr(attention_page, "count_locations", lambda model: None)
+    monkeypatch.setattr(attention, "count_locations", lambda model: None)
     recipe = SimpleNamespace(model=VideoCaptionerSettings())
     model = SimpleNamespace(recipe=recipe, config=SimpleNamespace(features=()))
     with pytest.raises(SettingsError, match=r"'video_captioner' .*; train it with model\.frames=attention"):
-        attention_page.require_attention(model, "runs/video")
+        attention.require_attention(model, "runs/video")
 
 
 def test_compared_models_need_attention_and_the_same_vocabulary(runs, trained, image, tmp_path, monkeypatch, capsys):

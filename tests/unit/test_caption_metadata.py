@@ -10,7 +10,7 @@ import pytest
 from PIL import Image, PngImagePlugin
 
 from limner.apps.photos.captions import caption_in_file, caption_of_sidecar, write_sidecar
-from limner.apps.photos.xmp import add_caption, find_captions
+from limner.apps.photos.metadata import add_caption, find_captions
 from limner.media.image import opened_image
 
 TEXT = "Zoë's café in März"

@@ -24,8 +24,7 @@ from limner.apps.photos.captions import (
     write_packet,
     write_sidecar,
 )
-from limner.apps.photos.metadata import read_metadata
-from limner.apps.photos.xmp import add_caption, find_captions
+from limner.apps.photos.metadata import add_caption, find_captions, read_metadata
 from limner.decoding.sentence import Sentence
 from limner.errors import MetadataError, SettingsError
 

@@ -10,9 +10,8 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from limner.apps.distributed.cluster import _error, connected, require_folder
+from limner.apps.distributed.cluster import Journal, _error, connected, locked_journal, require_folder
 from limner.apps.distributed.driver import _Actor
-from limner.apps.distributed.journal import Journal, locked_journal
 from limner.apps.distributed.sentences import CaptionJob, describe_distributed
 from limner.errors import MediaError, MissingExtraError, ResourceError, SettingsError
 from limner.features.spec import FeatureSpec

@@ -8,7 +8,7 @@ import torch
 from PIL import Image
 from toy_translation import GridBackbone, image_collection, learn, text_collection
 
-from limner.apps.report.attention_page import AttendedSentence, ModelAttention, save_attention
+from limner.apps.report.attention import AttendedSentence, ModelAttention, save_attention
 from limner.data.dataset import GenerationInput
 from limner.data.examples import Item
 from limner.decoding.sentence import Sentence

@@ -11,7 +11,8 @@ import torch
 from PIL import Image
 
 import limner
-from limner.apps.photos import encoding, scan, search
+from limner.apps.photos import scan, search
+from limner.apps.photos import update as updating
 from limner.apps.photos.annotations import AnnotationCodec, StoredAnnotations
 from limner.apps.photos.index import FolderIndex
 from limner.apps.photos.search import WordIndex, find_candidates
@@ -246,14 +247,14 @@ def test_verify_finds_a_change_that_size_and_time_hide(folder, captioner):
 
 
 def test_a_file_that_vanishes_while_it_is_read_is_left_out(folder, captioner, monkeypatch):
-    read = encoding.read_image_file
+    read = updating.read_image_file
 
     def vanish(place, path, *rest):
         if path == "red.png":
             (place / path).unlink()
         return read(place, path, *rest)
 
-    monkeypatch.setattr(encoding, "read_image_file", vanish)
+    monkeypatch.setattr(updating, "read_image_file", vanish)
     update = FolderIndex(folder).update(captioner)
     assert (update.files, update.unreadable) == (3, {})
 
@@ -261,7 +262,7 @@ def test_a_file_that_vanishes_while_it_is_read_is_left_out(folder, captioner, mo
 def test_an_interrupted_update_goes_on_where_it_ended(folder, captioner, monkeypatch):
     for number in range(6):
         save(folder / f"{number}.png", (40 * number, 9, 9))
-    monkeypatch.setattr(encoding, "CHUNK_SIZE", 2)
+    monkeypatch.setattr(updating, "CHUNK_SIZE", 2)
     described = []
 
     def interrupt(done, total):
@@ -377,7 +378,7 @@ def test_annotations_of_a_projected_grid_give_the_scores_of_the_model():
 
 def test_an_image_whose_features_are_not_finite_does_not_stop_the_others(folder, captioner, monkeypatch):
     save(folder / "copy.png", COLOURS["green"])
-    encode = encoding.encode
+    encode = updating.encode
 
     def infinite_in_green(backbone, inputs, names):
         for name in names:
@@ -385,7 +386,7 @@ def test_an_image_whose_features_are_not_finite_does_not_stop_the_others(folder,
                 raise BackboneError(f"{name}: the maps features of backbone 'pixels' are not finite")
         return encode(backbone, inputs, names)
 
-    monkeypatch.setattr(encoding, "encode", infinite_in_green)
+    monkeypatch.setattr(updating, "encode", infinite_in_green)
     index = FolderIndex(folder)
     update = index.update(captioner)
     assert (update.files, update.described, sorted(update.unreadable)) == (3, 3, ["copy.png", "green.png"])
@@ -396,7 +397,7 @@ def test_an_image_whose_features_are_not_finite_does_not_stop_the_others(folder,
 
 
 def test_cut_off_captions_are_logged_once_an_update(folder, captioner, monkeypatch, caplog):
-    monkeypatch.setattr(encoding, "CHUNK_SIZE", 1)
+    monkeypatch.setattr(updating, "CHUNK_SIZE", 1)
     describe = type(captioner).describe
 
     def cut_off(self, *args, **options):

@@ -93,7 +93,7 @@ def test_the_index_follows_the_folder(folder, stream, trained, monkeypatch, caps
     ]
     monkeypatch.setattr(sys, "argv", ["limner", "index", str(folder), "--model", str(trained), "--watch"])
     clock = time.time_ns
-    monkeypatch.setattr("limner.apps.photos.encoding.time.time_ns", lambda: clock() + 10**10)  # no file is new
+    monkeypatch.setattr("limner.apps.photos.update.time.time_ns", lambda: clock() + 10**10)  # no file is new
     with pytest.raises(SystemExit) as ended:
         main()
     printed, errors = capsys.readouterr()

@@ -12,8 +12,7 @@ from typer.testing import CliRunner
 from limner.apps.cli import app
 from limner.apps.distributed.sentences import SENTENCES
 from limner.apps.export.folder import export_language_model
-from limner.apps.report.attention_page import AttendedSentence, ModelAttention, save_attention
-from limner.apps.report.explanations import _is_generated_by
+from limner.apps.report.attention import AttendedSentence, ModelAttention, _is_generated_by, save_attention
 from limner.apps.server.models import load_served_models
 from limner.apps.server.settings import ServerSettings
 from limner.data.collection import Collection, write_items

@@ -21,8 +21,8 @@ from limner.apps.reproduce import (
     reproduce_table,
     run,
 )
-from limner.apps.reproduce.listing import list_tables, listing_text, open_collection, properties_plain
 from limner.apps.reproduce.plan import ReproductionJob, plan_row, table_of_collection
+from limner.apps.reproduce.render import list_tables, listing_text, open_collection, properties_plain
 from limner.apps.reproduce.run import MARGINAL_IMAGES
 from limner.apps.reproduce.tables import DATA_SETS, PAPERS, property_tables, read_paper, recognise_ids
 from limner.data.collection import Collection, write_items

@@ -13,7 +13,7 @@ from test_report import EVIL, Page, assert_no_shared_ids
 from toy_translation import image_collection, learn, text_collection
 
 from limner.apps import report
-from limner.apps.report.explanations import plot_explanation
+from limner.apps.report.attention import plot_explanation
 from limner.apps.report.images import Thumbnails
 from limner.data.dataset import Examples
 from limner.errors import RunError

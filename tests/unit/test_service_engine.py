@@ -17,12 +17,10 @@ from limner.apps.server.errors import (
     QueueFullError,
     ServerError,
 )
-from limner.apps.server.features import FeatureCache
-from limner.apps.server.jobs import FinalEvent, GeneratedToken, GenerationRequest
-from limner.apps.server.metrics import Metrics
+from limner.apps.server.jobs import FeatureCache, FinalEvent, GeneratedToken, GenerationRequest
 from limner.apps.server.models import Models, ServedModel
 from limner.apps.server.settings import ServerSettings
-from limner.apps.server.worker import Worker
+from limner.apps.server.worker import Metrics, Worker
 from limner.data.examples import Example, collate
 from limner.inference import base
 from limner.inference.captioner import Captioner

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from limner.apps.report.attention_page import attended_panels
+from limner.apps.report.attention import attended_panels
 from limner.apps.report.images import Thumbnails, contact_sheet, film_strip, open_stills
 from limner.data.collection import Collection, write_items
 from limner.data.examples import Item, ItemSentence

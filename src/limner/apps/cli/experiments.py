@@ -117,7 +117,7 @@ def reproduce(
     if list_:
         refuse(of_training, "--list only lists; leave one of them out")
     from limner.apps.reproduce import ReproductionSettings, find_table, reproduce_table
-    from limner.apps.reproduce.listing import (
+    from limner.apps.reproduce.render import (
         list_tables,
         listing_text,
         open_collection,

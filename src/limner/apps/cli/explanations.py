@@ -122,7 +122,7 @@ class StripPlotter:
             backbone: value of --backbone.
             device: device of the compared models.
         """
-        from limner.apps.report.attention_page import require_attention
+        from limner.apps.report.attention import require_attention
         from limner.inference.captioner import Captioner
 
         self.folder = folder
@@ -150,7 +150,7 @@ class StripPlotter:
 
     def save(self) -> None:
         """Write the plots and the page of the added captions."""
-        from limner.apps.report.attention_page import AttendedSentence, ModelAttention, save_attention
+        from limner.apps.report.attention import AttendedSentence, ModelAttention, save_attention
 
         if not self.captions:
             return

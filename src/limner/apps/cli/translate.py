@@ -159,7 +159,7 @@ def _plot_attention(
     folder: Path,
 ) -> None:
     """Write plots of the alignment and the attention of the best translations."""
-    from limner.apps.report.attention_page import AttendedSentence, ModelAttention, save_attention
+    from limner.apps.report.attention import AttendedSentence, ModelAttention, save_attention
 
     best = [hypotheses[0] for hypotheses in translations]
     explained = translator.explain(sentences, best, images=images, missing=missing)

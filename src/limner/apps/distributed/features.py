@@ -18,8 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from limner.apps.distributed.cluster import Cluster, connected, require_folder, require_ray, run_units
-from limner.apps.distributed.journal import Journal
+from limner.apps.distributed.cluster import Cluster, Journal, connected, require_folder, require_ray, run_units
 from limner.data.collection import MEDIA_COLUMNS, Collection
 from limner.errors import LimnerError, ResourceError, counted
 from limner.features.extract import (

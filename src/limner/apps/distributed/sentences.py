@@ -12,8 +12,7 @@ from typing import Any, NamedTuple
 
 from pydantic import TypeAdapter
 
-from limner.apps.distributed.cluster import Cluster, connected, require_folder, run_units
-from limner.apps.distributed.journal import Journal, locked_journal
+from limner.apps.distributed.cluster import Cluster, Journal, connected, locked_journal, require_folder, run_units
 from limner.data.collection import Collection
 from limner.data.dataset import FeatureSource, GenerationInput
 from limner.decoding.sentence import Sentence

@@ -16,8 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from limner.apps.photos.metadata import is_caption, read_metadata
-from limner.apps.photos.xmp import add_caption, find_captions
+from limner.apps.photos.metadata import add_caption, find_captions, is_caption, read_metadata
 from limner.errors import MetadataError, system_reason
 from limner.files import atomic_write, read_bytes
 from limner.media.image import opened_image

@@ -227,7 +227,7 @@ def _attention(evaluation: Evaluation, chosen: Sequence[EvaluatedItem], context:
     try:
         if context.model is None:
             raise RunError("the run directory has no model that can be loaded")
-        from limner.apps.report.explanations import explain_items  # imported late: imports torch
+        from limner.apps.report.attention import explain_items  # imported late: imports torch
 
         sentences = explain_items(context.model, evaluation, chosen, context.thumbnails)
         return {"explained": sentences, "attention_error": ""}

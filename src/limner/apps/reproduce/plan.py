@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from limner.apps.reproduce.listing import required_data
+from limner.apps.reproduce.render import required_data
 from limner.apps.reproduce.results import result_path
 from limner.apps.reproduce.tables import CorpusUse, PublishedRow, PublishedTable, recognise
 from limner.bounds import Few, PositiveShare

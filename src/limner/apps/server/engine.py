@@ -19,14 +19,12 @@ from typing import Literal, TypeVar, get_args
 import torch
 
 from limner.apps.server.errors import QueueFullError, ServerError
-from limner.apps.server.features import FeatureCache
 from limner.apps.server.images import ImageFetcher
 from limner.apps.server.indexes import ServedIndexes
-from limner.apps.server.jobs import Event, FinalEvent, GeneratedToken, GenerationRequest, Job, make_job
-from limner.apps.server.metrics import Metrics
+from limner.apps.server.jobs import Event, FeatureCache, FinalEvent, GeneratedToken, GenerationRequest, Job, make_job
 from limner.apps.server.models import Models
 from limner.apps.server.settings import ServerSettings
-from limner.apps.server.worker import Worker, use_threads
+from limner.apps.server.worker import Metrics, Worker, use_threads
 from limner.inference.sentences import EMPTY_TRANSLATION
 
 Result = TypeVar("Result")

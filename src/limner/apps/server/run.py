@@ -20,10 +20,10 @@ from uvicorn.supervisors import Multiprocess
 
 from limner.apps.server.app import create_app
 from limner.apps.server.indexes import FolderOpener, open_indexes
-from limner.apps.server.metrics import MULTIPROCESS_VARIABLE
 from limner.apps.server.models import Models, load_served_models
 from limner.apps.server.protection import access_logger
 from limner.apps.server.settings import ServerSettings, read_keys
+from limner.apps.server.worker import MULTIPROCESS_VARIABLE
 from limner.errors import SettingsError
 from limner.process import flush_streams
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from limner.apps.cli.app import DATA
-from limner.apps.cli.next_steps import after_generate, after_import
+from limner.apps.cli.features import features_command, train_command
 from limner.apps.cli.options import command, given, refuse
 from limner.apps.cli.terminal import activity, echo, err, print_json, print_next, print_table, progress_bar
 from limner.bounds import Bounds, CountOrNone, Mebibytes, Probability, Seed
@@ -128,6 +128,31 @@ def generate(
         return
     echo(f"{collection}: {', '.join(f'{split} {count:,}' for split, count in generated.splits().items())}")
     print_next(next_command)
+
+
+def after_generate(kind: str, generated: Collection) -> str:
+    """Return the command after `limner generate`: features of the files, or a training on texts."""
+    if kind == "reviews":
+        return train_command("lecture/reviews", generated.path)
+    from limner.media.modality import IMAGE
+
+    modality = generated.items()[0].modality or IMAGE
+    backbone = modality.default_backbone
+    if kind == "sound-sequences":
+        backbone = f"{backbone}:{max(len(item.frame_labels) for item in generated.items())}"
+    return features_command(generated.path, backbone, modality)
+
+
+def after_import(collection: Collection) -> str:
+    """Return the command after `limner import`: features of the files, or the list of recipes for texts."""
+    from limner.data.collection import MEDIA_COLUMNS
+    from limner.media.modality import IMAGE
+
+    modality = next((item.modality for item in collection.iter_items(columns=MEDIA_COLUMNS) if item.modality), None)
+    if modality is None:
+        return "limner recipes"
+    backbone = "efficientnet-lite2" if modality is IMAGE else modality.default_backbone
+    return features_command(collection.path, backbone, modality)
 
 
 @command(DATA)

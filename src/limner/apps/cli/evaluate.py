@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from limner.apps.cli.app import MEASURE, command_line
-from limner.apps.cli.next_steps import after_evaluate
 from limner.apps.cli.options import (
     ModelOption,
     ModelsOption,
@@ -138,7 +138,14 @@ def evaluate(
     shown = evaluation.scores
     if not (print_all or metric):
         shown = tuple(main_scores(shown, translates=recipe.data.source_lang is not None))
-    _print(evaluation, shown, models[0].recipe.published, saved.path, after_evaluate(runs[0]), as_json)
+    _print(
+        evaluation,
+        shown,
+        models[0].recipe.published,
+        saved.path,
+        shlex.join(["limner", "report", "--model", str(runs[0])]),
+        as_json,
+    )
     saved.require()
 
 
@@ -147,10 +154,11 @@ def _print(
     shown: Sequence[Score],
     published: Published | None,
     path: Path,
-    next_command: str,
+    run: Path,
     as_json: bool,
 ) -> None:
     """Print scores beside the published values of the recipe, the path of the evaluation, and the next command."""
+    next_command = shlex.join(["limner", "report", "--model", str(run)])
     if as_json:
         scores = [score._asdict() for score in evaluation.scores]
         summary = {"seconds": evaluation.seconds, "left_out": evaluation.left_out, "notes": evaluation.notes}

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from limner.apps.cli.app import MORE, command_line
 from limner.apps.cli.options import command, given, refuse
@@ -13,7 +16,15 @@ from limner.errors import SettingsError
 from limner.storage.outputs import claim_folder
 
 if TYPE_CHECKING:
-    from limner.apps.cli.demo import DemoResult
+    from limner.data.collection import Collection
+    from limner.evaluation.measurements import Diagnosis
+    from limner.runs.records import Evaluation
+
+METRICS = ("bleu1", "bleu2", "bleu3", "bleu4", "chrf")  # those that need no extra
+TRANSLATION_METRICS = ("bleu4", "chrf3", "ter")
+PIXELS = "pixels:64"
+"""Backbone of both models of the demo: the pixels themselves, 64 x 64."""
+TRAINING_SCENES = 8000
 
 
 @command(MORE)
@@ -29,44 +40,133 @@ def demo(*, out: Path = Path("demo"), seed: Seed = 1, as_json: bool = False) -> 
         seed: Random seed of the drawings and of the training.
     """
     claim_folder(out, "--out", records={"report.html": "run", "translation.html": "translation"})
-    from limner.apps.cli.demo import Demo, run_demo
-
+    began = time.perf_counter()
     with progress_bars() as progress:
-        stages = Demo(out, seed, command_line(), progress)
-        result = run_demo(stages, lambda line: err.print(line, highlight=False, soft_wrap=True))
-    if not as_json:
-        _print_demo(result)
+        captions, translations, diagnosis = _run_demo(Demo(out, seed, progress))
+    seconds = time.perf_counter() - began
+    run, translation = out / "run", out / "translation"
+    report, translation_report = out / "report.html", out / "translation.html"
+    if as_json:
+        scores = {"scores": captions, "translation_scores": translations}
+        paths = {"report": report, "run": run, "translation": translation, "translation_report": translation_report}
+        print_json(
+            {
+                **{name: str(path) for name, path in paths.items()},
+                **{name: [score._asdict() for score in each.scores] for name, each in scores.items()},
+                "seconds": seconds,
+                "diagnosis": diagnosis.model_dump(),
+            }
+        )
         return
-    print_json(
-        {
-            "report": str(result.report),
-            "run": str(result.run),
-            "seconds": result.seconds,
-            "scores": [score._asdict() for score in result.evaluation.scores],
-            "translation": str(result.translation),
-            "translation_report": str(result.translation_report),
-            "translation_scores": [score._asdict() for score in result.translations.scores],
-            "diagnosis": result.diagnosis.model_dump(),
-        }
-    )
-
-
-def _print_demo(result: DemoResult) -> None:
-    from limner.apps.cli.demo import next_steps
-
-    print_scores(main_scores(result.evaluation.scores, translates=False), {}, "", signatures=False)
-    for item in result.evaluation.items[:5]:
+    print_scores(main_scores(captions.scores, translates=False), {}, "", signatures=False)
+    for item in captions.items[:5]:
         echo(f"  {Path(str(item.image)).name}: {item.hypothesis}")
-    print_scores(main_scores(result.translations.scores, translates=True), {}, "", signatures=False)
-    for item in {item.id: item for item in result.translations.items[:25]}.values():  # one sentence per image
+    print_scores(main_scores(translations.scores, translates=True), {}, "", signatures=False)
+    for item in {item.id: item for item in translations.items[:25]}.values():  # one sentence per image
         echo(f"  {Path(str(item.image)).name}: {item.source} -> {item.hypothesis}")
-    echo(result.diagnosis.verdict)
-    if (ambiguity := result.diagnosis.ambiguity) is not None:
+    echo(diagnosis.verdict)
+    if (ambiguity := diagnosis.ambiguity) is not None:
         names = {"right": "the right image", "swapped": "an image of the other sense", "none": "no image"}
         accuracies = [f"{part.scores[0].value:.0f} % with {names[part.name]}" for part in ambiguity.conditions]
         echo(f"ambiguous words translated correctly: {', '.join(accuracies)} (chance: {ambiguity.chance:.0f} %)")
-    echo(f"{result.seconds:.0f} s of work; reports: {result.report}, {result.translation_report}")
-    echo("\n".join(["What to try next:", *(f"  {line}" for line in next_steps(result))]))
+    echo(f"{seconds:.0f} s of work; reports: {report}, {translation_report}")
+    images, item = out / "scenes" / "images", next(item for item in translations.items if item.source)
+    search = f"--model {run} --collection {out / 'scenes'} --split test"
+    echo("What to try next:")
+    echo(f"  limner describe {images / 'test-00000.jpg'} --model {run} --beam-size 5 --n-best 3")
+    echo(f'  limner search "a purple seal in the meadow" {search}')
+    echo(f'  limner translate "{item.source}" --model {translation} --image {images / Path(item.image or "").name}')
+
+
+class Demo(NamedTuple):
+    """Folder, seed and callback of all stages of a demo."""
+
+    folder: Path
+    seed: int
+    on_progress: Callable[[str, int, int], None]
+
+    def draw(self) -> Collection:
+        """Draw the collection and store the pixels of its images as features."""
+        from limner.features.encoders.load import load_backbone
+        from limner.features.extract import extract
+        from limner.synthetic.scenes import SceneSettings, generate_scenes
+
+        settings = SceneSettings(train=TRAINING_SCENES, size=96, ambiguous=1.0, max_objects=1, seed=self.seed)
+        scenes = generate_scenes(self.folder / "scenes", settings, partial(self.on_progress, "drawing"))
+        extract(scenes, load_backbone(PIXELS), on_progress=partial(self.on_progress, "reading pixels"))
+        return scenes
+
+    def train(self, recipe: str, scenes: Collection, name: str, *changes: str) -> Path:
+        """Train a recipe, or resume its training."""
+        from limner.runs.recipe import load_recipe
+        from limner.training.loop import train
+
+        run = self.folder / name
+        return train(
+            load_recipe(recipe, [f"training.seed={self.seed}", *changes]),
+            scenes,
+            run,
+            resume=run.exists(),
+            command=command_line(),
+            on_progress=lambda news: self.on_progress(f"training {recipe}", news.state.step, news.total_steps),
+        )
+
+    def evaluate(self, run: Path, scenes: Collection, metrics: Sequence[str]) -> Evaluation:
+        """Evaluate a run on the test split and store the scores in its directory."""
+        from limner.evaluation.evaluate import evaluate
+        from limner.evaluation.options import EvaluationOptions
+        from limner.evaluation.stored_evaluation import save_evaluation
+        from limner.runs.trained_model import load_trained_model
+
+        options = EvaluationOptions(metrics=tuple(metrics))
+        models, command = [load_trained_model(run)], command_line()
+        evaluation = evaluate(models, scenes, options=options, command=command, on_progress=self.on_progress)
+        save_evaluation(evaluation, run)
+        return evaluation
+
+    def diagnose(self, run: Path, scenes: Collection) -> Diagnosis:
+        """Translate with right, shuffled, swapped and no images, and store the comparison in the run directory."""
+        from limner.apps.diagnosis import DiagnosisSettings, diagnose
+        from limner.runs.trained_model import load_trained_model
+
+        settings = DiagnosisSettings(metrics=("bleu4",), trials=1000, seed=self.seed)
+        model, command = load_trained_model(run), command_line()
+        diagnosis = diagnose(model, scenes, settings=settings, command=command, on_progress=self.on_progress)
+        diagnosis.save_in(run)
+        return diagnosis
+
+
+def _run_demo(demo: Demo) -> tuple[Evaluation, Evaluation, Diagnosis]:
+    """Draw scenes, train a captioner and a translator on them, evaluate both on held-out scenes and write reports.
+
+    Raises:
+        CollectionError: the folder contains scenes of another seed.
+        RunError: the folder contains a run of another seed.
+    """
+    from limner.apps.report import write_report
+
+    def say(line: str) -> None:
+        err.print(line, highlight=False, soft_wrap=True)
+
+    say(f"1/6 Drawing {TRAINING_SCENES:,} training scenes with captions in three languages; nothing is downloaded.")
+    scenes = demo.draw()
+    say("2/6 Training the captioner (m-RNN). It learns to see from pixels alone, by predicting captions.")
+    run = demo.train("scenes/demo-caption", scenes, "run")
+    say("3/6 Evaluating captions and retrieval on 200 held-out scenes.")
+    captions = demo.evaluate(run, scenes, METRICS)
+    write_report(run, demo.folder / "report.html")
+    say(
+        "4/6 Training the English-German translator (NMT_SRC+IMG). English 'bat' is an animal or a club; German has a "
+        "word for each, and only the image decides."
+    )
+    encoder = f"training.pretrained_image_encoder={run}"
+    translation = demo.train("scenes/demo-translate", scenes, "translation", encoder)
+    say("5/6 Evaluating translations of 1,000 held-out sentences, each with an ambiguous word.")
+    translations = demo.evaluate(translation, scenes, TRANSLATION_METRICS)
+    say("6/6 Translating them again with shuffled, swapped and no images: does the model use the image?")
+    diagnosis = demo.diagnose(translation, scenes)
+    write_report(translation, demo.folder / "translation.html")
+    return captions, translations, diagnosis
 
 
 @command(MORE)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import shlex
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from limner.apps.cli.app import DATA
-from limner.apps.cli.next_steps import after_features, features_command
 from limner.apps.cli.options import command, given, refuse
 from limner.apps.cli.terminal import echo, err, print_json, print_next, progress_bar, progress_bars
 from limner.bounds import (
@@ -30,6 +31,11 @@ from limner.storage.outputs import claim_file, require_saved, save_output
 if TYPE_CHECKING:
     from limner.data.collection import Collection
     from limner.features.extract import BackboneChoice, Extraction
+    from limner.features.spec import FeatureSpec
+    from limner.media.modality import Modality
+
+SMALL_COLLECTION = 1000
+"""Number of training items below which the recipe for small collections is suggested."""
 
 
 @command(DATA)
@@ -114,6 +120,37 @@ def _extract(collection: Collection, choice: BackboneChoice, options: dict[str, 
         backbone = choice.load(collection, options["splits"], strict=options["strict"])
         encoding = partial(bars, f"encoding {backbone.modality.plural}")
         return extract(collection, backbone, **options, on_progress=encoding, on_verified=verified)
+
+
+def after_features(collection: Collection, tables: Sequence[FeatureSpec]) -> str:
+    """Return the command after `limner features`: a training of a captioner that reads the first table.
+
+    Features of videos and audio files, and collections without a training split, have the list of recipes instead.
+    """
+    from limner.media.modality import IMAGE
+    from limner.runs.recipe import load_recipe
+
+    (table, *_), training = tables, collection.splits().get("train", 0)
+    if table.modality != IMAGE.name or table.frames is not None or not training:
+        return "limner recipes"
+    recipe = "scenes/mrnn" if table.backbone.startswith("pixels") else "mao2015/flickr8k"
+    if training < SMALL_COLLECTION:
+        recipe = "own/photos"
+    reads = load_recipe(recipe, []).features.tables == (table.name,)
+    changes = [] if reads else [f"features.tables=[{table.name}]"]
+    return train_command(recipe, collection.path, *changes)
+
+
+def features_command(collection: Path, backbone: str, modality: Modality | None = None) -> str:
+    """Return the command that computes features with a backbone; of videos, the table that their recipes read."""
+    frames = ["--frames", "16"] if modality is not None and modality.name == "video" else []
+    return shlex.join(["limner", "features", str(collection), "--backbone", backbone, *frames])
+
+
+def train_command(recipe: str, collection: Path, *changes: str) -> str:
+    """Return the command that trains a recipe on a collection."""
+    run = Path("runs") / recipe.rpartition("/")[2]
+    return shlex.join(["limner", "train", recipe, *changes, "--collection", str(collection), "--out", str(run)])
 
 
 @command(DATA)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from limner.apps.cli.app import MEASURE, TRAIN, command_line
-from limner.apps.cli.next_steps import after_train
 from limner.apps.cli.options import command
 from limner.apps.cli.terminal import echo, err, print_json, print_next, print_table, training_bar
 from limner.bounds import Few, Folds, Half, Seed
@@ -14,6 +14,7 @@ from limner.errors import SettingsError, counted
 from limner.storage.outputs import claim_folder, is_run, require_writable
 
 if TYPE_CHECKING:
+    from limner.data.collection import Collection
     from limner.runs.records import Evaluation
     from limner.runs.training_settings import TrainingSettings
 
@@ -87,6 +88,14 @@ def train(
     for key in (key for key in origins if key in provenance):  # the notes were logged before the first step
         echo(f"{origins[key]}: {provenance[key]}")
     print_next(next_command)
+
+
+def after_train(run: Path, collection: Collection, test: str, validation: str) -> str:
+    """Return the command after `limner train`: an evaluation on the test split, or on the other one without it."""
+    command = ["limner", "evaluate", "--model", str(run), "--collection", str(collection.path)]
+    if test not in collection.splits():
+        command += ["--split", validation]
+    return shlex.join(command)
 
 
 def _times(provenance: dict[str, Any]) -> str:

@@ -269,7 +269,8 @@ def test_captions_of_a_cluster_are_those_of_one_process(cluster, runs, tmp_path,
         for number, image in enumerate(runs.images):
             shutil.copy(image, Path(name, f"{number}.png"))
         Path(name, "broken.png").write_bytes(b"")
-        command = ["describe", name, "--model", str(runs.captioner), "--write", "csv", "--batch-size", "2", *options]
+        output = ["--output", f"{name}/captions.csv"]
+        command = ["describe", name, "--model", str(runs.captioner), *output, "--batch-size", "2", *options]
         monkeypatch.setattr(sys, "argv", ["limner", *command])
         with pytest.raises(SystemExit) as ended:
             cli.main()

@@ -39,7 +39,6 @@ def _loop(path: Path) -> None:
     case(SEARCH, "index.json", "version", "--rebuild", files={"photos/.limner/index.json": '{"version": 7}'}),
     case(INDEX, "index.json", "--rebuild", files={"photos/.limner/index.json": b"\xff\x00"}),
     case("describe photos/0.jpg --model captioner --replace", "--write"),
-    case("describe photos --model captioner --write csv", "--replace", files={"photos/captions.csv": "mine"}),
     case(
         "describe photos/0.jpg --model captioner --write xmp",
         "0.jpg.xmp",

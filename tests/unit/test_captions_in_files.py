@@ -1,8 +1,6 @@
 """Captions in image files and sidecars: what is written, what stays as it was, and what is refused."""
 
-import csv
 import io
-import json
 import os
 import re
 import shutil
@@ -14,8 +12,7 @@ import numpy as np
 import pytest
 from PIL import Image, ImageCms, PngImagePlugin
 
-from limner.apps.cli.caption_output import caption_output
-from limner.apps.cli.stored_captions import StoredCaptions
+from limner.apps.cli.caption_output import StoredCaptions, caption_output
 from limner.apps.photos.captions import (
     caption_in_file,
     caption_of_sidecar,
@@ -312,16 +309,8 @@ def test_describe_writes_sidecars_and_keeps_those_with_a_caption(photos, trained
     assert sorted(path.name for path in photos.rglob("*.xmp")) == ["a.jpg.xmp", "a.xmp", "b.png.xmp", "b.xmp"]
 
 
-def test_describe_writes_tables_and_texts_beside_the_images(photos, trained, command_line):
+def test_describe_writes_texts_beside_the_images(photos, trained, command_line):
     command = ("describe", photos, "--recursive", "--model", trained, "--write")
-    status, _, errors = command_line(*command, "csv")
-    assert status == 0 and errors.endswith("captions: 2 written\n")
-    assert [line.split(",")[0] for line in (photos / "captions.csv").read_text().splitlines()[1:]] == [
-        "a.jpg",
-        "inside/b.png",
-    ]
-    status, _, errors = command_line(*command, "csv")
-    assert status == 1 and "add --replace" in errors
     assert command_line(*command, "txt")[0] == 0
     text = (photos / "inside" / "b.txt").read_text()
     (photos / "a.txt").write_text("mine\n")
@@ -337,47 +326,26 @@ def test_describe_embeds_and_names_files_that_cannot_hold_a_caption(photos, trai
     assert caption_in_file(photos / "a.jpg")
 
 
-def test_tables_list_the_captions_that_are_kept_in_the_files(photos, trained, command_line):
-    embed_caption(photos / "a.jpg", "Grandma, 1954", "en")
-    pixels().save(photos / "c.gif")
-    command = ("describe", photos, "--recursive", "--model", trained, "--embed", "--write")
-    assert command_line(*command, "jsonl")[0] == 1
-    kept, refused, generated = (json.loads(line) for line in (photos / "captions.jsonl").read_text().splitlines())
-    assert (kept["image"], kept["captions"][0]["text"], kept["origin"]) == ("a.jpg", "Grandma, 1954", "file")
-    assert (generated["image"], generated["origin"]) == ("inside/b.png", "model")
-    assert refused["image"] == "c.gif" and "expected JPEG, PNG or WebP" in refused["error"]
-    (photos / "c.gif").unlink()
-    status, printed, errors = command_line(*command, "csv")  # nothing is left to describe
-    assert (status, printed) == (0, "") and "0 written, 2 kept" in errors
-    rows = list(csv.DictReader((photos / "captions.csv").open()))
-    assert [(row["image"], row["origin"]) for row in rows] == [("a.jpg", "file"), ("inside/b.png", "file")]
-    assert rows[1]["caption"] == generated["captions"][0]["text"]
-
-
 @pytest.mark.parametrize(
     ("options", "named"),
-    [(["--replace"], "--write or --embed"), (["--write", "csv", "--sidecar", "stem"], "--write xmp")],
+    [(["--replace"], "--write or --embed"), (["--write", "txt", "--sidecar", "stem"], "--write xmp")],
 )
 def test_options_without_effect_are_refused(options, named, photos, trained, command_line):
     status, _, errors = command_line("describe", photos / "a.jpg", "--model", trained, *options)
     assert status == 1 and named in errors
 
 
-@pytest.mark.parametrize(("kind", "embed"), [(None, True), ("xmp", False), ("txt", False), ("csv", True)])
+@pytest.mark.parametrize(("kind", "embed"), [(None, True), ("xmp", False), ("txt", False)])
 def test_a_caption_of_which_the_model_is_not_sure_is_not_written(tmp_path, capsys, kind, embed):
     image = tmp_path / "photo.png"
     image.write_bytes(encoded("PNG"))
     before = image.read_bytes()
     stored = StoredCaptions(kind, embed, False, None)
-    assert stored.select([image], [tmp_path]) == [image]
-    with stored.opened("en", ["confidence"]) as write:
-        write(image, [Sentence((), -1.0, -1.0, text="a dog runs", confidence=0.1, is_sure=False)])
+    assert stored.select([image]) == [image]
+    stored.store(image, [Sentence((), -1.0, -1.0, text="a dog runs", confidence=0.1, is_sure=False)], "en")
     stored.report()
     assert image.read_bytes() == before
-    others = [path for path in tmp_path.iterdir() if path != image]
-    assert [path.name for path in others] == (["captions.csv"] if kind == "csv" else [])
-    assert not any("not sure" in path.read_text() or "dog" in path.read_text() for path in others)
-    assert all("photo.png,1,,-1.0000,0.1000,model" in path.read_text() for path in others)
+    assert list(tmp_path.iterdir()) == [image]
     assert "0 written, 1 not sure and not written" in capsys.readouterr().err
 
 
@@ -404,7 +372,7 @@ def test_two_images_with_one_file_of_captions_are_refused_before_the_work(kind, 
     with pytest.raises(
         SettingsError, match=rf"{re.escape(str(files[0]))} and {re.escape(str(files[-1]))} .*rename"
     ) as raised:
-        stored.select(files, [tmp_path])
+        stored.select(files)
     assert "\n" not in str(raised.value) and len(list(tmp_path.rglob("*.*"))) == len(files)
 
 
@@ -420,7 +388,7 @@ def test_two_images_with_one_file_of_captions_are_refused_before_the_work(kind, 
 )
 def test_images_with_files_of_their_own_are_not_refused(kind, sidecar, names, tmp_path):
     files = image_files(tmp_path, *names)
-    assert StoredCaptions(kind, False, kind is not None, sidecar).select(files, [tmp_path]) == files
+    assert StoredCaptions(kind, False, kind is not None, sidecar).select(files) == files
 
 
 def test_a_text_file_that_is_there_is_kept_in_any_case_of_its_suffix(tmp_path):
@@ -428,10 +396,9 @@ def test_a_text_file_that_is_there_is_kept_in_any_case_of_its_suffix(tmp_path):
     for name, text in (("a.TXT", "mine"), ("b.txt", "")):
         (tmp_path / name).write_text(text)
     stored = StoredCaptions("txt", False, False, None)
-    assert stored.select(files, [tmp_path]) == files[1:]
-    with stored.opened("en") as write:
-        for file in files[1:]:
-            write(file, [Sentence((), -1.0, -1.0, text="a dog")])
+    assert stored.select(files) == files[1:]
+    for file in files[1:]:
+        stored.store(file, [Sentence((), -1.0, -1.0, text="a dog")], "en")
     assert {path.name: path.read_text() for path in tmp_path.glob("*.[tT]*")} == {
         "a.TXT": "mine",
         "b.txt": "a dog\n",
@@ -444,9 +411,9 @@ def test_a_caption_of_a_sidecar_of_the_other_name_is_kept(tmp_path):
     write_sidecar(files[0], "Grandma", "en", name="stem")
     (tmp_path / "b.xmp").write_text("damaged")  # nothing is written to it
     stored = StoredCaptions("xmp", False, False, None)
-    assert stored.select(files, [tmp_path]) == files[1:]
+    assert stored.select(files) == files[1:]
     assert stored.kept == 1 and not stored.errors
-    assert not StoredCaptions("xmp", False, False, "stem").select(files, [tmp_path])
+    assert not StoredCaptions("xmp", False, False, "stem").select(files)
 
 
 @pytest.mark.parametrize(
@@ -457,12 +424,11 @@ def test_a_damaged_packet_in_the_image_refuses_embedding_only(packet, tmp_path):
     image.write_bytes(with_packets(JPEG_XMP + packet))
     before = image.read_bytes()
     stored = StoredCaptions("xmp", False, False, None)
-    assert stored.select([image], [tmp_path]) == [image]
-    with stored.opened("en") as write:
-        write(image, [Sentence((), -1.0, -1.0, text="a dog")])
+    assert stored.select([image]) == [image]
+    stored.store(image, [Sentence((), -1.0, -1.0, text="a dog")], "en")
     assert (stored.written, stored.errors, caption_of_sidecar(image)) == (1, [], "a dog")
     embedded = StoredCaptions(None, True, True, None)
-    assert embedded.select([image], [tmp_path]) == []
+    assert embedded.select([image]) == []
     assert re.search(r"photo\.jpg: its XMP packet: .*; write a sidecar", str(embedded.errors[0]))
     assert image.read_bytes() == before
 
@@ -472,7 +438,7 @@ def test_a_damaged_sidecar_is_refused_by_name_before_the_work(replace, tmp_path)
     image = image_files(tmp_path, "photo.png")[0]
     sidecar_path(image).write_bytes(FOREIGN[:300])
     stored = StoredCaptions("xmp", False, replace, None)
-    assert stored.select([image], [tmp_path]) == []
+    assert stored.select([image]) == []
     assert re.search(r"photo\.png\.xmp: expected XML.*; correct or remove it", str(stored.errors[0]))
     assert sidecar_path(image).read_bytes() == FOREIGN[:300]
 

@@ -1,4 +1,8 @@
-"""Output of captions in several formats, one input at a time, to standard output or a file."""
+"""Output of captions: to standard output or a file in several formats, and stored with the images.
+
+`--output` writes one file that the user names; `--write` and `--embed` put the captions where the images are: text
+files beside them, XMP sidecars, and metadata in the image files.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +11,15 @@ import io
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
+from unicodedata import normalize
 
-from limner.apps.cli.terminal import printable, tab_separated
+from limner.apps.cli.options import refuse
+from limner.apps.cli.terminal import err, printable, tab_separated
 from limner.errors import LimnerError, SettingsError, did_you_mean
+from limner.files import write_text
 from limner.storage.json_text import to_json
 from limner.storage.outputs import OutputStream, begins_with, claim_file
 
@@ -35,19 +42,13 @@ _RECORD = rb'\{\s*"image": "(?:[^"\\]|\\.)*",\s*"(?:captions|error)": '
 _BEGINNINGS = {
     "jsonl": re.compile(_RECORD),
     "json": re.compile(rb"\[\s*" + _RECORD),
-    "csv": re.compile(",".join(COLUMNS).encode() + rb"(,confidence)?(,tags)?(,origin)?\n"),
-    "tsv": re.compile("\t".join(COLUMNS).encode() + rb"(\tconfidence)?(\ttags)?(\torigin)?\n"),
+    "csv": re.compile(",".join(COLUMNS).encode() + rb"(,confidence)?(,tags)?\n"),
+    "tsv": re.compile("\t".join(COLUMNS).encode() + rb"(\tconfidence)?(\ttags)?\n"),
 }
 """How files of captions of each format begin; text begins with any word."""
 
 
-class KeptCaption(NamedTuple):
-    """The caption that an image file has already, which is kept."""
-
-    text: str
-
-
-WriteCaptions = Callable[[Path, "list[Sentence] | KeptCaption | LimnerError"], None]
+WriteCaptions = Callable[[Path, "list[Sentence] | LimnerError"], None]
 """Called with each input and its captions, or with the error that it cannot be read."""
 
 
@@ -85,8 +86,7 @@ def caption_output(output: Path | None, kind: CaptionFormat, columns: Sequence[s
     Args:
         output: file to write; None for standard output.
         kind: format.
-        columns: what is written besides captions: 'confidence', which text leaves out, 'tags', and in tables 'origin',
-            'model' for generated captions and 'file' for those that are kept.
+        columns: what is written besides captions: 'confidence', which text leaves out, and 'tags'.
 
     Raises:
         WriteError: the file cannot be written; the captions are printed.
@@ -107,7 +107,7 @@ def _write(emit: Callable[[str], None], kind: CaptionFormat, columns: Sequence[s
     """Yield the function that writes the captions of an input."""
     records: list[dict[str, Any]] = []
 
-    def write(file: Path, result: list[Sentence] | KeptCaption | LimnerError) -> None:
+    def write(file: Path, result: list[Sentence] | LimnerError) -> None:
         if isinstance(result, list):
             result = [caption for caption in result if caption.is_sure] or result[:1]
         if kind == "json":
@@ -124,15 +124,10 @@ def _write(emit: Callable[[str], None], kind: CaptionFormat, columns: Sequence[s
         emit(to_json(records, indent=1) + "\n")
 
 
-def _record(file: Path, result: list[Sentence] | KeptCaption | LimnerError, columns: Sequence[str]) -> dict[str, Any]:
+def _record(file: Path, result: list[Sentence] | LimnerError, columns: Sequence[str]) -> dict[str, Any]:
     if isinstance(result, LimnerError):
         return {"image": str(file), "error": str(result)}
-    if isinstance(result, KeptCaption):
-        kept = {"text": result.text, "log_prob": None, "score": None}
-        return {"image": str(file), "captions": [kept], "origin": _origin(result)}
     record: dict[str, Any] = {"image": str(file), "captions": [_caption(one, columns) for one in result]}
-    if "origin" in columns:
-        record["origin"] = _origin(result)
     if "tags" in columns:
         record["tags"] = [
             {"word": tag.word, "probability": tag.probability, "kind": tag.kind} for tag in result[0].tags
@@ -152,23 +147,13 @@ def _caption(caption: Sentence, columns: Sequence[str]) -> dict[str, Any]:
     return values
 
 
-def _origin(result: list[Sentence] | KeptCaption) -> str:
-    """Say where captions are from, in tables that list those of a model and those that are kept."""
-    return "file" if isinstance(result, KeptCaption) else "model"
-
-
-def _lines(
-    file: Path, result: list[Sentence] | KeptCaption, kind: CaptionFormat, columns: Sequence[str]
-) -> Iterator[str]:
+def _lines(file: Path, result: list[Sentence], kind: CaptionFormat, columns: Sequence[str]) -> Iterator[str]:
     """Yield the lines of an input; the log-probability is part of the text where there are several captions.
 
     In place of a caption that is withheld, text says so, and tables have an empty one.
     """
     from limner.decoding.sentence import NOT_SURE, format_tags
 
-    if isinstance(result, KeptCaption):
-        yield _row((str(file), 1, result.text, "", *(_origin(result) if c == "origin" else "" for c in columns)), kind)
-        return
     for rank, one in enumerate(result, 1):
         if kind == "text":
             log_prob = (f"{one.log_prob:.2f}",) if len(result) > 1 else ()
@@ -178,7 +163,6 @@ def _lines(
             values = {
                 "confidence": "" if one.confidence is None else f"{one.confidence:.4f}",
                 "tags": ";".join(tag.word for tag in one.tags),
-                "origin": _origin(result),
             }
             yield _row(
                 (str(file), rank, one.display_text, f"{one.log_prob:.4f}", *(values[name] for name in columns)), kind
@@ -192,3 +176,121 @@ def _row(values: Sequence[object], kind: CaptionFormat) -> str:
     line = io.StringIO()
     csv.writer(line, lineterminator="\n").writerow(map(printable, values))
     return line.getvalue()
+
+
+WriteKind = Literal["txt", "xmp"]
+
+
+class StoredCaptions:
+    """Where captions are stored, which images need one, and what has become of them."""
+
+    def __init__(
+        self, kind: WriteKind | None, embed: bool, replace: bool, sidecar: Literal["full", "stem"] | None
+    ) -> None:
+        """Check the options; SettingsError for one without effect."""
+        if kind is None and not embed:
+            refuse({"--replace": replace}, "has an effect only with --write or --embed; add one of them")
+        if kind != "xmp":
+            refuse({"--sidecar": sidecar}, "has an effect only with --write xmp; add it, or leave it out")
+        self._kind, self._embed, self._replace = kind, embed, replace
+        self._sidecar: Literal["full", "stem"] = sidecar or "full"
+        self.errors: list[LimnerError] = []
+        self.total = self.written = self.kept = self.unsure = 0
+
+    def select(self, files: Sequence[Path]) -> list[Path]:
+        """Return the files that need a caption; nothing is computed for those that have one.
+
+        Raises:
+            SettingsError: two files have the same text file or sidecar.
+        """
+        self.total = len(files)
+        self._require_files_beside(files)
+        return [file for file in files if self._needs_caption(file)]
+
+    def store(self, file: Path, result: list[Sentence] | LimnerError, lang: str) -> None:
+        """Store the best caption of an image, in a language, unless the model is not sure of it."""
+        if isinstance(result, list) and (self._kind or self._embed):
+            self.unsure += not result[0].is_sure
+            if result[0].is_sure and result[0].text.strip():
+                self._store(file, result[0].text, lang)
+
+    def report(self) -> None:
+        """Print how many images have got a caption, have kept theirs, and have none that the model is sure of."""
+        if not self.written + self.kept + self.unsure or (self._kind is None and not self._embed):
+            return
+        kept = f", {self.kept:,} kept (--replace replaces them)" if self.kept else ""
+        unsure = f", {self.unsure:,} not sure and not written" if self.unsure else ""
+        err.print(f"captions: {self.written:,} written{kept}{unsure}", soft_wrap=True, highlight=False)
+
+    def _needs_caption(self, file: Path) -> bool:
+        if not (self._kind or self._embed) or not file.exists():
+            return True
+        try:
+            text = self._stored_text(file)
+        except LimnerError as error:
+            self.errors.append(error)
+            return False
+        if not text or self._replace:
+            return True
+        self.kept += 1
+        return False
+
+    def _stored_text(self, file: Path) -> str:
+        """Return the caption that an image has already, empty for none; LimnerError if none can be stored.
+
+        A caption of a person in the file or in a sidecar of the other name would be hidden by a new sidecar.
+        """
+        from limner.apps.photos.captions import caption_in_file, caption_of_sidecar, require_embeddable
+
+        if self._embed:
+            require_embeddable(file)
+        if self._kind == "txt":
+            text_file = self._file_beside(file)
+            return text_file.name if text_file.exists() and text_file.stat().st_size else ""
+        text = ""
+        if self._kind == "xmp" and not (text := caption_of_sidecar(file, self._sidecar)):
+            with suppress(LimnerError):  # nothing is written to a sidecar of the other name
+                text = caption_of_sidecar(file, "stem" if self._sidecar == "full" else "full")
+        return text or caption_in_file(file)
+
+    def _store(self, file: Path, text: str, lang: str) -> None:
+        from limner.apps.photos.captions import embed_caption, write_sidecar
+
+        is_written = False
+        try:
+            if self._kind == "txt":
+                write_text(self._file_beside(file), f"{text}\n")
+                is_written = True
+            elif self._kind == "xmp":
+                is_written = write_sidecar(file, text, lang, name=self._sidecar, replace=self._replace)
+            if self._embed:
+                is_written |= embed_caption(file, text, lang, replace=self._replace)
+        except LimnerError as error:
+            self.errors.append(error)
+        else:
+            self.written += is_written
+            self.kept += not is_written
+
+    def _file_beside(self, file: Path) -> Path:
+        """Return the text file or sidecar of a file."""
+        from limner.apps.photos.captions import existing_path, sidecar_path
+
+        return existing_path(file.with_suffix(".txt")) if self._kind == "txt" else sidecar_path(file, self._sidecar)
+
+    def _require_files_beside(self, files: Sequence[Path]) -> None:
+        """Refuse two images with one text file or sidecar, also where names that differ in case are equal."""
+        if self._kind == "xmp" and self._sidecar == "stem":
+            option, remedy = "--sidecar stem", "leave out --sidecar stem"
+        elif self._kind == "txt":
+            option, remedy = "--write txt", "use --write xmp"
+        else:
+            return
+        images: dict[tuple[Path, str], Path] = {}
+        for file in filter(Path.exists, files):
+            path = self._file_beside(file)
+            other = images.setdefault((path.parent.resolve(), normalize("NFC", path.name).casefold()), file)
+            if not other.samefile(file):
+                raise SettingsError(
+                    f"{option}: the captions of {other} and {file} would be in one file, {path.name}; rename one of "
+                    f"the images, or {remedy}"
+                )

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import typer
 
 from limner.apps.cli.app import USE
-from limner.apps.cli.caption_output import CaptionFormat, WriteCaptions, caption_output, choose_format
+from limner.apps.cli.caption_output import (
+    CaptionFormat,
+    StoredCaptions,
+    WriteCaptions,
+    WriteKind,
+    caption_output,
+    choose_format,
+)
 from limner.apps.cli.explanations import StripPlotter, claim_plots, explain_caption, require_beam_file
 from limner.apps.cli.inputs import find_input_files
 from limner.apps.cli.options import (
@@ -23,7 +31,6 @@ from limner.apps.cli.options import (
     refuse,
     require_exported_options,
 )
-from limner.apps.cli.stored_captions import StoredCaptions, WriteKind
 from limner.apps.cli.terminal import activity, print_error, progress_bar
 from limner.bounds import BatchSize, Probability
 from limner.errors import LimnerError, MediaError
@@ -95,8 +102,7 @@ def describe(
         output (FILE): Write the captions to a file as they are decided; the suffix selects the format: .txt, .tsv,
             .csv, .jsonl or .json; default: standard output.
         format_: Format of the captions; default: by the suffix of --output, else text.
-        write: Store the captions beside the images: csv or jsonl, one table in each folder named (captions.csv,
-            captions.jsonl); txt or xmp, one file for each image (photo.txt, photo.jpg.xmp).
+        write: Store the captions beside the images, one file for each: txt or xmp (photo.txt, photo.jpg.xmp).
         embed: Store the captions in the image files, as XMP: JPEG, PNG and WebP; pixels are kept.
         sidecar: With --write xmp: name of the sidecar of photo.jpg, full for photo.jpg.xmp (digiKam, darktable) or stem
             for photo.xmp (Adobe); default: full.
@@ -108,8 +114,8 @@ def describe(
     refuse({} if sample else sampling, "has an effect only with --sample; add it, or leave it out")
     refuse({"must_include": sample and must_include}, "needs beam search; leave out --sample")
     refuse({"compare": attention is None and compare}, "adds models to the plots of --attention DIR; give both")
-    if attention or explain_beam or not (write or embed):
-        refuse({"ray": ray}, "has an effect only with --write or --embed, and without plots; leave it out")
+    if attention or explain_beam or not (output or write or embed):
+        refuse({"ray": ray}, "has an effect only with --output, --write or --embed, and without plots; leave it out")
     if attention is not None:
         claim_plots(attention, force)
     decoding |= {"sample": sampling} if sample else {}
@@ -133,8 +139,9 @@ def describe(
     modality = MODALITIES[tables[0].modality] if tables else IMAGE
     readable = (IMAGE,) if exported else readable_by(modality)
     stored = StoredCaptions(write, embed, replace, sidecar)
-    files = stored.select(find_input_files(images, modality, readable, recursive), images)
-    if stored.complete(files):
+    files = stored.select(find_input_files(images, modality, readable, recursive))
+    if not files:
+        stored.report()
         return report_unreadable(stored.errors, stored.total)
     options: dict[str, Any] = {"batch_size": batch_size, **decoding}
     columns, language, strips = [], "", None
@@ -157,8 +164,9 @@ def describe(
         results = describe_distributed(
             runs, files, ray, place, prefix=prefix, options=options, backbone=backbone, device=device
         )
-    with caption_output(output, kind, columns) as write_caption, stored.opened(language, columns) as store:
-        unreadable = _write(files, results, (write_caption, store), strips)
+    with caption_output(output, kind, columns) as write_caption:
+        writers = (write_caption, partial(stored.store, lang=language))
+        unreadable = _write(files, results, writers, strips)
     if strips is not None:
         strips.save()
     stored.report()

@@ -225,8 +225,7 @@ def test_templates_of_pages_have_the_mark():
     assert b'<meta name="generator" content="Limner"' in (templates / "page.html").read_bytes()
     for name in ("report_base.html", "attention.html", "matches.html"):
         assert (templates / name).read_text(encoding="utf-8").startswith('{% extends "page.html" %}')
-    for name in ("report.html"):
-        assert (templates / name).read_text(encoding="utf-8").startswith('{% extends "report_base.html" %}')
+    assert (templates / "report.html").read_text(encoding="utf-8").startswith('{% extends "report_base.html" %}')
 
 
 def test_an_empty_file_is_replaced(tmp_path):

@@ -143,7 +143,7 @@ def evaluate(
         shown,
         models[0].recipe.published,
         saved.path,
-        shlex.join(["limner", "report", "--model", str(runs[0])]),
+        runs[0],
         as_json,
     )
     saved.require()

@@ -31,7 +31,7 @@ def ddp() -> None:
     """Measure tokens per second of whole steps, gradients and their average included, without validation."""
     with TemporaryDirectory() as folder:
         settings = limner.SceneSettings(seed=1, train=200, val=4, test=1, size=32, max_objects=1)
-        scenes = limner.generate_scenes(Path(folder) / "scenes", settings)
+        scenes = limner.generate_collection(Path(folder) / "scenes", settings)
         limner.extract(scenes, limner.load_backbone("pixels:32"))
         for (name, model), batch in product(RECIPES.items(), BATCHES):
             recipe = Path(folder) / f"{name}-{batch}.yaml"

@@ -218,7 +218,9 @@ def measure(work: Path) -> tuple[dict[str, int], dict[str, list[str]]]:
 
     package = Path(limner.__file__).parent
     scenes, caption, translation = work / "scenes", work / "caption", work / "translation"
-    collection = limner.generate_scenes(scenes, limner.SceneSettings(train=24, val=4, test=4, size=96, max_objects=1))
+    collection = limner.generate_collection(
+        scenes, limner.SceneSettings(train=24, val=4, test=4, size=96, max_objects=1)
+    )
     limner.extract(collection, limner.load_backbone("pixels:64"))
     photo = next((scenes / "images").glob("test-*"))
     quick = ("training.epochs=1", "training.batch_size=8", "--collection", scenes)

@@ -49,15 +49,11 @@ if TYPE_CHECKING:
     from limner.runs.recipe import load_recipe as load_recipe
     from limner.runs.trained_model import load_trained_model as load_trained_model
     from limner.synthetic.reviews import ReviewSettings as ReviewSettings
-    from limner.synthetic.reviews import generate_reviews as generate_reviews
     from limner.synthetic.scenes import ClipSettings as ClipSettings
     from limner.synthetic.scenes import SceneSettings as SceneSettings
-    from limner.synthetic.scenes import generate_clips as generate_clips
-    from limner.synthetic.scenes import generate_scenes as generate_scenes
     from limner.synthetic.sounds import SoundSequenceSettings as SoundSequenceSettings
     from limner.synthetic.sounds import SoundSettings as SoundSettings
-    from limner.synthetic.sounds import generate_sound_sequences as generate_sound_sequences
-    from limner.synthetic.sounds import generate_sounds as generate_sounds
+    from limner.synthetic.storage import generate_collection as generate_collection
     from limner.training.cross_validation import CrossValidation as CrossValidation
     from limner.training.cross_validation import CrossValidationSettings as CrossValidationSettings
     from limner.training.cross_validation import cross_validate as cross_validate
@@ -88,9 +84,10 @@ _NAMES = {
     "inference.translator": "Translator",
     "runs.recipe": "Recipe load_recipe",
     "runs.trained_model": "load_trained_model",
-    "synthetic.reviews": "ReviewSettings generate_reviews",
-    "synthetic.scenes": "ClipSettings SceneSettings generate_clips generate_scenes",
-    "synthetic.sounds": "SoundSequenceSettings SoundSettings generate_sound_sequences generate_sounds",
+    "synthetic.reviews": "ReviewSettings",
+    "synthetic.scenes": "ClipSettings SceneSettings",
+    "synthetic.sounds": "SoundSequenceSettings SoundSettings",
+    "synthetic.storage": "generate_collection",
     "training.cross_validation": "CrossValidation CrossValidationSettings cross_validate",
     "training.loop": "train",
 }

@@ -41,7 +41,7 @@ def runs(tmp_path_factory) -> Runs:
     """A captioner 'scenes-en' and a translator 'scenes-de' of generated scenes."""
     place = tmp_path_factory.mktemp("service")
     settings = limner.SceneSettings(seed=1, train=64, val=4, test=4, size=32, max_objects=1)
-    scenes = limner.generate_scenes(place / "scenes", settings)
+    scenes = limner.generate_collection(place / "scenes", settings)
     limner.extract(scenes, limner.load_backbone("pixels:16"))
     steps = ["training.epochs=4", "training.validate_every=4", "training.schedule.warmup_steps=5"]
     changes = [*steps, "features.tables=[pixels16]", "training.optimizer.lr=0.005"]

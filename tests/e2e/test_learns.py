@@ -5,7 +5,8 @@ import json
 import pytest
 from programs import limner
 
-from limner.synthetic.scenes import SceneSettings, generate_scenes
+from limner.synthetic.scenes import SceneSettings
+from limner.synthetic.storage import generate_collection
 
 SIZES = [
     "model.embedding_dim=48",
@@ -21,7 +22,7 @@ MODELS = {
 
 
 def test_a_model_captions_and_retrieves(tmp_path):
-    scenes = generate_scenes(
+    scenes = generate_collection(
         tmp_path / "scenes", SceneSettings(seed=3, train=600, val=30, test=60, size=64, ambiguous=0.2)
     )
     limner("features", scenes.path, "--backbone", "pixels:32")

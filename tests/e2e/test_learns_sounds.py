@@ -12,7 +12,8 @@ from programs import run
 import limner
 from limner.data.collection import Collection
 from limner.errors import MediaError
-from limner.synthetic.sounds import QUALITIES, SoundSettings, generate_sounds
+from limner.synthetic.sounds import QUALITIES, SoundSettings
+from limner.synthetic.storage import generate_collection
 
 pytestmark = pytest.mark.slow
 
@@ -36,7 +37,7 @@ def write_folder(sounds, folder, shuffled):
 
 @pytest.fixture(scope="module")
 def sounds(tmp_path_factory):
-    return generate_sounds(tmp_path_factory.mktemp("sounds") / "sounds", SETTINGS)
+    return generate_collection(tmp_path_factory.mktemp("sounds") / "sounds", SETTINGS)
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,8 @@ import json
 import pytest
 from programs import limner
 
-from limner.synthetic.scenes import SceneSettings, generate_scenes
+from limner.synthetic.scenes import SceneSettings
+from limner.synthetic.storage import generate_collection
 
 
 def diagnosed(run, collection):
@@ -20,7 +21,7 @@ def by_condition(part):
 @pytest.mark.slow
 def test_the_image_is_used(tmp_path):
     """Words dropped from the source depend on the image. Ambiguous nouns take longer to learn: see the slow test."""
-    scenes = generate_scenes(
+    scenes = generate_collection(
         tmp_path / "scenes", SceneSettings(seed=3, train=600, val=20, test=60, size=64, ambiguous=1.0)
     )
     limner("features", scenes.path, "--backbone", "pixels:32")

@@ -27,7 +27,7 @@ def place(tmp_path_factory) -> Path:
     """A folder with a small demo/, as written by 'make demo', and user photographs."""
     place = tmp_path_factory.mktemp("readme")
     settings = limner.SceneSettings(seed=1, train=40, val=6, test=40, size=64, ambiguous=1.0, max_objects=1)
-    scenes = limner.generate_scenes(place / "demo" / "scenes", settings)
+    scenes = limner.generate_collection(place / "demo" / "scenes", settings)
     limner.extract(scenes, limner.load_backbone("pixels:64"))
     run = place / "demo" / "run"
     limner.train(limner.load_recipe("scenes/demo-caption", ["training.epochs=1"]), scenes, run)

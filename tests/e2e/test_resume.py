@@ -11,7 +11,8 @@ import pytest
 import yaml
 from programs import limner
 
-from limner.synthetic.scenes import SceneSettings, generate_scenes
+from limner.synthetic.scenes import SceneSettings
+from limner.synthetic.storage import generate_collection
 
 ADAMW = {
     "features": {"tables": ["pixels16"]},
@@ -40,7 +41,7 @@ main()
 
 @pytest.fixture(scope="module")
 def scenes(tmp_path_factory):
-    collection = generate_scenes(
+    collection = generate_collection(
         tmp_path_factory.mktemp("e2e") / "scenes", SceneSettings(train=60, val=12, test=1, size=32)
     )
     limner("features", collection.path, "--backbone", "pixels:16")

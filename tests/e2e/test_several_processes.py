@@ -47,7 +47,7 @@ main()
 def scenes(tmp_path_factory):
     """A small collection of scenes with features; its 120 sentences are no multiple of the batch size."""
     settings = limner.SceneSettings(seed=1, train=24, val=5, test=2, size=32, max_objects=1)
-    scenes = limner.generate_scenes(tmp_path_factory.mktemp("data") / "scenes", settings)
+    scenes = limner.generate_collection(tmp_path_factory.mktemp("data") / "scenes", settings)
     limner.extract(scenes, limner.load_backbone("pixels:16"))
     return scenes
 

@@ -12,8 +12,9 @@ from limner.data.dataset import GenerationInput
 from limner.errors import MediaError
 from limner.inference.collection_features import open_features
 from limner.inference.generate import generate
-from limner.synthetic.scenes import ClipSettings, SceneSettings, generate_clips, generate_scenes
+from limner.synthetic.scenes import ClipSettings, SceneSettings
 from limner.synthetic.scenes.grammar import texts_of
+from limner.synthetic.storage import generate_collection
 
 pytest.importorskip("av")
 TINY = ["training.epochs=1", "training.batch_size=16", "training.schedule.warmup_steps=1", "model.dropout=0"]
@@ -36,8 +37,8 @@ def run_command(*arguments):
 def place(tmp_path_factory):
     """Photographs `photos` and clips `clips`, and a run `of-images` of the video captioner trained on photographs."""
     folder = tmp_path_factory.mktemp("videos")
-    generate_scenes(folder / "photos", SceneSettings(train=24, val=4, test=2, size=32))
-    generate_clips(folder / "clips", ClipSettings(train=8, val=2, test=2, size=32, frames=5))
+    generate_collection(folder / "photos", SceneSettings(train=24, val=4, test=2, size=32))
+    generate_collection(folder / "clips", ClipSettings(train=8, val=2, test=2, size=32, frames=5))
     run_command("features", folder / "photos", "--backbone", "pixels:16")
     train = ["train", "venugopalan2015/photos", "--collection", folder / "photos", "--out", folder / "of-images"]
     run_command(*train, "features.tables=[pixels16]", "text.min_count=1", *TINY, *SMALL_MODEL)
@@ -125,7 +126,7 @@ def right_motions(run_folder, collection):
 @pytest.mark.timeout(6000)
 def test_verbs_and_directions_are_learned_from_frames_and_not_from_one_frame(tmp_path):
     clips, tracking = tmp_path / "clips", tmp_path / "tracking"
-    opened = generate_clips(clips, ClipSettings(train=4000))
+    opened = generate_collection(clips, ClipSettings(train=4000))
     run_command("features", clips, "--backbone", "pixels:32", "--frames", 16)
     run_command("train", "lecture/tracking", "--collection", clips, "--out", tracking)
     train = ["train", "scenes/clips", "--collection", clips, f"training.pretrained_image_encoder={tracking}"]

@@ -84,10 +84,11 @@ def _read_audio(folder: Path) -> list[object]:
 
 
 def _make_videos(folder: Path) -> None:
-    from limner.synthetic.scenes import ClipSettings, generate_clips
+    from limner.synthetic.scenes import ClipSettings
+    from limner.synthetic.storage import generate_collection
 
     made = folder.with_name("clips")
-    collection = generate_clips(made, ClipSettings(train=1, val=0, test=0, size=32, frames=4))
+    collection = generate_collection(made, ClipSettings(train=1, val=0, test=0, size=32, frames=4))
     folder.mkdir(exist_ok=True)
     for item in collection.items():
         (folder / "a.mp4").write_bytes(collection.media_file(item).read_bytes())
@@ -102,9 +103,10 @@ def _read_videos(folder: Path) -> list[object]:
 def _make_collection(folder: Path) -> None:
     from limner.features.encoders.load import load_backbone
     from limner.features.extract import extract
-    from limner.synthetic.scenes import SceneSettings, generate_scenes
+    from limner.synthetic.scenes import SceneSettings
+    from limner.synthetic.storage import generate_collection
 
-    collection = generate_scenes(folder, SceneSettings(train=3, val=1, test=1, size=32))
+    collection = generate_collection(folder, SceneSettings(train=3, val=1, test=1, size=32))
     extract(collection, load_backbone("pixels:8"))
 
 
@@ -136,6 +138,7 @@ def _make_features(folder: Path) -> None:
 
 def _read_features(folder: Path) -> list[object]:
     from limner.features.repair import repair_table
+
     from limner.features.store import FeatureTable
 
     def take(path: Path) -> object:

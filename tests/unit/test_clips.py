@@ -7,9 +7,10 @@ from limner.data.collection import Collection, write_items
 from limner.data.examples import Item
 from limner.errors import SettingsError
 from limner.media.video import FrameSampling, read_frames
-from limner.synthetic.scenes import ClipSettings, clips, generate_clips
+from limner.synthetic.scenes import ClipSettings, clips
 from limner.synthetic.scenes.clips import Clip, make_clip, object_at
 from limner.synthetic.scenes.scene import MOTIONS, ONE_DIRECTION, Scene, SceneObject
+from limner.synthetic.storage import generate_collection
 
 pytest.importorskip("av")
 
@@ -18,7 +19,7 @@ SMALL = ClipSettings(seed=3, train=5, val=1, test=1, size=48, frames=5, rate=5, 
 
 @pytest.fixture(scope="module")
 def collection(tmp_path_factory):
-    return generate_clips(tmp_path_factory.mktemp("clips") / "c", SMALL)
+    return generate_collection(tmp_path_factory.mktemp("clips") / "c", SMALL)
 
 
 def clip_of(motion: str, **changes: object) -> Clip:
@@ -95,7 +96,7 @@ def test_an_obstacle_hides_the_object_for_some_frames():
 
 def test_items_with_an_obstacle_say_which_frames_are_hidden(tmp_path):
     settings = ClipSettings(train=8, val=0, test=0, size=48, frames=6, occluded=1.0)
-    for item in generate_clips(tmp_path / "hidden", settings).items():
+    for item in generate_collection(tmp_path / "hidden", settings).items():
         expected = {"visible", "hidden"} if item.label in ONE_DIRECTION else set()
         assert set(item.frame_labels) == expected and len(item.frame_labels) in (0, 6)
 
@@ -111,7 +112,7 @@ def test_same_settings_same_bytes(collection, tmp_path):
     def digests(path):
         return {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in path.glob("videos/*")}
 
-    again = generate_clips(tmp_path / "two", SMALL)
+    again = generate_collection(tmp_path / "two", SMALL)
     assert digests(again.path) == digests(collection.path)
     assert again.items() == collection.items()
     assert again.fingerprint() == collection.fingerprint()

@@ -36,7 +36,8 @@ from limner.inference.collection_features import open_features
 from limner.models import Output
 from limner.runs.recipe import Recipe
 from limner.runs.trained_model import load_trained_model, save_trained_model
-from limner.synthetic.scenes import SceneSettings, generate_scenes
+from limner.synthetic.scenes import SceneSettings
+from limner.synthetic.storage import generate_collection
 from limner.text.tokenizer import Tokenizer
 from limner.text.vocab import SPECIAL_TOKENS
 from limner.text.words import TextSettings
@@ -390,7 +391,7 @@ def test_ambiguous_words_have_different_translations_in_the_target_language():
 
 
 def test_every_german_sentence_of_the_scenes_expresses_its_sense(tmp_path):
-    scenes = generate_scenes(tmp_path / "scenes", SceneSettings(train=30, val=0, test=0, size=32, ambiguous=1.0))
+    scenes = generate_collection(tmp_path / "scenes", SceneSettings(train=30, val=0, test=0, size=32, ambiguous=1.0))
     pairs = [(item, pair) for item in scenes.items() for pair in item.pairs("en", "de")]
     inputs = [GenerationInput(item, english.text, (german.text,)) for item, (english, german) in pairs]
     tokenizer = Tokenizer.train([], TextSettings(lang="de", lowercase=False))

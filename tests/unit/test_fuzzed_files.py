@@ -10,7 +10,8 @@ from limner.errors import BackboneError, CollectionError, LimnerError, MediaErro
 from limner.features.encoders.load import load_backbone
 from limner.media.video import FrameSampling, _require_decodable, read_frames
 from limner.runs.records import read_log
-from limner.synthetic.scenes import ClipSettings, generate_clips
+from limner.synthetic.scenes import ClipSettings
+from limner.synthetic.storage import generate_collection
 from limner.text.embeddings import read_embeddings
 
 LINE = json.dumps({"kind": "train", "step": 1, "epoch": 1.0, "loss": 2.0})
@@ -42,7 +43,7 @@ def test_a_header_of_embeddings_with_a_number_that_is_too_large(tmp_path, header
 
 
 def test_a_video_of_unknown_codec(tmp_path):
-    collection = generate_clips(tmp_path / "c", ClipSettings(train=1, val=0, test=0, size=32, frames=4))
+    collection = generate_collection(tmp_path / "c", ClipSettings(train=1, val=0, test=0, size=32, frames=4))
     clip = collection.media_file(collection.items()[0])
     damaged = tmp_path / "a.mp4"
     damaged.write_bytes(clip.read_bytes().replace(b"avc1", b"\0\0\0\0").replace(b"mp4v", b"\0\0\0\0"))

@@ -9,7 +9,8 @@ from limner.features.extract import extract
 from limner.runs.recipe import load_recipe
 from limner.runs.trained_model import load_trained_model
 from limner.storage.tensors import load_tensors
-from limner.synthetic.scenes import SceneSettings, generate_scenes
+from limner.synthetic.scenes import SceneSettings
+from limner.synthetic.storage import generate_collection
 from limner.training.loop import train
 from limner.training.setup import prepare
 
@@ -19,7 +20,7 @@ NO_LEARNING = ["training.epochs=1", "training.optimizer={name: sgd, lr: 1e-12, m
 @pytest.fixture(scope="module")
 def scenes(tmp_path_factory):
     settings = SceneSettings(train=12, val=3, test=2, size=32, ambiguous=1.0, max_objects=1)
-    collection = generate_scenes(tmp_path_factory.mktemp("scenes") / "c", settings)
+    collection = generate_collection(tmp_path_factory.mktemp("scenes") / "c", settings)
     extract(collection, load_backbone("pixels:32"))
     return collection
 

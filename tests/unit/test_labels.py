@@ -205,7 +205,7 @@ def validated(tmp_path_factory):
     """Result of a cross-validation with two folds of generated reviews, and its folder."""
     folder = tmp_path_factory.mktemp("reviews")
     settings = limner.ReviewSettings(train=120, val=0, test=0)
-    reviews = limner.generate_reviews(folder / "c", settings)
+    reviews = limner.generate_collection(folder / "c", settings)
     recipe = load_recipe("lecture/reviews", TINY)
     chosen = limner.CrossValidationSettings(folds=2)
     return limner.cross_validate(recipe, reviews, folder / "folds", settings=chosen), folder

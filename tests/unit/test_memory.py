@@ -15,8 +15,9 @@ from limner.models import ModelInputs
 from limner.process import available_memory, require_memory, require_space
 from limner.retrieval.all_pairs import score_tiles
 from limner.runs.training_settings import TrainingSettings
-from limner.synthetic.reviews import ReviewSettings, generate_reviews
-from limner.synthetic.scenes import SceneSettings, generate_scenes
+from limner.synthetic.reviews import ReviewSettings
+from limner.synthetic.scenes import SceneSettings
+from limner.synthetic.storage import generate_collection
 from limner.training.loop import train
 from limner.training.memory import estimate_memory
 
@@ -131,9 +132,9 @@ def test_a_working_memory_that_is_not_there_is_refused():
 
 def test_collections_that_do_not_fit_are_not_generated(little_memory, tmp_path):
     with pytest.raises(ResourceError, match=r"a collection of 1,000 items.*lower the numbers of items \(--train"):
-        generate_reviews(tmp_path / "c", ReviewSettings(train=1000, val=0, test=0))
+        generate_collection(tmp_path / "c", ReviewSettings(train=1000, val=0, test=0))
     with pytest.raises(ResourceError, match=r"--train"):
-        generate_scenes(tmp_path / "c", SceneSettings(train=10_000_000))
+        generate_collection(tmp_path / "c", SceneSettings(train=10_000_000))
     assert not (tmp_path / "c").exists()
 
 

@@ -15,7 +15,7 @@ from PIL import Image
 
 from limner.data.collection import Collection
 from limner.errors import CollectionError, SettingsError
-from limner.synthetic.scenes import SceneSettings, drawing, generate_scenes
+from limner.synthetic.scenes import SceneSettings, drawing
 from limner.synthetic.scenes.grammar import NOUNS, contract_prepositions, describe_scene, french_phrase, german_phrase
 from limner.synthetic.scenes.objects import DRAW_OBJECT, draw_object
 from limner.synthetic.scenes.scene import (
@@ -29,6 +29,7 @@ from limner.synthetic.scenes.scene import (
     make_scene,
     sample_senses,
 )
+from limner.synthetic.storage import generate_collection
 
 SMALL = SceneSettings(seed=3, train=5, val=2, test=2, size=64)
 BALL, HOUSE, TREE, STAR = (
@@ -56,7 +57,7 @@ def digests(folder):
 
 @pytest.fixture(scope="module")
 def collection(tmp_path_factory):
-    return generate_scenes(tmp_path_factory.mktemp("scenes") / "one", SMALL)
+    return generate_collection(tmp_path_factory.mktemp("scenes") / "one", SMALL)
 
 
 @pytest.fixture(scope="module")
@@ -331,14 +332,14 @@ def test_the_collection_has_the_sizes_of_the_settings(collection):
 
 
 def test_same_settings_same_bytes(collection, tmp_path):
-    again = generate_scenes(tmp_path / "two", SMALL)
+    again = generate_collection(tmp_path / "two", SMALL)
     assert digests(again.path) == digests(collection.path)
     assert again.items() == collection.items()
     assert again.fingerprint() == collection.fingerprint()
 
 
 def test_more_images_do_not_change_the_first_ones(collection, tmp_path):
-    more = generate_scenes(tmp_path / "more", SceneSettings(seed=3, train=6, val=0, test=0, size=64))
+    more = generate_collection(tmp_path / "more", SceneSettings(seed=3, train=6, val=0, test=0, size=64))
     ours, theirs = digests(more.path), digests(collection.path)
     for index in range(5):
         name = f"images/train-{index:05d}.jpg"
@@ -347,20 +348,20 @@ def test_more_images_do_not_change_the_first_ones(collection, tmp_path):
 
 def test_a_finished_collection_is_returned_unchanged(collection):
     before = {file: file.stat().st_mtime_ns for file in collection.path.rglob("*")}
-    assert isinstance(generate_scenes(collection.path, SMALL), Collection)
+    assert isinstance(generate_collection(collection.path, SMALL), Collection)
     assert {file: file.stat().st_mtime_ns for file in collection.path.rglob("*")} == before
 
 
 def test_other_settings_are_refused(collection):
     with pytest.raises(CollectionError, match=r"other settings.*another folder"):
-        generate_scenes(collection.path, SceneSettings(train=1, val=0, test=0))
+        generate_collection(collection.path, SceneSettings(train=1, val=0, test=0))
     assert json.loads((collection.path / "scenes.json").read_text())["seed"] == 3
 
 
 def test_a_folder_of_something_else_is_refused(tmp_path):
     (tmp_path / "precious.txt").write_text("mine")
     with pytest.raises(CollectionError, match="not a collection of generated scenes"):
-        generate_scenes(tmp_path, SMALL)
+        generate_collection(tmp_path, SMALL)
     assert [file.name for file in tmp_path.iterdir()] == ["precious.txt"]
 
 
@@ -369,7 +370,7 @@ def test_nothing_is_written_when_drawing_fails(tmp_path):
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        generate_scenes(tmp_path / "new", SMALL, on_progress=stop)
+        generate_collection(tmp_path / "new", SMALL, on_progress=stop)
     assert list(tmp_path.iterdir()) == []
     assert threading.active_count() < 50
 
@@ -378,13 +379,13 @@ def test_progress_counts_images(tmp_path):
     calls = []
     settings = SceneSettings(train=3, val=1, test=0, size=32)
     (tmp_path / "empty").mkdir()
-    generate_scenes(tmp_path / "empty", settings, on_progress=lambda done, total: calls.append((done, total)))
+    generate_collection(tmp_path / "empty", settings, on_progress=lambda done, total: calls.append((done, total)))
     assert calls == [(1, 4), (2, 4), (3, 4), (4, 4)]
 
 
 def test_settings_without_images_are_an_error(tmp_path):
     with pytest.raises(CollectionError, match="set train, val or test"):
-        generate_scenes(tmp_path / "none", SceneSettings(train=0, val=0, test=0))
+        generate_collection(tmp_path / "none", SceneSettings(train=0, val=0, test=0))
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,8 @@ import pytest
 import soundfile
 
 from limner.data.collection import Collection
-from limner.synthetic.sounds import QUALITIES, SoundSettings, describe_sound, generate_sounds, make_sound, synthesise
+from limner.synthetic.sounds import QUALITIES, SoundSettings, describe_sound, make_sound, synthesise
+from limner.synthetic.storage import generate_collection
 
 SMALL = SoundSettings(seed=3, train=8, val=4, test=4, seconds=0.5, rate=8000)
 RATE = 16000
@@ -26,17 +27,17 @@ def digests(folder):
 
 @pytest.fixture(scope="module")
 def collection(tmp_path_factory):
-    return generate_sounds(tmp_path_factory.mktemp("sounds") / "one", SMALL)
+    return generate_collection(tmp_path_factory.mktemp("sounds") / "one", SMALL)
 
 
 # The collection.
 
 
 def test_the_same_settings_give_the_same_bytes(collection, tmp_path):
-    again = generate_sounds(tmp_path / "again", SMALL)
+    again = generate_collection(tmp_path / "again", SMALL)
     assert digests(again.path) == digests(collection.path)
     assert again.items() == collection.items()
-    other = generate_sounds(tmp_path / "other", SMALL.model_copy(update={"seed": 4}))
+    other = generate_collection(tmp_path / "other", SMALL.model_copy(update={"seed": 4}))
     assert not set(digests(other.path).values()) & set(digests(collection.path).values())
 
 
@@ -183,7 +184,7 @@ def test_invalid_arguments_of_generate(command_line, arguments, message, monkeyp
 
 
 def test_messages_name_audio_files(command_line, tmp_path):
-    generate_sounds(tmp_path / "c", SoundSettings(train=2, val=0, test=0))
+    generate_collection(tmp_path / "c", SoundSettings(train=2, val=0, test=0))
     (broken,) = list((tmp_path / "c").rglob("*.flac"))[:1] or list((tmp_path / "c").rglob("*.wav"))[:1]
     broken.write_bytes(b"")
     status, printed, errors = command_line("features", tmp_path / "c", "--backbone", "logmel")

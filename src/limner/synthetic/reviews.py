@@ -13,20 +13,17 @@ from pathlib import Path
 from random import Random
 
 from limner.bounds import CountOrNone
-from limner.data.collection import Collection
 from limner.data.examples import Item, ItemSentence
-from limner.progress import Progress
-from limner.synthetic.storage import GeneratedSettings, generate_collection, read_texts
-
-EDITION = 2
-"""Version of the generated reviews, increased when the same settings give other ones."""
+from limner.synthetic.storage import GeneratedSettings, read_texts
 
 SENTIMENTS = ("negative", "positive")
 _TEXTS = read_texts("reviews.yaml")
 
 
 class ReviewSettings(GeneratedSettings):
-    """Size of the generated collection."""
+    """Size of a generated collection of reviews."""
+
+    kind, edition = "reviews", 2
 
     train: CountOrNone = 4000
     """Number of reviews in the split 'train'."""
@@ -35,26 +32,13 @@ class ReviewSettings(GeneratedSettings):
     test: CountOrNone = 500
     """Number of reviews in the split 'test'."""
 
+    @property
+    def file_bytes(self) -> float:
+        return 0
 
-def generate_reviews(path: Path | str, settings: ReviewSettings, on_progress: Progress | None = None) -> Collection:
-    """Generate a collection of reviews; an existing collection of the same settings is opened unchanged.
-
-    Args:
-        path: folder of the collection.
-        settings: size of the collection.
-        on_progress: called with the number of reviews written and their total number.
-
-    Raises:
-        CollectionError: the folder has other contents, or the settings specify no reviews.
-    """
-
-    def make_item(split: str, index: int, _: Path) -> Item:
-        text, label = write_review(settings.seed, split, index)
+    def make_item(self, split: str, index: int, folder: Path) -> Item:
+        text, label = write_review(self.seed, split, index)
         return Item(f"{split}-{index:05d}", split, sentences=(ItemSentence("en", text),), label=label)
-
-    return generate_collection(
-        path, settings, make_item, kind="reviews", edition=EDITION, file_bytes=0, on_progress=on_progress
-    )
 
 
 def write_review(seed: int, split: str, index: int) -> tuple[str, str]:

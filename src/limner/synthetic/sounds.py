@@ -10,7 +10,7 @@ single frame of a sweep sounds like a tone, and beats have silent gaps, so that 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
@@ -19,15 +19,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from limner.bounds import CountOrNone, SampleRate, Seconds, Window
-from limner.data.collection import Collection
 from limner.data.examples import Item, ItemSentence
 from limner.media.audio import soundfile_module
 from limner.media.modality import AUDIO
-from limner.progress import Progress
-from limner.synthetic.storage import GeneratedSettings, generate_collection, read_texts
+from limner.synthetic.storage import GeneratedSettings, read_texts
 
-EDITION = SEQUENCES_EDITION = 1
-"""Versions of the generated files, increased when the same settings give other sounds, sentences or labels."""
 SILENCE = "silence"
 PAUSE, SOUND = (0.1, 0.3), (0.25, 0.6)
 """Shortest and longest duration of a pause and of a sound in a sequence, in seconds."""
@@ -43,7 +39,9 @@ Samples = NDArray[np.float64]
 
 
 class SoundSettings(GeneratedSettings):
-    """Size and contents of the generated collection."""
+    """Size and contents of a generated collection of sounds."""
+
+    kind = "sounds"
 
     train: CountOrNone = 1000
     """Number of sounds in the split 'train'."""
@@ -56,9 +54,20 @@ class SoundSettings(GeneratedSettings):
     rate: SampleRate = 16000
     """Sampling rate in Hz."""
 
+    @property
+    def file_bytes(self) -> float:
+        return 2 * self.seconds * self.rate
+
+    def make_item(self, split: str, index: int, folder: Path) -> Item:
+        sound, name = make_sound(self.seed, split, index), f"{split}-{index:05d}"
+        audio = _write(folder, name, synthesise(sound, self.seconds, self.rate), self.rate)
+        return Item(name, split, audio=audio, sentences=describe_sound(sound), label=sound.kind)
+
 
 class SoundSequenceSettings(GeneratedSettings):
-    """Size and contents of the generated collection."""
+    """Size and contents of a generated collection of recordings of several sounds."""
+
+    kind = "sound sequences"
 
     train: CountOrNone = 600
     """Number of recordings in the split 'train'."""
@@ -72,6 +81,15 @@ class SoundSequenceSettings(GeneratedSettings):
     """Sampling rate in Hz."""
     frame: Window = 0.032
     """Duration of a labelled frame in seconds, that of the frames of the backbone `logmel:FRAMES`."""
+
+    @property
+    def file_bytes(self) -> float:
+        return 2 * self.seconds * self.rate
+
+    def make_item(self, split: str, index: int, folder: Path) -> Item:
+        samples, labels = make_sequence(self, split, index)
+        name = f"{split}-{index:05d}"
+        return Item(name, split, audio=_write(folder, name, samples, self.rate), frame_labels=labels)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,41 +112,6 @@ class Sound:
     """Amplitude; 1 for a full-scale sine."""
     seed: str
     """Random seed of the noise."""
-
-
-def generate_sounds(path: Path | str, settings: SoundSettings, on_progress: Progress | None = None) -> Collection:
-    """Generate a collection of sounds; an existing collection of the same settings is opened unchanged.
-
-    Args:
-        path: folder of the collection.
-        settings: size and contents of the collection.
-        on_progress: called with the number of sounds written and their total number.
-
-    Raises:
-        CollectionError: the folder has other contents, or the settings specify no sounds.
-        MissingExtraError: soundfile is not installed.
-    """
-
-    def make_item(split: str, index: int, folder: Path) -> Item:
-        sound, name = make_sound(settings.seed, split, index), f"{split}-{index:05d}"
-        audio = _write(folder, name, synthesise(sound, settings.seconds, settings.rate), settings.rate)
-        return Item(name, split, audio=audio, sentences=describe_sound(sound), label=sound.kind)
-
-    return _generate(path, settings, make_item, "sounds", EDITION, on_progress)
-
-
-def _generate(
-    path: Path | str,
-    settings: SoundSettings | SoundSequenceSettings,
-    make_item: Callable[[str, int, Path], Item],
-    kind: str,
-    edition: int,
-    on_progress: Progress | None,
-) -> Collection:
-    file_bytes = 2 * settings.seconds * settings.rate
-    return generate_collection(
-        path, settings, make_item, kind=kind, edition=edition, file_bytes=file_bytes, on_progress=on_progress
-    )
 
 
 def _write(folder: Path, name: str, samples: Samples, rate: int) -> str:
@@ -220,29 +203,6 @@ def describe_sound(sound: Sound) -> tuple[ItemSentence, ...]:
     return tuple(
         ItemSentence("en", template.format(**sound.qualities), group) for group, template in enumerate(templates)
     )
-
-
-def generate_sound_sequences(
-    path: Path | str, settings: SoundSequenceSettings, on_progress: Progress | None = None
-) -> Collection:
-    """Generate a collection of recordings; an existing collection of the same settings is opened unchanged.
-
-    Args:
-        path: folder of the collection.
-        settings: size and contents of the collection.
-        on_progress: called with the number of recordings written and their total number.
-
-    Raises:
-        CollectionError: the folder has other contents, or the settings specify no recordings.
-        MissingExtraError: soundfile is not installed.
-    """
-
-    def make_item(split: str, index: int, folder: Path) -> Item:
-        samples, labels = make_sequence(settings, split, index)
-        name = f"{split}-{index:05d}"
-        return Item(name, split, audio=_write(folder, name, samples, settings.rate), frame_labels=labels)
-
-    return _generate(path, settings, make_item, "sound sequences", SEQUENCES_EDITION, on_progress)
 
 
 def make_sequence(settings: SoundSequenceSettings, split: str, index: int) -> tuple[Samples, tuple[str, ...]]:

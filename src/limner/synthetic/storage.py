@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable
+from abc import ABC, abstractmethod
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from importlib.resources import files
 from pathlib import Path
 from tempfile import TemporaryDirectory, gettempdir
-from typing import Any
+from typing import Any, ClassVar
 
 from limner.bounds import CountOrNone, Seed
 from limner.data.collection import Collection, write_items
@@ -30,8 +30,8 @@ ITEM_BYTES = 2048
 """Memory in bytes of an item with its sentences while a collection is made, rather too low than too high."""
 
 
-class GeneratedSettings(Settings):
-    """Seed and size of a generated collection."""
+class GeneratedSettings(Settings, ABC):
+    """Seed, size and contents of a generated collection."""
 
     seed: Seed = 0
     """Random seed."""
@@ -41,6 +41,19 @@ class GeneratedSettings(Settings):
     """Number of items in the split 'val'."""
     test: CountOrNone
     """Number of items in the split 'test'."""
+    kind: ClassVar[str]
+    """Plural name of the items."""
+    edition: ClassVar[int] = 1
+    """Version of the generated files, increased when the same settings give other items."""
+
+    @property
+    @abstractmethod
+    def file_bytes(self) -> float:
+        """Typical size of the file of an item, rather too low than too high."""
+
+    @abstractmethod
+    def make_item(self, split: str, index: int, folder: Path) -> Item:
+        """Store the file of an item below a folder and return the item, a function of the seed and these arguments."""
 
 
 def read_texts(name: str) -> Any:  # noqa: ANN401  (any YAML value)
@@ -78,14 +91,7 @@ def require_room(path: Path, count: int, file_bytes: float) -> None:
 
 
 def generate_collection(
-    path: Path | str,
-    settings: GeneratedSettings,
-    make_item: Callable[[str, int, Path], Item],
-    *,
-    kind: str,
-    edition: int,
-    file_bytes: float,
-    on_progress: Progress | None = None,
+    path: Path | str, settings: GeneratedSettings, on_progress: Progress | None = None
 ) -> Collection:
     """Generate a collection atomically; an existing collection of the same settings is opened unchanged.
 
@@ -94,25 +100,23 @@ def generate_collection(
     Args:
         path: folder of the collection.
         settings: size and contents of the collection; with the edition they are its record, `KIND.json`.
-        make_item: function that stores the file of an item of a split and number below a folder and returns the item.
-        kind: plural name of the items.
-        edition: version of the generated files, increased when the same settings give other items.
-        file_bytes: typical size of the file of an item, rather too low than too high.
         on_progress: called with the number of items made and their total number.
 
     Raises:
         CollectionError: the folder has other contents, the settings specify no items, or items cannot be stored.
+        MissingExtraError: the extra of the files of the items is not installed.
         ResourceError: there is no room for the items.
     """
-    path, name = Path(path), f"{kind.replace(' ', '_')}.json"
-    record = to_json({"edition": edition, **settings.model_dump()}, indent=1)
+    path, kind = Path(path), settings.kind
+    name = f"{kind.replace(' ', '_')}.json"
+    record = to_json({"edition": settings.edition, **settings.model_dump()}, indent=1)
     if matches_record(path, name, record):
         logger.info("%s: exists with the same settings", path)
         return Collection.open(path)
     jobs = [(split, index) for split in ("train", "val", "test") for index in range(getattr(settings, split))]
     if not jobs:
         raise CollectionError(f"{path}: the settings specify no {kind}; set train, val or test")
-    require_room(path, len(jobs), file_bytes)
+    require_room(path, len(jobs), settings.file_bytes)
     with TemporaryDirectory(prefix="limner-generated-") as temporary:
         folder, items = Path(temporary), list[Item]()
         try:
@@ -120,7 +124,7 @@ def generate_collection(
                 (folder / modality.folder).mkdir()
             (folder / name).write_text(record, encoding="utf-8")
             with ThreadPoolExecutor(os.cpu_count()) as threads:
-                for item in threads.map(lambda job: make_item(job[0], job[1], folder), jobs):
+                for item in threads.map(lambda job: settings.make_item(job[0], job[1], folder), jobs):
                     items.append(item)
                     if on_progress:
                         on_progress(len(items), len(jobs))

@@ -15,17 +15,16 @@ from limner.errors import SettingsError, counted, did_you_mean
 from limner.storage.outputs import claim_file, require_saved, save_output
 
 if TYPE_CHECKING:
-    from limner.data.collection import Collection
     from limner.data.summary import CollectionSummary
 
 KINDS = {
-    "scenes": ("SceneSettings", "generate_scenes"),
-    "clips": ("ClipSettings", "generate_clips"),
-    "sounds": ("SoundSettings", "generate_sounds"),
-    "sound-sequences": ("SoundSequenceSettings", "generate_sound_sequences"),
-    "reviews": ("ReviewSettings", "generate_reviews"),
+    "scenes": "SceneSettings",
+    "clips": "ClipSettings",
+    "sounds": "SoundSettings",
+    "sound-sequences": "SoundSequenceSettings",
+    "reviews": "ReviewSettings",
 }
-"""Kinds of generated collections: the public names of their settings and of the function that generates them."""
+"""Kinds of generated collections: the public names of their settings."""
 
 
 @command(DATA, "import")
@@ -119,9 +118,9 @@ def generate(
     import limner
 
     values = given(seed=seed, train=train, val=val, test=test, ambiguous=ambiguous, occluded=occluded)
-    settings, generate_kind = (getattr(limner, name) for name in KINDS[kind])
+    settings = getattr(limner, KINDS[kind]).parse(values, kind)
     with progress_bar(f"generating {kind}") as bar:
-        generated: Collection = generate_kind(collection, settings.parse(values, kind), bar)
+        generated = limner.generate_collection(collection, settings, bar)
     next_command = after_generate(kind, generated)
     if as_json:
         print_json({"collection": str(collection), "splits": generated.splits(), "next": next_command})

@@ -89,10 +89,11 @@ class Demo(NamedTuple):
         """Draw the collection and store the pixels of its images as features."""
         from limner.features.encoders.load import load_backbone
         from limner.features.extract import extract
-        from limner.synthetic.scenes import SceneSettings, generate_scenes
+        from limner.synthetic.scenes import SceneSettings
+        from limner.synthetic.storage import generate_collection
 
         settings = SceneSettings(train=TRAINING_SCENES, size=96, ambiguous=1.0, max_objects=1, seed=self.seed)
-        scenes = generate_scenes(self.folder / "scenes", settings, partial(self.on_progress, "drawing"))
+        scenes = generate_collection(self.folder / "scenes", settings, partial(self.on_progress, "drawing"))
         extract(scenes, load_backbone(PIXELS), on_progress=partial(self.on_progress, "reading pixels"))
         return scenes
 

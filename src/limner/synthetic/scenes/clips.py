@@ -17,19 +17,14 @@ from typing import Annotated, NamedTuple
 from PIL import Image, ImageDraw
 
 from limner.bounds import Bounds, CountOrNone, Probability
-from limner.data.collection import Collection
 from limner.data.examples import Item, Track
 from limner.media.video import av_module
-from limner.progress import Progress
 from limner.synthetic.scenes.drawing import Box, PlacedObject, compose, draw_background, place_object
 from limner.synthetic.scenes.grammar import describe_scene
 from limner.synthetic.scenes.objects import draw_object
 from limner.synthetic.scenes.scene import BACKGROUNDS, COLOURS, MOTIONS, ONE_DIRECTION, UNAMBIGUOUS, Scene, SceneObject
-from limner.synthetic.storage import GeneratedSettings, generate_collection
+from limner.synthetic.storage import GeneratedSettings
 from limner.text.labels import HIDDEN, VISIBLE
-
-EDITION = 3
-"""Version of the generated files, increased when the same settings give other clips or sentences."""
 
 SHADOW_Y = 0.93
 OBSTACLE_MARGIN = 0.07
@@ -38,7 +33,13 @@ OBSTACLE_COLOUR, OBSTACLE_EDGE = (120, 116, 124), (84, 80, 90)
 
 
 class ClipSettings(GeneratedSettings):
-    """Size and contents of a generated collection of clips."""
+    """Size and contents of a generated collection of clips.
+
+    The `label` of an item is its motion, one of `MOTIONS`, and its `track` is the box of the object in each frame. The
+    `frame_labels` of an item with an obstacle say for each frame whether the object is `visible` or `hidden`.
+    """
+
+    kind, edition = "clips", 3
 
     train: CountOrNone = 1600
     """Number of clips in the split 'train'."""
@@ -55,6 +56,26 @@ class ClipSettings(GeneratedSettings):
     occluded: Probability = 0.0
     """Fraction of clips of motions in one direction ('left', 'right', 'fall', 'rise') with an obstacle that hides the
     object for some frames."""
+
+    @property
+    def file_bytes(self) -> float:
+        return self.frames * self.size**2 / 50
+
+    def make_item(self, split: str, index: int, folder: Path) -> Item:
+        clip = make_clip(self.seed, split, index, self.occluded)
+        name = f"{split}-{index:05d}"
+        video, side = f"videos/{name}.mp4", self.size
+        track, frame_labels = write_clip(clip, folder / video, side=side, count=self.frames, rate=self.rate)
+        return Item(
+            id=name,
+            split=split,
+            video=video,
+            sentences=describe_scene(clip.scene),
+            label=clip.motion,
+            track=track,
+            frame_labels=frame_labels,
+            frame_size=(side, side),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,49 +99,6 @@ class Clip:
         """Motion of the object, one of `MOTIONS`."""
         assert self.scene.motion is not None
         return self.scene.motion
-
-
-def generate_clips(path: Path | str, settings: ClipSettings, on_progress: Progress | None = None) -> Collection:
-    """Generate a collection of clips; an existing collection of the same settings is opened unchanged.
-
-    The `label` of an item is its motion, one of `MOTIONS`, and its `track` is the box of the object in each frame. The
-    `frame_labels` of an item with an obstacle say for each frame whether the object is `visible` or `hidden`.
-
-    Args:
-        path: folder of the collection.
-        settings: size and contents of the collection.
-        on_progress: called with the number of clips encoded and their total number.
-
-    Raises:
-        CollectionError: the folder has other contents, or the settings specify no clips.
-        MissingExtraError: PyAV is not installed.
-    """
-
-    def draw(split: str, index: int, folder: Path) -> Item:
-        clip = make_clip(settings.seed, split, index, settings.occluded)
-        name = f"{split}-{index:05d}"
-        video, side = f"videos/{name}.mp4", settings.size
-        track, frame_labels = write_clip(clip, folder / video, side=side, count=settings.frames, rate=settings.rate)
-        return Item(
-            id=name,
-            split=split,
-            video=video,
-            sentences=describe_scene(clip.scene),
-            label=clip.motion,
-            track=track,
-            frame_labels=frame_labels,
-            frame_size=(side, side),
-        )
-
-    return generate_collection(
-        path,
-        settings,
-        draw,
-        kind="clips",
-        edition=EDITION,
-        file_bytes=settings.frames * settings.size**2 / 50,
-        on_progress=on_progress,
-    )
 
 
 def make_clip(seed: int, split: str, index: int, occluded: float = 0.0) -> Clip:

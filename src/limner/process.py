@@ -229,24 +229,12 @@ def available_threads() -> int:
     return torch.get_num_threads() if _available_threads is None else _available_threads
 
 
-def thread_count(parameters: int, available: int) -> int:
-    """Return the number of threads for a model.
-
-    The matrix products of a small model are too small to be divided among threads; docs/notebook/speed.md has the
-    measurements.
-
-    Args:
-        parameters: number of model parameters.
-        available: number of threads that torch uses by default, one per core.
-    """
-    return available if parameters >= PARAMETERS_FOR_THREADS else 1
-
-
 def use_threads_for(parameters: Iterable[Tensor]) -> None:
     """Set the number of threads of torch by the total size of a model's parameters, in a process that allows it.
 
-    Does nothing in other programs, and where the user has set OMP_NUM_THREADS. The number of threads can change
-    results in the last bits; it therefore depends on the model alone and not on the load of the machine.
+    The matrix products of a small model are too small to be divided among threads (docs/notebook/speed.md). Does
+    nothing in other programs, and where the user has set OMP_NUM_THREADS. The number of threads can change results in
+    the last bits; it therefore depends on the model alone and not on the load of the machine.
     """
     if not _choose_threads:
         return
@@ -255,7 +243,7 @@ def use_threads_for(parameters: Iterable[Tensor]) -> None:
     global _available_threads
     _available_threads = available_threads()
     count = sum(parameter.numel() for parameter in parameters)
-    torch.set_num_threads(thread_count(count, _available_threads))
+    torch.set_num_threads(_available_threads if count >= PARAMETERS_FOR_THREADS else 1)
 
 
 @contextmanager

@@ -5,10 +5,8 @@ import platform
 import subprocess
 import sys
 
-import pytest
-
 from limner import process
-from limner.process import PARAMETERS_FOR_THREADS, thread_count
+from limner.process import PARAMETERS_FOR_THREADS
 from limner.runs.trained_model import load_trained_model
 
 PROGRAM = """
@@ -31,11 +29,6 @@ def threads(*arguments, **variables):
     environment = {key: value for key, value in os.environ.items() if not key.startswith("OMP_")} | variables
     command = [sys.executable, "-c", PROGRAM, str(PARAMETERS_FOR_THREADS), *arguments]
     return subprocess.run(command, capture_output=True, text=True, check=True, env=environment).stdout.split()
-
-
-@pytest.mark.parametrize(("parameters", "expected"), [(1, 1), (PARAMETERS_FOR_THREADS - 1, 1), (10**8, 4)])
-def test_small_models_use_one_thread(parameters, expected):
-    assert thread_count(parameters, 4) == expected
 
 
 def test_a_command_chooses_the_number_of_threads_by_the_model():

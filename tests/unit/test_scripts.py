@@ -120,26 +120,6 @@ def test_a_joint_vocabulary_of_a_language_with_and_one_without_spaces():
     assert target.decode(target.encode(CHINESE[0]), detokenise=True) == CHINESE[0]
 
 
-def test_whole_sentences_as_words_are_a_warning(caplog):
-    long = ["一个穿着红色衣服的小女孩在公园里高兴地玩耍"]
-    with caplog.at_level(logging.WARNING, "limner"):
-        for level in ("word", "bpe"):
-            Tokenizer.train(long, TextSettings(lang="zh", level=level, max_size=100))
-            Tokenizer.train(["a man runs"], TextSettings(level=level, max_size=100))
-    assert not caplog.messages
-    with caplog.at_level(logging.WARNING, "limner"):
-        Tokenizer.train(long, TextSettings(lang="zh", tokenise="space"))
-    (line,) = caplog.messages
-    assert "the mean word in 'zh' has 21.0 characters, such as '一个" in line and "text.tokenise=unicode" in line
-
-
-def test_a_script_that_is_not_of_the_language_is_a_warning(caplog):
-    with caplog.at_level(logging.WARNING, "limner"):
-        assert Tokenizer.train(CHINESE, TextSettings()).words("一个") == ["一", "个"]
-    (line,) = caplog.messages
-    assert "the sentences in 'en' are in a script without spaces" in line and "--lang" in line
-
-
 @pytest.mark.parametrize(
     ("lang", "tokeniser"), [("en", "13a"), ("ar", "13a"), ("zh", "zh"), ("yue", "zh"), ("th", "char")]
 )

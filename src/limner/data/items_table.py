@@ -63,7 +63,10 @@ def arrow_table(items: list[Item]) -> Any:  # noqa: ANN401
                 "image": item.image,
                 "video": item.video,
                 "audio": item.audio,
-                "sentences": [_sentence_row(sentence) for sentence in item.sentences],
+                "sentences": [
+                    {**sentence._asdict(), "phrases": [phrase._asdict() for phrase in sentence.phrases]}
+                    for sentence in item.sentences
+                ],
                 "regions": [region._asdict() for region in item.regions],
                 "label": item.label,
                 "track": [list(box) for box in item.track],
@@ -123,7 +126,7 @@ def item_of_row(row: dict[str, Any]) -> Item:
         regions=tuple([_region_of_row(region) for region in row.get("regions") or ()]),
         label=row.get("label"),
         track=tuple([tuple(box) for box in row.get("track") or ()]),
-        frame_size=_frame_size_of_row(row),
+        frame_size=tuple(row.get("frame_size") or ()) or None,
         frame_labels=tuple(row.get("frame_labels") or ()),
     )
 
@@ -143,26 +146,13 @@ def _require_possible(row: dict[str, Any]) -> None:
         )
 
 
-def _frame_size_of_row(row: dict[str, Any]) -> tuple[int, int] | None:
-    size = row.get("frame_size")
-    return (size[0], size[1]) if size else None
-
-
 def _sentence_of_row(row: dict[str, Any]) -> ItemSentence:
-    phrases = _phrases_of_row(row) if row.get("phrases") else ()
+    phrases = tuple([Phrase(p["first"], p["text"], p["entity"], tuple(p["types"])) for p in row["phrases"] or ()])
     return ItemSentence(row["lang"], row["text"], row["group"], row.get("generated_by") or "", phrases)
-
-
-def _phrases_of_row(row: dict[str, Any]) -> tuple[Phrase, ...]:
-    return tuple([Phrase(p["first"], p["text"], p["entity"], tuple(p["types"])) for p in row["phrases"]])
 
 
 def _region_of_row(row: dict[str, Any]) -> Region:
     return Region(tuple(row["box"]), row["text"], row.get("entity") or "", tuple(row.get("types") or ()))
-
-
-def _sentence_row(sentence: ItemSentence) -> dict[str, Any]:
-    return {**sentence._asdict(), "phrases": [phrase._asdict() for phrase in sentence.phrases]}
 
 
 class Changes(NamedTuple):

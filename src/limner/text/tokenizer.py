@@ -29,8 +29,6 @@ from limner.text.words import TextSettings, split_words
 
 logger = logging.getLogger(__name__)
 
-MAX_MEAN_WORD = 10
-"""Mean number of characters of the words of a corpus above which a warning says that they may be whole sentences."""
 _MAX_CACHED_WORDS = 1 << 18  # limits the memory of long-running processes
 _SETTINGS_KEY = "limner"
 _COMPOUNDS_KEY = "limner_compounds"
@@ -285,32 +283,12 @@ def _count_units(sentences: Iterable[str], settings: TextSettings) -> tuple[Coun
     words: Counter[str] = Counter()
     for sentence in sentences:
         words.update(_units(split_words(sentence, settings), settings))
-    _warn_of_script(words, settings)
     splitter = CompoundSplitter.learn(words, CompoundSettings()) if settings.split_compounds else None
     counts: Counter[str] = Counter()
     for word, count in words.items():
         for part in splitter.split(word) if splitter else (word,):
             counts[_mark(part, settings)] += count
     return counts, splitter
-
-
-def _warn_of_script(words: Counter[str], settings: TextSettings) -> None:
-    if scripts.has_no_spaces(words) and settings.lang not in scripts.UNSPACED_LANGUAGES:
-        logger.warning(
-            "the sentences in '%s' are in a script without spaces between words; if their language is another one, "
-            "import them with its code (--lang zh, ja, th, …), which metrics need",
-            settings.lang,
-        )
-    mean = sum(len(word) * count for word, count in words.items()) / max(1, words.total())
-    if mean > MAX_MEAN_WORD and not (settings.level == "bpe" and settings.tokenise == "unicode"):
-        example = next(word for word, _ in words.most_common() if len(word) > MAX_MEAN_WORD)
-        logger.warning(
-            "the mean word in '%s' has %.1f characters, such as '%s'; if whole sentences are taken for words, "
-            "set text.tokenise=unicode",
-            settings.lang,
-            mean,
-            example[:40],
-        )
 
 
 def _require_joint_settings(source: TextSettings, target: TextSettings) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import html
 import os
 import re
-from collections.abc import Callable
 from pathlib import Path
 
 from limner.data.readers.corpus_files import ReaderOptions, SplitLists, find_files
@@ -39,7 +38,9 @@ def read_iapr(source: Path, options: ReaderOptions, builder: ItemBuilder) -> Non
         location = SourceLocation(path)
         tags = _read_tags(path)
         key = builder.key(tags["IMAGE"], location)
-        image = _image_path(source, options, tags["IMAGE"])
+        # `images/00/25.jpg` is below the image folder whatever the tag says
+        name = os.path.normpath(f"/{tags['IMAGE']}").lstrip("/")
+        image = options.images / name.removeprefix("images/") if options.images else source / name
         split = splits.split_of(key)
         if split is None:
             builder.skip("images in none of the lists of splits", key, location)
@@ -47,43 +48,26 @@ def read_iapr(source: Path, options: ReaderOptions, builder: ItemBuilder) -> Non
             builder.skip("images that are missing", str(image), location)
         else:
             builder.add_item(key, location, split=split, image=image)
-            sentences_of = _whole if options.descriptions == "whole" else _split_sentences
-            _add_sentences(key, source, path, sentences_of(tags["DESCRIPTION"]), sentences_of, builder)
+            _add_sentences(key, source, path, options.descriptions == "whole", builder)
 
 
-def _add_sentences(
-    key: str,
-    source: Path,
-    english: Path,
-    sentences: list[str],
-    sentences_of: Callable[[str], list[str]],
-    builder: ItemBuilder,
-) -> None:
-    for group, text in enumerate(sentences):
-        builder.add_sentence(key, SourceLocation(english), "en", text, group)
+def _add_sentences(key: str, source: Path, english: Path, whole: bool, builder: ItemBuilder) -> None:
     ending, folder = ANNOTATIONS["de"]
     german = source / folder / english.parent.name / f"{english.stem}.{ending}"
-    if german.is_file():
-        translations = sentences_of(_read_tags(german)["DESCRIPTION"])
-        first_group = 0 if len(translations) == len(sentences) else len(sentences)
-        for group, text in enumerate(translations, start=first_group):
-            builder.add_sentence(key, SourceLocation(german), "de", text, group)
+    sentences = _sentences(_read_tags(english)["DESCRIPTION"], whole)
+    translations = _sentences(_read_tags(german)["DESCRIPTION"], whole) if german.is_file() else []
+    first_group = 0 if len(translations) == len(sentences) else len(sentences)
+    for lang, path, texts, first in (("en", english, sentences, 0), ("de", german, translations, first_group)):
+        for group, text in enumerate(texts, start=first):
+            builder.add_sentence(key, SourceLocation(path), lang, text, group)
 
 
-def _split_sentences(description: str) -> list[str]:
+def _sentences(description: str, whole: bool) -> list[str]:
+    """Split a description; as a whole, it is one sentence whose ';' are tokens for every tokenisation."""
+    if whole:
+        text = " ".join(description.replace(";", " ; ").split())
+        return [text] if text.strip("; ") else []
     return [text.strip() for text in description.split(";") if text.strip()]
-
-
-def _whole(description: str) -> list[str]:
-    """Return a description as one sentence, whose ';' are tokens for every tokenisation."""
-    text = " ".join(description.replace(";", " ; ").split())
-    return [text] if text.strip("; ") else []
-
-
-def _image_path(source: Path, options: ReaderOptions, image: str) -> Path:
-    """Path of the image of the tag <IMAGE>`images/00/25.jpg`</IMAGE>, below the image folder whatever the tag says."""
-    name = os.path.normpath(f"/{image}").lstrip("/")
-    return options.images / name.removeprefix("images/") if options.images else source / name
 
 
 def _read_tags(path: Path) -> dict[str, str]:

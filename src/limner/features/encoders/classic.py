@@ -15,102 +15,74 @@ from limner.features.preprocessing import parse_processor_config
 from limner.storage.tensors import load_tensors
 
 
-class VGG(nn.Module):
-    """A VGG network (Simonyan and Zisserman, 2015): its last convolution as grid features, fc7 as pooled features.
+class ClassicNetwork(nn.Module):
+    """Convolutions and three layers: the maps of the last convolution as grid features, fc7 (4,096) as pooled ones.
 
-    At 224 x 224 pixels, the last convolution (after ReLU, before pooling) is 14 x 14 x 512 and fc7 has 4,096 values.
+    Args:
+        convolutions: layers up to the last pooling.
+        channels: channels of the last convolution.
+        side: side to which its maps are pooled for the first of the three layers.
+        dropout_first: whether dropout precedes each layer, as in AlexNet, or follows it, as in VGG.
     """
 
-    def __init__(self, convolutions: Sequence[int]) -> None:
-        """Build the network.
-
-        Args:
-            convolutions: number of convolutions in each of the five blocks.
-        """
+    def __init__(self, convolutions: Sequence[nn.Module], channels: int, side: int, dropout_first: bool) -> None:
         super().__init__()
+        self.features = nn.Sequential(*convolutions)
+        self.avgpool = nn.AdaptiveAvgPool2d(side)
         layers: list[nn.Module] = []
-        channels = 3
-        for width, count in zip((64, 128, 256, 512, 512), convolutions, strict=True):
-            for _ in range(count):
-                layers += [nn.Conv2d(channels, width, 3, padding=1), nn.ReLU()]
-                channels = width
-            layers.append(nn.MaxPool2d(2))
-        self.features = nn.Sequential(*layers)
-        self.avgpool = nn.AdaptiveAvgPool2d(7)
-        self.classifier = nn.Sequential(
-            nn.Linear(512 * 7 * 7, 4096),
-            nn.ReLU(),
-            nn.Dropout(),
-            nn.Linear(4096, 4096),
-            nn.ReLU(),
-            nn.Dropout(),
-            nn.Linear(4096, 1000),
-        )
+        for width in (channels * side**2, 4096):
+            hidden = [nn.Linear(width, 4096), nn.ReLU()]
+            layers += [nn.Dropout(), *hidden] if dropout_first else [*hidden, nn.Dropout()]
+        self.classifier = nn.Sequential(*layers, nn.Linear(4096, 1000))
 
     def forward(self, pixels: Tensor) -> dict[str, Tensor]:
-        return _forward(self.features, self.avgpool, self.classifier, pixels)
+        """Compute the last maps (B, C, H, W) and fc7 (B, D), the input of the classification layer."""
+        maps = self.features[:-1](pixels)
+        pooled = self.classifier[:-1](self.avgpool(self.features[-1](maps)).flatten(1))
+        return {"last_hidden_state": maps, "pooler_output": pooled}
 
 
-def vgg16() -> VGG:
+def _vgg(counts: Sequence[int]) -> ClassicNetwork:
+    """Build a VGG network (Simonyan and Zisserman, 2015) by the number of convolutions in each of the five blocks.
+
+    At 224 x 224 pixels, the last convolution (after ReLU, before pooling) is 14 x 14 x 512.
+    """
+    layers: list[nn.Module] = []
+    channels = 3
+    for width, count in zip((64, 128, 256, 512, 512), counts, strict=True):
+        for _ in range(count):
+            layers += [nn.Conv2d(channels, width, 3, padding=1), nn.ReLU()]
+            channels = width
+        layers.append(nn.MaxPool2d(2))
+    return ClassicNetwork(layers, 512, 7, dropout_first=False)
+
+
+def vgg16() -> ClassicNetwork:
     """Build VGG-16 (configuration D): fc7 is the fifteenth layer with weights, that of Mao et al. (2015), section 4."""
-    return VGG((2, 2, 3, 3, 3))
+    return _vgg((2, 2, 3, 3, 3))
 
 
-def vgg19() -> VGG:
+def vgg19() -> ClassicNetwork:
     """Build VGG-19 (configuration E): conv5_4 and fc7 are the features of Calixto et al. (2016), section 2."""
-    return VGG((2, 2, 4, 4, 4))
+    return _vgg((2, 2, 4, 4, 4))
 
 
-class AlexNet(nn.Module):
-    """AlexNet (Krizhevsky, 2014, one tower): conv5 (13 x 13 x 256) as grid features, fc7 (4,096) as pooled features."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.features = nn.Sequential(
-            nn.Conv2d(3, 64, 11, stride=4, padding=2),
-            nn.ReLU(),
-            nn.MaxPool2d(3, 2),
-            nn.Conv2d(64, 192, 5, padding=2),
-            nn.ReLU(),
-            nn.MaxPool2d(3, 2),
-            nn.Conv2d(192, 384, 3, padding=1),
-            nn.ReLU(),
-            nn.Conv2d(384, 256, 3, padding=1),
-            nn.ReLU(),
-            nn.Conv2d(256, 256, 3, padding=1),
-            nn.ReLU(),
-            nn.MaxPool2d(3, 2),
-        )
-        self.avgpool = nn.AdaptiveAvgPool2d(6)
-        self.classifier = nn.Sequential(
-            nn.Dropout(),
-            nn.Linear(256 * 6 * 6, 4096),
-            nn.ReLU(),
-            nn.Dropout(),
-            nn.Linear(4096, 4096),
-            nn.ReLU(),
-            nn.Linear(4096, 1000),
-        )
-
-    def forward(self, pixels: Tensor) -> dict[str, Tensor]:
-        return _forward(self.features, self.avgpool, self.classifier, pixels)
+def alexnet() -> ClassicNetwork:
+    """Build AlexNet (Krizhevsky, 2014, one tower), whose conv5 is 13 x 13 x 256."""
+    layers: list[nn.Module] = [nn.Conv2d(3, 64, 11, stride=4, padding=2), nn.ReLU(), nn.MaxPool2d(3, 2)]
+    layers += [nn.Conv2d(64, 192, 5, padding=2), nn.ReLU(), nn.MaxPool2d(3, 2)]
+    for inputs, outputs in ((192, 384), (384, 256), (256, 256)):
+        layers += [nn.Conv2d(inputs, outputs, 3, padding=1), nn.ReLU()]
+    return ClassicNetwork([*layers, nn.MaxPool2d(3, 2)], 256, 6, dropout_first=True)
 
 
-CLASSIC: dict[str, Callable[[], VGG | AlexNet]] = {"vgg16": vgg16, "vgg19": vgg19, "alexnet": AlexNet}
+CLASSIC: dict[str, Callable[[], ClassicNetwork]] = {"vgg16": vgg16, "vgg19": vgg19, "alexnet": alexnet}
 
 _LAYER_NAMES = {
     "vgg16": {"conv4_3": "features.22", "conv5_3": "features.29", "fc6": "classifier.1", "fc7": "classifier.4"},
     "vgg19": {"conv4_4": "features.26", "conv5_4": "features.35", "fc6": "classifier.1", "fc7": "classifier.4"},
     "alexnet": {"conv5": "features.11", "fc6": "classifier.2", "fc7": "classifier.5"},
 }
-
-
-def _forward(
-    features: nn.Sequential, avgpool: nn.Module, classifier: nn.Sequential, pixels: Tensor
-) -> dict[str, Tensor]:
-    """Compute the last maps (B, C, H, W) and fc7 (B, D), the input of the classification layer."""
-    maps = features[:-1](pixels)
-    return {"last_hidden_state": maps, "pooler_output": classifier[:-1](avgpool(features[-1](maps)).flatten(1))}
 
 
 def load_classic(name: str, file: Path) -> PretrainedNetwork:

@@ -146,7 +146,10 @@ class NetworkBackbone:
         outputs = self._forward(batch)
         if self.preprocessing.views > 1:
             mirrored = self._forward(batch.flip(3))
-            outputs = {kind: (outputs[kind] + _mirror_back(mirrored[kind])) / 2 for kind in outputs}
+            outputs = {
+                kind: (values + (mirrored[kind].flip(3) if kind == "grid" else mirrored[kind])) / 2
+                for kind, values in outputs.items()
+            }
         features: dict[FeatureKind, Tensor] = {}
         for kind, output in outputs.items():
             rows = output.flatten(2).transpose(1, 2) if kind == "grid" else output  # (B, L, D)
@@ -208,7 +211,8 @@ class NetworkBackbone:
         if before is None:
             return
         after = self._attempt(self._forward_fp32, self._noise())
-        if not all(_close(before[kind], after[kind]) for kind in before):
+        limits = {kind: 1e-3 * float(values.abs().max()) for kind, values in before.items()}
+        if not all(torch.allclose(before[kind], after[kind], 1e-3, limits[kind]) for kind in before):
             for pair in pairs:
                 setattr(pair.parent, pair.names[0], pair.convolution)
                 setattr(pair.parent, pair.names[1], pair.norm)
@@ -257,29 +261,8 @@ class NetworkBackbone:
         if path in paths:
             return path
         aliases = [alias for alias, target in self._layer_names.items() if target in paths]
-        available = ", ".join(aliases + self._list_blocks())
+        available = ", ".join(aliases + [path for path, _ in self._network.named_modules() if _BLOCK.fullmatch(path)])
         raise BackboneError(f"{self._name}: no layer '{layer}'; available layers: {available}")
-
-    def _list_blocks(self) -> list[str]:
-        """List the blocks of the network with their output shapes, for the error about an unknown layer."""
-        lines: list[str] = []
-
-        def record(path: str) -> Callable[[nn.Module, object, object], None]:
-            def hook(module: nn.Module, inputs: object, output: object) -> None:
-                value = output[0] if isinstance(output, tuple) else output
-                if isinstance(value, Tensor):
-                    lines.append(f"{path} ({'x'.join(map(str, value.shape[1:]))})")
-
-            return hook
-
-        blocks = [(path, module) for path, module in self._network.named_modules() if _BLOCK.fullmatch(path)]
-        handles = [module.register_forward_hook(record(path)) for path, module in blocks]
-        try:
-            self._attempt(self._network, self._blank())
-        finally:
-            for handle in handles:
-                handle.remove()
-        return lines
 
 
 class _LayerReached(Exception):
@@ -316,10 +299,6 @@ def _size(kind: FeatureKind, output: Tensor) -> tuple[tuple[int, ...], tuple[int
     return ((math.prod(sides), depth), (sides[0], sides[1])) if kind == "grid" else ((depth,), None)
 
 
-def _close(one: Tensor, other: Tensor) -> bool:
-    return torch.allclose(one, other, rtol=1e-3, atol=1e-3 * float(one.abs().max()))
-
-
 def _as_maps(output: object) -> Tensor:
     """Convert a layer's output to maps (B, D, H, W); a vector becomes a map of one location."""
     if isinstance(output, tuple):
@@ -334,10 +313,6 @@ def _as_maps(output: object) -> Tensor:
     # The class token and register tokens precede the patches, whose number is a square.
     patches = output[:, output.shape[1] - side * side :]
     return patches.transpose(1, 2).reshape(len(output), -1, side, side)
-
-
-def _mirror_back(values: Tensor) -> Tensor:
-    return values.flip(3) if values.ndim == 4 else values
 
 
 def _to_float16(values: Tensor) -> FeatureArray:

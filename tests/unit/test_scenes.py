@@ -17,7 +17,7 @@ from limner.data.collection import Collection
 from limner.errors import CollectionError, SettingsError
 from limner.synthetic.scenes import SceneSettings, drawing
 from limner.synthetic.scenes.grammar import NOUNS, contract_prepositions, describe_scene, french_phrase, german_phrase
-from limner.synthetic.scenes.objects import DRAW_OBJECT, draw_object
+from limner.synthetic.scenes.objects import DRAWINGS, draw_object
 from limner.synthetic.scenes.scene import (
     BACKGROUNDS,
     COLOURS,
@@ -170,7 +170,7 @@ def test_sentences_of_a_clip_name_its_motion():
 
 def test_every_object_can_be_named_and_drawn():
     names = {*UNAMBIGUOUS, *(f"{word}:{sense}" for word, senses in SENSES.items() for sense in senses)}
-    assert set(NOUNS) == names == set(DRAW_OBJECT)
+    assert set(NOUNS) == names == set(DRAWINGS)
     assert set(drawing.DRAW_BACKGROUND) == set(BACKGROUNDS)
 
 

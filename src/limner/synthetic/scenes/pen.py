@@ -118,10 +118,10 @@ class Pen:
         first, last = points[0], points[-1]
         self.line(smooth([first, *points, last]), width, fill, edge=edge)
 
-    def eye(self, x: float, y: float, r: float = 3.2) -> None:
+    def eye(self, x: float, y: float, radius: float = 3.2) -> None:
         """Draw the eye of an animal."""
-        self.oval(x, y, r, r, (255, 255, 255), edge=False)
-        self.oval(x + r * 0.15, y + r * 0.1, r * 0.62, r * 0.62, NIGHT, edge=False)
+        self.oval(x, y, radius, radius, (255, 255, 255), edge=False)
+        self.oval(x + radius * 0.15, y + radius * 0.1, radius * 0.62, radius * 0.62, NIGHT, edge=False)
 
 
 def smooth(points: Sequence[Point]) -> list[Point]:

@@ -138,27 +138,22 @@ def _of_machine() -> int | None:
 
 
 def _of_control_group() -> int | None:
-    """Return the free memory of a container that limits it (version 2 or 1 of the kernel's interface).
+    """Return the free memory of a container that limits it (version 2 of the kernel's interface).
 
     Cached files count as free, because the kernel drops them when memory is needed.
     """
-    for limit, usage, statistics, prefix in (
-        ("memory.max", "memory.current", "memory.stat", ""),
-        ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "memory/memory.stat", "total_"),
-    ):
-        try:
-            total, used = (int(read_bytes(_CONTROL_GROUP / name)) for name in (limit, usage))
-        except (OSError, ValueError):  # no such file, or 'max': no limit
-            continue
-        return max(0, total - used + _cached_files(_CONTROL_GROUP / statistics, prefix))
-    return None
+    try:
+        total, used = (int(read_bytes(_CONTROL_GROUP / name)) for name in ("memory.max", "memory.current"))
+    except (OSError, ValueError):  # no such file, or 'max': no limit
+        return None
+    return max(0, total - used + _cached_files())
 
 
-def _cached_files(statistics: Path, prefix: str) -> int:
+def _cached_files() -> int:
     """Return the bytes of cached files in the statistics of a control group; 0 if they are not known."""
     try:
-        values = dict(line.split() for line in read_bytes(statistics).decode().splitlines())
-        return sum(int(values.get(f"{prefix}{name}_file", 0)) for name in ("active", "inactive"))
+        values = dict(line.split() for line in read_bytes(_CONTROL_GROUP / "memory.stat").decode().splitlines())
+        return sum(int(values.get(f"{name}_file", 0)) for name in ("active", "inactive"))
     except (OSError, ValueError):
         return 0
 

@@ -99,17 +99,13 @@ def test_formats_of_phones_and_browsers_are_read_whatever_the_case_of_the_suffix
     assert np.abs(np.subtract(colour_at(image), RED)).max() <= 8
 
 
-def test_heic_and_avif_name_what_is_missing(tmp_path, monkeypatch):
+def test_heic_names_what_is_missing(tmp_path, monkeypatch):
     monkeypatch.setattr("limner.media.image._formats", lambda: ("JPEG", "PNG"))
-    for brand, remedy in ((b"heic", r"pip install 'limner\[heic\]'"), (b"avif", "need Pillow 11.3 or newer")):
-        path = tmp_path / "photo.jpg"  # some programs give HEIC files this suffix
-        path.write_bytes(b"\0\0\0\x1cftyp" + brand + bytes(50))
-        with pytest.raises(MediaError, match=rf"photo\.jpg: .*{remedy}"):
-            open_image(path)
-        with pytest.raises(MediaError, match=remedy):
-            open_image(path.read_bytes())
-        with pytest.raises(MediaError, match=remedy):
-            image_size(path)
+    path = tmp_path / "photo.jpg"  # some programs give HEIC files this suffix
+    path.write_bytes(b"\0\0\0\x1cftypheic" + bytes(50))
+    for source in (path, path.read_bytes()):
+        with pytest.raises(MediaError, match=r"pip install 'limner\[heic\]'"):
+            open_image(source)
 
 
 def test_sixteen_bit_grey_keeps_its_middle(tmp_path):

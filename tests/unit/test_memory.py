@@ -46,22 +46,14 @@ def test_the_smaller_of_machine_and_control_group_is_available(tmp_path, monkeyp
     assert available_memory() == GIB
 
 
-@pytest.mark.parametrize(
-    ("limit", "usage", "statistics", "prefix"),
-    [
-        ("memory.max", "memory.current", "memory.stat", ""),
-        ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "memory/memory.stat", "total_"),
-    ],
-)
-def test_cached_files_of_a_container_count_as_free(limit, usage, statistics, prefix, tmp_path, monkeypatch):
+def test_cached_files_of_a_container_count_as_free(tmp_path, monkeypatch):
     monkeypatch.setattr(process, "_MEMORY_INFORMATION", tmp_path / "meminfo")
     monkeypatch.setattr(process, "_CONTROL_GROUP", tmp_path)
-    (tmp_path / "memory").mkdir()
-    (tmp_path / limit).write_text(f"{4 * GIB}\n")
-    (tmp_path / usage).write_text(f"{4 * GIB}\n")
+    for name in ("memory.max", "memory.current"):
+        (tmp_path / name).write_text(f"{4 * GIB}\n")
     assert available_memory() == 0
-    lines = (f"{prefix}active_file {GIB}", f"{prefix}inactive_file {2 * GIB}", f"{prefix}anon {GIB}")
-    (tmp_path / statistics).write_text("\n".join(lines))
+    lines = (f"active_file {GIB}", f"inactive_file {2 * GIB}", f"anon {GIB}")
+    (tmp_path / "memory.stat").write_text("\n".join(lines))
     assert available_memory() == 3 * GIB
 
 

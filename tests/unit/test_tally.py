@@ -5,7 +5,7 @@ import json
 import pytest
 from PIL import Image
 
-from limner.data.readers import ReaderOptions, import_collection, read_source
+from limner.data.readers import import_collection, read_source
 from limner.data.tally import Tally
 from limner.errors import CollectionError
 
@@ -100,20 +100,3 @@ def test_two_coco_images_with_one_id_are_refused(tmp_path):
     source = coco(tmp_path, [(1, "a.jpg"), (1, "b.jpg")], [(1, 1, "a dog")])
     with pytest.raises(CollectionError, match=r"images\[1\]: the id 1 of 'b\.jpg' is that of 'a' as well"):
         read_source("coco", source)
-
-
-def test_two_coco_captions_with_one_id_are_counted_if_equal_and_refused_otherwise(tmp_path):
-    images = [(1, "a.jpg"), (2, "b.jpg")]
-    result = read_source("coco", coco(tmp_path, images, [(1, 1, "a dog"), (1, 1, "a dog"), (2, 2, "a cat")]))
-    assert [len(item.sentences) for item in result.items] == [1, 1]
-    assert result.skipped == {"captions that are in the file twice, with the same id": 1}
-    source = coco(tmp_path, images, [(1, 1, "a dog"), (1, 2, "a cat")])
-    with pytest.raises(CollectionError, match=r"annotations\[1\]: the id 1 of the caption 'a cat' is that of 'a dog'"):
-        read_source("coco", source)
-
-
-def test_images_of_a_format_that_cannot_be_read_yet_are_noted(tmp_path, monkeypatch):
-    monkeypatch.setattr("limner.media.image._formats", lambda: ("JPEG", "PNG"))
-    draw(tmp_path, "a.heic", "b.png")
-    (note,) = [one for one in read_source("folder", tmp_path, ReaderOptions()).tally.noted if "cannot" in one]
-    assert "limner[heic]" in note

@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+import logging
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 
-from limner.data.examples import Item
+import numpy as np
+from numpy.typing import NDArray
+
+from limner.data.examples import Item, ItemSentence, Region, StoredFeatures
 from limner.text.labels import LABEL_LANGUAGES
 from limner.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from limner.data.dataset import FeatureSource
-import logging
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
-from typing import Protocol, runtime_checkable
-
-import numpy as np
-from numpy.typing import NDArray
-
-from limner.data.examples import ItemSentence, Region, StoredFeatures
 
 logger = logging.getLogger(__name__)
 

@@ -130,11 +130,12 @@ def preprocess(image: Image.Image, preprocessing: Preprocessing) -> Pixels:
     resample = Image.Resampling(preprocessing.resample)
     cropped = preprocessing.resize == "crop" or preprocessing.crops > 1
     side = preprocessing.short if cropped else preprocessing.size
-    resize = resize_shorter_side if preprocessing.resize == "crop" else resize_to_square
-    resized = resize(image, side, resample)
-    crops = [centre_crop(resized, preprocessing.size)]
-    if preprocessing.crops > 1:
-        crops += corner_crops(resized, preprocessing.size)
+    keeps_ratio = preprocessing.resize == "crop"
+    resized = resize_shorter_side(image, side, resample) if keeps_ratio else image.resize((side, side), resample)
+    crops = [centre_crop(resized, size := preprocessing.size)]
+    if preprocessing.crops > 1:  # and the corners: top left, top right, bottom left, bottom right
+        right, bottom = resized.width - size, resized.height - size
+        crops += [resized.crop((x, y, x + size, y + size)) for y in (0, bottom) for x in (0, right)]
     return np.stack([np.asarray(crop) for crop in crops])
 
 
@@ -197,20 +198,7 @@ def resize_shorter_side(
     return image.resize((short * width // height, short), resample)
 
 
-def resize_to_square(
-    image: Image.Image, side: int, resample: Image.Resampling = Image.Resampling.BILINEAR
-) -> Image.Image:
-    """Resize to a square of `side` pixels, ignoring the aspect ratio."""
-    return image.resize((side, side), resample)
-
-
 def centre_crop(image: Image.Image, side: int) -> Image.Image:
     """Crop the central square of `side` pixels; pixels outside the image are black."""
     left, top = (image.width - side) // 2, (image.height - side) // 2
     return image.crop((left, top, left + side, top + side))
-
-
-def corner_crops(image: Image.Image, side: int) -> list[Image.Image]:
-    """Crop the four corner squares of `side` pixels: top left, top right, bottom left, bottom right."""
-    right, bottom = image.width - side, image.height - side
-    return [image.crop((x, y, x + side, y + side)) for y in (0, bottom) for x in (0, right)]

@@ -11,13 +11,12 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
-import PIL
 from numpy.typing import NDArray
 from PIL import Image, ImageOps, UnidentifiedImageError
 from PIL.ExifTags import Base
 from PIL.ImageFile import ImageFile
 
-from limner.errors import ImageTooLargeError, MediaError, MissingExtraError
+from limner.errors import ImageTooLargeError, MediaError
 from limner.files import open_file
 
 MAX_PIXELS = 89_478_485
@@ -49,11 +48,6 @@ _FORMATS = {
 _PLUGINS = ("Jpeg", "Mpo", "Png", "Gif", "WebP", "Avif", "Tiff", "Bmp", "Ppm", "Jpeg2K", "Ico", "Tga", "Pcx")
 IMAGE_SUFFIXES = frozenset(suffix for suffixes in _FORMATS.values() for suffix in suffixes)
 """Lowercase suffixes of image files."""
-
-_OPTIONAL = ("AVIF", "HEIF")
-"""Formats that not every installation reads."""
-_AVIF_BRANDS = (b"avif", b"avis")
-_HEIF_BRANDS = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1")
 
 Pixels = NDArray[np.uint8]
 ImageInput = Path | str | bytes | Image.Image | NDArray[Any]
@@ -221,41 +215,12 @@ def _too_large(name: str, size: str) -> MediaError:
     )
 
 
-def _head(path: Path) -> bytes:
-    with open_file(path) as stream:
-        return stream.read(12)
-
-
 def _not_an_image(source: ImageInput, name: str) -> str:
     size = len(source) if isinstance(source, bytes) else Path(str(source)).stat().st_size
     if size == 0:
         return f"{name}: the file is empty (0 bytes); copy it again from its source or remove it"
-    if remedy := _missing_decoder(source if isinstance(source, bytes) else _head(Path(str(source)))):
-        return f"{name}: {remedy}"
-    return f"{name}: not an image; expected one of {', '.join(_formats())}; convert it or leave it out"
-
-
-def _missing_decoder(data: bytes) -> str:
-    """What is to be installed to read an HEIC or AVIF image; empty for other images, and if it is installed.
-
-    The brand at the start of the file tells the format, whatever the suffix of its name (ISO/IEC 14496-12).
-    """
-    brand = data[8:12] if data[4:8] == b"ftyp" else b""
-    return _install("AVIF" if brand in _AVIF_BRANDS else "HEIF" if brand in _HEIF_BRANDS else "")
-
-
-def missing_support(name: str) -> str:
-    """What is to be installed to read an image of such a name; empty if it is installed."""
-    suffix = Path(name).suffix.lower()
-    return next((_install(format_) for format_ in _OPTIONAL if suffix in _FORMATS[format_]), "")
-
-
-def _install(format_: str) -> str:
-    if format_ not in _OPTIONAL or format_ in _formats():
-        return ""
-    if format_ == "AVIF":
-        return f"AVIF images need Pillow 11.3 or newer, got {PIL.__version__}: pip install -U pillow"
-    return str(MissingExtraError("reading HEIC images", "heic"))
+    extra = "" if "HEIF" in _formats() else " (HEIC needs the optional extra 'heic': pip install 'limner[heic]')"
+    return f"{name}: not an image; expected one of {', '.join(_formats())}{extra}; convert it or leave it out"
 
 
 def _upright(image: Image.Image) -> Image.Image:

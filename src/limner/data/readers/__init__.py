@@ -23,7 +23,6 @@ from limner.data.readers.tables import read_csv, read_jsonl
 from limner.data.readers.webdataset import read_webdataset
 from limner.data.tally import Tally
 from limner.errors import CollectionError, counted, did_you_mean
-from limner.media.image import missing_support
 from limner.media.modality import AUDIO, IMAGE, VIDEO, Modality, find_modality
 from limner.progress import Progress
 from limner.storage.outputs import require_name
@@ -170,7 +169,7 @@ def read_source(
     reader, source = _read(kind, source, options, builder)
     result = builder.result()
     _require_items(result.items, kind, source, result.tally)
-    return replace(result, items=_finished(result.items, reader, result.tally))
+    return replace(result, items=[_with_modality(item, reader.modality) for item in result.items])
 
 
 def _read(kind: str, source: Path | str, options: ReaderOptions | None, builder: ItemBuilder) -> tuple[Reader, Path]:
@@ -200,14 +199,6 @@ def _read(kind: str, source: Path | str, options: ReaderOptions | None, builder:
         raise CollectionError(f"{source}: does not exist; name a folder or a file that exists")
     reader.read(source, options, builder)
     return reader, source
-
-
-def _finished(items: list[Item], reader: Reader, tally: Tally) -> list[Item]:
-    """Give items their modalities, and note the images that cannot be read."""
-    for item in items:
-        if reason := missing_support(item.image or ""):
-            tally.note(f"images that cannot be read yet ({reason})", item.id)
-    return [_with_modality(item, reader.modality) for item in items]
 
 
 def _require_items(items: list[Item], kind: str, source: Path | str, tally: Tally) -> None:
@@ -276,7 +267,7 @@ class _Importer:
         """Read the source; its items are passed to the writer in parts if the reader permits it."""
 
         def add(items: list[Item]) -> None:
-            self._add(_finished(items, READERS[self.kind], builder.tally), writer)
+            self._add([_with_modality(item, READERS[self.kind].modality) for item in items], writer)
 
         # The folder that all files have in common is known when all are read.
         streams = self.kind in READERS and READERS[self.kind].streams and not self.copy

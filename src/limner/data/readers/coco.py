@@ -60,45 +60,19 @@ def read_coco(source: Path, options: ReaderOptions, builder: ItemBuilder) -> Non
                 builder.add_item(key, location, split=split, image=path_of_image)
             else:
                 builder.skip("images that are missing", name, location)
-        captions: dict[int | str, tuple[int, str]] = {}  # image and text by id
         for number, annotation in enumerate(require_field(contents, "annotations", list, SourceLocation(path))):
             location = SourceLocation(path, f"annotations[{number}]")
             image_id = require_field(annotation, "image_id", int, location)
             if not isinstance(annotation, dict) or "caption" not in annotation:
                 raise CollectionError(f"{location}: 'caption' is missing; expected a text")
             texts = sentences_in(annotation["caption"], "caption", location)
-            text = " ".join(texts)
             key_of_image = keys.get(image_id)
-            if annotation.get("id") is not None and _is_repeated(
-                annotation["id"], (image_id, text), captions, location
-            ):
-                builder.skip("captions that are in the file twice, with the same id", text, location)
-            elif key_of_image is None:
-                builder.skip("captions of images that the file does not list", str(annotation["image_id"]), location)
+            if key_of_image is None:
+                builder.skip("captions of images that the file does not list", str(image_id), location)
             elif key_of_image in builder:
                 builder.add_sentences(key_of_image, location, options.lang or "en", texts or [""])
             else:
                 builder.skip("sentences whose image is missing", key_of_image, location)
-
-
-def _is_repeated(
-    id: Any,  # noqa: ANN401 (any JSON value)
-    contents: tuple[int, str],
-    known: dict[int | str, tuple[int, str]],
-    location: SourceLocation,
-) -> bool:
-    """Whether an annotation occurred before; CollectionError if its id has another caption or image there."""
-    if not isinstance(id, int | str):
-        raise CollectionError(f"{location}: 'id' is {id!r}; expected a number or a text")
-    if id not in known:
-        known[id] = contents
-        return False
-    if known[id] != contents:
-        raise CollectionError(
-            f"{location}: the id {id} of the caption '{contents[1]}' is that of '{known[id][1]}' as well; give every "
-            "caption of the file an id of its own"
-        )
-    return True
 
 
 def read_karpathy(source: Path, options: ReaderOptions, builder: ItemBuilder) -> None:

@@ -239,27 +239,21 @@ def _read_original(source: Path) -> Iterator[_AnnotatedImage]:
                 left, top, right, bottom = (_number(corners, name, path) for name in ("xmin", "ymin", "xmax", "ymax"))
                 for entity in annotated.findall("name"):
                     boxes.setdefault((entity.text or "").strip(), []).append((left, top, right - left, bottom - top))
-        size = (_side(root, "size/width", path), _side(root, "size/height", path))
+        size = (int(_number(root, "size/width", path, 1)), int(_number(root, "size/height", path, 1)))
         lines = [parse_tagged_sentence(line) for line in read_lines(sentences) if line.strip()]
         yield _AnnotatedImage(root.findtext("filename") or path.stem, None, size, boxes, lines, location)
 
 
-def _number(element: ElementTree.Element, name: str, path: Path) -> float:
+def _number(element: ElementTree.Element, name: str, path: Path, least: float = -math.inf) -> float:
     text = (element.findtext(name) or "").strip()
     try:
         value = float(text)
     except ValueError:
         value = math.nan
-    if math.isnan(value):
-        raise CollectionError(f"{path}: <{name}> is '{text}'; expected a number")
+    if not least <= value < math.inf:
+        what = "a number" if least < 0 else "a positive number of pixels"
+        raise CollectionError(f"{path}: <{name}> is '{text}'; expected {what}")
     return value
-
-
-def _side(element: ElementTree.Element, name: str, path: Path) -> int:
-    value = _number(element, name, path)
-    if not 1 <= value < math.inf:
-        raise CollectionError(f"{path}: <{name}> is '{value:g}'; expected a positive number of pixels")
-    return int(value)
 
 
 def parse_tagged_sentence(line: str) -> _AnnotatedSentence:

@@ -15,6 +15,7 @@ from limner.errors import SettingsError, counted, did_you_mean
 from limner.storage.outputs import claim_file, require_saved, save_output
 
 if TYPE_CHECKING:
+    from limner.data.collection import Collection
     from limner.data.summary import CollectionSummary
 
 KINDS = {

@@ -18,13 +18,12 @@ from typing import Any
 
 import numpy as np
 
-import limner.runtime
 from limner.apps.export.folder import export
 from limner.features.encoders.load import load_backbone_for
 from limner.inference.captioner import Captioner
 from limner.runs.pretrained import pretrained_run
 from limner.runs.trained_model import load_trained_model
-from limner.runtime import ExportedCaptioner
+from limner.runtime.generators import ExportedCaptioner, load_captioner
 from measuring import random_jpegs, real_data, report
 
 PHOTOGRAPHS = 120
@@ -64,9 +63,9 @@ def start_to_caption(exported: Path, photograph: Path) -> None:
     """Measure processes that caption one photograph, to their end."""
     limner_command = [sys.executable, "-m", "limner", "describe", str(photograph)]
     commands = {
-        "runtime": [sys.executable, "-m", "limner.runtime", str(exported), str(photograph)],
+        "runtime": limner_command,
         "describe_exported": [*limner_command, "--model", str(exported)],
-        "describe": limner_command,
+        "describe": [*limner_command, "--backbone", "efficientnet-lite2"],  # which needs the run, and so torch
     }
     measured: dict[str, list[tuple[float, float]]] = {name: [] for name in commands}
     with tempfile.TemporaryDirectory() as byte_code:
@@ -98,7 +97,7 @@ def process_times(command: Sequence[str], byte_code: str) -> tuple[float, float]
 def speed(plain: Path, exported: Path, photographs: Sequence[Path]) -> None:
     """Measure captions of files in batches of eight, in processes that run already."""
     captioners: dict[str, Captioner | ExportedCaptioner] = {
-        "runtime": limner.runtime.load_captioner(exported),
+        "runtime": load_captioner(exported),
         "torch": Captioner.load(plain),
     }
     photographs = photographs[:64]
@@ -119,7 +118,7 @@ def sentences(plain: Path, exported: Path, photographs: Sequence[Path]) -> None:
         "fp32": (Captioner([trained], load_backbone_for(trained.config.features, None, precision="fp32")), {}),
         "default_precision": (Captioner.load(plain), {}),
     }
-    runtime_captioner = limner.runtime.load_captioner(exported)
+    runtime_captioner = load_captioner(exported)
     for search, settings in SEARCHES.items():
         found = runtime_captioner.describe(photographs, **settings)
         for name, (captioner, options) in sides.items():

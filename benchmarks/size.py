@@ -41,18 +41,18 @@ LIMITS = {
 }
 """Largest value that each figure should have."""
 TODAY = {
-    "lines of src": 64_700,
-    "files of src": 364,
-    "lines of tests": 46_300,
-    "lines of files that six commands enter": 27_400,
-    "files that six commands enter": 143,
-    "photograph: functions": 380,
-    "photograph: calls": 32_500,
-    "photograph: files": 66,
+    "lines of src": 64_300,
+    "files of src": 352,
+    "lines of tests": 45_950,
+    "lines of files that six commands enter": 28_600,
+    "files that six commands enter": 148,
+    "photograph: functions": 255,
+    "photograph: calls": 6_200,
+    "photograph: files": 42,
     "photograph: passes of the backbone": 1,
-    "request: functions": 190,
-    "request: calls": 1_600,
-    "request: files": 39,
+    "request: functions": 130,
+    "request: calls": 1_000,
+    "request: files": 25,
     "describe: calls from command to step": 6,
     "translate: calls from command to step": 5,
     "train: calls from command to forward": 5,
@@ -104,7 +104,8 @@ class Trace:
             return
         self.functions.add((code.co_filename, code.co_qualname))
         self.calls += 1
-        self.passes += code.co_qualname == "EfficientNetLite.forward"
+        of_graph = code.co_qualname == "Graph.__call__" and frame.f_locals["self"].name.endswith("backbone.onnx")
+        self.passes += of_graph or code.co_qualname == "EfficientNetLite.forward"
         if code.co_name in ("step", "forward") and "/models/" in code.co_filename and code.co_name not in self.paths:
             self.paths[code.co_name] = self._callers(frame)
 

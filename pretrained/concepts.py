@@ -38,7 +38,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 
 from limner.data.collection import Collection
 from limner.data.items_table import Item
-from limner.features.encoders.efficientnet import find_weights
+from limner.features.encoders.published_weights import read_weights
 from limner.features.store import FeatureTable
 from measure_photographs import content_words
 from things import by_coco, by_label, mentions, names, things
@@ -205,7 +205,7 @@ def imagenet_classes() -> dict[str, list[int]]:
 
 def prior_weights(concepts: Sequence[str]) -> Array:
     """Return rows of the classifier of the backbone for the things that have classes of ImageNet, (C, D)."""
-    weights = torch.load(find_weights(BACKBONE), map_location="cpu", weights_only=True)["_fc.weight"].numpy()
+    weights = read_weights(BACKBONE)["classifier.weight"]
     weights = weights - weights.mean(0)
     rows, by_noun = np.zeros((len(concepts), weights.shape[1]), np.float32), imagenet_classes()
     for column, concept in enumerate(concepts):

@@ -18,6 +18,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from german import write_german
+from limner.apps.export.folder import add_graphs
 from limner.runs.pretrained import PRETRAINED, pack
 from non_photographs import KINDS, draw_non_photograph
 
@@ -63,6 +64,7 @@ def main() -> None:
         pack(run, options.out / lang, TITLES[lang], DECODING[lang])
         place = ("--collection", base, "--data", data, "--out", options.out / lang)
         script("pack_concepts", concepts, *place, "--lang", lang, "--rules", json.dumps(RULES[lang]))
+        add_graphs(options.out / lang)
 
 
 def make_base(data: Path, work: Path) -> Path:

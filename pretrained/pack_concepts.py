@@ -57,13 +57,13 @@ def main() -> None:
         named = names_of(words, read_sentences(options.collection, options.data))
     else:
         named = translated_names(words, options.lang)
-    rates = layer["rate"][kept].tolist()
     file = ConceptsFile(
         lang=options.lang,
         backbone_sha256=spec.weights_sha256,
         photograph=words.index(PHOTOGRAPH),
         rules=ConceptRules(**options.rules),
-        concepts=tuple(concept_of(word, rate, options.lang) for word, rate in zip(words, rates, strict=True)),
+        concepts=tuple(concept_of(word, options.lang) for word in words),
+        rates=tuple(min(1.0, round(rate, 5)) for rate in layer["rate"][kept].tolist()),
         names=named,
     )
     options.out.mkdir(parents=True, exist_ok=True)
@@ -107,27 +107,26 @@ def kinds() -> set[str]:
     return {kind for thing in things().values() for kind in thing.kinds}
 
 
-def concept_of(word: str, rate: float, lang: str) -> Concept:
+def concept_of(word: str, lang: str) -> Concept:
     """Describe a concept."""
-    rate = min(1.0, round(rate, 5))
     if lang != "en":
-        return _translated(word, rate, lang)
+        return _translated(word, lang)
     thing = things().get(word)
     sentence = f"a photo of {with_article(word)}" if thing is not None or word in kinds() else ""
     if word == "person":
         sentence = "a photo of a person"
     kind = thing.kinds[0] if thing is not None and thing.kinds else ""
-    return Concept(name=word, kind=kind, sentence=sentence, rate=rate)
+    return Concept(name=word, kind=kind, sentence=sentence)
 
 
-def _translated(word: str, rate: float, lang: str) -> Concept:
+def _translated(word: str, lang: str) -> Concept:
     if word not in translations(lang):
-        return Concept(name=word, rate=rate)
+        return Concept(name=word)
     article, noun = without_article(translations(lang)[word][0]) if lang == "de" else ("", translations(lang)[word][0])
     sentence = " ".join(filter(None, ("Ein Foto von", article, noun))) if lang == "de" else f"一张{noun}的照片"
     thing = things().get(word)
     kind = translations(lang).get(thing.kinds[0], ("",))[0] if thing is not None and thing.kinds else ""
-    return Concept(name=noun, kind=without_article(kind)[1] if lang == "de" else kind, sentence=sentence, rate=rate)
+    return Concept(name=noun, kind=without_article(kind)[1] if lang == "de" else kind, sentence=sentence)
 
 
 def names_of(words: Sequence[str], sentences: Sequence[str]) -> dict[str, tuple[int, ...]]:

@@ -50,33 +50,38 @@ class Bounds:
                 value = int(value) if self.whole else float(value)
             except ValueError:
                 raise ValueError(self._message(value)) from None
-        self._require(value, show=True)
+        self._require(value)
         return value  # type: ignore[no-any-return]
 
     def __get_pydantic_core_schema__(self, source: Any, handler: Callable[[Any], Any]) -> Any:  # noqa: ANN401
-        """Return the schema of pydantic: that of the number, with the range."""
+        """Return the schema of pydantic: that of the number, with the range; 'true' is not 1."""
         from pydantic_core import core_schema
 
-        return core_schema.no_info_wrap_validator_function(self._validate, handler(source))
+        no_bool = core_schema.union_schema(
+            [core_schema.int_schema(strict=True), core_schema.float_schema(strict=True), core_schema.str_schema()]
+        )
+        steps = core_schema.chain_schema([no_bool, self._schema()])
+        return core_schema.custom_error_schema(steps, "bounds", custom_error_message=f"expected {self}")
 
-    def _validate(self, value: Any, convert: Callable[[Any], Any]) -> Any:  # noqa: ANN401
-        from pydantic_core import ValidationError
+    def __get_pydantic_json_schema__(self, schema: Any, handler: Callable[[Any], Any]) -> Any:  # noqa: ANN401
+        """Return the JSON schema of the number with its range."""
+        return handler(self._schema())
 
-        if isinstance(value, bool):  # 'true' is not 1
-            raise ValueError(f"expected {self}")
-        try:
-            number = convert(value)
-        except ValidationError:
-            raise ValueError(f"expected {self}") from None
-        self._require(number, show=False)
-        return number
+    def _schema(self) -> Any:  # noqa: ANN401
+        from pydantic_core import core_schema
 
-    def _require(self, number: float, *, show: bool) -> None:
-        """Check that a number is in the range; `show` adds it to the message."""
+        low, high = "gt" if self.low_excluded else "ge", "lt" if self.high_excluded else "le"
+        limits: dict[str, Any] = {low: self.low, high: self.high}
+        if self.whole:
+            return core_schema.int_schema(**limits, multiple_of=self.step if self.step > 1 else None)
+        return core_schema.float_schema(**limits, allow_inf_nan=False)
+
+    def _require(self, number: float) -> None:
+        """Check that a number is in the range."""
         above = self.low < number if self.low_excluded else self.low <= number
         below = number < self.high if self.high_excluded else number <= self.high
         if not (above and below) or (self.whole and number % self.step):
-            raise ValueError(self._message(str(number)) if show else f"expected {self}")
+            raise ValueError(self._message(str(number)))
 
     def _message(self, value: str) -> str:
         return f"expected {self}, got {value if len(value) <= 40 else f'{value[:40]}…'}"

@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from limner.features.encoders.efficientnet import VARIANTS, find_weights, load_efficientnet
+from limner.features.encoders.efficientnet import load_efficientnet
+from limner.features.encoders.published_weights import VARIANTS, find_weights
 
 published = pytest.importorskip("efficientnet_lite_pytorch", reason="efficientnet-lite-pytorch is not installed")
 

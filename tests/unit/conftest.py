@@ -146,11 +146,11 @@ def colour_concepts():
     """Factory of rules whose concepts are colours: colour_concepts(red=20, blue=0) sees no red, and blue everywhere."""
     names = ("red", "green", "blue", "white", "wood", "photograph")
     concepts = tuple(
-        Concept(name=name, kind="colour", sentence=f"a photo of {name}" if name != "photograph" else "", rate=0.2)
+        Concept(name=name, kind="colour", sentence=f"a photo of {name}" if name != "photograph" else "")
         for name in names
     )
     forms = {name: (column,) for column, name in enumerate(names[:-1])}
-    file = ConceptsFile(lang="en", backbone_sha256="1", photograph=5, concepts=concepts, names=forms)
+    file = ConceptsFile(lang="en", backbone_sha256="1", photograph=5, concepts=concepts, rates=(0.2,) * 6, names=forms)
     weight = np.array([[20, -20, -20], [-20, 20, -20], [-20, -20, 20], [8, 8, 8], [0, 0, 0], [0, 0, 0]], np.float32)
 
     def rules(**logits):

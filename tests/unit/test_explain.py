@@ -16,10 +16,10 @@ from limner.errors import SettingsError
 from limner.evaluation import gates
 from limner.evaluation.gates import gate_scores, gate_statistics, measure_gates
 from limner.features.spec import FeatureSpec, RegionRows, attended_area, grid_of
+from limner.generation.sentences import EMPTY_TRANSLATION
 from limner.inference.collection_features import open_features
 from limner.inference.explain import END_OF_SENTENCE, IMAGE_TOKEN, Explanation, explain, words_of
 from limner.inference.generate import generate
-from limner.inference.sentences import EMPTY_TRANSLATION
 from limner.inference.translator import Translator
 from limner.models.protocols import Output
 from limner.runs.trained_model import TrainedModel, load_trained_model

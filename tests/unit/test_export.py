@@ -12,7 +12,7 @@ import torch
 import xxhash
 from safetensors.numpy import save_file
 
-import limner.runtime
+import limner
 from limner.apps.export import folder as export_folder
 from limner.apps.export import record as recording
 from limner.apps.export.folder import export
@@ -21,6 +21,7 @@ from limner.inference.captioner import Captioner
 from limner.runs.concepts import FILE as CONCEPTS
 from limner.runs.concepts import WEIGHTS
 from limner.runs.trained_model import load_trained_model
+from limner.runtime.generators import load_captioner
 from limner.runtime.manifest import MANIFEST, file_checksum, read_manifest
 from limner.storage.json_text import to_json
 
@@ -58,7 +59,7 @@ def sentences(captions):
 @pytest.mark.parametrize("decoding", [{}, {"beam_size": 3, "n_best": 3, "length_penalty": 1.0}, {"min_length": 6}])
 def test_captions_are_those_of_the_run(trained, exported, images, decoding):
     expected = Captioner.load(trained).describe(images, prefixes=["look"] * len(images), **decoding)
-    captions = limner.runtime.load(exported).describe(images, prefixes=["look"] * len(images), batch_size=3, **decoding)
+    captions = limner.load(exported).describe(images, prefixes=["look"] * len(images), batch_size=3, **decoding)
     assert sentences(captions) == sentences(expected)
     log_probs = [[one.log_prob for n_best in decoded for one in n_best] for decoded in (captions, expected)]
     np.testing.assert_allclose(*log_probs, atol=1e-4)
@@ -70,57 +71,9 @@ def test_describing_with_an_exported_model_imports_no_torch(exported, images):
     assert done.stdout.startswith(f"{images[0]}\t") and done.stdout.endswith("\n[]\n")
 
 
-COMMAND = [sys.executable, "-m", "limner.runtime"]
-MODULES = """
-import sys
-sys.argv[0] = "limner.runtime"
-from limner.runtime.__main__ import main
-try:
-    main()
-except SystemExit as stop:
-    assert not stop.code, stop.code
-print(sorted({"torch", "transformers", "lance", "yaml", "filelock", "typer", "rich"} & set(sys.modules)))
-"""
-
-
-def test_the_small_command_prints_what_describe_prints_and_imports_little(trained, exported, images):
-    arguments = [str(exported), *map(str, images[:2]), "--beam-size", "2", "--n-best", "2"]
-    done = subprocess.run([sys.executable, "-c", MODULES, *arguments], capture_output=True, text=True, check=True)
-    captions = Captioner.load(trained).describe(images[:2], beam_size=2, n_best=2)
-    pairs = zip(images, captions, strict=False)
-    expected = [f"{image}\t{one.text}\t{one.log_prob:.2f}" for image, n_best in pairs for one in n_best]
-    assert done.stdout.splitlines() == [*expected, "[]"]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "status", "message"),
-    [
-        ([], 2, "FOLDER"),
-        (["exported"], 2, "--text"),
-        (["exported", "a.jpg", "--beam-size", "0"], 2, "a whole number from 1"),
-        (["exported", "a.jpg", "b.jpg", "--text", "a dog"], 2, "at most one IMAGE"),
-        (["no\x1bwhere", "a.jpg"], 1, r"no\x1bwhere: expected an exported model"),
-        (["exported", "--text", "a dog"], 1, "does not translate"),
-        (["exported", "--text", " "], 1, "a sentence to translate"),
-        (["exported", "missing.jpg"], 1, "missing.jpg: no such image file"),
-    ],
-)
-def test_errors_of_the_small_command_are_one_line(exported, arguments, status, message):
-    done = subprocess.run(
-        [*COMMAND, *arguments],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=exported.parent,
-        stdin=subprocess.DEVNULL,
-    )
-    assert done.returncode == status and done.stdout == ""
-    assert done.stderr.startswith("error: ") and done.stderr.count("\n") == 1 and message in done.stderr
-
-
 def test_an_unreadable_image_does_not_stop_the_others(exported, images, tmp_path):
     (tmp_path / "broken.png").write_bytes(b"no image")
-    results = list(limner.runtime.load(exported).describe_each([images[0], tmp_path / "broken.png", images[1]]))
+    results = list(limner.load(exported).describe_each([images[0], tmp_path / "broken.png", images[1]]))
     assert [isinstance(result, LimnerError) for _, result in results] == [False, True, False]
 
 
@@ -136,7 +89,7 @@ def test_an_exported_model_chooses_captions_by_the_concepts(
     pixels = [np.full((8, 8, 3), colour, np.uint8) for colour in ((250, 20, 20), (20, 250, 20))]
     expected = captioner.describe(pixels, beam_size=12, n_best=2)
     assert "blue" in expected[0][0].text
-    runtime = limner.runtime.load(export(run, tmp_path / "out").folder)
+    runtime = limner.load(export(run, tmp_path / "out").folder)
     features = [{"pooled": np.array(colour, np.float16) / 255} for colour in ((250, 20, 20), (20, 250, 20))]
     found = runtime.describe_features(features, beam_size=12, n_best=2)
     assert [[c.text for c in n_best] for n_best in found] == [[c.text for c in n_best] for n_best in expected]
@@ -171,7 +124,7 @@ def forge(folder, **changes):
 def test_a_forged_manifest_is_refused(own, changes):
     forge(own, **changes)
     with pytest.raises(RunError, match=MANIFEST):
-        limner.runtime.load(own)
+        limner.load(own)
 
 
 def replace_graph(folder, name, graph):
@@ -190,14 +143,14 @@ def test_a_graph_cannot_name_files_outside_of_the_folder(own, images, tmp_path):
     tensor.external_data.add(key="location", value=str(secret))
     replace_graph(own, "step.onnx", graph)
     with pytest.raises(RunError, match=r"step\.onnx"):
-        limner.runtime.load(own)
+        limner.load(own)
 
 
 def test_a_file_that_is_too_large_is_not_read(own):
     with (own / "step.onnx").open("r+b") as file:
         file.truncate(2**31)  # sparse: no space is taken
     with pytest.raises(RunError, match=r"step\.onnx: expected at most 2,147,483,647 bytes, found 2,147,483,648"):
-        limner.runtime.load(own)
+        limner.load(own)
 
 
 def test_graphs_with_values_that_are_not_numbers_give_an_error_and_no_sentence(own, images):
@@ -208,11 +161,11 @@ def test_graphs_with_values_that_are_not_numbers_give_an_error_and_no_sentence(o
             tensor.CopyFrom(onnx.numpy_helper.from_array(values, tensor.name))
     replace_graph(own, "step.onnx", graph)
     with pytest.raises(RunError, match="not numbers"):
-        limner.runtime.load(own).describe(images[:1])
+        limner.load(own).describe(images[:1])
 
 
 def test_an_exported_model_samples_by_seed(exported, images):
-    model = limner.runtime.load(exported)
+    model = limner.load(exported)
     options = {"n_best": 4, "sample": {"seed": 1, "temperature": 2.0}}
     captions = model.describe(images, **options)
     assert captions == model.describe(images, **options)
@@ -222,7 +175,7 @@ def test_an_exported_model_samples_by_seed(exported, images):
 
 def test_a_run_is_no_exported_model(trained):
     with pytest.raises(RunError, match="name a folder that 'limner export' wrote"):
-        limner.runtime.load(trained)
+        load_captioner(trained)
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ import pytest
 from test_export import PROGRAM
 from toy_translation import BATS, GridBackbone, image_collection, learn, text_collection
 
-import limner.runtime
+import limner
 from limner.apps.export import folder
 from limner.apps.export.folder import export
 from limner.errors import RunError, SettingsError
@@ -33,7 +33,7 @@ def exported(run):
 @pytest.mark.parametrize("decoding", SEARCHES)
 def test_translations_are_those_of_the_run(run, exported, decoding):
     expected = Translator.load(run).translate(SENTENCES, **decoding)
-    found = limner.runtime.load(exported).translate(SENTENCES, batch_size=2, **decoding)
+    found = limner.load(exported).translate(SENTENCES, batch_size=2, **decoding)
     assert [[one.text for one in n_best] for n_best in found] == [[one.text for one in n_best] for n_best in expected]
     log_probs = [[one.log_prob for n_best in decoded for one in n_best] for decoded in (found, expected)]
     np.testing.assert_allclose(*log_probs, atol=1e-4)
@@ -42,7 +42,7 @@ def test_translations_are_those_of_the_run(run, exported, decoding):
 def test_shared_embeddings_and_a_deep_encoder_are_exported(tmp_path):
     run = learn(text_collection(tmp_path / "collection"), tmp_path / "run", level="bpe", steps=120, shared=True)
     sentences = SENTENCES[:3]
-    found = limner.runtime.load(export(run, tmp_path / "exported").folder).translate(sentences)
+    found = limner.load(export(run, tmp_path / "exported").folder).translate(sentences)
     assert [one[0].text for one in found] == ["two one", "three", "one one"]
 
 
@@ -51,27 +51,13 @@ def test_the_command_translates_without_torch(run, exported):
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     best = Translator.load(run).translate(["zwei eins"])[0][0].text
     assert best in done.stdout and done.stdout.endswith("\n[]\n")
-    small = [sys.executable, "-m", "limner.runtime", str(exported), "--text", "zwei eins"]
-    assert subprocess.run(small, capture_output=True, text=True, check=True).stdout == f"{best}\n"
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="needs /dev/full")
-def test_the_command_of_the_runtime_reports_a_full_disk_and_a_missing_folder_in_one_line(exported, tmp_path):
-    for model, reason in (
-        (exported, "standard output: No space left on device"),
-        (tmp_path / "nothing", "nothing: expected an exported model, found no such folder"),
-    ):
-        with open("/dev/full", "w") as full:
-            command = [sys.executable, "-m", "limner.runtime", str(model), "--text", "drei", "--n-best", "1"]
-            done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
-        assert done.returncode == 1 and done.stderr.count("\n") == 1 and reason in done.stderr
 
 
 def test_a_multimodal_model_translates_text_alone_where_that_is_allowed(tmp_path, monkeypatch):
     for module in (folder, new_images):
         monkeypatch.setattr(module, "load_backbone_for", lambda *_, **__: GridBackbone())
     run = learn(image_collection(tmp_path / "collection"), tmp_path / "run", image=("attention",))
-    translator = limner.runtime.load(export(run, tmp_path / "exported").folder)
+    translator = limner.load(export(run, tmp_path / "exported").folder)
     sentences = ["the bat", "red"]
     expected = Translator.load(run).translate(sentences, missing="text")
     found = translator.translate(sentences, missing="text")

@@ -10,8 +10,8 @@ from toy_translation import learn, text_collection
 import limner
 from limner.decoding.automaton import MAX_STATES
 from limner.errors import SettingsError
-from limner.inference.must_include import compile_words, words_of_inputs
-from limner.inference.sentences import EMPTY_TRANSLATION
+from limner.generation.must_include import compile_words, words_of_inputs
+from limner.generation.sentences import EMPTY_TRANSLATION
 from limner.inference.translator import Translator
 from limner.text.tokenizer import Tokenizer
 from limner.text.words import TextSettings

@@ -87,10 +87,11 @@ def test_a_package_without_weights_is_an_error(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("lang", ["en", "de", "zh"])
 def test_the_package_has_a_captioner_of_every_language(lang):
-    captioner = load(lang=lang, encode_images=False)
-    assert captioner.models[0].recipe.data.lang == lang
+    captioner, trained = load(lang=lang), load_trained_model(pretrained.pretrained_run(lang))
+    assert captioner.lang == trained.recipe.data.lang == lang
+    assert captioner.decoding == trained.recipe.decoding
     assert captioner.decoding.beam_size > 1
-    (features,) = captioner.models[0].config.features
+    (features,) = trained.config.features
     assert (features.source, features.kind) == ("efficientnet-lite2", "grid")
 
 

@@ -70,7 +70,8 @@ def run(models):
 
 def assert_same(final, expected):
     for sentence, reference in zip(final.sentences, expected, strict=True):
-        assert sentence.log_prob == pytest.approx(reference.log_prob, abs=1e-5)
+        # a network may add the products of several images in another order
+        assert sentence.log_prob == pytest.approx(reference.log_prob, abs=1e-4)
         assert (sentence.text, sentence.tokens, sentence.ended) == (reference.text, reference.tokens, reference.ended)
 
 

@@ -15,8 +15,8 @@ from toy_translation import BATS, WORDS, GridBackbone, image_collection, learn, 
 import limner
 from limner.data.examples import Example, collate
 from limner.errors import MediaError, RunError, SettingsError
+from limner.generation.sentences import EMPTY_TRANSLATION
 from limner.inference import new_images
-from limner.inference.sentences import EMPTY_TRANSLATION
 from limner.inference.translator import Translator
 
 SENTENCES = ["zwei eins", "drei", "eins eins", "", "drei zwei", "eins", "zwei drei", "zwei", "eins drei"]

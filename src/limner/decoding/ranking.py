@@ -1,6 +1,6 @@
 """Rules of decoding that need no tensors: ranks and ends of hypotheses, banned tokens, prefixes.
 
-This module does not import torch: `limner.runtime` decodes by the same rules.
+This module does not import torch: exported models decode by the same rules.
 """
 
 from __future__ import annotations

@@ -65,8 +65,7 @@ class CaptionRules:
             return None
         tokenizer = request.generator.tokenizer
         if self._tokens is None or self._tokens[0] is not tokenizer:
-            words = [tokenizer.spelling(token) for token in range(len(tokenizer))]
-            self._tokens = tokenizer, concepts.columns_of(words)
+            self._tokens = tokenizer, concepts.columns_of(tokenizer.spellings)
         return concepts.bonus(self._tokens[1], request.evidence)
 
     def finish(self, request: Request, hypotheses: Sequence[Sentence]) -> list[Sentence]:

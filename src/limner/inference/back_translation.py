@@ -19,9 +19,9 @@ from limner.data.examples import Item, ItemSentence
 from limner.decoding.settings import DecodingSettings
 from limner.errors import FeatureError, counted
 from limner.features.store import FeatureStore
+from limner.generation.sentences import MAX_SOURCE_TOKENS
 from limner.inference.collection_features import open_features
 from limner.inference.generate import Generate, generate
-from limner.inference.sentences import MAX_SOURCE_TOKENS
 from limner.inference.translator import languages
 from limner.progress import Progress, offset_progress
 from limner.runs.trained_model import TrainedModel, sha256

@@ -18,9 +18,9 @@ from limner.decoding.settings import DecodingSettings
 from limner.decoding.torch_models import TorchModels
 from limner.errors import RunError, SettingsError
 from limner.features.encoders.base import Backbone
+from limner.generation.must_include import compile_words
 from limner.generation.request import NO_RULE_OPTIONS, Request, RuleOptions, Rules
 from limner.inference.explain import Explanation, explain
-from limner.inference.must_include import compile_words
 from limner.inference.new_images import BackboneFeatures, load_backbone_of
 from limner.media.image import ImageInput
 from limner.models.protocols import Memory, device_of

@@ -10,11 +10,11 @@ from limner.data.dataset import GenerationInput
 from limner.decoding.settings import DecodingSettings
 from limner.errors import LimnerError, MediaError, RunError, SettingsError
 from limner.features.encoders.base import Backbone
+from limner.generation.sentences import warn_of_unknown_words
 from limner.inference.base import TextGenerator
 from limner.inference.generate import generate
 from limner.inference.label_probabilities import all_labels, expected_point, label_probabilities
 from limner.inference.new_images import new_item
-from limner.inference.sentences import warn_of_unknown_words
 from limner.media.image import ImageInput
 from limner.media.modality import names_file
 from limner.runs.trained_model import TrainedModel

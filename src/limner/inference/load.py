@@ -1,15 +1,19 @@
-"""Loading trained models for inference."""
+"""Loading trained and exported models for inference; torch is imported for trained models only."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from limner.inference.base import load_models
-from limner.inference.captioner import Captioner
-from limner.inference.classifier import Classifier
-from limner.inference.translator import Translator
 from limner.runs.pretrained import choose_runs
+from limner.runtime import generators
+from limner.runtime.manifest import is_exported
 from limner.text.labels import LABEL_LANGUAGES
+
+if TYPE_CHECKING:
+    from limner.inference.captioner import Captioner
+    from limner.inference.classifier import Classifier
+    from limner.inference.translator import Translator
 
 
 def load(
@@ -18,18 +22,22 @@ def load(
     backbone: str | None = None,
     device: str = "cpu",
     encode_images: bool = True,
-) -> Captioner | Classifier | Translator:
-    """Load a trained model, or several as an ensemble; without arguments, the built-in captioner.
+) -> Captioner | Classifier | Translator | generators.ExportedCaptioner | generators.ExportedTranslator:
+    """Load a trained or exported model, or several models as an ensemble; without arguments, the built-in captioner.
+
+    The built-in captioner is loaded as an exported model, which starts at once. `Captioner.load(pretrained_run())` is
+    the same model as it was trained, which explains captions and computes on a GPU.
 
     Args:
-        runs: run directories; none for the built-in captioner.
+        runs: run directories, or one exported model; none for the built-in captioner.
         lang: language of the built-in captioner, 'en' by default; only without `runs`.
         backbone: as for `Captioner.load`.
         device: as for `Captioner.load`.
         encode_images: as for `Captioner.load`.
 
     Returns:
-        A `Classifier` for models of labels, a `Translator` for translation models, a `Captioner` for all others.
+        A `Classifier` for models of labels, a `Translator` for translation models, a `Captioner` for all others, and an
+        `ExportedCaptioner` or `ExportedTranslator` for exported models.
 
     Raises:
         SettingsError: there is no built-in captioner of the language, or `lang` is given with `runs`.
@@ -37,6 +45,13 @@ def load(
         BackboneError: as for `Captioner.load`.
     """
     runs = choose_runs(runs, lang)
+    if len(runs) == 1 and is_exported(Path(runs[0])) and backbone is None and device == "cpu":
+        return generators.load(runs[0])
+    from limner.inference.base import load_models
+    from limner.inference.captioner import Captioner
+    from limner.inference.classifier import Classifier
+    from limner.inference.translator import Translator
+
     models, encoder = load_models(runs, backbone, device, encode_images)
     if models[0].recipe.data.lang in LABEL_LANGUAGES:
         return Classifier(models, encoder)

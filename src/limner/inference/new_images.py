@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
-from PIL import Image
 
 from limner.data.examples import Item, StoredFeatures
 from limner.features.encoders.base import Backbone, EncoderInput, encode
 from limner.features.encoders.clips import ImageOfClipBackbone
 from limner.features.encoders.load import load_backbone_for
-from limner.media.image import ImageInput
+from limner.media.image import ImageInput, image_name
 from limner.media.modality import IMAGE, modality_of
 from limner.runs.trained_model import TrainedModel
 
-IN_MEMORY = "sha256:"
-"""Beginning of the names of images that are no files."""
 NEW_SPLIT = "new"
 """Split of items that belong to no collection."""
 
@@ -69,19 +65,6 @@ def new_item(image: ImageInput | None, id_: str | None = None) -> Item:
         return Item(id_ or "", NEW_SPLIT)
     name = image_name(image)
     return Item(id_ or name, NEW_SPLIT).with_media(modality_of(image), name)
-
-
-def image_name(image: ImageInput) -> str:
-    """Return the path of an image file, or a name derived from the content of an image in memory."""
-    if isinstance(image, Path | str):
-        return str(image)
-    if isinstance(image, bytes):
-        content = image
-    elif isinstance(image, Image.Image):
-        content = repr((image.mode, image.size)).encode() + image.tobytes()
-    else:
-        content = repr((image.dtype, image.shape)).encode() + image.tobytes()
-    return f"{IN_MEMORY}{hashlib.sha256(content).hexdigest()}"
 
 
 def require_images(model: TrainedModel, images: Iterable[ImageInput]) -> None:

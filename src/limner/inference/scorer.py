@@ -15,10 +15,10 @@ from limner.data.examples import Item, ItemSentence
 from limner.decoding.scoring import score_examples
 from limner.errors import SettingsError, counted
 from limner.features.encoders.base import Backbone
+from limner.generation.sentences import warn_of_unknown_words
 from limner.inference.base import load_models, require_captioning
 from limner.inference.collection_features import open_features
 from limner.inference.new_images import BackboneFeatures, new_item, require_images
-from limner.inference.sentences import warn_of_unknown_words
 from limner.layers.functional import require_numbers
 from limner.media.image import ImageInput
 from limner.metrics import perplexity

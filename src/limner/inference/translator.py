@@ -14,15 +14,9 @@ from limner.decoding.settings import change_decoding
 from limner.errors import MediaError, RunError, SettingsError
 from limner.features.encoders.base import Backbone
 from limner.generation.engine import Engine
+from limner.generation.must_include import MustInclude, words_of_inputs
 from limner.generation.request import Request
-from limner.inference.base import TextGenerator, require_sentences
-from limner.inference.explain import Explanation
-from limner.inference.explain_beam import BeamExplanation, explain_beam
-from limner.inference.generate import features_port, request_batches
-from limner.inference.must_include import MustInclude, words_of_inputs
-from limner.inference.new_images import new_item
-from limner.inference.search_translations import search_translations
-from limner.inference.sentences import (
+from limner.generation.sentences import (
     COPIED_CHARACTERS,
     COPIED_SOURCE,
     CUT_TRANSLATIONS,
@@ -35,6 +29,12 @@ from limner.inference.sentences import (
     warn_of_cut_off,
     warn_of_unknown_words,
 )
+from limner.inference.base import TextGenerator, require_sentences
+from limner.inference.explain import Explanation
+from limner.inference.explain_beam import BeamExplanation, explain_beam
+from limner.inference.generate import features_port, request_batches
+from limner.inference.new_images import new_item
+from limner.inference.search_translations import search_translations
 from limner.media.image import ImageInput
 from limner.models.phrase_based import PhraseBased
 from limner.progress import Progress

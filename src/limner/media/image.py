@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import hashlib
 import io
 from collections.abc import Iterator
 from importlib import import_module
@@ -24,6 +25,8 @@ MAX_PIXELS = 89_478_485
 MAX_SIDE = 1 << 18
 """Longest side that is decoded: every row of an image takes memory of its own, however short it is."""
 
+IN_MEMORY = "sha256:"
+"""Beginning of the names of images that are no files."""
 THUMBNAIL_SIDE = 256
 """Longer side of a thumbnail in pixels."""
 THUMBNAIL_QUALITY = 75
@@ -261,3 +264,16 @@ def make_thumbnail(image: Image.Image) -> bytes:
     encoded = io.BytesIO()
     small.save(encoded, "JPEG", quality=THUMBNAIL_QUALITY)
     return encoded.getvalue()
+
+
+def image_name(image: ImageInput) -> str:
+    """Return the path of an image file, or a name derived from the content of an image in memory."""
+    if isinstance(image, Path | str):
+        return str(image)
+    if isinstance(image, bytes):
+        content = image
+    elif isinstance(image, Image.Image):
+        content = repr((image.mode, image.size)).encode() + image.tobytes()
+    else:
+        content = repr((image.dtype, image.shape)).encode() + image.tobytes()
+    return f"{IN_MEMORY}{hashlib.sha256(content).hexdigest()}"

@@ -67,8 +67,6 @@ class Concept(Settings):
     """More general noun of a thing; empty for none."""
     sentence: str = ""
     """Plain sentence about a thing or a kind of things, such as 'a photo of a cup'; empty for another word."""
-    rate: Probability
-    """Share of the training photographs of which the concept is true."""
 
 
 class ConceptRules(Settings):
@@ -100,9 +98,11 @@ class ConceptsFile(Settings):
     """Number of the concept that is true of every photograph, and not of drawings, screenshots and noise."""
     rules: ConceptRules = ConceptRules()
     concepts: tuple[Concept, ...]
+    rates: tuple[Probability, ...]
+    """Share of the training photographs of which each concept is true."""
     names: dict[str, tuple[CountOrNone, ...]]
-    """Numbers of the concepts that a name, of one word or several in lower case, may mean; none for a name that only
-    contains the name of a thing ('a couple of')."""
+    """Numbers of the concepts that a name, of one word or several as `Concepts.split` gives them, may mean; none for a
+    name that only contains the name of a thing ('a couple of')."""
 
 
 class WordColumns(NamedTuple):
@@ -121,9 +121,11 @@ class Concepts:
         """Create the layer of weights (C, D) and biases (C,)."""
         self.file, self.weight, self.bias = file, weight, bias
         self.rules = file.rules
-        self._rates = np.array([concept.rate for concept in file.concepts], np.float32)
-        self._longest = max((len(self.split(name)) for name in file.names), default=1)
-        self._names = {tuple(self.split(name)): columns for name, columns in file.names.items()}
+        self._rates = np.array(file.rates, np.float32)
+        self._between = "" if file.lang in UNSPACED else " "  # the words of a name
+        self._names = {name.lower(): columns for name, columns in file.names.items()}
+        lengths = (len(name.split(self._between) if self._between else name) for name in self._names)
+        self._longest = max(lengths, default=1)
 
     @classmethod
     def load(cls, folder: Path) -> Self | None:
@@ -147,6 +149,8 @@ class Concepts:
             raise RunError(f"{path}: expected {count} concepts, found weights of {weight.shape}; restore the files")
         if not (np.isfinite(weight).all() and np.isfinite(bias).all()):
             raise RunError(f"{folder / WEIGHTS}: NaN or infinity in the weights; restore the file")
+        if len(file.rates) != count:
+            raise RunError(f"{path}: expected {count} rates, found {len(file.rates)}; restore the file")
         return cls(file, weight, bias)
 
     def reads(self, specs: Iterable[FeatureSpec]) -> bool:
@@ -202,7 +206,7 @@ class Concepts:
         words, position, found = self.split(text), 0, []
         while position < len(words):
             for length in range(min(self._longest, len(words) - position), 0, -1):
-                columns = self._names.get(tuple(words[position : position + length]))
+                columns = self._names.get(self._between.join(words[position : position + length]))
                 if columns is not None:
                     found += [columns] if columns else []
                     position += length
@@ -227,9 +231,7 @@ class Concepts:
 
     def columns_of(self, words: Sequence[str]) -> WordColumns:
         """Return the concepts that each of V words may mean."""
-        pairs = [
-            (row, column) for row, word in enumerate(words) for column in self._names.get(tuple(self.split(word)), ())
-        ]
+        pairs = [(row, column) for row, word in enumerate(words) for column in self._names.get(word.lower(), ())]
         rows, columns = np.array(pairs, np.int64).reshape(-1, 2).T
         return WordColumns(len(words), rows, columns)
 

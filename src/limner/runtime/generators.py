@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
+import safetensors.numpy
 from numpy.typing import NDArray
 
 from limner.decoding.sentence import Sentence
 from limner.decoding.settings import DecodingSettings, change_decoding
-from limner.errors import MediaError, RunError, SettingsError
+from limner.errors import RunError, SettingsError
+from limner.features.encoders.published_weights import fold_normalisation, read_weights
 from limner.features.preprocessing import read_image
+from limner.generation.captioning import UNKNOWN_PREFIX, BaseCaptioner
 from limner.generation.engine import Engine
-from limner.generation.request import Request
+from limner.generation.request import Features, Request
 from limner.generation.rules import CaptionRules
-from limner.inference.sentences import (
+from limner.generation.sentences import (
     CUT_TRANSLATIONS,
     EMPTY_TRANSLATION,
     UNKNOWN_SOURCE,
@@ -33,8 +37,10 @@ from limner.runs.concepts import Concepts
 from limner.runtime.graphs import PIXELS, GraphModel, start_sessions
 from limner.runtime.manifest import (
     BACKBONE,
+    BACKBONE_WEIGHTS,
     ENCODER,
     EXPORT_AGAIN,
+    MODEL_WEIGHTS,
     SOURCE_TOKENIZER,
     STEP,
     TOKENIZER,
@@ -43,19 +49,15 @@ from limner.runtime.manifest import (
 )
 from limner.text.tokenizer import Tokenizer
 
-ImageT = TypeVar("ImageT", bound=ImageInput)
-
 BATCH_SIZE = 8
 """Images that are encoded together."""
 
-Features = Mapping[str, NDArray[Any]]
+ImageFeatures = Mapping[str, NDArray[Any]]
 """Features of one image by kind: 'pooled' (D,), 'grid' (L, D), 'maps' (C, H, W)."""
 
 
 class ExportedModel:
     """The parts that captioners and translators share: a `Generator` of `limner.generation`."""
-
-    rules: CaptionRules | None = None
 
     def __init__(self, folder: Path, exported: Exported) -> None:
         """Start the sessions of the graphs.
@@ -70,12 +72,27 @@ class ExportedModel:
         """
         self.manifest = exported.manifest
         names = [name for name in (BACKBONE, ENCODER, STEP) if name in exported.files]
-        graphs = start_sessions(folder, exported.files, names)
-        self.tokenizer = Tokenizer.load(folder / TOKENIZER)
+        graphs = start_sessions(folder, exported.files, names, _weights_of(exported))
+        self._tokenizer = Tokenizer.load(folder / TOKENIZER)
         self._backbone = graphs.get(BACKBONE)  # waited for when the first image has been read
         encoder, step = graphs[ENCODER].result(), graphs[STEP].result()
         memory, state = ([spec.name for spec in specs] for specs in (self.manifest.memory, self.manifest.state))
         self._model = GraphModel(encoder, step, self.manifest.vocab_size, memory, state, self.manifest.features)
+
+    @property
+    def lang(self) -> str:
+        """Language of the sentences."""
+        return self.manifest.lang
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """Tokenizer of the sentences."""
+        return self._tokenizer
+
+    @property
+    def rules(self) -> CaptionRules | None:
+        """Rules of captions; None for a translator."""
+        return None
 
     @property
     def decoding(self) -> DecodingSettings:
@@ -83,7 +100,13 @@ class ExportedModel:
         return self.manifest.decoding
 
     def model(self, settings: DecodingSettings) -> GraphModel:
-        """Return the graphs as the search sees them."""
+        """Return the graphs as the search sees them.
+
+        Raises:
+            SettingsError: the settings need torch.
+        """
+        if settings.precision != "fp32":
+            raise SettingsError("an exported model decodes in fp32; bf16 needs the run itself")
         return self._model
 
     def read(self, image: ImageInput) -> Pixels:
@@ -100,7 +123,7 @@ class ExportedModel:
             raise RunError(f"this model was exported without a backbone ({self.manifest.no_backbone}); give features")
         return read_image(image, self.manifest.preprocessing)
 
-    def features_of(self, images: Sequence[Pixels]) -> list[Features]:
+    def features_of(self, images: Sequence[Pixels]) -> list[ImageFeatures]:
         """Compute the features of images, as `read` returns them, with the exported backbone.
 
         Raises:
@@ -115,115 +138,50 @@ class ExportedModel:
         rounded = {kind: values.astype(np.float16) for kind, values in computed.items()}  # as they are stored
         return [{kind: values[row] for kind, values in rounded.items()} for row in range(len(images))]
 
-    def _features_of_requests(self, requests: Sequence[Request]) -> list[Features | None]:
+    def features_of_requests(self, requests: Sequence[Request]) -> list[ImageFeatures | None]:
         """Return the features of the image of each request: the features port."""
         pixels = [None if request.source is None else self.read(request.source) for request in requests]
         computed = iter(self.features_of([image for image in pixels if image is not None]))
         return [None if image is None else next(computed) for image in pixels]
 
-    def _settings(self, changes: Mapping[str, Any]) -> DecodingSettings:
-        """Return the decoding settings with some values changed.
 
-        Raises:
-            SettingsError: a setting is unknown or not allowed, or needs torch.
-        """
-        settings = change_decoding(self.decoding, changes)
-        if settings.precision != "fp32":
-            raise SettingsError("an exported model decodes in fp32; bf16 needs the run itself")
-        return settings
-
-
-class ExportedCaptioner(ExportedModel):
+class ExportedCaptioner(ExportedModel, BaseCaptioner):
     """Captions of images by an exported model; see `limner.Captioner`."""
 
     def __init__(self, folder: Path, exported: Exported) -> None:
         """Start the sessions, and read the concepts; the arguments and errors are described at `ExportedModel`."""
         super().__init__(folder, exported)
-        if (concepts := Concepts.load(folder)) is not None:
-            self.rules = CaptionRules(concepts, concepts)
+        concepts = Concepts.load(folder)
+        self._rules = CaptionRules(concepts, concepts)
 
-    def describe(
-        self,
-        images: Sequence[ImageInput],
-        *,
-        prefixes: Sequence[str] | None = None,
-        batch_size: int = BATCH_SIZE,
-        **decoding: Any,  # noqa: ANN401
-    ) -> list[list[Sentence]]:
-        """Generate captions of images.
+    @property
+    def rules(self) -> CaptionRules:
+        """Concepts that choose captions, tags, and confidence."""
+        return self._rules
 
-        Args:
-            images: paths, encoded bytes, PIL images or arrays (H, W, 3).
-            prefixes: for each image the words that its caption starts with.
-            batch_size: number of images that are captioned together; captions do not depend on it.
-            decoding: settings of `DecodingSettings` to change, such as beam_size=5, n_best=3.
+    def source_of(self, image: ImageInput) -> ImageInput:
+        """Return the image itself."""
+        return image
 
-        Returns:
-            The `n_best` captions of each image, best first.
-
-        Raises:
-            MediaError: an image cannot be read.
-            SettingsError: a decoding setting is unknown or not allowed.
-            RunError: the model was exported without its backbone.
-        """
-        captions = []
-        for _, result in self.describe_each(images, prefixes=prefixes, batch_size=batch_size, **decoding):
-            if isinstance(result, MediaError):
-                raise result
-            captions.append(result)
-        return captions
-
-    def describe_each(
-        self,
-        images: Sequence[ImageT],
-        *,
-        prefixes: Sequence[str] | None = None,
-        batch_size: int = BATCH_SIZE,
-        **decoding: Any,  # noqa: ANN401
-    ) -> Iterator[tuple[ImageT, list[Sentence] | MediaError]]:
-        """Generate captions batch by batch; an image that cannot be read does not stop the others.
-
-        The arguments are the arguments of `describe`.
-
-        Yields:
-            Each image with its captions, or with the error that it cannot be read.
-        """
-        requests = self._requests(len(images), prefixes, decoding)
-        for image, request in zip(images, requests, strict=True):
-            request.source = image
-        batches = [requests[first : first + batch_size] for first in range(0, len(requests), batch_size)]
-        cut = done = 0
-        for batch in Engine(self._features_of_requests).run(batches):
-            for image, request in zip(images[done : done + len(batch)], batch, strict=True):
-                if isinstance(request.error, MediaError):
-                    yield image, request.error
-                else:
-                    cut += not request.sentences[0].ended
-                    yield image, request.sentences
-            done += len(batch)
-        if requests:
-            warn_of_cut_off(cut, len(images), "captions", requests[0].decoding.max_length, "raise max_length")
+    def features_port(self, images: Sequence[ImageInput]) -> Features:
+        """Return the port that computes features with the exported backbone."""
+        return self.features_of_requests
 
     def describe_features(
         self,
-        features: Sequence[Features],
+        features: Sequence[ImageFeatures],
         *,
         prefixes: Sequence[str] | None = None,
         **decoding: Any,  # noqa: ANN401
     ) -> list[list[Sentence]]:
         """Generate captions of images or videos from their features by kind; other arguments as for `describe`."""
-        requests = self._requests(len(features), prefixes, decoding)
+        settings = change_decoding(self.decoding, decoding)
+        warn_of_unknown_words(self.tokenizer, prefixes or (), UNKNOWN_PREFIX)
+        starts = [self.tokenizer.encode(text) for text in prefixes or [""] * len(features)]
+        requests = [Request(self, str(row), settings, prefix=start) for row, start in enumerate(starts)]
         for request, values in zip(requests, features, strict=True):
             request.features = values
         return [request.sentences for batch in Engine().run([requests]) for request in batch]
-
-    def _requests(self, count: int, prefixes: Sequence[str] | None, decoding: Mapping[str, Any]) -> list[Request]:
-        settings = self._settings(decoding)
-        warn_of_unknown_words(self.tokenizer, prefixes or (), "captions do not depend on them")
-        starts = [self.tokenizer.encode(text) for text in prefixes or [""] * count]
-        return [
-            Request(self, str(row), settings, prefix=start) for row, start in zip(range(count), starts, strict=True)
-        ]
 
 
 class ExportedTranslator(ExportedModel):
@@ -249,7 +207,7 @@ class ExportedTranslator(ExportedModel):
         Raises:
             RunError: an image is given, and the model was exported without its backbone.
         """
-        settings = self._settings(decoding)
+        settings = change_decoding(self.decoding, decoding)
         images = self._check(sentences, images, missing)
         sources = [self.source_tokenizer.encode(text) for text in sentences]
         for row, source in enumerate(sources):
@@ -259,7 +217,7 @@ class ExportedTranslator(ExportedModel):
         requests = [Request(self, str(row), settings, source=images[row], source_tokens=sources[row]) for row in rows]
         batches = [requests[first : first + batch_size] for first in range(0, len(requests), batch_size)]
         done = 0
-        for batch in Engine(self._features_of_requests).run(batches):
+        for batch in Engine(self.features_of_requests).run(batches):
             for request in batch:
                 if request.error is not None:
                     raise request.error
@@ -285,6 +243,28 @@ class ExportedTranslator(ExportedModel):
         if without and missing == "refuse":
             raise SettingsError(missing_image(without[0]))
         return images
+
+
+def _weights_of(exported: Exported) -> dict[str, Callable[[], dict[str, NDArray[np.float32]]]]:
+    """Return functions that read the weights of the graphs that only name them."""
+    manifest = exported.manifest
+    readers: dict[str, Callable[[], dict[str, NDArray[np.float32]]]] = {}
+    if manifest.weights:
+
+        @cache
+        def read_model() -> dict[str, NDArray[np.float32]]:
+            weights = safetensors.numpy.load(exported.files[manifest.weights])
+            return {MODEL_WEIGHTS + name: values.astype(np.float32) for name, values in weights.items()}
+
+        readers = {ENCODER: read_model, STEP: read_model}
+    if manifest.backbone:
+
+        def read_backbone() -> dict[str, NDArray[np.float32]]:
+            weights = fold_normalisation(read_weights(manifest.backbone, manifest.backbone_sha256))
+            return {BACKBONE_WEIGHTS + name: values for name, values in weights.items()}
+
+        readers[BACKBONE] = read_backbone
+    return readers
 
 
 def load_captioner(folder: Path | str) -> ExportedCaptioner:

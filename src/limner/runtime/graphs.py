@@ -91,21 +91,25 @@ def within(seconds: float, function: Callable[[], ResultT]) -> ResultT:
 class Graph:
     """One graph of an exported model."""
 
-    def __init__(self, name: str, data: bytes, threads: int | None = None) -> None:
+    def __init__(
+        self, name: str, data: bytes, threads: int | None = None, weights: Mapping[str, NDArray[Any]] | None = None
+    ) -> None:
         """Start a session.
 
         Args:
             name: name of the graph, for errors.
             data: content of the file.
             threads: number of threads; None for that of the cores.
+            weights: tensors that the file only names.
 
         Raises:
             MissingExtraError: ONNX Runtime is not installed.
             RunError: the graph cannot be loaded, reads other files, or takes too long.
         """
         self.name = name
-        require_self_contained(name, data)
-        self._session = _start_session(name, data, threads)
+        weights = weights or {}
+        named = require_self_contained(name, data, weights)
+        self._session = _start_session(name, data, threads, {name: weights[name] for name in named})
         self.inputs = tuple(one.name for one in self._session.get_inputs())
         self.outputs = tuple(one.name for one in self._session.get_outputs())
 
@@ -132,7 +136,9 @@ class Graph:
         return dict(zip(self.outputs, results, strict=True))
 
 
-def _start_session(name: str, data: bytes, threads: int | None) -> InferenceSession:
+def _start_session(
+    name: str, data: bytes, threads: int | None, weights: Mapping[str, NDArray[Any]]
+) -> InferenceSession:
     try:
         import onnxruntime
     except ImportError:
@@ -150,6 +156,9 @@ def _start_session(name: str, data: bytes, threads: int | None) -> InferenceSess
         ("optimization.constant_folding_max_output_size_in_bytes", str(64 * MEBIBYTE)),
     ):
         options.add_session_config_entry(entry, value)
+    if weights:
+        values = [onnxruntime.OrtValue.ortvalue_from_numpy(np.ascontiguousarray(value)) for value in weights.values()]
+        options.add_external_initializers(list(weights), values)
     try:
         return within(
             limits.seconds,
@@ -188,19 +197,24 @@ def _failed(name: str, what: str, error: Exception) -> RunError:
     return RunError(f"{name}: cannot be {what} ({reason[:200]}); {EXPORT_AGAIN}")
 
 
-def start_sessions(folder: Path, files: Mapping[str, bytes], names: Sequence[str]) -> dict[str, Future[Graph]]:
+def start_sessions(
+    folder: Path, files: Mapping[str, bytes], names: Sequence[str], weights: Mapping[str, Callable[[], Tensors]]
+) -> dict[str, Future[Graph]]:
     """Start the sessions of graphs in two threads, the largest first; other work of the caller goes on meanwhile.
 
     Args:
         folder: exported model, for errors.
         files: contents of the files.
         names: files of the graphs.
+        weights: functions that read the weights of graphs without weights.
     """
+
+    def start(name: str) -> Graph:
+        read = weights.get(name)
+        return Graph(str(folder / name), files[name], weights=None if read is None else read())
+
     threads = ThreadPoolExecutor(2)
-    graphs = {
-        name: threads.submit(Graph, str(folder / name), files[name])
-        for name in sorted(names, key=lambda name: -len(files[name]))
-    }
+    graphs = {name: threads.submit(start, name) for name in sorted(names, key=lambda name: -len(files[name]))}
     threads.shutdown(wait=False)
     return graphs
 

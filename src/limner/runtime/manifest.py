@@ -23,6 +23,8 @@ MANIFEST = "generation.json"
 BACKBONE, ENCODER, STEP = "backbone.onnx", "encoder.onnx", "step.onnx"
 """Graphs: from pixels to features, from features to memory and first state, and from one token to the next."""
 TOKENIZER, SOURCE_TOKENIZER = "tokenizer.json", "source_tokenizer.json"
+MODEL_WEIGHTS, BACKBONE_WEIGHTS = "model.", "module."
+"""Beginnings of the names of weights in graphs that only name them."""
 MAX_FILE_BYTES = 2**31 - 1
 """Maximum size of a file of an exported model: that of a message of protobuf, in which graphs are stored."""
 FORMAT: Literal[1] = 1
@@ -84,6 +86,12 @@ class Manifest(Settings):
     """Features that the encoder reads."""
     preprocessing: Preprocessing | None = None
     """Preprocessing of images for the backbone; null without a backbone."""
+    backbone: str = ""
+    """Backbone whose weights are in a package of their own, and not in its graph; see `published_weights`."""
+    backbone_sha256: str = ""
+    """SHA-256 of the file of these weights."""
+    weights: Literal["", "model.safetensors"] = ""
+    """File with the weights of the model, which its graphs then only name."""
     no_backbone: str = ""
     """Why there is no backbone, for a model that reads features."""
     memory: tuple[TensorSpec, ...]
@@ -187,6 +195,7 @@ def _require_consistent(path: Path, manifest: Manifest) -> None:
     needed = {ENCODER, STEP, TOKENIZER}
     needed |= {SOURCE_TOKENIZER} if manifest.source_lang is not None else set()
     needed |= {BACKBONE} if manifest.preprocessing is not None else set()
+    needed |= {manifest.weights} if manifest.weights else set()
     if set(manifest.files) != needed:
         expected, found = (", ".join(sorted(names)) for names in (needed, manifest.files))
         raise RunError(f"{path}: expected the files {expected}, found {found[:200]}; {EXPORT_AGAIN}")

@@ -6,7 +6,7 @@ is examined before: its messages are followed in the wire format of protobuf, wi
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container
 
 from limner.errors import RunError
 from limner.runtime.manifest import EXPORT_AGAIN
@@ -23,73 +23,80 @@ _MESSAGES = {
 }
 """Messages of ONNX that can contain a tensor or a node: number of the field, and kind of the message in it."""
 _DOMAIN = ("node", 7)
-_EXTERNAL_DATA, _DATA_LOCATION = ("tensor", 13), ("tensor", 14)
+_NAME, _EXTERNAL_DATA, _DATA_LOCATION = 8, 13, 14
+"""Fields of a tensor."""
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 STANDARD_DOMAINS = (b"", b"ai.onnx")
 """Domains of the operators of ONNX, of which none reads a file; operators of contexts and of custom libraries do."""
 
 
-def require_self_contained(name: str, data: bytes) -> None:
+def require_self_contained(name: str, data: bytes, weights: Container[str] = ()) -> set[str]:
     """Check that a graph has all of its data in itself, in nested graphs, functions and attributes as well.
 
     Args:
         name: name of the graph, for errors.
         data: content of its file.
+        weights: names of the tensors that are given beside the file.
+
+    Returns:
+        The weights that the graph has no data of.
 
     Raises:
         RunError: a tensor is stored in another file, an operator is not one of ONNX, or the file is damaged.
     """
-    pending = [("model", 0, len(data))]
+    pending, named = [("model", 0, len(data))], set[str]()
     while pending:
         kind, begin, end = pending.pop()
+        tensor, external = "", False
         try:
             for field, value, start in _fields(data, begin, end):
-                if (kind, field) == _EXTERNAL_DATA or ((kind, field) == _DATA_LOCATION and value):
-                    raise RunError(
-                        f"{name}: expected a graph with all of its data, found a tensor that is stored in another file "
-                        f"(external data); {EXPORT_AGAIN}"
-                    )
-                if start < 0:
+                if kind == "tensor":
+                    tensor = data[start : start + value].decode() if field == _NAME and start >= 0 else tensor
+                    external |= field == _EXTERNAL_DATA or (field == _DATA_LOCATION and value > 0)
+                elif start < 0:
                     continue
-                if (kind, field) == _DOMAIN and data[start : start + value] not in STANDARD_DOMAINS:
+                elif (kind, field) == _DOMAIN and data[start : start + value] not in STANDARD_DOMAINS:
                     domain = data[start : start + value][:40].decode(errors="replace")
                     raise RunError(f"{name}: expected operators of ONNX, found one of '{domain}'; {EXPORT_AGAIN}")
-                if field in _MESSAGES[kind]:
+                elif field in _MESSAGES[kind]:
                     pending.append((_MESSAGES[kind][field], start, start + value))
         except (IndexError, ValueError):
             raise RunError(f"{name}: cannot be loaded: not a graph of ONNX; {EXPORT_AGAIN}") from None
+        if external and tensor not in weights:
+            raise RunError(
+                f"{name}: expected a graph with all of its data, found a tensor that is stored in another file "
+                f"(external data); {EXPORT_AGAIN}"
+            )
+        if external:
+            named.add(tensor)
+    return named
 
 
-def _fields(data: bytes, position: int, end: int) -> Iterator[tuple[int, int, int]]:
-    """Yield the number of each field, and its value or its size and begin; the begin is -1 for a number.
+def _fields(data: bytes, position: int, end: int) -> list[tuple[int, int, int]]:
+    """Return the number of each field, and its value or its size and begin; the begin is -1 for a number.
 
     Raises:
         ValueError, IndexError: the bytes are no message.
     """
+    fields = []
     while position < end:
-        tag, position = _varint(data, position)
+        tag, value, start = 0, 0, -1
+        for shift in range(0, 70, 7):
+            byte = data[position]
+            position, tag = position + 1, tag | (byte & 0x7F) << shift
+            if byte < 0x80:
+                break
         field, kind = tag >> 3, tag & 7
-        if kind == _VARINT:
-            value, position = _varint(data, position)
-            yield field, value, -1
-        elif kind == _BYTES:
-            size, position = _varint(data, position)
-            yield field, size, position
-            position += size
+        for shift in range(0, 70, 7) if kind in (_VARINT, _BYTES) else ():
+            byte = data[position]
+            position, value = position + 1, value | (byte & 0x7F) << shift
+            if byte < 0x80:
+                break
+        if kind == _BYTES:
+            start, position = position, position + value
         elif kind in (_FIXED32, _FIXED64):
             position += 4 if kind == _FIXED32 else 8
-        else:
-            raise ValueError(kind)
-        if position > end or not 0 < field < 2**29:
+        if position > end or not 0 < field < 2**29 or kind not in (_VARINT, _BYTES, _FIXED32, _FIXED64):
             raise ValueError(field)
-
-
-def _varint(data: bytes, position: int) -> tuple[int, int]:
-    value = 0
-    for shift in range(0, 70, 7):
-        byte = data[position]
-        position += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, position
-    raise ValueError(position)
+        fields.append((field, value, start))
+    return fields

@@ -199,8 +199,13 @@ class Tokenizer:
 
     def spelling(self, token_id: int) -> str:
         """Return the text of a token, without the mark of the beginning of a word."""
-        entry = self.entries[token_id]
-        return entry.removeprefix(WORD_START) if self.settings.level == "bpe" else entry
+        return self.spellings[token_id]
+
+    @cached_property
+    def spellings(self) -> tuple[str, ...]:
+        """Texts of all tokens in the order of their ids, without the mark of the beginning of a word."""
+        mark = WORD_START if self.settings.level == "bpe" else ""
+        return tuple(entry.removeprefix(mark) for entry in self.entries)
 
     @property
     def merges(self) -> list[tuple[str, str]]:
@@ -238,7 +243,7 @@ class Tokenizer:
             content = read_json_file(path)
             settings = content["pre_tokenizer"].pop(_SETTINGS_KEY)
             compound_parts = content["pre_tokenizer"].pop(_COMPOUNDS_KEY) if settings.get("split_compounds") else None
-            inner = tokenizers.Tokenizer.from_str(to_json(content))
+            inner = tokenizers.Tokenizer.from_str(json.dumps(content))
         except OSError as error:
             raise RunError(f"{path}: cannot be read: {error.strerror}; restore the file") from None
         except (KeyError, TypeError, AttributeError):

@@ -26,18 +26,20 @@ from limner.apps.cli.options import (
     Sampling,
     check_runs,
     command,
-    is_exported,
     models_or_pretrained,
     refuse,
-    require_exported_options,
+    uses_graphs,
 )
 from limner.apps.cli.terminal import activity, print_error, progress_bar
 from limner.bounds import BatchSize, Probability
-from limner.errors import LimnerError, MediaError
+from limner.errors import LimnerError, MediaError, SettingsError
+from limner.runs.pretrained import is_pretrained
 
 if TYPE_CHECKING:
     from limner.decoding.sentence import Sentence
-    from limner.inference.captioner import Captioner
+    from limner.features.spec import FeatureSpec
+    from limner.generation.captioning import BaseCaptioner
+    from limner.media.modality import Modality
 
 
 @command(USE)
@@ -119,44 +121,36 @@ def describe(
     if attention is not None:
         claim_plots(attention, force)
     decoding |= {"sample": sampling} if sample else {}
-    needs_run: dict[str, Any] = {"attention": attention, "write": write, "embed": embed, "tags": tags}
-    needs_run |= {"no_concepts": no_concepts, "min_confidence": min_confidence}
     if explain_beam is not None:
-        useless = {"format": format_, "output": output, "recursive": recursive, "json": as_json}
-        refuse(needs_run | useless, "has no effect on --explain-beam, which explains one search; leave one of them out")
+        useless: dict[str, Any] = {
+            "attention": attention,
+            "write": write,
+            "embed": embed,
+            "tags": tags,
+            "no_concepts": no_concepts,
+        }
+        useless |= {"min_confidence": min_confidence, "format": format_, "output": output, "recursive": recursive}
+        reason = "has no effect on --explain-beam, which explains one search; leave one of them out"
+        refuse(useless | {"recursive": recursive, "json": as_json}, reason)
         require_beam_file(explain_beam, images, force)
         runs = models_or_pretrained(model, lang)
         return explain_caption(images[0], runs, prefix, must_include, decoding, backbone, device, explain_beam)
     kind = choose_format(format_, as_json, output, force)
     runs = models_or_pretrained(model, lang)
-    exported = is_exported(runs[0])
-    if exported:
-        others = {"must_include": must_include, "backbone": backbone, "ray": ray}
-        require_exported_options(runs, needs_run | others, device)
-    from limner.media.modality import IMAGE, MODALITIES, readable_by
-
-    tables = () if exported else check_runs(runs, device, decoding, backbone).features
-    modality = MODALITIES[tables[0].modality] if tables else IMAGE
-    readable = (IMAGE,) if exported else readable_by(modality)
+    graphs = uses_graphs(runs, {"attention": attention, "backbone": backbone, "ray": ray}, device)
+    modality, readable = _modality(() if graphs else check_runs(runs, device, decoding, backbone).features)
     stored = StoredCaptions(write, embed, replace, sidecar)
     files = stored.select(find_input_files(images, modality, readable, recursive))
+    graphs = graphs and not uses_clips(runs[0], files)
     if not files:
         stored.report()
         return report_unreadable(stored.errors, stored.total)
-    options: dict[str, Any] = {"batch_size": batch_size, **decoding}
-    columns, language, strips = [], "", None
-    if exported:
-        from limner.runtime import load_captioner
-
-        describe_each = load_captioner(runs[0]).describe_each
-    else:
-        captioner, strips = _load(runs, backbone, device, attention, compare or ())
-        options |= {"must_include": must_include, **_rule_options(captioner, tags, no_concepts, min_confidence)}
-        columns = [*([] if captioner.rules.concepts is None else ["confidence"]), *(["tags"] if tags else [])]
-        language = captioner.models[0].recipe.data.lang
-        describe_each = captioner.describe_each
+    captioner, strips = _load(runs, graphs, backbone, device, attention, compare or ())
+    options: dict[str, Any] = {"batch_size": batch_size, "must_include": must_include, **decoding}
+    options |= _rule_options(captioner, tags, no_concepts, min_confidence)
+    columns = [*([] if captioner.rules.concepts is None else ["confidence"]), *(["tags"] if tags else [])]
     if ray is None:
-        results = describe_each(files, prefixes=[prefix] * len(files) if prefix else None, **options)
+        results = captioner.describe_each(files, prefixes=[prefix] * len(files) if prefix else None, **options)
     else:
         from limner.apps.distributed.sentences import describe_distributed
 
@@ -165,7 +159,7 @@ def describe(
             runs, files, ray, place, prefix=prefix, options=options, backbone=backbone, device=device
         )
     with caption_output(output, kind, columns) as write_caption:
-        writers = (write_caption, partial(stored.store, lang=language))
+        writers = (write_caption, partial(stored.store, lang=captioner.lang))
         unreadable = _write(files, results, writers, strips)
     if strips is not None:
         strips.save()
@@ -173,10 +167,41 @@ def describe(
     report_unreadable([*unreadable, *stored.errors], stored.total)
 
 
+def _modality(features: Sequence[FeatureSpec]) -> tuple[Modality, tuple[Modality, ...]]:
+    """Return the modality of the features of a model, and the modalities of the files that it describes."""
+    from limner.media.modality import IMAGE, MODALITIES, readable_by
+
+    modality = MODALITIES[features[0].modality] if features else IMAGE
+    return modality, readable_by(modality)
+
+
+def uses_clips(run: Path, files: Sequence[Path]) -> bool:
+    """Whether a video is among the files, which only the built-in captioner as a run describes.
+
+    Raises:
+        SettingsError: the model is an exported one.
+    """
+    from limner.media.modality import VIDEO, find_modality
+
+    videos = [file for file in files if find_modality(file) is VIDEO]
+    if videos and not is_pretrained(run):
+        raise SettingsError(f"{videos[0]}: {run} is an exported model, which describes images; name the run for videos")
+    return bool(videos)
+
+
 def _load(
-    runs: Sequence[Path], backbone: str | None, device: str, attention: Path | None, compared: Sequence[Path]
-) -> tuple[Captioner, StripPlotter | None]:
+    runs: Sequence[Path],
+    graphs: bool,
+    backbone: str | None,
+    device: str,
+    attention: Path | None,
+    compared: Sequence[Path],
+) -> tuple[BaseCaptioner, StripPlotter | None]:
     """Load the models, and prepare the plots of their attention."""
+    if graphs:
+        from limner.runtime.generators import load_captioner
+
+        return load_captioner(runs[0]), None
     from limner.inference.captioner import Captioner
 
     with activity("loading the model"):
@@ -186,7 +211,9 @@ def _load(
         return captioner, StripPlotter(captioner, runs, attention, compared, backbone=backbone, device=device)
 
 
-def _rule_options(captioner: Captioner, tags: bool, no_concepts: bool, min_confidence: float | None) -> dict[str, Any]:
+def _rule_options(
+    captioner: BaseCaptioner, tags: bool, no_concepts: bool, min_confidence: float | None
+) -> dict[str, Any]:
     """Return the options of tags and concepts, after a check that the model has them."""
     from limner.generation.request import RuleOptions
 

@@ -31,7 +31,6 @@ PURPOSES = {
     "words": "maps of word embeddings",
     "serve": "the service: limner serve",
     "export": "models as ONNX graphs: limner export",
-    "runtime": "exported models, which need no torch",
     "smt": "phrase-based translation",
     "scale": "work on several machines: --ray",
     "remote": "collections in object stores: s3://bucket/collection",

@@ -28,7 +28,7 @@ def export(
 ) -> None:
     """Export a captioner or translator as ONNX graphs, which run without torch and start in a fraction of the time.
 
-    `limner describe` and `limner translate` take the folder as --model. Other programs use `limner.runtime`. With
+    `limner describe` and `limner translate` take the folder as --model. Python programs load it by `limner.load`. With
     `--format arpa`, write the n-gram language model of a phrase-based model to a file, which KenLM and Moses read.
 
     Example: `limner export captioner --model runs/mrnn`
@@ -51,7 +51,7 @@ def export(
     for name, size in result.files.items():
         echo(tab_separated(result.folder / name, f"{size / 1e3:,.1f} kB"))
     if result.no_backbone:
-        echo(f"without a backbone ({result.no_backbone}): limner.runtime describes features, not files")
+        echo(f"without a backbone ({result.no_backbone}): it describes features, not files")
 
 
 def _export_arpa(run: Path, out: Path, *, backbone: str | None, as_json: bool) -> None:

@@ -18,11 +18,10 @@ from limner.apps.cli.options import (
     check_runs,
     command,
     given,
-    is_exported,
     load_runs,
     refuse,
-    require_exported_options,
     require_models,
+    uses_graphs,
 )
 from limner.apps.cli.terminal import activity, echo, err, print_json, printable, progress_bar, tab_separated
 from limner.bounds import BatchSize, Count
@@ -119,9 +118,8 @@ def translate(
     if attention is not None:
         claim_plots(attention, force)
     translator: Any  # of runs, or an exported one, which has less
-    if is_exported(runs[0]):
-        require_exported_options(runs, needs_run, device)
-        from limner.runtime import load_translator
+    if uses_graphs(runs, needs_run, device):
+        from limner.runtime.generators import load_translator
 
         translator = load_translator(runs[0])
     else:

@@ -1,1 +1,1 @@
-"""Export of trained models as ONNX graphs, which `limner.runtime` decodes without torch."""
+"""Export of trained models as ONNX graphs, which ONNX Runtime computes without torch."""

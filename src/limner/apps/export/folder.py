@@ -1,4 +1,4 @@
-"""Export of a trained model to a folder that `limner.runtime` reads, or of its language model to an ARPA file."""
+"""Export of a trained model to a folder of graphs for `limner.load`, or of its language model to an ARPA file."""
 
 from __future__ import annotations
 
@@ -19,11 +19,12 @@ from limner.apps.export.record import (
     record_model,
     verify_backbone,
     verify_model,
+    without_weights,
 )
 from limner.errors import MissingExtraError, SettingsError
 from limner.features.encoders.base import RecordableBackbone
 from limner.features.encoders.load import load_backbone_for
-from limner.files import read_bytes, sync, write_error
+from limner.files import atomic_write, read_bytes, sync, write_error
 from limner.layers.stack import BidirectionalLayers, RecurrentLayer, has_kernel
 from limner.models import Model
 from limner.models.capabilities import CountBasedModel, PairRanker
@@ -32,12 +33,14 @@ from limner.models.protocols import ConditionalLMSettings
 from limner.runs.concepts import FILE as CONCEPTS
 from limner.runs.concepts import WEIGHTS as CONCEPT_WEIGHTS
 from limner.runs.trained_model import SOURCE_TOKENIZER as RUN_SOURCE_TOKENIZER
-from limner.runs.trained_model import TrainedModel, load_trained_model
+from limner.runs.trained_model import WEIGHTS, TrainedModel, load_trained_model
 from limner.runtime.manifest import (
     BACKBONE,
+    BACKBONE_WEIGHTS,
     ENCODER,
     FORMAT,
     MANIFEST,
+    MODEL_WEIGHTS,
     SOURCE_TOKENIZER,
     STEP,
     TOKENIZER,
@@ -120,6 +123,42 @@ def export(run: Path | str, out: Path | str, *, backbone: str | None = None) -> 
     _write_folder(out, files | copied, _manifest(trained, recorded, files, network, reason))
     sizes = {file.name: file.stat().st_size for file in sorted(out.iterdir())}
     return Export(out, sizes, difference, reason)
+
+
+def add_graphs(run: Path) -> None:
+    """Make a run directory an exported model as well, whose graphs take the weights of the run and of the backbone.
+
+    The backbone has to be one whose weights are in a package.
+
+    Args:
+        run: run directory.
+
+    Raises:
+        RunError: the run is not complete, or the graphs compute something else than the model.
+        BackboneError: the backbone cannot be found or loaded.
+        WriteError: the folder cannot be written.
+    """
+    trained = load_trained_model(run)
+    network, _ = _backbone_of(trained, None)
+    assert network is not None, "the backbone has weights in a package"
+    recorded = record_model(trained.model, trained.config.features, trained.config.source_vocab_size, fold=False)
+    verify_model(trained, recorded)
+    graph = record_backbone(network)
+    verify_backbone(network, graph)
+    weights = {MODEL_WEIGHTS + name for name in cast(nn.Module, trained.model).state_dict()}
+    files = {
+        ENCODER: without_weights(recorded.encoder, weights),
+        STEP: without_weights(recorded.step, weights),
+        BACKBONE: without_weights(graph, {BACKBONE_WEIGHTS + name for name in network.module.state_dict()}),
+    }
+    for name, data in files.items():
+        with atomic_write(run / name) as beside:
+            beside.write_bytes(data)
+    names = [TOKENIZER, WEIGHTS, *([] if trained.source_tokenizer is None else [SOURCE_TOKENIZER])]
+    files |= {name: read_bytes(run / name) for name in names}
+    spec = trained.config.features[0]
+    of_package = {"backbone": spec.backbone, "backbone_sha256": spec.weights_sha256, "weights": WEIGHTS}
+    save_manifest(run, _manifest(trained, recorded, files, network, "").model_copy(update=of_package))
 
 
 def export_language_model(run: Path | str, out: Path | str) -> int:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import tempfile
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -98,8 +98,17 @@ class _Backbone(nn.Module):
         return tuple(self.backbone.compute(pixels).values())
 
 
-def record_model(model: Model, features: Sequence[FeatureSpec], source_vocab_size: int | None) -> Recorded:
-    """Record the encoder and the step of a model in evaluation mode."""
+def record_model(
+    model: Model, features: Sequence[FeatureSpec], source_vocab_size: int | None, *, fold: bool = True
+) -> Recorded:
+    """Record the encoder and the step of a model in evaluation mode.
+
+    Args:
+        model: the model.
+        features: features that it reads.
+        source_vocab_size: number of source tokens; None for a model that does not translate.
+        fold: whether operations on weights alone are computed; otherwise the weights keep their names.
+    """
     examples = [example_inputs(features, source_vocab_size, lengths) for lengths in ((3, 1, 5), (2, 4))]
     with exporting(), torch.no_grad():
         memories = [model.encode(batch_of(inputs)) for inputs in examples]
@@ -111,20 +120,38 @@ def record_model(model: Model, features: Sequence[FeatureSpec], source_vocab_siz
         tensors = flatten(memories[0], MEMORY) | flatten(states[0], STATE)
         step_names = {TOKENS: torch.full((3,), SPECIAL_TOKENS.bos), **tensors}
         outputs = [LOG_PROBS, *(NEXT + name for name in state)]
-        step = _export(_Step(model, memories[0], states[0], list(tensors)), step_names, outputs)
+        step = _export(_Step(model, memories[0], states[0], list(tensors)), step_names, outputs, fold)
         read = graph_inputs(step)
         memory = {name: spec for name, spec in memory.items() if name in read}
         encoder = _Encoder(model, list(examples[0]))
         encoder.kept = (*memory, *state)
-        return Recorded(_export(encoder, examples[0], encoder.kept), step, memory, state)
+        return Recorded(_export(encoder, examples[0], encoder.kept, fold), step, memory, state)
 
 
 def record_backbone(backbone: RecordableBackbone) -> bytes:
-    """Record a backbone, from pixels to features."""
+    """Record a backbone, from pixels to features; its convolutions keep the names of their weights."""
     size, crops = backbone.preprocessing.size, backbone.preprocessing.crops
     pixels = torch.randint(256, (2, crops, size, size, 3), dtype=torch.uint8)
     with exporting(), torch.no_grad():
-        return _export(_Backbone(backbone), {PIXELS: pixels}, [spec.kind for spec in backbone.specs])
+        return _export(_Backbone(backbone), {PIXELS: pixels}, [spec.kind for spec in backbone.specs], fold=True)
+
+
+def without_weights(graph: bytes, names: Container[str]) -> bytes:
+    """Remove the values of weights from a graph, which then only names them.
+
+    Args:
+        graph: graph whose weights have their names.
+        names: names of the weights in the graph.
+    """
+    import onnx
+
+    model = onnx.load_model_from_string(graph)
+    for tensor in model.graph.initializer:
+        if tensor.name in names:
+            onnx.external_data_helper.set_external_data(tensor, location="weights")
+            tensor.ClearField("raw_data")
+    stripped: bytes = model.SerializeToString()
+    return stripped
 
 
 def batch_of(inputs: Mapping[str, Tensor]) -> Batch:
@@ -178,7 +205,7 @@ def _spec(first: Tensor, second: Tensor) -> tuple[torch.dtype, tuple[int | None,
     return first.dtype, tuple(a if a == b else None for a, b in pairs)
 
 
-def _export(module: nn.Module, inputs: Mapping[str, Tensor], outputs: Sequence[str]) -> bytes:
+def _export(module: nn.Module, inputs: Mapping[str, Tensor], outputs: Sequence[str], fold: bool) -> bytes:
     """Record a module; all axes of its inputs and outputs whose sizes may differ are dynamic."""
     axes = {name: {axis: f"{name}.{axis}" for axis in range(values.dim())} for name, values in inputs.items()}
     with warnings.catch_warnings(), tempfile.TemporaryDirectory() as folder:
@@ -193,6 +220,7 @@ def _export(module: nn.Module, inputs: Mapping[str, Tensor], outputs: Sequence[s
             opset_version=OPSET,
             dynamic_axes=axes,
             dynamo=False,
+            do_constant_folding=fold,
         )
         return read_bytes(file)
 

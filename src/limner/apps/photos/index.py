@@ -27,7 +27,8 @@ from limner.errors import FolderError, SettingsError
 from limner.features.encoders.base import encode
 from limner.features.spec import FeatureSpec
 from limner.files import locked
-from limner.inference.captioner import CAPTION_BATCH_SIZE, Captioner
+from limner.generation.captioning import CAPTION_BATCH_SIZE
+from limner.inference.captioner import Captioner
 from limner.media.image import ImageInput, describe_input
 from limner.media.modality import IMAGE
 from limner.progress import Progress

@@ -36,8 +36,8 @@ from limner.errors import BackboneError, MediaError, system_reason
 from limner.features.encoders.base import Backbone, EncoderInput, encode
 from limner.features.spec import FeatureArray
 from limner.files import open_file
+from limner.generation.sentences import warn_of_cut_off
 from limner.inference.captioner import Captioner
-from limner.inference.sentences import warn_of_cut_off
 from limner.media.image import THUMBNAIL_SIDE, make_thumbnail, open_image
 from limner.progress import Progress
 

@@ -25,7 +25,7 @@ from limner.apps.server.jobs import Event, FeatureCache, FinalEvent, GeneratedTo
 from limner.apps.server.models import Models
 from limner.apps.server.settings import ServerSettings
 from limner.apps.server.worker import Metrics, Worker, use_threads
-from limner.inference.sentences import EMPTY_TRANSLATION
+from limner.generation.sentences import EMPTY_TRANSLATION
 
 Result = TypeVar("Result")
 Kind = Literal["image", "text", "language", "score", "embed", "explain", "search", "file"]

@@ -25,12 +25,12 @@ from limner.decoding.torch_models import mean_log_probs
 from limner.errors import LimnerError, SettingsError
 from limner.features.encoders.base import Backbone, EncoderInput, encode
 from limner.features.spec import attended_area
+from limner.generation.must_include import words_of_inputs
 from limner.generation.request import Request, RuleOptions
 from limner.inference.captioner import Captioner
-from limner.inference.must_include import words_of_inputs
-from limner.inference.new_images import image_name, new_item
+from limner.inference.new_images import new_item
 from limner.inference.translator import Translator
-from limner.media.image import image_size, require_pixels
+from limner.media.image import image_name, image_size, require_pixels
 from limner.models.protocols import device_of
 from limner.text.tokenizer import Tokenizer
 from limner.text.vocab import SPECIAL_TOKENS

@@ -1,7 +1,4 @@
-"""Checks of source sentences and their images, and warnings about generated sentences.
-
-This module does not import torch: `limner.runtime` returns the same results.
-"""
+"""Checks of source sentences and their images, and warnings about generated sentences."""
 
 from __future__ import annotations
 

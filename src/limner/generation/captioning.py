@@ -1,0 +1,210 @@
+"""What captioners of torch and captioners of exported graphs have in common: from images to captions."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, TypeVar
+
+from limner.decoding.automaton import Automaton
+from limner.decoding.sentence import Sentence
+from limner.decoding.settings import DecodingSettings, change_decoding
+from limner.errors import MediaError
+from limner.generation.engine import Engine
+from limner.generation.must_include import MustInclude, compile_words, words_of_inputs
+from limner.generation.request import Features, GenerationModel, Request, RuleOptions
+from limner.generation.rules import CaptionRules
+from limner.generation.sentences import warn_of_cut_off, warn_of_unknown_words
+from limner.media.image import ImageInput, image_name
+from limner.runs.concepts import Tag
+from limner.text.tokenizer import Tokenizer
+
+CAPTION_BATCH_SIZE = 32
+"""Default number of images that are captioned together."""
+UNKNOWN_PREFIX = "captions do not depend on them"
+
+ImageT = TypeVar("ImageT", bound=ImageInput)
+
+
+class BaseCaptioner(ABC):
+    """A generator of captions: `limner.Captioner`, or an exported one."""
+
+    @property
+    @abstractmethod
+    def lang(self) -> str:
+        """Language of the captions."""
+
+    @property
+    @abstractmethod
+    def tokenizer(self) -> Tokenizer:
+        """Tokenizer of the captions."""
+
+    @property
+    @abstractmethod
+    def decoding(self) -> DecodingSettings:
+        """Decoding settings of the recipe, the default of all methods."""
+
+    @property
+    @abstractmethod
+    def rules(self) -> CaptionRules:
+        """Concepts that choose captions, tags, and confidence."""
+
+    @abstractmethod
+    def model(self, settings: DecodingSettings) -> GenerationModel:
+        """Return the model that decodes with some settings."""
+
+    @abstractmethod
+    def features_port(self, images: Sequence[ImageInput]) -> Features:
+        """Return the features port for requests whose sources are `source_of` of these images."""
+
+    @abstractmethod
+    def source_of(self, image: ImageInput) -> object:
+        """Return what the features port reads of an image."""
+
+    def describe(
+        self,
+        images: Sequence[ImageInput],
+        *,
+        prefixes: Sequence[str] | None = None,
+        must_include: MustInclude | None = None,
+        with_tags: bool = False,
+        concepts: bool = True,
+        min_confidence: float | None = None,
+        batch_size: int = CAPTION_BATCH_SIZE,
+        log_cut_off: bool = True,
+        **decoding: Any,  # noqa: ANN401
+    ) -> list[list[Sentence]]:
+        """Generate captions of images.
+
+        Args:
+            images: paths, encoded bytes, PIL images or arrays (H, W, 3).
+            prefixes: for each image the words that its caption starts with.
+            must_include: words or phrases that every caption includes, such as ["umbrella", "dog|puppy"], where one of
+                the alternatives between | is enough; or one such list for each image.
+            with_tags: whether captions have the `tags` of their images.
+            concepts: whether the concepts of the model choose among the hypotheses, and a plain sentence about the most
+                probable thing replaces a caption whose first thing is improbable; only for models with concepts, such
+                as the built-in captioner, and without sampling.
+            min_confidence: confidence below which a caption is replaced, or `Sentence.is_sure` is false; None for the
+                value that was chosen with the concepts.
+            batch_size: number of images that are captioned together; captions do not depend on it.
+            log_cut_off: whether to log how many captions did not end before `max_length`.
+            decoding: settings of `DecodingSettings` to change, such as beam_size=5, n_best=3.
+
+        Returns:
+            The `n_best` captions of each image, best first.
+
+        Raises:
+            MediaError: an image cannot be read.
+            SettingsError: a decoding setting is unknown or not allowed, or no caption can include the words of
+                `must_include`.
+            RunError: the model was exported without its backbone.
+        """
+        captions = []
+        results = self.describe_each(
+            images,
+            prefixes=prefixes,
+            must_include=must_include,
+            with_tags=with_tags,
+            concepts=concepts,
+            min_confidence=min_confidence,
+            batch_size=batch_size,
+            log_cut_off=log_cut_off,
+            **decoding,
+        )
+        for _, result in results:
+            if isinstance(result, MediaError):
+                raise result
+            captions.append(result)
+        return captions
+
+    def describe_each(
+        self,
+        images: Sequence[ImageT],
+        *,
+        prefixes: Sequence[str] | None = None,
+        must_include: MustInclude | None = None,
+        with_tags: bool = False,
+        concepts: bool = True,
+        min_confidence: float | None = None,
+        batch_size: int = CAPTION_BATCH_SIZE,
+        log_cut_off: bool = True,
+        **decoding: Any,  # noqa: ANN401
+    ) -> Iterator[tuple[ImageT, list[Sentence] | MediaError]]:
+        """Generate captions batch by batch; an image that cannot be read does not stop the others.
+
+        The arguments are the arguments of `describe`.
+
+        Yields:
+            Each image with its captions, or with the error that it cannot be read.
+        """
+        options = RuleOptions(with_tags, concepts, min_confidence)
+        requests = self._requests(images, prefixes, must_include, options, decoding)
+        batches = [requests[start : start + batch_size] for start in range(0, len(requests), batch_size)]
+        done = cut = described = 0
+        for batch in Engine(self.features_port(images)).run(batches):
+            for image, request in zip(images[done : done + len(batch)], batch, strict=True):
+                if isinstance(request.error, MediaError):
+                    yield image, request.error
+                else:
+                    described, cut = described + 1, cut + (not request.sentences[0].ended)
+                    yield image, request.sentences
+            done += len(batch)
+        if log_cut_off and described:
+            warn_of_cut_off(cut, described, "captions", requests[0].decoding.max_length, "raise max_length")
+
+    def tags(self, images: Sequence[ImageInput], *, batch_size: int = CAPTION_BATCH_SIZE) -> list[tuple[Tag, ...]]:
+        """Name the things in images, without captioning them.
+
+        Args:
+            images: as for `describe`.
+            batch_size: number of images that are encoded together.
+
+        Returns:
+            The most probable things of each image, best first; an image may have none.
+
+        Raises:
+            MediaError: an image cannot be read.
+            SettingsError: the model reads other features than those of a built-in backbone's last layer.
+        """
+        self.rules.check(RuleOptions(with_tags=True))
+        tagger, port = self.rules.tagger, self.features_port(images)
+        assert tagger is not None, "checked before"
+        tags: list[tuple[Tag, ...]] = []
+        for start in range(0, len(images), batch_size):
+            batch = [self._request(image, self.decoding) for image in images[start : start + batch_size]]
+            tags += [() if values is None else tagger.tags(tagger.probabilities(values)) for values in port(batch)]
+        return tags
+
+    def _requests(
+        self,
+        images: Sequence[ImageInput],
+        prefixes: Sequence[str] | None,
+        must_include: MustInclude | None,
+        rules: RuleOptions,
+        decoding: Mapping[str, Any],
+    ) -> list[Request]:
+        """Check the options of `describe`; return a request for each image."""
+        settings = change_decoding(self.decoding, decoding)
+        self.rules.check(rules)
+        warn_of_unknown_words(self.tokenizer, prefixes or (), UNKNOWN_PREFIX)
+        included = words_of_inputs(self.tokenizer, must_include, len(images))
+        constraints = {words: compile_words(self.tokenizer, words) for words in dict.fromkeys(included) if words}
+        starts = [""] * len(images) if prefixes is None else prefixes
+        requests = [
+            self._request(image, settings, self.tokenizer.encode(prefix) if prefix else (), constraints.get(words))
+            for image, words, prefix in zip(images, included, starts, strict=True)
+        ]
+        for request in requests:
+            request.rules = rules
+        return requests
+
+    def _request(
+        self,
+        image: ImageInput,
+        settings: DecodingSettings,
+        prefix: Sequence[int] = (),
+        constraint: Automaton | None = None,
+    ) -> Request:
+        source, name = self.source_of(image), image_name(image)
+        return Request(self, name, settings, source=source, prefix=prefix, constraint=constraint)

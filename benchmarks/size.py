@@ -41,9 +41,9 @@ LIMITS = {
 }
 """Largest value that each figure should have."""
 TODAY = {
-    "lines of src": 64_300,
-    "files of src": 352,
-    "lines of tests": 45_950,
+    "lines of src": 63_300,
+    "files of src": 340,
+    "lines of tests": 45_700,
     "lines of files that six commands enter": 28_600,
     "files that six commands enter": 148,
     "photograph: functions": 255,

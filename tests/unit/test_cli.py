@@ -217,7 +217,7 @@ def test_user_errors_are_one_line(arguments, named, capsys, monkeypatch, tmp_pat
         (["translate", "--missing", "none"], "invalid value for '--missing': ", "limner translate"),
         (
             ["describe", "image.jpg", "--write", "xml"],
-            "invalid value for '--write': 'xml' is not one of 'csv', ",
+            "invalid value for '--write': 'xml' is not one of ",
             "limner describe",
         ),
         (["doctor", "now"], "got unexpected extra argument", "limner doctor"),

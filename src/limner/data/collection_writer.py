@@ -152,8 +152,7 @@ class CollectionWriter:
         assert self._spool is not None
         plan = _plan(self._spool, RowsById([]))
         target = self.path if is_remote(self.path) or self.path.is_dir() else self._folder / "new"
-        _copy_files(files, self._folder, target, on_progress)
-        _move_files(self._folder / "written", target)
+        self._store_files(files, target, on_progress)
         table = (self.path if is_remote(self.path) else self._folder) / ITEMS
         create_table(table, _new_batches(self._spool, plan), _splits(self._spool, plan))
         if target != self.path:
@@ -171,8 +170,7 @@ class CollectionWriter:
         old = Collection.open(self.path)
         plan = _plan(self._spool, RowsById(old.id_batches()))
         updated = sum(before != after for before, after in _merged(old, self._spool, plan))
-        _copy_files(files, self._folder, self.path, on_progress)
-        _move_files(self._folder / "written", self.path)
+        self._store_files(files, self.path, on_progress)
         splits = Counter(old.splits()) + _splits(self._spool, plan)
         new = _new_batches(self._spool, plan)
         if updated:
@@ -180,6 +178,32 @@ class CollectionWriter:
         elif len(plan.fresh):
             append_rows(old.table, new, splits)
         return Changes(len(plan.fresh), updated, len(plan.changed) - updated)
+
+    def _store_files(self, files: Mapping[str, Path], target: Path, on_progress: Progress | None) -> None:
+        """Copy files to their paths in `target`, and move those that were written; existing files are kept."""
+        for done, (name, source) in enumerate(files.items(), start=1):
+            self._store_file(source, target / name, self._folder / name, "import without copying")
+            if on_progress:
+                on_progress(done, len(files))
+        written = self._folder / "written"
+        for file in filter(is_file, written.rglob("*")):
+            self._store_file(file, target / file.relative_to(written).as_posix(), file, "use another collection")
+
+    @staticmethod
+    def _store_file(source: Path, path: Path, temporary: Path, remedy: str) -> None:
+        """Move the copy of a file at a temporary path to its path, or copy it to an object store in parts."""
+        if path.exists():
+            if not _same_contents(source, path):
+                raise CollectionError(f"{path}: exists and differs from {source}; {remedy}")
+        elif is_remote(path):
+            with open_file(source) as stream, path.open("wb") as stored:
+                shutil.copyfileobj(stream, stored, PART)
+        else:
+            for folder in (temporary.parent, path.parent):
+                folder.mkdir(parents=True, exist_ok=True)
+            if temporary != source:
+                shutil.copy2(source, temporary)
+            os.replace(temporary, path)
 
 
 def remove_interrupted_writes(path: Path | str) -> None:
@@ -272,47 +296,6 @@ def _all_batches(old: Collection, spool: ItemSpool, plan: _Plan) -> Iterator[Any
                 items[number] = merge_all(items[number], spool.read(versions))
         yield stored_batch(items)
     yield from _new_batches(spool, plan)
-
-
-def _copy_files(files: Mapping[str, Path], temporary: Path, target: Path, on_progress: Progress | None) -> None:
-    """Copy files to the folder `temporary`, then rename each to its path in `target`; existing files are kept."""
-    for done, (name, source) in enumerate(files.items(), start=1):
-        if not _is_there(source, path := target / name, "import without copying"):
-            copy = source
-            if not is_remote(target):
-                copy = temporary / name
-                copy.parent.mkdir(parents=True, exist_ok=True)
-                shutil.copy2(source, copy)
-            _put(copy, path)
-        if on_progress:
-            on_progress(done, len(files))
-
-
-def _move_files(folder: Path, target: Path) -> None:
-    """Move the files below a folder to their paths in `target`; existing files must have the same contents."""
-    for file in filter(is_file, folder.rglob("*")):
-        path = target / file.relative_to(folder).as_posix()
-        if not _is_there(file, path, "use another collection"):
-            _put(file, path)
-
-
-def _is_there(file: Path, path: Path, remedy: str) -> bool:
-    """Whether a file has been stored before; CollectionError if another file has its path."""
-    if not path.exists():
-        return False
-    if not _same_contents(file, path):
-        raise CollectionError(f"{path}: exists and differs from {file}; {remedy}")
-    return True
-
-
-def _put(file: Path, path: Path) -> None:
-    """Move a file to its path in a collection, or copy it to an object store in parts."""
-    if is_remote(path):
-        with open_file(file) as source, path.open("wb") as target:
-            shutil.copyfileobj(source, target, PART)
-    else:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        os.replace(file, path)
 
 
 def _same_contents(file: Path, path: Path) -> bool:

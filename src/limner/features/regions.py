@@ -11,20 +11,19 @@ import json
 import logging
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from limner.data.readers.corpus_files import parse_json_line, read_json, read_lines, require_field
+from limner.data.readers.corpus_files import read_json, require_field
 from limner.data.readers.item_builder import SourceLocation, image_key, may_be_same_image
 from limner.errors import CollectionError, FeatureError, MediaError
 from limner.features.encoders.base import Backbone, EncoderInput
 from limner.features.preprocessing import Preprocessing, preprocess
 from limner.features.spec import FeatureArray, FeatureKind, FeatureSpec, RegionRows
-from limner.files.structured import StructureError, parse_json
 from limner.media.image import ImageInput, open_image
 from limner.media.modality import IMAGE
 
@@ -256,15 +255,17 @@ def _clip(box: Box, size: tuple[int, int]) -> Crop:
 def read_boxes(path: Path) -> dict[str, list[Box]]:
     """Read boxes by the id of an item or the name of its image.
 
-    The file holds JSON or one JSON object per line, compressed with gzip if its name ends in `.gz`. Objects are either
-    `{"image or id": [[left, top, width, height, score], ...], ...}`, where scores are optional, or those of Visual
-    Genome, `{"id": 1, "regions": [{"x": ..., "y": ..., "width": ..., "height": ...}, ...]}`, or a list of objects.
+    The file holds JSON, compressed with gzip if its name ends in `.gz`: an object, or a list of objects, which are
+    either `{"image or id": [[left, top, width, height, score], ...], ...}`, where scores are optional, or those of
+    Visual Genome, `{"id": 1, "regions": [{"x": ..., "y": ..., "width": ..., "height": ...}, ...]}`.
 
     Raises:
         CollectionError: the file cannot be read, or an entry has another form.
     """
     boxes: dict[str, list[Box]] = {}
-    for location, entry in _entries(path):
+    contents = read_json(path)
+    for number, entry in enumerate(contents if isinstance(contents, list) else [contents]):
+        location = SourceLocation(path, f"[{number}]" if isinstance(contents, list) else "")
         if isinstance(entry, dict) and "id" in entry and "regions" in entry:
             entry = {str(entry["id"]): require_field(entry, "regions", list, location)}
         if not isinstance(entry, dict):
@@ -273,25 +274,6 @@ def read_boxes(path: Path) -> dict[str, list[Box]]:
             values = require_field(entry, name, list, location)
             boxes.setdefault(name, []).extend(_box(each, name, number, location) for number, each in enumerate(values))
     return boxes
-
-
-def _entries(path: Path) -> Iterator[tuple[SourceLocation, Any]]:
-    """Yield the objects of a file that holds one, a list, or one per line."""
-    lines = [(number, line) for number, line in enumerate(read_lines(path), start=1) if line.strip()]
-    try:
-        one_per_line = len(lines) > 1 and isinstance(parse_json(lines[0][1]), dict)
-    except StructureError:
-        one_per_line = False
-    if one_per_line:
-        for number, line in lines:
-            location = SourceLocation(path, number)
-            yield location, parse_json_line(line, location)
-        return
-    contents = read_json(path)
-    if isinstance(contents, list):
-        yield from ((SourceLocation(path, f"[{number}]"), entry) for number, entry in enumerate(contents))
-    else:
-        yield SourceLocation(path), contents
 
 
 def _box(values: Any, name: str, number: int, location: SourceLocation) -> Box:  # noqa: ANN401 (any JSON value)

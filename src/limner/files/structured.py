@@ -20,6 +20,7 @@ MAX_DEPTH = 64
 """Maximum number of lists and mappings within each other."""
 HALF_PAIR = "has one half of a surrogate pair (\\ud800 to \\udfff)"
 """What is wrong with a text that no UTF-8 can have."""
+_HALF = re.compile("[\ud800-\udfff]")
 MAX_JSON_BYTES = 1 << 30
 """Maximum size of a JSON file of a run, a backbone or a feature table; corpora are limited by the memory alone."""
 
@@ -91,11 +92,11 @@ def half_pair_in(value: object, place: str = "") -> str | None:
         place: place of the value, such as `messages.0.content`; of a key with half a pair it is the key, escaped.
     """
     if isinstance(value, str):
-        return place if _has_half_pair(value) else None
+        return place if _HALF.search(value) else None
     if isinstance(value, dict):
         for key, child in value.items():
             below = f"{place}.{key}" if place else str(key)
-            if _has_half_pair(below):
+            if _HALF.search(below):
                 return below.encode("utf-8", "backslashreplace").decode()
             if (found := half_pair_in(child, below)) is not None:
                 return found
@@ -104,14 +105,6 @@ def half_pair_in(value: object, place: str = "") -> str | None:
             if (found := half_pair_in(child, f"{place}.{index}" if place else str(index))) is not None:
                 return found
     return None
-
-
-def _has_half_pair(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return True
-    return False
 
 
 def read_json_file(path: Path) -> Any:  # noqa: ANN401  (any JSON value)

@@ -143,16 +143,6 @@ class ShowAttendTell(EmbeddedWords, nn.Module):
         nn.init.normal_(self.embedding.weight, std=0.1)
         nn.init.zeros_(self.output.bias)
 
-    def extend_vocabulary(self, copied: Sequence[int], log_odds: float) -> None:
-        """Append tokens that copy the rows of E, L_o and b_o of known tokens, with `log_odds` added to b_o."""
-        rows = torch.tensor(copied, device=self.embedding.weight.device)
-        bias = torch.cat([self.output.bias, self.output.bias[rows] + log_odds])
-        for module in (self.embedding, self.output):
-            module.weight = nn.Parameter(torch.cat([module.weight, module.weight[rows]]).detach())
-        self.output.bias = nn.Parameter(bias.detach())
-        self.vocab_size += len(copied)
-        self.embedding.num_embeddings = self.output.out_features = self.vocab_size
-
     def encode(self, batch: Batch) -> ShowAttendTellMemory:
         """Compute the annotations a, their keys W_a a + b_a, and the initial states from the mean annotation."""
         present = batch.image.present

@@ -212,17 +212,6 @@ class Tokenizer:
         """Pairs of subwords that byte-pair encoding merges, in the order in which they were learned; none of words."""
         return [(left, right) for left, right in json.loads(self._inner.to_str())["model"].get("merges", ())]
 
-    def can_extend(self, word: str) -> bool:
-        """Whether a word could be one entry of the vocabulary."""
-        return self.settings.level == "word" and self.splitter is None and self.words(word) == [word]
-
-    def extended(self, words: Sequence[str]) -> Tokenizer:
-        """Return a tokenizer with further words as the last entries; each must be unknown and satisfy `can_extend`."""
-        content = json.loads(self._inner.to_str())
-        vocab = content["model"]["vocab"]
-        vocab |= {word: len(vocab) + number for number, word in enumerate(words)}
-        return Tokenizer(tokenizers.Tokenizer.from_str(to_json(content)), self.settings, self.splitter)
-
     def save(self, path: Path) -> None:
         """Write `tokenizer.json` atomically."""
         content = json.loads(self._inner.to_str())

@@ -86,7 +86,7 @@ def store_features(collection: object) -> None:
     from limner.features.spec import FeatureSpec
     from limner.features.store import FeatureTable
     from limner.features.tables import TableWriter, table_path
-    from limner.storage.ids import IdSet
+    from limner.storage.hashes import IdSet
 
     spec = FeatureSpec(
         name="noise", kind="pooled", shape=(WIDTH,), backbone="noise", preprocessing={}, weights_sha256=""

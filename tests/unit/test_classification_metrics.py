@@ -5,8 +5,9 @@ from random import Random
 import numpy as np
 import pytest
 
-from limner.metrics import METRICS, default_metrics, label_f1_scores, score_sentences
+from limner.metrics import METRICS, default_metrics, score_sentences
 from limner.metrics.base import format_value
+from limner.metrics.classification import label_f1_scores
 from limner.text.labels import (
     CELLS,
     PredictedLabel,

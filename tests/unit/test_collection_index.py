@@ -18,9 +18,8 @@ from limner.models.ngram import NGramSettings
 from limner.retrieval.index import protocol, stored
 from limner.retrieval.index.protocol import INDEXES, RECORD, SearchOptions, index_path
 from limner.retrieval.index.stored import kind_for
-from limner.storage import checksums
-from limner.storage.checksums import FileBlocks
-from limner.storage.ids import IdSet
+from limner.storage import hashes
+from limner.storage.hashes import FileBlocks, IdSet
 from limner.storage.places import place
 from limner.training.loop import train
 
@@ -195,16 +194,16 @@ def test_an_index_in_an_object_store_is_refused(retriever, own_tiny):
 
 
 def test_files_are_verified_by_a_sample_or_as_a_whole(tmp_path, monkeypatch):
-    monkeypatch.setattr(checksums, "BLOCK", 8)
+    monkeypatch.setattr(hashes, "BLOCK", 8)
     file, contents = tmp_path / "f", bytearray(range(250)) * 4
     file.write_bytes(contents)
     blocks, read = FileBlocks.of(file), []
-    digest = checksums.xxhash.xxh3_64_hexdigest
-    monkeypatch.setattr(checksums.xxhash, "xxh3_64_hexdigest", lambda block: read.append(block) or digest(block))
+    digest = hashes.xxhash.xxh3_64_hexdigest
+    monkeypatch.setattr(hashes.xxhash, "xxh3_64_hexdigest", lambda block: read.append(block) or digest(block))
     assert blocks.holds(file, every=False)
-    assert len(read) == checksums.SAMPLE
+    assert len(read) == hashes.SAMPLE
     assert blocks.holds(file, every=True)
-    assert len(read) == checksums.SAMPLE + 125
+    assert len(read) == hashes.SAMPLE + 125
     for damaged in (contents[:-1], contents + b"0", b"", b"\0" * 1000, contents[:-1] + b"0", b"1" + contents[1:]):
         file.write_bytes(damaged)
         assert not blocks.holds(file, every=False)

@@ -16,7 +16,7 @@ from limner.features.maintenance import compact
 from limner.features.store import FeatureTable
 from limner.features.tables import TableWriter, table_path
 from limner.files import locked
-from limner.storage.ids import IdSet
+from limner.storage.hashes import IdSet
 
 PARTS = 4
 

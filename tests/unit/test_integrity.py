@@ -28,8 +28,7 @@ from limner.inference.retriever import Retriever
 from limner.inference.scorer import nearest_words
 from limner.media.image import open_image
 from limner.runs.trained_model import load_trained_model
-from limner.storage.checksums import infinite_rows
-from limner.storage.ids import IdSet
+from limner.storage.hashes import IdSet, infinite_rows
 from limner.storage.json_text import to_json
 from limner.storage.lance_tables import damage_as
 from limner.storage.tensors import load_tensors, read_tensors, save_tensors

@@ -13,7 +13,7 @@ from limner.data.readers import import_collection
 from limner.data.stored_items import CHUNK_ITEMS
 from limner.data.summary import summarise
 from limner.errors import CollectionError
-from limner.storage.ids import IdSet, RowsById
+from limner.storage.hashes import IdSet, RowsById
 
 ROWS = 8_000
 HELD = 3 * CHUNK_ITEMS

@@ -9,20 +9,17 @@ import numpy as np
 import pytest
 
 from limner.errors import CollectionError, SettingsError
-from limner.metrics import (
-    METRICS,
+from limner.metrics import METRICS, novelty, perplexity, score_sentences, sentence_scores
+from limner.metrics import ranks as ranks_module
+from limner.metrics.ranks import (
+    curve_area,
     median_rank,
-    novelty,
-    perplexity,
     rank_all,
     recall_at,
+    recall_curve,
     retrieval_curves,
     retrieval_scores,
-    score_sentences,
-    sentence_scores,
 )
-from limner.metrics import ranks as ranks_module
-from limner.metrics.ranks import curve_area, recall_curve
 
 HYPOTHESES = ["a dog runs on the grass", "two men", "a red bus", "the cat"]
 REFERENCES = [

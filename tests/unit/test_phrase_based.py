@@ -27,7 +27,7 @@ from limner.inference.translator import Translator
 from limner.runs.recipe import load_recipe
 from limner.runs.records import EvaluatedItem, Evaluation
 from limner.runs.trained_model import load_trained_model
-from limner.smt import alignment
+from limner.smt import extraction
 from limner.storage.json_text import to_json
 from limner.storage.tensors import load_tensors
 from limner.text.tokenizer import Tokenizer
@@ -182,7 +182,7 @@ def test_a_compound_of_two_phrases_belongs_to_both():
 def test_a_training_that_failed_before_it_saved_anything_starts_again(collection, tmp_path, monkeypatch):
     recipe = load_recipe("calixto2017/pbsmt", ["model.tuning.method=none", "model.word_alignment=hmm"])
     with monkeypatch.context() as patch, pytest.raises(TypeError):
-        patch.setattr(alignment, "one_directional", None)
+        patch.setattr(extraction, "one_directional", None)
         train(recipe, collection, tmp_path / "run")
     run = train(recipe, collection, tmp_path / "run")
     with pytest.raises(RunError, match="already contains a run"):
@@ -417,7 +417,7 @@ def test_sentences_without_words_are_counted(tmp_path, caplog):
 
 
 def test_a_validation_sentence_without_a_reference_is_named_before_the_estimation(tmp_path, monkeypatch):
-    monkeypatch.setattr("limner.smt.alignment.align", None)  # is not reached
+    monkeypatch.setattr("limner.smt.extraction.align", None)  # is not reached
     collection = with_blank_sentences(tmp_path / "c", [BLANK, BLANK])
     with pytest.raises(TrainingError, match="item 'val62' of split 'val' has no reference in 'de' with words"):
         train(load_recipe("calixto2017/pbsmt", []), collection, tmp_path / "run")

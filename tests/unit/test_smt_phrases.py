@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from limner.smt import DISCONTINUOUS, MAX_PHRASE_LENGTH, MONOTONE, SWAP
-from limner.smt.alignment import symmetrise
-from limner.smt.extraction import extract, extract_all, lexical_probabilities
+from limner.smt.extraction import extract, extract_all, lexical_probabilities, symmetrise
 from limner.smt.features import UNK, orientation
 from limner.smt.phrases import orientation_log_probs, score
 

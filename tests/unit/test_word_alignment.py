@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from limner.smt.alignment import ITERATIONS, align, one_directional
+from limner.smt.extraction import ITERATIONS, align, one_directional
 
 pytest.importorskip("thot")
 

@@ -22,7 +22,7 @@ from limner.files import read_bytes
 from limner.files.structured import parse_json
 from limner.process import without_cycle_collection
 from limner.progress import Progress
-from limner.storage.checksums import CHECKSUM
+from limner.storage.hashes import CHECKSUM
 from limner.storage.lance_tables import damage_as, open_table
 from limner.storage.places import is_remote, place, unreachable
 

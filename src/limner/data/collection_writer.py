@@ -31,7 +31,7 @@ from limner.data.table_writing import ItemSpool, append_rows, create_table, over
 from limner.errors import CollectionError, system_reason
 from limner.files import LOCK_FILE, is_file, locked, open_file
 from limner.progress import Progress
-from limner.storage.ids import RowsById
+from limner.storage.hashes import RowsById
 from limner.storage.lance_tables import WRITE_ERRORS, remove_unfinished, unfinished
 from limner.storage.outputs import require_name, require_outside
 from limner.storage.places import is_remote, place, store_errors, this_writer, unreachable

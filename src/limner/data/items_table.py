@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from limner.data.examples import Item, ItemSentence, Phrase, Region
 from limner.errors import CollectionError
-from limner.storage.checksums import CHECKSUM, checksum
+from limner.storage.hashes import CHECKSUM, checksum
 from limner.storage.json_text import to_json
 
 _TYPES = pa.list_(pa.string())

@@ -18,8 +18,7 @@ from numpy.typing import NDArray
 from limner.data.examples import Item
 from limner.data.items_table import STORED_SCHEMA, WRITER_KEY, item_of_row, normalised, stored_batch, table_schema
 from limner.data.stored_items import CHUNK_ITEMS
-from limner.storage.checksums import CHECKSUM
-from limner.storage.ids import hashes
+from limner.storage.hashes import CHECKSUM, hashes
 from limner.storage.places import is_remote, place, storage_options, this_writer
 
 

@@ -24,7 +24,8 @@ from limner.evaluation.comparison import (
     SystemScore,
 )
 from limner.evaluation.stored_evaluation import Systems, load_evaluation, require_same_sentences, require_same_tokens
-from limner.metrics import Metric, MetricStatistics, available_statistics, require_metrics
+from limner.metrics import MetricStatistics, available_statistics, require_metrics
+from limner.metrics.base import Metric
 from limner.metrics.classification import METRICS_OF_LABELS
 from limner.metrics.hierarchical import HierarchicalDifference, RunScores
 from limner.metrics.significance import approximate_randomisation, holm, too_few_segments

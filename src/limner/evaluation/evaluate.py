@@ -32,15 +32,8 @@ from limner.features.store import FeatureStore
 from limner.inference.base import require_ensemble
 from limner.inference.collection_features import control_features, mean_training_features, open_features
 from limner.inference.generate import Generate, generate
-from limner.metrics import (
-    Score,
-    default_metrics,
-    label_f1_scores,
-    novelty,
-    require_metrics,
-    sentence_scores,
-)
-from limner.metrics.classification import accuracy_statistics
+from limner.metrics import Score, default_metrics, novelty, require_metrics, sentence_scores
+from limner.metrics.classification import accuracy_statistics, label_f1_scores
 from limner.retrieval.all_pairs import require_budget
 from limner.retrieval.marginal import sample_items
 from limner.retrieval.shortlist import require_shortlist

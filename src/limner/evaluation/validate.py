@@ -10,7 +10,8 @@ from limner.decoding.scoring import score_examples
 from limner.evaluation.hypotheses import hypothesis_statistics, label_texts
 from limner.evaluation.regions import region_precision
 from limner.inference.generate import generate_in_shards
-from limner.metrics import REGION_METRICS, RETRIEVAL_METRICS, rank_all, recall_sum
+from limner.metrics import REGION_METRICS, RETRIEVAL_METRICS
+from limner.metrics.ranks import rank_all, recall_sum
 from limner.retrieval.all_pairs import pair_log_probs
 from limner.runs.trained_model import TrainedModel
 

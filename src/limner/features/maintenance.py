@@ -31,7 +31,7 @@ from limner.features.tables import (
 )
 from limner.files import LOCK_FILE, locked
 from limner.progress import Progress
-from limner.storage.ids import IdSet
+from limner.storage.hashes import IdSet
 from limner.storage.lance_tables import damage_as, open_table
 from limner.storage.places import is_remote, place
 

@@ -29,8 +29,7 @@ from limner.features.tables import (
     to_array,
 )
 from limner.media.image import image_size
-from limner.storage.checksums import CHECKSUM, infinite_rows
-from limner.storage.ids import RowsById
+from limner.storage.hashes import CHECKSUM, RowsById, infinite_rows
 from limner.storage.lance_tables import damage_as
 
 if TYPE_CHECKING:

@@ -19,8 +19,7 @@ from limner.data.collection import FEATURES
 from limner.errors import FeatureError, SettingsError, system_reason
 from limner.features.spec import FeatureArray, FeatureSpec
 from limner.files.structured import StructureError, parse_json
-from limner.storage.checksums import CHECKSUM, infinite_rows, row_checksums
-from limner.storage.ids import IdSet
+from limner.storage.hashes import CHECKSUM, IdSet, infinite_rows, row_checksums
 from limner.storage.json_text import to_json
 from limner.storage.lance_tables import WRITE_ERRORS, damage_as, open_table
 from limner.storage.outputs import require_name

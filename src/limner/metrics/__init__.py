@@ -12,21 +12,13 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from limner.errors import CollectionError, MissingExtraError, SettingsError, did_you_mean
-from limner.metrics.base import Metric, MetricUnavailable, References, Score, Statistics, check_corpus
+from limner.metrics.base import Metric, MetricUnavailable, References, Statistics, check_corpus
+from limner.metrics.base import Score as Score
 from limner.metrics.caption import CIDER, ROUGE_L
-from limner.metrics.classification import LABEL_METRICS, METRICS_OF_LABELS, label_f1_scores
-from limner.metrics.dense_captioning import REGION_METRICS
+from limner.metrics.classification import LABEL_METRICS, METRICS_OF_LABELS
+from limner.metrics.dense_captioning import REGION_METRICS as REGION_METRICS
 from limner.metrics.meteor import METEOR, meteor_in
-from limner.metrics.ranks import (
-    RETRIEVAL_METRICS,
-    RetrievalRanks,
-    median_rank,
-    rank_all,
-    recall_at,
-    recall_sum,
-    retrieval_curves,
-    retrieval_scores,
-)
+from limner.metrics.ranks import RETRIEVAL_METRICS as RETRIEVAL_METRICS
 from limner.metrics.translation import (
     BLEU_METRICS,
     CHRF2,
@@ -40,36 +32,8 @@ from limner.metrics.translation import (
     sentence_bleu,
     ter_text_in,
 )
-from limner.storage.ids import IdSet
+from limner.storage.hashes import IdSet
 from limner.text import scripts
-
-__all__ = [
-    "METRICS",
-    "REGION_METRICS",
-    "RETRIEVAL_METRICS",
-    "Metric",
-    "MetricStatistics",
-    "MetricUnavailable",
-    "RetrievalRanks",
-    "Score",
-    "available_statistics",
-    "default_metrics",
-    "higher_is_better",
-    "label_f1_scores",
-    "median_rank",
-    "metrics_for",
-    "novelty",
-    "perplexity",
-    "rank_all",
-    "recall_at",
-    "recall_sum",
-    "require_metrics",
-    "retrieval_curves",
-    "retrieval_scores",
-    "score_sentences",
-    "sentence_scores",
-    "sentence_statistics",
-]
 
 logger = logging.getLogger(__name__)
 

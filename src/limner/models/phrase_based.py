@@ -180,8 +180,7 @@ class PhraseBased(nn.Module):
 
     def _phrase_table(self, corpus: ParallelCorpus) -> PhraseTable:
         """Align the words of the sentence pairs, extract phrase pairs and score them."""
-        from limner.smt.alignment import align
-        from limner.smt.extraction import extract_all
+        from limner.smt.extraction import align, extract_all
         from limner.smt.phrases import score
 
         settings, sizes = self.settings, (self.source_vocab_size, self.vocab_size)

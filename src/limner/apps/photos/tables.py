@@ -22,7 +22,7 @@ import xxhash
 from limner.apps.photos.record import RECORD, IndexRecord, damaged
 from limner.errors import DamagedIndexError, FolderError, WriteError, system_reason
 from limner.features.spec import FeatureArray
-from limner.storage.checksums import CHECKSUM
+from limner.storage.hashes import CHECKSUM
 from limner.storage.json_text import to_json
 from limner.storage.lance_tables import WRITE_ERRORS, damage_as, open_table, state_of
 

@@ -17,7 +17,7 @@ from limner.data.collection import ITEMS, Collection
 from limner.errors import FeatureError, FolderError
 from limner.inference.retriever import ImageSearch, Retriever
 from limner.media.image import make_thumbnail, open_image
-from limner.storage.ids import RowsById
+from limner.storage.hashes import RowsById
 from limner.storage.lance_tables import state_of
 from limner.storage.places import is_collection, place
 

@@ -13,7 +13,7 @@ from limner.data.examples import Item, ItemSentence, Phrase, Region
 from limner.data.tally import Tally
 from limner.errors import CollectionError
 from limner.media.image import IMAGE_SUFFIXES
-from limner.storage.ids import IdSet
+from limner.storage.hashes import IdSet
 
 READ_BUDGET = 256 << 20
 """Default memory of the items that are held while a source is read, in bytes."""

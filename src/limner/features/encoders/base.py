@@ -14,7 +14,7 @@ from limner.features.spec import FeatureArray, FeatureKind, FeatureSpec
 from limner.media.image import ImageInput
 from limner.media.modality import Modality
 from limner.settings import Settings
-from limner.storage.checksums import infinite_rows
+from limner.storage.hashes import infinite_rows
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

@@ -22,7 +22,7 @@ from limner.models.protocols import Model
 from limner.progress import Progress
 from limner.runs.trained_model import TrainedModel
 from limner.settings import Settings
-from limner.storage.checksums import FileBlocks
+from limner.storage.hashes import FileBlocks
 from limner.storage.json_text import to_json
 from limner.storage.lance_tables import load_record
 

@@ -35,7 +35,7 @@ from limner.retrieval.index.protocol import (
 )
 from limner.retrieval.index.tangents import TANGENTS
 from limner.runs.trained_model import TrainedModel, model_fingerprint
-from limner.storage.checksums import FileBlocks
+from limner.storage.hashes import FileBlocks
 from limner.storage.places import is_remote
 
 KINDS: tuple[IndexKind, ...] = (TANGENTS, EXPANSIONS, embeddings_of(None, None))

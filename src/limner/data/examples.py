@@ -255,7 +255,10 @@ class Batch:
 def collate(examples: Sequence[Example]) -> Batch:
     """Pad examples to one batch with shifted decoder inputs, targets and masks."""
     target_in, target_out, mask = _shift([example.target for example in examples])
-    source, source_mask = _collate_sources(examples)
+    source = source_mask = None
+    if any(example.source is not None for example in examples):
+        source, lengths = _pad([example.source or () for example in examples], min_length=1)
+        source_mask = torch.arange(source.shape[1]) < lengths
     return Batch(
         ids=tuple(example.id for example in examples),
         image=collate_features([example.image for example in examples]),
@@ -305,13 +308,6 @@ def _collate_regions(examples: Sequence[Example]) -> RegionBatch | None:
         return None
     boxes = torch.tensor([list(region.box) for _, region in rows], dtype=torch.float32)
     return RegionBatch(torch.tensor([row for row, _ in rows]), boxes, *_shift([region.target for _, region in rows]))
-
-
-def _collate_sources(examples: Sequence[Example]) -> tuple[Tensor | None, Tensor | None]:
-    if all(example.source is None for example in examples):
-        return None, None
-    tokens, lengths = _pad([example.source or () for example in examples], min_length=1)
-    return tokens, torch.arange(tokens.shape[1]) < lengths
 
 
 def _pad(sequences: Sequence[Sequence[int]], min_length: int = 0) -> tuple[Tensor, Tensor]:

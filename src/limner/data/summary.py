@@ -6,7 +6,6 @@ from collections import Counter
 from dataclasses import dataclass
 
 from limner.data.collection import Collection
-from limner.data.examples import Item
 from limner.data.tally import MAX_EXAMPLES
 from limner.files import is_file
 from limner.media.modality import MODALITIES
@@ -50,7 +49,9 @@ def summarise(collection: Collection) -> CollectionSummary:
         )
         regions += len(item.regions)
         phrases += sum(len(sentence.phrases) for sentence in item.sentences)
-        for name, path in _media_files(item):
+        for name, path in item.media.items():
+            if path is None:
+                continue
             media[name][item.split] += 1
             if not is_file(file := collection.path / path):
                 missing += 1
@@ -72,8 +73,3 @@ def _rank(split: str) -> tuple[int, str]:
     """Key that orders splits as train, val, test, and others by name."""
     usual = ("train", "val", "test")
     return (usual.index(split) if split in usual else len(usual), split)
-
-
-def _media_files(item: Item) -> list[tuple[str, str]]:
-    """Modality and relative path of every media file of an item."""
-    return [(name, path) for name in MODALITIES if (path := getattr(item, name)) is not None]

@@ -196,7 +196,10 @@ def _sample_patches(
             image = read_pixels(paths[order[number]], settings)[0]
         except MediaError as error:
             return error
-        patches = _patches_of(image, settings, int(counts[number]), np.random.default_rng(seeds[number]))
+        windows = sliding_window_view(image, (settings.patch, settings.patch), axis=(0, 1))  # (n, n, 3, r, r)
+        places = settings.positions**2
+        drawn = np.random.default_rng(seeds[number]).choice(places, min(counts[number], places), replace=False)
+        patches = windows[np.divmod(drawn, settings.positions)].reshape(len(drawn), -1)
         varied: Pixels = patches[patches.min(1) < patches.max(1)]
         return varied
 
@@ -215,14 +218,6 @@ def _sample_patches(
     if skipped:
         logger.warning("%d images were skipped; the first: %s", len(skipped), skipped[0])
     return np.concatenate(sampled) if sampled else np.empty((0, 3 * settings.patch**2), np.uint8)
-
-
-def _patches_of(image: Pixels, settings: KMeansSettings, count: int, random: np.random.Generator) -> Pixels:
-    """Sample at most `count` patches of an image without replacement, (N, D)."""
-    windows = sliding_window_view(image, (settings.patch, settings.patch), axis=(0, 1))  # (n, n, 3, r, r)
-    chosen = random.choice(settings.positions**2, min(count, settings.positions**2), replace=False)
-    patches: Pixels = windows[np.divmod(chosen, settings.positions)].reshape(len(chosen), -1)
-    return patches
 
 
 def normalise(patches: Tensor) -> Tensor:

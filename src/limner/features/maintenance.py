@@ -71,15 +71,11 @@ def repair_table(path: Path, spec: FeatureSpec, on_progress: Progress | None = N
     except DamagedTableError as error:
         reason = str(error).partition("; ")[0]
         raise FeatureError(f"{reason}; remove this folder and run the command again, which computes all rows") from None
-    _require_same(path, stored, spec)
-    return _remove_damaged(path, dataset, stored, on_progress)
-
-
-def _require_same(path: Path, stored: FeatureSpec, spec: FeatureSpec) -> None:
     remedy = "use the same settings, or another name for the new features"
     require_compatible(stored, spec, str(path), remedy)
     if stored.frames != spec.frames:
         raise FeatureError(f"{path}: expected {_describe(spec)}, got {_describe(stored)}; {remedy}")
+    return _remove_damaged(path, dataset, stored, on_progress)
 
 
 def _describe(spec: FeatureSpec) -> str:

@@ -135,7 +135,9 @@ class FeatureTable:
                 "features' again to add them"
             )
         if not self._cacheable:
-            return self._read_rows(rows)
+            unique, inverse = np.unique(rows, return_inverse=True)
+            with damage_as(self._damaged, self.path):
+                return self._verified(self._dataset.take(unique.tolist(), columns=COLUMNS))[inverse]
         if self._cache is None:
             self._cache = self._read_all()
         return self._cache[rows]
@@ -158,12 +160,6 @@ class FeatureTable:
     def _id_batches(self) -> Iterator[list[str]]:
         for batch in self._dataset.to_batches(columns=["id"], batch_size=_SCANNED_IDS, batch_readahead=1):
             yield batch.column(0).to_pylist()
-
-    def _read_rows(self, rows: NDArray[np.int64]) -> FeatureArray:
-        unique, inverse = np.unique(rows, return_inverse=True)
-        with damage_as(self._damaged, self.path):
-            values = self._verified(self._dataset.take(unique.tolist(), columns=COLUMNS))
-        return values[inverse]
 
     def _read_all(self) -> FeatureArray:
         count = len(self._rows)

@@ -57,7 +57,9 @@ def read_frames(path: Path | str, sampling: FrameSampling) -> list[Image.Image]:
         MediaError: the file is missing, empty, damaged, truncated, has no video, or its frames are too large.
     """
     av = av_module("reading video files")
-    _require_content(Path(path))
+    with opened_media(path, "video") as file:
+        if not os.fstat(file.fileno()).st_size:
+            raise MediaError(f"{path}: the file is empty (0 bytes); copy it again from its source or remove it")
     try:
         with av.open(str(path)) as container:
             stream = _video_stream(container, path)
@@ -105,13 +107,6 @@ def av_module(need: str) -> Any:  # noqa: ANN401 (PyAV is optional)
     except ImportError:
         raise MissingExtraError(need, "video") from None
     return av
-
-
-def _require_content(path: Path) -> None:
-    with opened_media(path, "video") as stream:
-        size = os.fstat(stream.fileno()).st_size
-    if not size:
-        raise MediaError(f"{path}: the file is empty (0 bytes); copy it again from its source or remove it")
 
 
 def _video_stream(container: Any, path: Path | str) -> Any:  # noqa: ANN401 (PyAV is optional)

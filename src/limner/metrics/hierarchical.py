@@ -84,11 +84,6 @@ class RunScores(NamedTuple):
         )
 
     @property
-    def is_deterministic(self) -> bool:
-        """Whether several runs have the same score, such as runs of a model that is estimated from counts."""
-        return len(self.values) > 1 and float(np.ptp(self.values)) == 0
-
-    @property
     def mean(self) -> float:
         """Mean score of the runs."""
         return float(self.values.mean())
@@ -135,7 +130,8 @@ class HierarchicalDifference(NamedTuple):
         if same_runs and len(a.values) > 1:
             by_run = RunScores(a.values - b.values, a.samples - b.samples)
             return cls(by_run.mean, *_variance_of_mean(by_run), _variance_between_segments(by_run), samples)
-        varying = [system for system in (a, b) if not system.is_deterministic]
+        # several runs have the same score if the model is estimated from counts, for example
+        varying = [system for system in (a, b) if len(system.values) == 1 or np.ptp(system.values) > 0]
         if len(varying) == 1:
             between_runs, freedom = _variance_of_mean(varying[0])
         else:

@@ -88,14 +88,9 @@ class LineOptimum(NamedTuple):
 
 def corpus_bleu(candidates: Candidates, weights: Floats) -> float:
     """Compute BLEU, 0 to 1, of the candidates that the weights choose."""
-    return float(bleu(candidates.statistics[best_candidates(candidates, weights)].sum(0)))
-
-
-def best_candidates(candidates: Candidates, weights: Floats) -> Ints:
-    """Return the candidate of largest score of every sentence, the first of several."""
     scores = candidates.features @ weights
-    first = candidates.first
-    return np.array([low + np.argmax(scores[low:high]) for low, high in pairwise(first)])
+    chosen = [low + np.argmax(scores[low:high]) for low, high in pairwise(candidates.first)]  # the first of equal ones
+    return float(bleu(candidates.statistics[chosen].sum(0)))
 
 
 @compiled

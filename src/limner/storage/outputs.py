@@ -83,7 +83,7 @@ def claim_file(
         raise SettingsError(f"{what}: is a folder; name a file in it")
     if kind not in (None, "file"):
         raise SettingsError(f"{what}: is a {kind}; name a file, or leave out {option}")
-    if not force and not (default is not None and _same(path, default)):
+    if not force and (default is None or os.path.realpath(path) != os.path.realpath(default)):
         require_outside(path, what)
         if kind == "file" and path.stat().st_size and not (is_own or is_marked)(path):
             raise SettingsError(
@@ -269,10 +269,6 @@ def require_outside(path: Path, what: str, *, can_force: bool = True, runs_only:
             remedy = ", or add --force" if can_force else ""
             place = "is" if folder == real else "is inside"
             raise SettingsError(f"{what}: {place} the {owner} {folder}; name a place outside of it{remedy}")
-
-
-def _same(path: Path, other: Path) -> bool:
-    return os.path.realpath(path) == os.path.realpath(other)
 
 
 MAX_NAME_BYTES = 200

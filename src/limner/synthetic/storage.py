@@ -81,15 +81,6 @@ def matches_record(path: Path, record_name: str, record: str) -> bool:
     return True
 
 
-def require_room(path: Path, count: int, file_bytes: float) -> None:
-    """Check before the first item is made that all fit into the memory and on the disk; ResourceError if not."""
-    purpose, remedy = f"a collection of {count:,} items", "lower the numbers of items (--train, --val, --test)"
-    require_memory(count * ITEM_BYTES, purpose, remedy)
-    require_space(path, round(count * file_bytes), purpose, remedy)
-    if file_bytes:
-        require_space(Path(gettempdir()), round(count * file_bytes), purpose, f"{remedy}, or set TMPDIR")
-
-
 def generate_collection(
     path: Path | str, settings: GeneratedSettings, on_progress: Progress | None = None
 ) -> Collection:
@@ -116,7 +107,11 @@ def generate_collection(
     jobs = [(split, index) for split in ("train", "val", "test") for index in range(getattr(settings, split))]
     if not jobs:
         raise CollectionError(f"{path}: the settings specify no {kind}; set train, val or test")
-    require_room(path, len(jobs), settings.file_bytes)
+    purpose, remedy = f"a collection of {len(jobs):,} items", "lower the numbers of items (--train, --val, --test)"
+    require_memory(len(jobs) * ITEM_BYTES, purpose, remedy)
+    if file_bytes := round(len(jobs) * settings.file_bytes):
+        require_space(path, file_bytes, purpose, remedy)
+        require_space(Path(gettempdir()), file_bytes, purpose, f"{remedy}, or set TMPDIR")
     with TemporaryDirectory(prefix="limner-generated-") as temporary:
         folder, items = Path(temporary), list[Item]()
         try:

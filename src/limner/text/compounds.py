@@ -28,7 +28,8 @@ from limner.settings import Settings
 JOINER = "￭"
 """First character of the token between two parts; the linking letters follow."""
 
-_JOINER_REPLACEMENT = "■"  # the joiner is its half-width form in Unicode
+JOINER_REPLACEMENT = "■"
+"""Replacement of joiners in a text, whose half-width form they are in Unicode."""
 _MAX_LENGTH = 100  # letters; bounds the time for a line of noise
 
 
@@ -132,11 +133,6 @@ def join(tokens: Iterable[str]) -> list[str]:
             words[-1] += [filler, token]
         filler = None
     return [_join_parts(word) for word in words]
-
-
-def replace_joiners(text: str) -> str:
-    """Replace joiner characters of a text by a similar character, before the text is split into words."""
-    return text.replace(JOINER, _JOINER_REPLACEMENT)
 
 
 def _join_parts(parts: Sequence[str]) -> str:

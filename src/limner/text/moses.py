@@ -63,7 +63,7 @@ def normalise(text: str, lang: str) -> str:
     text = clean(text)
     if not _NORMALISED.search(text):
         return text.strip()
-    text = _normaliser(lang).normalize(text)
+    text = _moses("PunctNormalizer", lang).normalize(text)
     return _CLITIC.sub(r"\1", text) if lang == "en" else text
 
 
@@ -97,7 +97,7 @@ def detokenise(tokens: Sequence[str], lang: str) -> str:
         return joined.replace(" ,", ",").replace(" .", ".")
     if lang == "cs":  # sacremoses 0.2 fails on a dash between an apostrophe and "li" or "mail"
         tokens = _CZECH_DASH.sub(r"\1", joined).split(" ")
-    text: str = _detokeniser(lang).detokenize(tokens, unescape=False)
+    text: str = _moses("Detokenizer", lang).detokenize(tokens, unescape=False)
     return text
 
 
@@ -107,11 +107,11 @@ def _require_rules(lang: str) -> None:
 
 
 @cache
-def _normaliser(lang: str) -> Any:  # noqa: ANN401
-    """Stateless punctuation normaliser of a language."""
+def _moses(kind: str, lang: str) -> Any:  # noqa: ANN401
+    """Stateless PunctNormalizer or Detokenizer of a language."""
     import sacremoses
 
-    return sacremoses.MosesPunctNormalizer(lang)
+    return getattr(sacremoses, f"Moses{kind}")(lang)
 
 
 @cache
@@ -122,11 +122,3 @@ def _tokeniser(lang: str) -> tuple[Any, frozenset[str]]:
     _require_rules(lang)
     tokeniser = sacremoses.MosesTokenizer(lang)
     return tokeniser, frozenset(tokeniser.NONBREAKING_PREFIXES)
-
-
-@cache
-def _detokeniser(lang: str) -> Any:  # noqa: ANN401
-    """Stateless detokeniser of a language."""
-    import sacremoses
-
-    return sacremoses.MosesDetokenizer(lang)

@@ -80,7 +80,7 @@ def split_words(text: str, settings: TextSettings) -> list[str]:
     if settings.tokenise == "auto":
         settings = settings.resolve([text])
     if settings.split_compounds:
-        text = compounds.replace_joiners(text)
+        text = text.replace(compounds.JOINER, compounds.JOINER_REPLACEMENT)
     if settings.tokenise == "moses":
         words = moses.tokenise(moses.normalise(text, settings.lang), settings.lang)
     elif settings.tokenise == "unicode":

@@ -51,7 +51,8 @@ def read_csv(source: Path, options: ReaderOptions, builder: ItemBuilder) -> None
 
 def _read_csv_lines(source: Path, lines: Iterator[str], options: ReaderOptions, builder: ItemBuilder) -> None:
     first = next(lines, "")
-    delimiter = _delimiter(source, first)
+    # many spreadsheet programs save CSV with semicolons
+    delimiter = "\t" if source.suffix == ".tsv" else ";" if ";" in first and "," not in first else ","
     reader = csv.reader(chain([first], lines), delimiter=delimiter, strict=True)
     header = [name.strip() for name in next(reader)]
     if not any(header):
@@ -95,13 +96,6 @@ def read_jsonl(source: Path, options: ReaderOptions, builder: ItemBuilder) -> No
             for location in [SourceLocation(source, number)]
         )
         _add_rows(rows, options.images or source.parent, options, builder)
-
-
-def _delimiter(source: Path, header: str) -> str:
-    """Separator of the columns; many spreadsheet programs save CSV with semicolons."""
-    if source.suffix == ".tsv":
-        return "\t"
-    return ";" if ";" in header and "," not in header else ","
 
 
 def _parse_object(line: str, location: SourceLocation, options: ReaderOptions) -> dict[str, Any]:

@@ -41,7 +41,8 @@ def sentences_in(value: Any, column: str, location: SourceLocation) -> list[str]
         return [_decode(value, column, location)]
     if isinstance(value, dict) and (parts := [value[field] for field in TEXT_FIELDS if field in value]):
         return sentences_in(next((part for part in parts if not is_missing(part)), None), column, location)
-    if isinstance(value, list) and not any(isinstance(part, list) and _has_text(part) for part in value):
+    nested = [part for parts in value if isinstance(parts, list) for part in parts] if isinstance(value, list) else []
+    if isinstance(value, list) and not any(isinstance(part, str | bytes) for part in nested):
         return [sentence for part in value for sentence in sentences_in(part, column, location)]
     _refuse(value, column, location, f"a text, a list of texts, or a struct with {', '.join(TEXT_FIELDS)}")
 
@@ -70,10 +71,6 @@ def name_in(value: Any, column: str, location: SourceLocation) -> str:  # noqa: 
 def is_missing(value: Any) -> bool:  # noqa: ANN401 (any value)
     """Whether a value is null, or the NaN that pandas writes in its place."""
     return value is None or (isinstance(value, float) and value != value)
-
-
-def _has_text(values: list[Any]) -> bool:
-    return any(isinstance(value, str | bytes) for value in values)
 
 
 def _decode(value: bytes, column: str, location: SourceLocation) -> str:

@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 from fastapi import Request
-from pydantic import BaseModel, Field
+from pydantic import Field
 
 from limner.apps.server.engine import EventStream, ServiceEngine
 from limner.apps.server.errors import InvalidRequestError, NotSupportedError
@@ -72,28 +72,11 @@ class ChatFields(LenientBody):
     functions: list[Any] | None = None
     """Earlier name of `tools`."""
 
-    def logprobs_of(self, tokens: Sequence[GeneratedToken]) -> list[GeneratedLogprob] | None:
-        """Return the log-probabilities of tokens; None unless they are requested."""
+    def logprobs_of(self, tokens: Sequence[GeneratedToken]) -> list[dict[str, Any]] | None:
+        """Return the log-probabilities of tokens as both interfaces have them; None unless they are requested."""
         if not self.logprobs:
             return None
-        return [
-            GeneratedLogprob(**_logprob(token), top_logprobs=[TokenLogprob(**_logprob(top)) for top in token.probable])
-            for token in tokens
-        ]
-
-
-class TokenLogprob(BaseModel):
-    """A token with its log-probability."""
-
-    token: str
-    logprob: float
-    bytes: list[int]
-
-
-class GeneratedLogprob(TokenLogprob):
-    """A generated token, with the most probable ones at its position."""
-
-    top_logprobs: list[TokenLogprob] = []
+        return [{**_logprob(token), "top_logprobs": [*map(_logprob, token.probable)]} for token in tokens]
 
 
 def _logprob(token: GeneratedToken | ProbableToken) -> dict[str, Any]:

@@ -73,14 +73,6 @@ class DetectedLanguage(BaseModel):
     confidence: float
 
 
-class TranslateResponse(BaseModel):
-    """Response of POST /translate; lists where the request has a list."""
-
-    translatedText: str | list[str]
-    detectedLanguage: DetectedLanguage | list[DetectedLanguage] | None = None
-    alternatives: list[str] | list[list[str]] | None = None
-
-
 class DetectBody(LenientBody):
     """Request of POST /detect."""
 
@@ -93,9 +85,9 @@ class DetectBody(LenientBody):
 router = APIRouter(tags=["LibreTranslate"], responses=ERRORS, route_class=FormRoute)
 
 
-@router.post("/translate", response_model_exclude_none=True, openapi_extra=reads(FORM, TranslateBody))
-async def translate(body: TranslateBody, engine: EngineOf) -> TranslateResponse:
-    """Translate a text, or several, sentence by sentence."""
+@router.post("/translate", openapi_extra=reads(FORM, TranslateBody))
+async def translate(body: TranslateBody, engine: EngineOf) -> dict[str, Any]:
+    """Translate a text, or several, sentence by sentence; the response has lists where the request has a list."""
     if body.format != "text":
         raise NotSupportedError(f"format: expected 'text', got '{body.format}'; send the text without markup", "format")
     texts = [body.q] if isinstance(body.q, str) else body.q
@@ -107,20 +99,17 @@ async def translate(body: TranslateBody, engine: EngineOf) -> TranslateResponse:
         _translate(engine, text, source.language, body.target, image, body.alternatives)
         for text, source, image in zip(texts, detected, images, strict=True)
     ]
-    responses = [
-        TranslateResponse(
-            translatedText=best,
-            detectedLanguage=source if body.source == AUTO else None,
-            alternatives=[*dict.fromkeys(text for text in other_texts if text != best)] if body.alternatives else None,
-        )
-        for source, (best, *other_texts) in zip(
-            detected, await _all_of(waiting, engine.settings.max_batch), strict=True
-        )
-    ]
+    responses: list[dict[str, Any]] = []
+    for source, (best, *others) in zip(detected, await _all_of(waiting, engine.settings.max_batch), strict=True):
+        response: dict[str, Any] = {"translatedText": best}
+        if body.source == AUTO:
+            response["detectedLanguage"] = source
+        if body.alternatives:
+            response["alternatives"] = [*dict.fromkeys(text for text in others if text != best)]
+        responses.append(response)
     if isinstance(body.q, str):
         return responses[0]
-    lists = {name: [getattr(response, name) for response in responses] for name in TranslateResponse.model_fields}
-    return TranslateResponse.model_validate({name: values for name, values in lists.items() if None not in values})
+    return {name: [response[name] for response in responses] for name in responses[0]}
 
 
 @router.get("/languages")

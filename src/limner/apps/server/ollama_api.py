@@ -8,21 +8,20 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import aclosing
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Request
 from fastapi.responses import StreamingResponse
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 import limner
 from limner.apps.server import own_api
 from limner.apps.server.chats import (
     DEFAULT_TAG,
     ChatFields,
-    GeneratedLogprob,
     Message,
     SamplingFields,
     StopText,
@@ -36,6 +35,7 @@ from limner.apps.server.jobs import FinalEvent
 from limner.apps.server.models import ServedModel
 from limner.apps.server.own_api import EngineOf
 from limner.apps.server.request_bodies import AnyTypeRoute, LenientBody
+from limner.storage.json_text import to_json
 
 NDJSON = "application/x-ndjson"
 FOREVER = "9999-12-31T23:59:59Z"
@@ -71,50 +71,6 @@ class ChatBody(ChatFields):
     options: SamplingFields | None = None
 
 
-class GenerationResponse(BaseModel):
-    """Fields of both responses; the last line of a stream has the durations, in nanoseconds."""
-
-    model_config = ConfigDict(use_attribute_docstrings=True)
-
-    model: str
-    created_at: str
-    done: bool
-    done_reason: str | None = None
-    """'stop', 'length' where the sentence was cut off, or 'load' of an empty request."""
-    total_duration: int | None = None
-    """From the arrival of the request to the end."""
-    load_duration: int | None = None
-    """Checking the request and decoding its image; the models are loaded before."""
-    prompt_eval_count: int | None = None
-    """Number of tokens of the source sentence, or of the words that the caption starts with."""
-    prompt_eval_duration: int | None = None
-    """Waiting, computing the features of the image, and decoding up to the first token that is decided."""
-    eval_count: int | None = None
-    """Number of generated tokens."""
-    eval_duration: int | None = None
-    """From the first token to the end."""
-    logprobs: list[GeneratedLogprob] | None = None
-
-
-class GenerateResponse(GenerationResponse):
-    """Response, or one line of the response, of POST /api/generate."""
-
-    response: str
-
-
-class OllamaAnswer(BaseModel):
-    """Message of the model."""
-
-    role: str = "assistant"
-    content: str
-
-
-class ChatResponse(GenerationResponse):
-    """Response, or one line of the response, of POST /api/chat."""
-
-    message: OllamaAnswer
-
-
 class ShowBody(LenientBody):
     """Request of POST /api/show."""
 
@@ -133,16 +89,6 @@ class EmbedBody(LenientBody):
     """Not supported."""
 
 
-class EmbedResponse(BaseModel):
-    """Response of POST /api/embed: vectors of length one."""
-
-    model: str
-    embeddings: list[list[float]]
-    total_duration: int
-    load_duration: int
-    prompt_eval_count: int
-
-
 class EmbeddingsBody(LenientBody):
     """Request of POST /api/embeddings, the earlier form of /api/embed."""
 
@@ -158,69 +104,73 @@ class OllamaError(BaseModel):
 
 ERRORS: dict[int | str, dict[str, Any]] = {status: {"model": OllamaError} for status in own_api.ERRORS}
 GenerationBody = GenerateBody | ChatBody
-Line = Callable[..., GenerationResponse]
-"""Makes one line of a response from its text and its fields."""
+Content = Callable[[str], dict[str, Any]]
+"""Makes the field with the generated text: `response` or `message`."""
 
 
 router = APIRouter(prefix="/api", tags=["Ollama"], responses=ERRORS, route_class=AnyTypeRoute)
 _STREAMED: dict[int | str, dict[str, Any]] = {200: {"content": {NDJSON: {}}, "description": "One object, or its parts"}}
 
 
-@router.post("/generate", response_model=GenerateResponse, response_model_exclude_none=True, responses=_STREAMED)
+@router.post("/generate", responses=_STREAMED)
 async def generate(body: GenerateBody, request: Request) -> Any:  # noqa: ANN401
     """Caption an image, or translate a sentence."""
     started = time.perf_counter_ns()
-    line = _line(body, GenerateResponse, lambda text: {"response": text})
     system = [Message("system", body.system)] if body.system else []
     user = [Message("user", body.prompt or "", body.images or ())] if body.prompt or body.images else []
-    return await _answer(body, system + user if user else [], request, line, started)
+    return await _answer(body, system + user if user else [], request, lambda text: {"response": text}, started)
 
 
-@router.post("/chat", response_model=ChatResponse, response_model_exclude_none=True, responses=_STREAMED)
+@router.post("/chat", responses=_STREAMED)
 async def chat(body: ChatBody, request: Request) -> Any:  # noqa: ANN401
     """Caption the image of the last message of the user, or translate its text."""
     started = time.perf_counter_ns()
-    line = _line(body, ChatResponse, lambda text: {"message": OllamaAnswer(content=text)})
     messages = [Message(message.role, message.content or "", message.images or ()) for message in body.messages or ()]
-    return await _answer(body, messages, request, line, started)
 
+    def content(text: str) -> dict[str, Any]:
+        return {"message": {"role": "assistant", "content": text}}
 
-def _line(
-    body: GenerationBody, response: type[GenerationResponse], content: Callable[[str], Mapping[str, Any]]
-) -> Line:
-    def line(text: str, *, done: bool, **fields: Any) -> GenerationResponse:  # noqa: ANN401
-        return response(model=body.model, created_at=rfc3339(), done=done, **content(text), **fields)
-
-    return line
+    return await _answer(body, messages, request, content, started)
 
 
 async def _answer(
-    body: GenerationBody, messages: Sequence[Message], request: Request, line: Line, started: int
-) -> GenerationResponse | StreamingResponse:
+    body: GenerationBody, messages: Sequence[Message], request: Request, content: Content, started: int
+) -> dict[str, Any] | StreamingResponse:
     """Generate a sentence; a stream of lines unless `stream` is false. Without messages the model is only found."""
     engine: ServiceEngine = request.app.state.engine
+
+    def line(text: str, **fields: Any) -> dict[str, Any]:  # noqa: ANN401
+        present = {name: value for name, value in fields.items() if value is not None}
+        return {"model": body.model, "created_at": rfc3339(), "done": False, **content(text), **present}
+
     if not messages:
         find_model(engine.models, body.model)
         return line("", done=True, done_reason="load")
     options = body.options or SamplingFields()
     stop = StopText(options.stop)
     stream = await engine.generate(await read_chat(request, body, options, messages, param="images"))
-    lines = _lines(stream, body, line, stop, started)
+    parts = _parts(stream, body, stop, started)
     if body.stream is None or body.stream:
-        return StreamingResponse(_encoded(lines), media_type=NDJSON)
-    texts, logprobs, last = [], [], None
-    async for last, text in lines:
+        return StreamingResponse(_encoded(line(text, **fields) async for text, fields in parts), media_type=NDJSON)
+    texts: list[str] = []
+    logprobs: list[dict[str, Any]] = []
+    end: dict[str, Any] = {}
+    async for text, end in parts:
         texts.append(text)
-        logprobs += last.logprobs or []
-    assert last is not None, "a stream ends with a line"
-    fields = last.model_dump(exclude={"model", "created_at", "response", "message", "logprobs"})
-    return line("".join(texts), logprobs=logprobs if body.logprobs else None, **fields)
+        logprobs += end.get("logprobs") or []
+    return line("".join(texts), **end, logprobs=logprobs if body.logprobs else None)
 
 
-async def _lines(
-    stream: EventStream, body: GenerationBody, line: Line, stop: StopText, started: int
-) -> AsyncIterator[tuple[GenerationResponse, str]]:
-    """Yield the lines of a response with their texts; the last one has the durations."""
+async def _parts(
+    stream: EventStream, body: GenerationBody, stop: StopText, started: int
+) -> AsyncIterator[tuple[str, dict[str, Any]]]:
+    """Yield the texts of a response with their fields.
+
+    The last part has the reason of the end, 'stop' or 'length' where the sentence was cut off, the numbers of tokens,
+    and durations in nanoseconds: `total` from the arrival of the request to the end, `load` of checking the request
+    and decoding its image, `prompt_eval` of waiting, computing features and decoding up to the first token that is
+    decided, `eval` from this token to the end.
+    """
     accepted, first, count, reason = time.perf_counter_ns(), None, 0, "stop"
     async with aclosing(answer_parts(stream, stop)) as parts:
         async for text, event in parts:
@@ -228,33 +178,36 @@ async def _lines(
             if isinstance(event, FinalEvent):
                 reason = "stop" if event.best.ended else "length"
                 if text:
-                    yield line(text, done=False), text
+                    yield text, {}
                 break
             count += 1
             if text or body.logprobs:
-                yield line(text, done=False, logprobs=body.logprobs_of([event])), text
+                yield text, {"logprobs": body.logprobs_of([event])}
             if stop.stopped:
                 break
     ended = time.perf_counter_ns()
-    fields = {
-        "done_reason": reason,
-        "total_duration": ended - started,
-        "load_duration": accepted - started,
-        "prompt_eval_count": stream.job.input_tokens,
-        "prompt_eval_duration": (first or ended) - accepted,
-        "eval_count": count,
-        "eval_duration": max(1, ended - (first or ended)),
-    }
-    yield line("", done=True, **fields), ""
+    yield (
+        "",
+        {
+            "done": True,
+            "done_reason": reason,
+            "total_duration": ended - started,
+            "load_duration": accepted - started,
+            "prompt_eval_count": stream.job.input_tokens,
+            "prompt_eval_duration": (first or ended) - accepted,
+            "eval_count": count,
+            "eval_duration": max(1, ended - (first or ended)),
+        },
+    )
 
 
-async def _encoded(lines: AsyncIterator[tuple[GenerationResponse, str]]) -> AsyncIterator[str]:
+async def _encoded(lines: AsyncIterator[dict[str, Any]]) -> AsyncIterator[str]:
     """Yield lines of JSON; an error after the first one is a line as well, as in Ollama."""
     try:
-        async for line, _ in lines:
-            yield line.model_dump_json(exclude_none=True) + "\n"
+        async for line in lines:
+            yield to_json(line) + "\n"
     except Exception as error:
-        yield OllamaError.model_validate(error_body("/api/", problem_of(error))).model_dump_json() + "\n"
+        yield to_json(error_body("/api/", problem_of(error))) + "\n"
 
 
 def rfc3339(seconds: float | None = None) -> str:
@@ -316,7 +269,7 @@ async def show(body: ShowBody, engine: EngineOf) -> dict[str, Any]:
 
 
 @router.post("/embed")
-async def embed(body: EmbedBody, engine: EngineOf) -> EmbedResponse:
+async def embed(body: EmbedBody, engine: EngineOf) -> dict[str, Any]:
     """Compute the mean word vector of each text, scaled to length one."""
     started = time.perf_counter_ns()
     if body.dimensions:
@@ -325,13 +278,13 @@ async def embed(body: EmbedBody, engine: EngineOf) -> EmbedResponse:
     texts = [body.input] if isinstance(body.input, str) else body.input
     vectors = await engine.compute("embed", lambda: [served.embed(text) for text in texts]) if texts else []
     tokenizer = served.trained().tokenizer
-    return EmbedResponse(
-        model=body.model,
-        embeddings=[_unit(vector) for vector in vectors],
-        total_duration=time.perf_counter_ns() - started,
-        load_duration=0,
-        prompt_eval_count=sum(len(tokenizer.encode(text)) for text in texts),
-    )
+    return {
+        "model": body.model,
+        "embeddings": [_unit(vector) for vector in vectors],
+        "total_duration": time.perf_counter_ns() - started,
+        "load_duration": 0,
+        "prompt_eval_count": sum(len(tokenizer.encode(text)) for text in texts),
+    }
 
 
 @router.post("/embeddings")

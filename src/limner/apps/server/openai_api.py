@@ -9,14 +9,13 @@ import secrets
 import time
 from collections.abc import AsyncIterator
 from contextlib import aclosing
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Request
-from pydantic import BaseModel, Field
+from pydantic import Field
 
 from limner.apps.server.chats import (
     ChatFields,
-    GeneratedLogprob,
     Message,
     SamplingFields,
     StopText,
@@ -97,49 +96,6 @@ class CompletionBody(ChatFields, SamplingFields):
     stream_options: StreamOptions | None = None
 
 
-class Logprobs(BaseModel):
-    """Log-probabilities of a choice."""
-
-    content: list[GeneratedLogprob]
-    refusal: None = None
-
-
-class CompletionAnswer(BaseModel):
-    """Message of the model."""
-
-    role: Literal["assistant"] = "assistant"
-    content: str
-    refusal: None = None
-
-
-class CompletionChoice(BaseModel):
-    """A generated sentence."""
-
-    index: int
-    message: CompletionAnswer
-    logprobs: Logprobs | None = None
-    finish_reason: Literal["stop", "length"]
-
-
-class Usage(BaseModel):
-    """Numbers of tokens: of the source sentence or the prefix, and of the generated sentences."""
-
-    prompt_tokens: int
-    completion_tokens: int
-    total_tokens: int
-
-
-class Completion(BaseModel):
-    """Response of POST /v1/chat/completions."""
-
-    id: str
-    object: Literal["chat.completion"] = "chat.completion"
-    created: int
-    model: str
-    choices: list[CompletionChoice]
-    usage: Usage
-
-
 router = APIRouter(tags=["OpenAI"], responses=ERRORS, route_class=JSONRoute)
 _STREAMED: dict[int | str, dict[str, Any]] = {
     200: {"content": {"text/event-stream": {}}, "description": "A completion, or events with its parts"}
@@ -153,7 +109,7 @@ async def model(name: str, engine: EngineOf) -> ModelBody:
     return model_body(served)
 
 
-@router.post(PATH, response_model=Completion, responses=_STREAMED)
+@router.post(PATH, responses=_STREAMED)
 async def complete(body: CompletionBody, engine: EngineOf, request: Request) -> Any:  # noqa: ANN401
     """Caption the image of the last message of the user, or translate its text."""
     stop = StopText(body.stop)
@@ -167,30 +123,31 @@ async def complete(body: CompletionBody, engine: EngineOf, request: Request) -> 
     if body.stream:
         return sse_response(_encoded(_chunks(stream, body, stop, header)), engine.settings)
     final = await stream.final()
-    return Completion(**header, choices=_choices(final, body, stop), usage=_usage(final))
+    answer = {"object": "chat.completion", "choices": _choices(final, body, stop), "usage": _usage(final)}
+    return header | answer
 
 
-def _choices(final: FinalEvent, body: CompletionBody, stop: StopText) -> list[CompletionChoice]:
+def _choices(final: FinalEvent, body: CompletionBody, stop: StopText) -> list[dict[str, Any]]:
     choices = []
     for index, (sentence, tokens) in enumerate(zip(final.sentences, final.tokens, strict=True)):
-        shown = tokens if sentence.is_sure else ()
         text = "".join(token.text for token in tokens) if sentence.is_sure else sentence.display_text
         text, stopped = stop.cut(text)
-        content = body.logprobs_of(shown)
+        content = body.logprobs_of(tokens if sentence.is_sure else ())
         choices.append(
-            CompletionChoice(
-                index=index,
-                message=CompletionAnswer(content=text),
-                logprobs=None if content is None else Logprobs(content=content),
-                finish_reason="stop" if stopped or sentence.ended else "length",
-            )
+            {
+                "index": index,
+                "message": {"role": "assistant", "content": text, "refusal": None},
+                "logprobs": None if content is None else {"content": content, "refusal": None},
+                "finish_reason": "stop" if stopped or sentence.ended else "length",
+            }
         )
     return choices
 
 
-def _usage(final: FinalEvent) -> Usage:
+def _usage(final: FinalEvent) -> dict[str, int]:
+    """Numbers of tokens: of the source sentence or the prefix, and of the generated sentences."""
     read, generated = final.job.input_tokens, sum(map(len, final.tokens))
-    return Usage(prompt_tokens=read, completion_tokens=generated, total_tokens=read + generated)
+    return {"prompt_tokens": read, "completion_tokens": generated, "total_tokens": read + generated}
 
 
 async def _chunks(
@@ -198,8 +155,8 @@ async def _chunks(
 ) -> AsyncIterator[dict[str, Any]]:
     """Yield the parts of a completion: the first sentence as it is decided, the others at the end."""
 
-    def chunk(index: int, delta: dict[str, str], logprobs: Logprobs | None = None, **ending: Any) -> dict[str, Any]:  # noqa: ANN401
-        scores = {} if logprobs is None else {"logprobs": logprobs.model_dump(exclude_none=True)}
+    def chunk(index: int, delta: dict[str, str], content: Any = None, **ending: Any) -> dict[str, Any]:  # noqa: ANN401
+        scores = {} if content is None else {"logprobs": {"content": content}}
         return header | {"choices": [{"index": index, "delta": delta, **scores, **ending}]}
 
     yield chunk(0, {"role": "assistant", "content": ""})
@@ -208,17 +165,17 @@ async def _chunks(
             if not isinstance(event, FinalEvent):
                 content = body.logprobs_of([event])
                 if text or content:
-                    yield chunk(0, {"content": text}, None if content is None else Logprobs(content=content))
+                    yield chunk(0, {"content": text}, content)
                 continue
             if text:
                 yield chunk(0, {"content": text})
             for choice in _choices(event, body, stop):
-                if choice.index:
-                    delta = {"role": "assistant", "content": choice.message.content}
-                    yield chunk(choice.index, delta, choice.logprobs)
-                yield chunk(choice.index, {}, finish_reason=choice.finish_reason)
+                if index := choice["index"]:
+                    delta = {"role": "assistant", "content": choice["message"]["content"]}
+                    yield chunk(index, delta, choice["logprobs"] and choice["logprobs"]["content"])
+                yield chunk(index, {}, finish_reason=choice["finish_reason"])
             if body.stream_options is not None and body.stream_options.include_usage:
-                yield header | {"choices": [], "usage": _usage(event).model_dump()}
+                yield header | {"choices": [], "usage": _usage(event)}
 
 
 async def _encoded(chunks: AsyncIterator[dict[str, Any]]) -> AsyncIterator[dict[str, str]]:

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import io
+from collections.abc import AsyncIterator, Sequence
 from typing import Annotated, Any
 
+import numpy as np
+import torch
 from fastapi import APIRouter, Depends, Query, Request
 from fastapi.responses import Response
+from numpy.typing import NDArray
 from prometheus_client import CONTENT_TYPE_LATEST
 from sse_starlette import EventSourceResponse
 
 import limner
 from limner.apps.server.engine import EventStream, ServiceEngine
-from limner.apps.server.errors import InvalidRequestError, NotFoundError, error_body, problem_of
-from limner.apps.server.explanations import draw_attention, explain_sentence
+from limner.apps.server.errors import InvalidRequestError, NotFoundError, NotSupportedError, error_body, problem_of
 from limner.apps.server.images import read_image_reference
-from limner.apps.server.jobs import FinalEvent, GenerationRequest
+from limner.apps.server.jobs import FinalEvent, GenerationRequest, Job, image_grid
 from limner.apps.server.models import ServedModel
 from limner.apps.server.request_bodies import MULTIPART, UploadRoute, reads
 from limner.apps.server.schemas import (
@@ -24,6 +27,7 @@ from limner.apps.server.schemas import (
     DescribeResponse,
     ErrorBody,
     ExplainBody,
+    ExplainedWord,
     ExplainResponse,
     HealthBody,
     IndexBody,
@@ -35,14 +39,21 @@ from limner.apps.server.schemas import (
     SearchBody,
     SearchResponse,
     SentenceBody,
+    SentenceExplanation,
     TagBody,
     TranslationAnswer,
     TranslationRequest,
 )
 from limner.apps.server.settings import ServerSettings
+from limner.data.examples import Item, StoredFeatures, collate
+from limner.decoding.sentence import Sentence
 from limner.generation.request import RuleOptions
+from limner.inference.explain import explain as explain_sentences
+from limner.inference.explain import words_of
 from limner.inference.scorer import Scorer
-from limner.media.image import require_pixels
+from limner.layers.functional import precise
+from limner.media.image import open_image, require_pixels
+from limner.models.protocols import device_of
 from limner.storage.json_text import to_json
 
 ERRORS: dict[int | str, dict[str, Any]] = {
@@ -269,6 +280,68 @@ async def explain(body: ExplainBody, engine: EngineOf) -> Any:  # noqa: ANN401
         plot = await engine.compute("explain", lambda: draw_attention(image, explained))
         return Response(plot, media_type="image/png")
     return ExplainResponse(model=served.name, lang=job.lang, caption=caption, explanation=explained)
+
+
+class _SingleImage:
+    """A `FeatureSource` of one image."""
+
+    def __init__(self, features: StoredFeatures | None) -> None:
+        self.features = features
+
+    def take(self, items: Sequence[Item]) -> list[StoredFeatures | None]:
+        return [self.features] * len(items)
+
+
+@torch.no_grad()
+def explain_sentence(job: Job, tokens: Sequence[int]) -> SentenceExplanation:
+    """Explain a sentence of a request whose image is encoded."""
+    trained = job.generator.models[0]
+    sentence = Sentence(tuple(tokens), 0.0, 0.0)
+    explanation = explain_sentences(trained, [job.source], [sentence], _SingleImage(job.features))[0]
+    batch = collate([job.example(tokens)]).to(device_of(trained.model))
+    log_probs = precise(trained.model(batch).logits[0]).log_softmax(-1)  # (T, V)
+    chosen = log_probs.gather(1, batch.target_out[0][:, None])[:, 0].tolist()
+    target = [
+        ExplainedWord(text=word.text, log_prob=sum(chosen[position] for position in word.positions))
+        for word in words_of(trained.tokenizer, tokens)
+    ]
+
+    def rows(weights: NDArray[np.float64] | None) -> Any:  # noqa: ANN401
+        return None if weights is None else weights[: len(target)].tolist()  # without the end of the sentence
+
+    attention = explanation.image_weights
+    grid, box = image_grid(job, 0 if attention is None else attention.shape[1])
+    return SentenceExplanation(
+        source=explanation.source,
+        target=target,
+        alignment=rows(explanation.alignment),
+        attention=rows(attention),
+        gate=rows(explanation.gate),
+        grid_size=grid,
+        box=box,
+    )
+
+
+def draw_attention(image: bytes, explanation: SentenceExplanation) -> bytes:
+    """Plot the attention of each word over the image; return a PNG file.
+
+    Raises:
+        NotSupportedError: the model has no attention over a grid of locations.
+    """
+    from limner.plots.attention import heat_maps
+
+    if explanation.attention is None or explanation.grid_size is None:
+        raise NotSupportedError("format 'png': the model has no attention over image locations; request json", "format")
+    opened = open_image(image)
+    box = None
+    if explanation.box is not None:
+        left, top, right, bottom = explanation.box
+        box = (left * opened.width, top * opened.height, right * opened.width, bottom * opened.height)
+    words = [word.text for word in explanation.target]
+    figure = heat_maps(opened, words, explanation.attention, explanation.grid_size, gates=explanation.gate, box=box)
+    png = io.BytesIO()
+    figure.savefig(png, format="png")
+    return png.getvalue()
 
 
 def sse_response(events: AsyncIterator[Any], settings: ServerSettings) -> EventSourceResponse:

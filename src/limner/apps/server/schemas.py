@@ -6,7 +6,6 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from limner.apps.server.explanations import SentenceExplanation
 from limner.bounds import Bounds, Count, LengthPenalty, PositiveShare, Probability, Seed, Temperature
 
 EXAMPLE_IMAGE = (
@@ -149,6 +148,32 @@ class DescribeResponse(BaseModel):
     grid_size: tuple[int, int] | None = None
     box: tuple[float, float, float, float] | None = None
     """Left, top, right and bottom of the part of the image under the grid of attention, as fractions of its sides."""
+
+
+class ExplainedWord(BaseModel):
+    """A word of an explained sentence."""
+
+    text: str
+    log_prob: float
+    """Natural logarithm of the probability of its tokens."""
+
+
+class SentenceExplanation(BaseModel):
+    """Attention of a model for each word of a sentence; weights have one row for each word of `target`."""
+
+    source: tuple[str, ...]
+    """Words of the source sentence; empty for a caption."""
+    target: list[ExplainedWord]
+    alignment: list[list[float]] | None
+    """Weights over the source words."""
+    attention: list[list[float]] | None
+    """Weights over the image locations."""
+    gate: list[float] | None
+    """Gate of the image context, 0 to 1."""
+    grid_size: tuple[int, int] | None
+    """Rows and columns of the image locations."""
+    box: tuple[float, float, float, float] | None
+    """Left, top, right and bottom of the part of the image under the grid, as fractions of its sides."""
 
 
 class TranslationRequest(DecodingBody):

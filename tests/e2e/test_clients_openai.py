@@ -75,15 +75,6 @@ def test_the_prefix_and_the_limit(ask, captions):
     assert ask(max_tokens=1000).choices[0].message.content == captions[0].text
 
 
-def test_stop_sequences(ask, captions):
-    text = captions[0].text
-    stop = text[6:11]
-    assert ask(stop=[stop]).choices[0].message.content == text[: text.index(stop)]
-    chunks = list(ask(stop=stop, stream=True))
-    assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == text[: text.index(stop)]
-    assert chunks[-1].choices[0].finish_reason == "stop"
-
-
 def test_log_probabilities(ask, captions):
     made = ask(logprobs=True, top_logprobs=2).choices[0]
     assert "".join(bytes(one.bytes).decode() for one in made.logprobs.content) == captions[0].text

@@ -35,7 +35,7 @@ WITH_BODY = [(path, method) for path, method in OPERATIONS if "requestBody" in P
 CAPTION = {"model": "scenes-en"}
 TRANSLATION = {"q": "There is a black cup in the snow.", "source": "en", "target": "de", "format": "text"}
 PAIR = {"source": "en", "target": "de"}
-REFUSED = {"tools", "functions", "format", "response_format", "dimensions"}
+REFUSED = {"tools", "functions", "format", "response_format"}
 REFUSED |= {"lang", "must_include", "explain", "sample", "min_confidence"}
 """Fields that refuse a request, or make a request that another field refuses."""
 ANSWERED = {
@@ -48,8 +48,6 @@ ANSWERED = {
     "/api/chat": lambda image: CAPTION | {"format": None, "messages": [
         {"role": "user", "content": "Describe this image.", "images": [image]}]},
     "/api/show": lambda image: CAPTION,
-    "/api/embed": lambda image: CAPTION | {"input": ["a cup", "a black cup"]},
-    "/api/embeddings": lambda image: CAPTION | {"prompt": "a cup"},
     "/translate": lambda image: TRANSLATION | {"image": image},
     "/detect": lambda image: {"q": TRANSLATION["q"]},
 }  # fmt: skip

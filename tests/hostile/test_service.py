@@ -23,7 +23,7 @@ SECONDS = 20
 """Time limit of one answer: above that of a slow body, which the service cuts off."""
 PATHS = (
     "/v1/describe", "/v1/translate", "/v1/score", "/v1/search", "/v1/explain", "/api/generate", "/api/chat",
-    "/api/embed", "/v1/chat/completions", "/translate", "/detect",
+    "/v1/chat/completions", "/translate", "/detect",
 )  # fmt: skip
 
 

@@ -1,10 +1,9 @@
-"""Sampling parameters of other interfaces as settings of decoding, and stop sequences."""
+"""Sampling parameters of other interfaces as settings of decoding."""
 
 import pytest
 
-from limner.apps.server.chats import SamplingFields, StopText, decoding_changes
+from limner.apps.server.chats import SamplingFields, decoding_changes
 from limner.decoding.settings import DecodingSettings
-from limner.errors import LimnerError
 
 
 class Tokenizer:
@@ -51,28 +50,3 @@ def test_the_prefix_does_not_count_and_several_sentences_are_of_one_beam():
 def test_without_a_seed_every_request_draws_anew():
     changes = [decoding_changes(Generator(), SamplingFields(temperature=1, seed=seed)) for seed in (None, -1, None)]
     assert len({change["sample"]["seed"] for change in changes}) > 1
-
-
-@pytest.mark.parametrize(
-    ("stops", "parts", "sent"),
-    [
-        ([], ["a", " dog"], ["a", " dog", ""]),
-        (["."], ["a dog", ".", " no"], ["a dog", "", "", ""]),
-        (["dog runs"], ["a", " dog", " runs", " far"], ["a", " ", "", "", ""]),
-        (["dog runs"], ["a", " dog", " sits"], ["a", " ", "dog sits", ""]),
-        (["dog runs"], ["a", " dog"], ["a", " ", "dog"]),
-        (["b", "a"], ["xaby"], ["x", ""]),
-        (["aab"], ["a", "a", "a", "b"], ["", "", "a", "", ""]),
-    ],
-)
-def test_stop_sequences(stops, parts, sent):
-    stop = StopText(stops)
-    made = [stop.feed(part) for part in parts]
-    assert [*made, stop.end()] == sent
-    assert stop.cut("".join(parts)) == ("".join(sent), stop.stopped)
-
-
-@pytest.mark.parametrize("stops", [[""], ["x" * 101], ["a"] * 17])
-def test_stop_sequences_are_bounded(stops):
-    with pytest.raises(LimnerError, match="stop: expected at most 16 texts"):
-        StopText(stops)

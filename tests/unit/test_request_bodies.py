@@ -55,7 +55,6 @@ HALVES = [
     ("/v1/chat/completions", f'{{"tools": [{{"a": {{"{HIGH}b": null}}}}]}}', "tools.0.a.\\udbffb"),
     ("/api/chat", f'{{"messages": [{{}}, {{"images": ["{LOW}"]}}]}}', "messages.1.images.0"),
     ("/api/generate", f'{{"options": {{"stop": ["{HIGH} {LOW}"]}}}}', "options.stop.0"),
-    ("/api/embed", f'{{"input": ["a", "{HIGH}{HIGH}{LOW}"]}}', "input.1"),
     ("/api/show", f'{{"name": "{LOW}"}}', "name"),
     ("/translate", f'{{"q": "{HIGH}"}}', "q"),
     ("/detect", f'{{"q": "a", "api_key": "{LOW}"}}', "api_key"),

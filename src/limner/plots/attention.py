@@ -308,23 +308,6 @@ def _draw(axes: Axes, panel: Image.Image, centre: float, top: float) -> None:
     )
 
 
-def heat_maps(
-    image: Path | Image.Image,
-    words: Sequence[str],
-    weights: ArrayLike,
-    grid: tuple[int, int],
-    *,
-    gates: Gates | None = None,
-    box: Box | None = None,
-) -> Figure:
-    """Plot the attention of each target word over an image in colour, Calixto et al. (2017), Figure 3a.
-
-    The arguments are those of `panels` and `attention_strips`: target words (T), weights (T, L), gates (T).
-    """
-    columns = max(4, math.ceil(math.sqrt(1.6 * min(len(words) + 1, MAX_WORDS))))
-    return attention_strips(words, [AttentionStrip(panels(image, weights, grid, box=box), gates)], columns=columns)
-
-
 def _print(axes: Axes, place: tuple[float, float], label: str, size: float, colour: str, width: float | None) -> Text:
     """Print a centred label, in a smaller font if it is wider than `width` inches."""
     text = axes.text(*place, label, ha="center", va="center", color=colour, fontsize=size, parse_math=False)

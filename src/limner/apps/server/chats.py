@@ -1,18 +1,18 @@
-"""What the Ollama and OpenAI interfaces share: messages, sampling, log-probabilities and stop sequences."""
+"""What the Ollama and OpenAI interfaces share: messages, sampling and log-probabilities."""
 
 from __future__ import annotations
 
 import secrets
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 from fastapi import Request
 from pydantic import Field
 
-from limner.apps.server.engine import EventStream, ServiceEngine
+from limner.apps.server.engine import ServiceEngine
 from limner.apps.server.errors import InvalidRequestError, NotSupportedError
 from limner.apps.server.images import read_image_reference
-from limner.apps.server.jobs import FinalEvent, GeneratedToken, GenerationRequest, ProbableToken
+from limner.apps.server.jobs import GeneratedToken, GenerationRequest, ProbableToken
 from limner.apps.server.models import Models, ServedModel
 from limner.apps.server.request_bodies import LenientBody
 from limner.bounds import Seed, Temperature, bounds_of
@@ -22,10 +22,6 @@ if TYPE_CHECKING:
 
 DEFAULT_TAG = "latest"
 """Tag of the first language of a model."""
-MAX_STOPS = 16
-"""Largest number of stop sequences of a request."""
-MAX_STOP = 100
-"""Largest number of characters of a stop sequence."""
 MAX_TOP_LOGPROBS = 20
 _SYSTEM_ROLES = ("system", "developer")
 
@@ -41,8 +37,6 @@ class SamplingFields(LenientBody):
     """Sample from the most probable tokens with this mass; 0 for the most probable token."""
     seed: int | None = None
     """Seed of sampling; negative for a random one."""
-    stop: str | list[str] | None = None
-    """Texts that end the sentence, and are left out."""
 
     num_predict: int | None = None
     """Maximum number of tokens, in Ollama; zero or below for the maximum of the model, which applies as well."""
@@ -205,57 +199,3 @@ def decoding_changes(
     if top_p is not None and top_p < 1:
         sample["top_p"] = top_p
     return changes | {"sample": sample, "beam_size": count, "n_best": count}
-
-
-class StopText:
-    """Text of a stream up to the first stop sequence; what may begin one is held back."""
-
-    def __init__(self, stop: str | Sequence[str] | None) -> None:
-        """Check the stop sequences.
-
-        Raises:
-            InvalidRequestError: there are too many, or one is empty or too long.
-        """
-        self.stops = (stop,) if isinstance(stop, str) else tuple(stop or ())
-        if len(self.stops) > MAX_STOPS or not all(0 < len(text) <= MAX_STOP for text in self.stops):
-            raise InvalidRequestError(
-                f"stop: expected at most {MAX_STOPS} texts of 1 to {MAX_STOP} characters; shorten the list", "stop"
-            )
-        self.stopped = False
-        self._held = ""
-
-    def feed(self, text: str) -> str:
-        """Return the text that can be sent after `text` was added."""
-        if self.stopped:
-            return ""
-        text, self.stopped = self.cut(self._held + text)
-        kept = 0 if self.stopped else max((_overlap(text, stop) for stop in self.stops), default=0)
-        sent, self._held = text[: len(text) - kept], text[len(text) - kept :]
-        return sent
-
-    def end(self) -> str:
-        """Return the text that was held back, at the end of the sentence."""
-        sent, self._held = self._held, ""
-        return sent
-
-    def cut(self, text: str) -> tuple[str, bool]:
-        """Return a whole text up to the first stop sequence, and whether there was one."""
-        positions = [position for stop in self.stops if (position := text.find(stop)) >= 0]
-        return (text[: min(positions)], True) if positions else (text, False)
-
-
-def _overlap(text: str, stop: str) -> int:
-    """Return the length of the longest end of a text that begins a stop sequence."""
-    return next((size for size in range(min(len(text), len(stop) - 1), 0, -1) if text.endswith(stop[:size])), 0)
-
-
-async def answer_parts(stream: EventStream, stop: StopText) -> AsyncGenerator[tuple[str, GeneratedToken | FinalEvent]]:
-    """Yield the text that can be sent after each token up to a stop sequence, and the rest with the final event."""
-    try:
-        async for event in stream:
-            if isinstance(event, FinalEvent):
-                yield stop.end(), event
-            elif not stop.stopped:
-                yield stop.feed(event.text), event
-    finally:
-        stream.close()

@@ -28,7 +28,7 @@ from limner.apps.server.worker import Metrics, Worker, use_threads
 from limner.generation.sentences import EMPTY_TRANSLATION
 
 Result = TypeVar("Result")
-Kind = Literal["image", "text", "language", "score", "embed", "explain", "search", "file"]
+Kind = Literal["image", "text", "language", "score", "explain", "search", "file"]
 """Kinds of work outside of the event loop, each of which has its own threads and waits for no other: reading images and
 texts of requests that generate, detecting languages, and requests that are computed alone."""
 

@@ -9,8 +9,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-import torch
-
 from limner.apps.server.errors import InvalidRequestError, NotFoundError, NotSupportedError
 from limner.apps.server.settings import ServerSettings
 from limner.errors import SettingsError, did_you_mean
@@ -19,7 +17,6 @@ from limner.inference.captioner import Captioner
 from limner.inference.load import load
 from limner.inference.new_images import load_backbone_of
 from limner.inference.translator import Translator
-from limner.models.capabilities import WordEmbeddingModel
 from limner.models.phrase_based import PhraseBased
 from limner.runs.pretrained import DEFAULT_LANG, pretrained_languages, pretrained_run
 from limner.runs.trained_model import TrainedModel, load_trained_model
@@ -43,7 +40,6 @@ class ModelFacts(NamedTuple):
     """Maximum number of tokens of a generated sentence."""
     digest: str
     """SHA-256 of the settings and vocabularies."""
-    has_word_vectors: bool
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,28 +101,7 @@ class ServedModel:
             len(first.tokenizer),
             first.recipe.decoding.max_length,
             hashlib.sha256(to_json(digests, sort_keys=True).encode()).hexdigest(),
-            isinstance(first.model, WordEmbeddingModel),
         )
-
-    @torch.no_grad()
-    def embed(self, text: str) -> list[float]:
-        """Compute the mean of the word vectors of a text.
-
-        Raises:
-            NotSupportedError: the model has no word vectors.
-            InvalidRequestError: the text has no words.
-        """
-        trained = self.trained()
-        if not isinstance(trained.model, WordEmbeddingModel):
-            raise NotSupportedError(
-                f"model '{self.name}' has no word vectors; serve another run for embeddings", "model"
-            )
-        ids = trained.tokenizer.encode(text)
-        if not ids:
-            raise InvalidRequestError(f"input: expected a text of at least one word, got '{text}'", "input")
-        vectors = trained.model.word_vectors()
-        mean: list[float] = vectors[torch.tensor(ids, device=vectors.device)].float().mean(0).tolist()
-        return mean
 
 
 class Models:

@@ -1,4 +1,4 @@
-"""The Ollama interface: /api/generate, /api/chat, /api/tags, /api/ps, /api/show, /api/version, /api/embed.
+"""The Ollama interface: /api/generate, /api/chat, /api/tags, /api/ps, /api/show, /api/version.
 
 PhotoPrism, the AI content describer of NVDA and the clients of Ollama speak it. See `read_chat` for what the texts of a
 request mean. Requests and responses have the field names of Ollama.
@@ -6,16 +6,15 @@ request mean. Requests and responses have the field names of Ollama.
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import aclosing
+from contextlib import closing
 from datetime import UTC, datetime
-from typing import Annotated, Any
+from typing import Any
 
 from fastapi import APIRouter, Request
 from fastapi.responses import StreamingResponse
-from pydantic import BaseModel, Field
+from pydantic import BaseModel
 
 import limner
 from limner.apps.server import own_api
@@ -24,8 +23,6 @@ from limner.apps.server.chats import (
     ChatFields,
     Message,
     SamplingFields,
-    StopText,
-    answer_parts,
     find_model,
     read_chat,
 )
@@ -79,23 +76,6 @@ class ShowBody(LenientBody):
     """Earlier name of `model`."""
 
 
-class EmbedBody(LenientBody):
-    """Request of POST /api/embed."""
-
-    model: Annotated[str, Field(min_length=1, max_length=300)]
-    input: Annotated[str, Field(max_length=100_000)] | Annotated[list[str], Field(max_length=1_000)]
-    """A text, or a list; texts of any length are embedded."""
-    dimensions: int | None = None
-    """Not supported."""
-
-
-class EmbeddingsBody(LenientBody):
-    """Request of POST /api/embeddings, the earlier form of /api/embed."""
-
-    model: Annotated[str, Field(min_length=1, max_length=300)]
-    prompt: Annotated[str, Field(max_length=100_000)] | None = None
-
-
 class OllamaError(BaseModel):
     """Response to a request that cannot be answered."""
 
@@ -147,9 +127,8 @@ async def _answer(
         find_model(engine.models, body.model)
         return line("", done=True, done_reason="load")
     options = body.options or SamplingFields()
-    stop = StopText(options.stop)
     stream = await engine.generate(await read_chat(request, body, options, messages, param="images"))
-    parts = _parts(stream, body, stop, started)
+    parts = _parts(stream, body, started)
     if body.stream is None or body.stream:
         return StreamingResponse(_encoded(line(text, **fields) async for text, fields in parts), media_type=NDJSON)
     texts: list[str] = []
@@ -161,9 +140,7 @@ async def _answer(
     return line("".join(texts), **end, logprobs=logprobs if body.logprobs else None)
 
 
-async def _parts(
-    stream: EventStream, body: GenerationBody, stop: StopText, started: int
-) -> AsyncIterator[tuple[str, dict[str, Any]]]:
+async def _parts(stream: EventStream, body: GenerationBody, started: int) -> AsyncIterator[tuple[str, dict[str, Any]]]:
     """Yield the texts of a response with their fields.
 
     The last part has the reason of the end, 'stop' or 'length' where the sentence was cut off, the numbers of tokens,
@@ -172,19 +149,15 @@ async def _parts(
     decided, `eval` from this token to the end.
     """
     accepted, first, count, reason = time.perf_counter_ns(), None, 0, "stop"
-    async with aclosing(answer_parts(stream, stop)) as parts:
-        async for text, event in parts:
+    with closing(stream):
+        async for event in stream:
             first = first or time.perf_counter_ns()
             if isinstance(event, FinalEvent):
                 reason = "stop" if event.best.ended else "length"
-                if text:
-                    yield text, {}
                 break
             count += 1
-            if text or body.logprobs:
-                yield text, {"logprobs": body.logprobs_of([event])}
-            if stop.stopped:
-                break
+            if event.text or body.logprobs:
+                yield event.text, {"logprobs": body.logprobs_of([event])}
     ended = time.perf_counter_ns()
     yield (
         "",
@@ -263,36 +236,9 @@ async def show(body: ShowBody, engine: EngineOf) -> dict[str, Any]:
             "limner.task": served.task,
             "limner.source_language": served.source,
         },
-        "capabilities": ["completion"] + ["vision"] * served.uses_image + ["embedding"] * facts.has_word_vectors,
+        "capabilities": ["completion"] + ["vision"] * served.uses_image,
         "modified_at": rfc3339(served.created),
     }
-
-
-@router.post("/embed")
-async def embed(body: EmbedBody, engine: EngineOf) -> dict[str, Any]:
-    """Compute the mean word vector of each text, scaled to length one."""
-    started = time.perf_counter_ns()
-    if body.dimensions:
-        raise InvalidRequestError("dimensions: not supported; leave it out", "dimensions")
-    served, _ = find_model(engine.models, body.model)
-    texts = [body.input] if isinstance(body.input, str) else body.input
-    vectors = await engine.compute("embed", lambda: [served.embed(text) for text in texts]) if texts else []
-    tokenizer = served.trained().tokenizer
-    return {
-        "model": body.model,
-        "embeddings": [_unit(vector) for vector in vectors],
-        "total_duration": time.perf_counter_ns() - started,
-        "load_duration": 0,
-        "prompt_eval_count": sum(len(tokenizer.encode(text)) for text in texts),
-    }
-
-
-@router.post("/embeddings")
-async def embeddings(body: EmbeddingsBody, engine: EngineOf) -> dict[str, list[float]]:
-    """Compute the mean word vector of a text."""
-    served, _ = find_model(engine.models, body.model)
-    text = body.prompt
-    return {"embedding": await engine.compute("embed", lambda: served.embed(text)) if text else []}
 
 
 def _tags(served: ServedModel) -> tuple[str, ...]:
@@ -323,8 +269,3 @@ def _details(served: ServedModel) -> dict[str, Any]:
         "parameter_size": size,
         "quantization_level": "F32",
     }
-
-
-def _unit(vector: Sequence[float]) -> list[float]:
-    norm = math.hypot(*vector) or 1.0
-    return [value / norm for value in vector]

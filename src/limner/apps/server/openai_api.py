@@ -8,7 +8,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import AsyncIterator
-from contextlib import aclosing
+from contextlib import closing
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Request
@@ -18,8 +18,6 @@ from limner.apps.server.chats import (
     ChatFields,
     Message,
     SamplingFields,
-    StopText,
-    answer_parts,
     find_model,
     read_chat,
 )
@@ -112,7 +110,6 @@ async def model(name: str, engine: EngineOf) -> ModelBody:
 @router.post(PATH, responses=_STREAMED)
 async def complete(body: CompletionBody, engine: EngineOf, request: Request) -> Any:  # noqa: ANN401
     """Caption the image of the last message of the user, or translate its text."""
-    stop = StopText(body.stop)
     messages = [message.read() for message in body.messages]
     stream = await engine.generate(await read_chat(request, body, body, messages, param="messages", count=body.n or 1))
     header: dict[str, Any] = {
@@ -121,24 +118,23 @@ async def complete(body: CompletionBody, engine: EngineOf, request: Request) -> 
         "model": body.model,
     }
     if body.stream:
-        return sse_response(_encoded(_chunks(stream, body, stop, header)), engine.settings)
+        return sse_response(_encoded(_chunks(stream, body, header)), engine.settings)
     final = await stream.final()
-    answer = {"object": "chat.completion", "choices": _choices(final, body, stop), "usage": _usage(final)}
+    answer = {"object": "chat.completion", "choices": _choices(final, body), "usage": _usage(final)}
     return header | answer
 
 
-def _choices(final: FinalEvent, body: CompletionBody, stop: StopText) -> list[dict[str, Any]]:
+def _choices(final: FinalEvent, body: CompletionBody) -> list[dict[str, Any]]:
     choices = []
     for index, (sentence, tokens) in enumerate(zip(final.sentences, final.tokens, strict=True)):
         text = "".join(token.text for token in tokens) if sentence.is_sure else sentence.display_text
-        text, stopped = stop.cut(text)
         content = body.logprobs_of(tokens if sentence.is_sure else ())
         choices.append(
             {
                 "index": index,
                 "message": {"role": "assistant", "content": text, "refusal": None},
                 "logprobs": None if content is None else {"content": content, "refusal": None},
-                "finish_reason": "stop" if stopped or sentence.ended else "length",
+                "finish_reason": "stop" if sentence.ended else "length",
             }
         )
     return choices
@@ -150,9 +146,7 @@ def _usage(final: FinalEvent) -> dict[str, int]:
     return {"prompt_tokens": read, "completion_tokens": generated, "total_tokens": read + generated}
 
 
-async def _chunks(
-    stream: EventStream, body: CompletionBody, stop: StopText, header: dict[str, Any]
-) -> AsyncIterator[dict[str, Any]]:
+async def _chunks(stream: EventStream, body: CompletionBody, header: dict[str, Any]) -> AsyncIterator[dict[str, Any]]:
     """Yield the parts of a completion: the first sentence as it is decided, the others at the end."""
 
     def chunk(index: int, delta: dict[str, str], content: Any = None, **ending: Any) -> dict[str, Any]:  # noqa: ANN401
@@ -160,16 +154,14 @@ async def _chunks(
         return header | {"choices": [{"index": index, "delta": delta, **scores, **ending}]}
 
     yield chunk(0, {"role": "assistant", "content": ""})
-    async with aclosing(answer_parts(stream, stop)) as parts:
-        async for text, event in parts:
+    with closing(stream):
+        async for event in stream:
             if not isinstance(event, FinalEvent):
                 content = body.logprobs_of([event])
-                if text or content:
-                    yield chunk(0, {"content": text}, content)
+                if event.text or content:
+                    yield chunk(0, {"content": event.text}, content)
                 continue
-            if text:
-                yield chunk(0, {"content": text})
-            for choice in _choices(event, body, stop):
+            for choice in _choices(event, body):
                 if index := choice["index"]:
                     delta = {"role": "assistant", "content": choice["message"]["content"]}
                     yield chunk(index, delta, choice["logprobs"] and choice["logprobs"]["content"])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import io
 from collections.abc import AsyncIterator, Sequence
 from typing import Annotated, Any
 
@@ -17,7 +16,7 @@ from sse_starlette import EventSourceResponse
 
 import limner
 from limner.apps.server.engine import EventStream, ServiceEngine
-from limner.apps.server.errors import InvalidRequestError, NotFoundError, NotSupportedError, error_body, problem_of
+from limner.apps.server.errors import InvalidRequestError, NotFoundError, error_body, problem_of
 from limner.apps.server.images import read_image_reference
 from limner.apps.server.jobs import FinalEvent, GenerationRequest, Job, image_grid
 from limner.apps.server.models import ServedModel
@@ -52,7 +51,7 @@ from limner.inference.explain import explain as explain_sentences
 from limner.inference.explain import words_of
 from limner.inference.scorer import Scorer
 from limner.layers.functional import precise
-from limner.media.image import open_image, require_pixels
+from limner.media.image import require_pixels
 from limner.models.protocols import device_of
 from limner.storage.json_text import to_json
 
@@ -70,10 +69,6 @@ EVENT: dict[str, Any] = {
 EVENT_STREAM: dict[int | str, dict[str, Any]] = {
     200: {"content": {"application/json": {}, "text/event-stream": {"schema": EVENT}}}
 }
-IMAGE_RESPONSE: dict[int | str, dict[str, Any]] = {
-    200: {"content": {"application/json": {}, "image/png": {"schema": {"type": "string", "format": "binary"}}}}
-}
-
 router = APIRouter(tags=["limner"], responses=ERRORS, route_class=UploadRoute)
 
 
@@ -259,11 +254,9 @@ async def thumbnail(
     return Response(stored, media_type="image/jpeg", headers={"Cache-Control": "private, max-age=3600"})
 
 
-@router.post(
-    "/v1/explain", response_model=ExplainResponse, responses=IMAGE_RESPONSE, openapi_extra=reads(MULTIPART, ExplainBody)
-)
-async def explain(body: ExplainBody, engine: EngineOf) -> Any:  # noqa: ANN401
-    """Return the attention over the image of each word of a caption, given or generated, as JSON or as a PNG plot."""
+@router.post("/v1/explain", openapi_extra=reads(MULTIPART, ExplainBody))
+async def explain(body: ExplainBody, engine: EngineOf) -> ExplainResponse:
+    """Return the attention over the image of each word of a caption, given or generated."""
     image = await read_image_reference(body.image, engine.fetcher)
     served = engine.models.get(body.model, "describe", body.lang)
     asked = GenerationRequest(served, served.generator(body.lang), image)
@@ -276,9 +269,6 @@ async def explain(body: ExplainBody, engine: EngineOf) -> Any:  # noqa: ANN401
     if not tokens:
         raise InvalidRequestError(f"caption: expected at least one word, got '{caption[:99]}'", "caption")
     explained = await engine.compute("explain", lambda: explain_sentence(job, tokens))
-    if body.format == "png":
-        plot = await engine.compute("explain", lambda: draw_attention(image, explained))
-        return Response(plot, media_type="image/png")
     return ExplainResponse(model=served.name, lang=job.lang, caption=caption, explanation=explained)
 
 
@@ -320,28 +310,6 @@ def explain_sentence(job: Job, tokens: Sequence[int]) -> SentenceExplanation:
         grid_size=grid,
         box=box,
     )
-
-
-def draw_attention(image: bytes, explanation: SentenceExplanation) -> bytes:
-    """Plot the attention of each word over the image; return a PNG file.
-
-    Raises:
-        NotSupportedError: the model has no attention over a grid of locations.
-    """
-    from limner.plots.attention import heat_maps
-
-    if explanation.attention is None or explanation.grid_size is None:
-        raise NotSupportedError("format 'png': the model has no attention over image locations; request json", "format")
-    opened = open_image(image)
-    box = None
-    if explanation.box is not None:
-        left, top, right, bottom = explanation.box
-        box = (left * opened.width, top * opened.height, right * opened.width, bottom * opened.height)
-    words = [word.text for word in explanation.target]
-    figure = heat_maps(opened, words, explanation.attention, explanation.grid_size, gates=explanation.gate, box=box)
-    png = io.BytesIO()
-    figure.savefig(png, format="png")
-    return png.getvalue()
 
 
 def sse_response(events: AsyncIterator[Any], settings: ServerSettings) -> EventSourceResponse:

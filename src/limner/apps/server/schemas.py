@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -317,8 +317,6 @@ class ExplainBody(Body):
     """Sentence to explain; default: the caption that the model generates."""
     lang: str | None = None
     """Language of the caption; default: the first of the model."""
-    format: Literal["json", "png"] = "json"
-    """Weights as JSON, or a plot of each word's attention over the image as PNG."""
 
 
 class ExplainResponse(BaseModel):

@@ -28,10 +28,8 @@ This page is generated from the help texts: `limner COMMAND --help` shows the sa
   messages to standard error.
 - Errors that you can correct are one line that begins with `error:`; the exit status is 1, or 2 if the error is in the
   command line itself, such as an unknown option. It is 130 after Ctrl-C. Files already written are complete.
-- A file that you name for results is replaced only if it can be recognised as a file of that kind that Limner wrote
-  (reports, plots, PNG and JPEG images, records of diagnoses, and tables and JSON of captions can; plain text cannot),
-  and nothing is written inside runs and collections, unless `--force` is given. Results that cannot be saved at the end
-  go to another file, which is named.
+- A file that you name for results and that exists is not replaced, and nothing is written inside runs and collections,
+  unless `--force` is given. Results that cannot be saved at the end are printed.
 - Control characters in names and captions are printed as escapes such as `\\x1b`.
 - `--model RUN` names a run folder written by `limner train`. Repeated, it makes an ensemble where the command
   supports one.

@@ -14,17 +14,12 @@ from PIL import Image
 from typer.core import TyperGroup
 
 from limner.apps import cli
-from limner.apps.cli.caption_output import caption_output, choose_format
-from limner.apps.cli.translate import _format_json
-from limner.apps.report.images import save_sheet
-from limner.decoding.sentence import Sentence
+from limner.apps.cli.caption_output import caption_output
 from limner.errors import MediaError, SettingsError, WriteError
 from limner.files import write_text
 from limner.plots.figures import save_plot
 from limner.storage import outputs
-from limner.storage.outputs import claim_file, claim_folder, is_marked, require_writable, save_output
-from limner.text.tokenizer import Tokenizer
-from limner.text.words import TextSettings
+from limner.storage.outputs import claim_file, claim_folder, require_writable, save_output
 
 MODEL = ("--model", "run")
 ON_COLLECTION = (*MODEL, "--collection", "c")
@@ -172,44 +167,11 @@ def test_the_default_of_a_run_may_be_named(folder):
         claim_file(folder / "run" / "other.html", "--out", default=default)
 
 
-def test_files_of_limner_are_known_by_their_marks(tmp_path):
-    for suffix in (".png", ".jpg", ".jpeg", ".webp", ".svg"):
-        own, other = tmp_path / f"own{suffix}", tmp_path / f"other{suffix}"
-        if suffix == ".svg":
-            save_plot(Figure(), own)
-            Figure().savefig(other)
-        else:
-            save_sheet(Image.new("RGB", (64, 64)), own)
-            Image.new("RGB", (64, 64)).save(other)
-        assert (is_marked(own), is_marked(other)) == (suffix != ".webp", False), suffix
+def test_a_file_that_exists_is_not_replaced(tmp_path):
     save_plot(Figure(), tmp_path / "plot.png")
-    assert claim_file(tmp_path / "plot.png", "--out") and is_marked(tmp_path / "plot.png")
-    Figure().savefig(tmp_path / "plot.png")
-    with pytest.raises(SettingsError, match="cannot be recognised as a file of this kind that Limner wrote"):
+    with pytest.raises(SettingsError, match=r"plot\.png: exists; name another file, or add --force to replace it"):
         claim_file(tmp_path / "plot.png", "--out")
-
-
-@pytest.mark.parametrize("kind", ["jsonl", "json", "csv", "tsv"])
-def test_captions_of_an_earlier_run_are_replaced(kind, tmp_path):
-    path = tmp_path / f"captions.{kind}"
-    with caption_output(path, kind) as write:
-        write(Path('"quoted".jpg'), [Sentence((), -1.0, -1.0, text="a dog")])
-    assert choose_format(None, False, path) == kind
-    for other in {"jsonl", "json", "csv"} - {kind}:
-        with pytest.raises(SettingsError, match="add --force to replace it"):
-            choose_format(other, False, path)
-    path.write_text('{"image": "a.jpg", "mine": 1}\n' if "json" in kind else "image,caption\na.jpg,mine\n")
-    with pytest.raises(SettingsError, match="add --force to replace it"):
-        choose_format(None, False, path)
-
-
-def test_translations_as_json_are_replaced_by_translations_as_json(command_line, tmp_path):
-    path, tokenizer = tmp_path / "translations.json", Tokenizer.train(["Ein Hund ."], TextSettings())
-    path.write_text(_format_json(["A dog ."], [None], [[Sentence((), -1.0, -1.0, text="Ein Hund .")]], tokenizer))
-    command = ("translate", "A cat .", "--model", tmp_path / "missing", "--out", path)
-    remedy = "add --force to replace it"
-    assert remedy not in command_line(*command, "--json")[2]
-    assert remedy in command_line(*command)[2]
+    assert claim_file(tmp_path / "plot.png", "--out", force=True)
 
 
 def test_a_folder_with_a_log_of_another_program_is_no_run(tmp_path):
@@ -218,14 +180,6 @@ def test_a_folder_with_a_log_of_another_program_is_no_run(tmp_path):
     (tmp_path / "config.json").write_text("{}")
     with pytest.raises(SettingsError, match="is inside the run"):
         claim_file(tmp_path / "new.html", "--out")
-
-
-def test_templates_of_pages_have_the_mark():
-    templates = Path(cli.__file__).parents[1] / "report" / "templates"
-    assert b'<meta name="generator" content="Limner"' in (templates / "page.html").read_bytes()
-    for name in ("report_base.html", "attention.html", "matches.html"):
-        assert (templates / name).read_text(encoding="utf-8").startswith('{% extends "page.html" %}')
-    assert (templates / "report.html").read_text(encoding="utf-8").startswith('{% extends "report_base.html" %}')
 
 
 def test_an_empty_file_is_replaced(tmp_path):

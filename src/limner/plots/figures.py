@@ -21,7 +21,6 @@ from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from limner.errors import SettingsError
 from limner.files import atomic_write
-from limner.storage.outputs import GENERATOR
 
 Point = tuple[float, float]
 # Distinguishable with colour vision deficiency, and on a white and a dark background (after Okabe and Ito, 2008).
@@ -159,15 +158,13 @@ _DEFAULT_FONT, _FALLBACK_FONT = "DejaVu Sans", "Last Resort"
 def save_plot(figure: Figure, out: Path) -> Path:
     """Write a figure as .png or .svg on a white background, and return `out`; an existing file is replaced.
 
-    The file has the mark by which `limner.storage.outputs` knows files of Limner.
-
     Raises:
         SettingsError: `out` has another suffix.
         RunError: the file cannot be written; an existing file is unchanged.
     """
     require_plot_suffix(out)
     kind = out.suffix[1:].lower()
-    metadata = {"Software": GENERATOR} if kind == "png" else {"Creator": GENERATOR, "Date": None}
+    metadata = {"Software": "Limner"} if kind == "png" else {"Creator": "Limner", "Date": None}
     with atomic_write(out) as beside, _style():
         figure.savefig(beside, format=kind, dpi=DOTS_PER_INCH, facecolor="white", metadata=metadata)
     return out

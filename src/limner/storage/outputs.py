@@ -1,14 +1,12 @@
 """Files that the user names for results: what may be replaced, and whether the place is writable.
 
-A command claims its outputs before its work and saves them after it. A file is replaced only if Limner wrote it as that
-kind of file, which a mark in the file tells, or its beginning (tables and JSON of captions); plain text tells nothing,
-and is never replaced. Files inside a run or a collection belong to it. `--force` lifts both rules.
+A command claims its outputs before its work and saves them after it. A file that exists is not replaced, and nothing is
+written inside a run or a collection; `--force` lifts both rules.
 """
 
 from __future__ import annotations
 
 import os
-import re
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Mapping
@@ -18,20 +16,8 @@ from types import TracebackType
 from typing import NamedTuple, Self, TextIO
 
 from limner.errors import LimnerError, SettingsError, WriteError, system_reason
-from limner.files import kind_of_file, open_file
+from limner.files import kind_of_file
 
-GENERATOR = "Limner"
-"""Value of the marks: the element `generator` of HTML pages, the entry `Software` of PNG files, the comment of JPEG
-files and the creator of SVG files."""
-_MARKS = {
-    ".html": b'<meta name="generator" content="Limner"',
-    ".png": b"tEXtSoftware\0Limner",
-    ".jpg": b"Limner\xff",
-    ".jpeg": b"Limner\xff",
-    ".svg": b"<dc:title>Limner</dc:title>",
-}
-_HEAD_BYTES = 4096
-"""Number of bytes at the beginning of a file that tell who wrote it."""
 _RUN_RECORD = "recipe.json"
 """First file of a run."""
 _MODEL_CONFIG, _MODEL_FILES = "config.json", ("model.safetensors", "log.jsonl")
@@ -54,22 +40,14 @@ class SavedOutput(NamedTuple):
         require_saved([self])
 
 
-def claim_file(
-    path: Path,
-    option: str,
-    *,
-    force: bool = False,
-    default: Path | None = None,
-    is_own: Callable[[Path], bool] | None = None,
-) -> Path:
-    """Check before the work that a file may be written: nothing of others is replaced, and the place is writable.
+def claim_file(path: Path, option: str, *, force: bool = False, default: Path | None = None) -> Path:
+    """Check before the work that a file may be written: nothing is replaced, and the place is writable.
 
     Args:
         path: file that the user names.
         option: name of the option, for the errors.
-        force: replace files of others, and files in runs and collections.
+        force: replace files, and write to runs and collections.
         default: file in a run that the command writes if no file is named; it may be replaced.
-        is_own: function that tells whether an existing file was written by Limner as this kind; default: by its mark.
 
     Returns:
         `path`.
@@ -85,11 +63,8 @@ def claim_file(
         raise SettingsError(f"{what}: is a {kind}; name a file, or leave out {option}")
     if not force and (default is None or os.path.realpath(path) != os.path.realpath(default)):
         require_outside(path, what)
-        if kind == "file" and path.stat().st_size and not (is_own or is_marked)(path):
-            raise SettingsError(
-                f"{what}: exists, and cannot be recognised as a file of this kind that Limner wrote; name another "
-                "file, or add --force to replace it"
-            )
+        if kind == "file" and path.stat().st_size:
+            raise SettingsError(f"{what}: exists; name another file, or add --force to replace it")
     require_writable(path.parent, what)
     return path
 
@@ -107,7 +82,7 @@ def claim_folder(
     Args:
         path: folder that the user names.
         option: name of the option, for the errors.
-        force: replace files of others, and write to runs and collections; None for a command that never does.
+        force: replace files, and write to runs and collections; None for a command that never does.
         suffixes: suffixes of the files that will be written to it under names that are not known yet.
         records: names of files that will be written to it, each with the name of what Limner writes before.
 
@@ -124,10 +99,10 @@ def claim_folder(
     if not force:
         require_outside(path, what, can_force=force is not None)
         for file in sorted(path.iterdir()) if kind and suffixes else ():
-            if file.suffix.lower() in suffixes and file.is_file() and not is_marked(file):
+            if file.suffix.lower() in suffixes and file.is_file():
                 raise SettingsError(
-                    f"{what}: contains {file.name}, which Limner did not write; name another folder, or add --force "
-                    "to replace files of the same names"
+                    f"{what}: contains {file.name}; name another folder, or add --force to replace files of the same "
+                    "names"
                 )
         for name, before in (records or {}).items():
             if (path / name).exists() and not (path / before).exists():
@@ -152,22 +127,6 @@ def require_writable(folder: Path, what: str) -> None:
             f"{what}: cannot be written ({error.strerror}); name a place in a folder that you can write to and that "
             "has free space"
         ) from None
-
-
-def is_marked(path: Path) -> bool:
-    """Whether a file has the mark of files of its suffix that Limner writes; false for kinds without a mark."""
-    mark = _MARKS.get(path.suffix.lower())
-    return mark is not None and mark in _head(path)
-
-
-def begins_with(path: Path, pattern: re.Pattern[bytes]) -> bool:
-    """Whether the beginning of a file matches a pattern, by which a kind of file without a mark is known."""
-    return pattern.match(_head(path)) is not None
-
-
-def _head(path: Path) -> bytes:
-    with open_file(path) as stream:
-        return stream.read(_HEAD_BYTES)
 
 
 def save_output(path: Path, write: Callable[[Path], object]) -> SavedOutput:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import csv
 import io
-import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -21,7 +20,7 @@ from limner.apps.cli.terminal import err, printable, tab_separated
 from limner.errors import LimnerError, SettingsError, did_you_mean
 from limner.files import write_text
 from limner.storage.json_text import to_json
-from limner.storage.outputs import OutputStream, begins_with, claim_file
+from limner.storage.outputs import OutputStream, claim_file
 
 if TYPE_CHECKING:
     from limner.decoding.sentence import Sentence
@@ -38,14 +37,6 @@ SUFFIXES: dict[str, CaptionFormat] = {
 }
 COLUMNS = ("image", "rank", "caption", "log_prob")
 """Header of tables of captions."""
-_RECORD = rb'\{\s*"image": "(?:[^"\\]|\\.)*",\s*"(?:captions|error)": '
-_BEGINNINGS = {
-    "jsonl": re.compile(_RECORD),
-    "json": re.compile(rb"\[\s*" + _RECORD),
-    "csv": re.compile(",".join(COLUMNS).encode() + rb"(,confidence)?(,tags)?\n"),
-    "tsv": re.compile("\t".join(COLUMNS).encode() + rb"(\tconfidence)?(\ttags)?\n"),
-}
-"""How files of captions of each format begin; text begins with any word."""
 
 
 WriteCaptions = Callable[[Path, "list[Sentence] | LimnerError"], None]
@@ -72,10 +63,7 @@ def choose_format(
             )
         kind = SUFFIXES[output.suffix.lower()]
     if output is not None:
-        beginning = _BEGINNINGS.get(kind)
-        claim_file(
-            output, "--output", force=force, is_own=lambda file: beginning is not None and begins_with(file, beginning)
-        )
+        claim_file(output, "--output", force=force)
     return kind
 
 

@@ -70,9 +70,7 @@ def diagnose(
     if out_file is None:
         require_writable(run / "diagnosis", str(run))
     else:
-        from limner.evaluation.measurements import Diagnosis, Grounding
-
-        claim_file(out_file, "--out", force=force, is_own=lambda file: Diagnosis.is_in(file) or Grounding.is_in(file))
+        claim_file(out_file, "--out", force=force)
     values = given(split=split, trials=trials, seed=seed, leave_out=skip_missing)
     if grounding:
         unused = {"mask": mask, "contrast": contrast, "metric": metric, "backbone": backbone, **decoding}

@@ -205,7 +205,7 @@ SHARED = option_texts(
         skip_missing: Skip items whose image has no features, and count them.
         image_control: Features given to the model: those of the right image, or as a control those of another image
             (shuffled), the training mean or zeros.
-        force: Replace files that Limner did not write as this kind of file, and write inside runs and collections.
+        force: Replace files that exist, and write inside runs and collections.
 
     Decoding:
         must_include (WORDS): Word or phrase that every sentence includes; 'dog|puppy' is satisfied by either.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -29,7 +28,7 @@ from limner.decoding.settings import DecodingSettings
 from limner.errors import SettingsError, counted
 from limner.files import write_text
 from limner.storage.json_text import to_json
-from limner.storage.outputs import SavedOutput, begins_with, claim_file, require_saved, save_output
+from limner.storage.outputs import SavedOutput, claim_file, require_saved, save_output
 
 if TYPE_CHECKING:
     from limner.decoding.sentence import Sentence
@@ -37,8 +36,6 @@ if TYPE_CHECKING:
     from limner.text.tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)
-_JSON = re.compile(rb'\[\s*\{\s*"source": .*"translations": ', re.DOTALL)
-"""How a file of translations as JSON begins."""
 
 
 @command(USE)
@@ -114,7 +111,7 @@ def translate(
     if explain_beam is not None:
         require_beam_file(explain_beam, texts, force)
     if out is not None:
-        claim_file(out, "--out", force=force, is_own=lambda file: as_json and begins_with(file, _JSON))
+        claim_file(out, "--out", force=force)
     if attention is not None:
         claim_plots(attention, force)
     translator: Any  # of runs, or an exported one, which has less

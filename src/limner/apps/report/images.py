@@ -11,10 +11,9 @@ import textwrap
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import matplotlib
-from PIL import Image, ImageDraw, ImageFont, ImageOps, PngImagePlugin
+from PIL import Image, ImageDraw, ImageFont, ImageOps
 
 from limner.data.collection import Collection
 from limner.data.examples import Region
@@ -23,7 +22,6 @@ from limner.files import atomic_write
 from limner.media.image import open_image
 from limner.media.modality import IMAGE, VIDEO
 from limner.media.video import FrameSampling, read_frames
-from limner.storage.outputs import GENERATOR
 
 KEY_FRAMES = 4
 """Number of key frames of a thumbnail."""
@@ -189,13 +187,8 @@ def save_sheet(sheet: Image.Image, path: Path) -> None:
         WriteError: the file cannot be written; an existing file is unchanged.
     """
     require_sheet_suffix(path)
-    format_ = SHEET_FORMATS[path.suffix.lower()]
-    options: dict[str, Any] = {"comment": GENERATOR} if format_ == "JPEG" else {}
-    if format_ == "PNG":
-        options["pnginfo"] = PngImagePlugin.PngInfo()
-        options["pnginfo"].add_text("Software", GENERATOR)
     with atomic_write(path, ValueError) as beside:
-        sheet.save(beside, format=format_, **options)
+        sheet.save(beside, format=SHEET_FORMATS[path.suffix.lower()])
 
 
 def draw_regions(image: Image.Image, regions: Sequence[tuple[Box, str]]) -> Image.Image:

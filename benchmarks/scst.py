@@ -23,9 +23,8 @@ from limner.runs.trained_model import ModelConfig, TrainedModel
 from limner.text.tokenizer import Tokenizer
 from limner.text.vocab import SPECIAL_TOKENS
 from limner.text.words import TextSettings
-from limner.training.context import Interruption, Optimization, TrainingContext
+from limner.training.context import Interruption, Optimization, RunLog, TrainingContext
 from limner.training.epoch import train_epoch
-from limner.training.logging import RunLog
 from limner.training.optimizers import build_optimizer
 from limner.training.processes import Processes
 from limner.training.scst import SelfCritical

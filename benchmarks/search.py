@@ -29,8 +29,7 @@ from limner.models.log_bilinear import LBL, LBLSettings
 from limner.models.protocols import ModelInputs
 from limner.retrieval.fast import affine_terms
 from limner.retrieval.index.protocol import Found, SearchOptions
-from limner.retrieval.index.tangent_search import search_cells, tangent_bounds
-from limner.retrieval.index.tangents import TangentIndex, write_cells
+from limner.retrieval.index.tangents import TangentIndex, search_cells, tangent_bounds, write_cells
 from measuring import report
 from variations import FeatureVariations
 

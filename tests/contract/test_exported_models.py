@@ -14,8 +14,8 @@ from limner.apps.export.record import TOLERANCE, batch_of, example_inputs, large
 from limner.decoding.search import search
 from limner.decoding.settings import DecodingSettings
 from limner.decoding.torch_models import beam_search
+from limner.decoding.trees import flatten, rebuild
 from limner.features.spec import FeatureSpec
-from limner.models.trees import flatten, rebuild
 from limner.runtime.graphs import Graph, GraphModel
 
 pytest.importorskip("onnx")

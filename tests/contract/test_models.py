@@ -12,9 +12,8 @@ from limner.decoding.scoring import sentence_log_probs
 from limner.decoding.settings import DecodingSettings
 from limner.decoding.torch_models import beam_search, select
 from limner.models import Model
-from limner.models.capabilities import CountBasedModel
-from limner.retrieval.fast import pair_scorer
-from limner.retrieval.prefix_tree import tree_log_probs
+from limner.models.protocols import CountBasedModel
+from limner.retrieval.fast import pair_scorer, tree_log_probs
 from limner.runs.training_settings import AdamSettings, TrainingSettings
 from limner.storage.tensors import load_tensors, save_tensors
 from limner.text.vocab import SPECIAL_TOKENS

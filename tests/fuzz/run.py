@@ -163,12 +163,12 @@ def main() -> int:
     arguments = parser.parse_args()
     names = arguments.targets or list(TARGETS)
     end = time.monotonic() + 60 * float(os.environ.get("FUZZ_MINUTES", "5"))
+    import limner.features.repair
     import torch
 
     import limner.data.readers
     import limner.evaluation.evaluate
     import limner.features.encoders.load
-    import limner.features.repair
     import limner.runs.records
     import limner.text.embeddings
     import limner.training.loop  # noqa: F401  (so that the forked processes need not)

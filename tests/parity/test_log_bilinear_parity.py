@@ -15,8 +15,7 @@ from limner.layers.image_encoder import MapConvnet
 from limner.models.log_bilinear import LBL, LBLSettings, Variant
 from limner.models.protocols import ModelInputs
 from limner.retrieval.all_pairs import pair_log_probs
-from limner.retrieval.fast import pair_scorer
-from limner.retrieval.prefix_tree import tree_log_probs
+from limner.retrieval.fast import pair_scorer, tree_log_probs
 
 VOCAB, WORD, IMAGE = 13, 5, 6
 SENTENCES = [[4, 5, 6], [7], [4, 5, 12, 11, 10, 4, 9, 9], [], [3, 3]]

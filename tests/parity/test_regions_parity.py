@@ -7,8 +7,7 @@ import oracle_regions as oracle
 import pytest
 import torch
 
-from limner.layers.boxes import apply_offsets, from_corners, iou, nms, offsets_to, to_corners
-from limner.layers.localisation import sample_regions
+from limner.layers.localisation import apply_offsets, from_corners, iou, nms, offsets_to, sample_regions, to_corners
 from limner.metrics import dense_captioning
 from limner.metrics.dense_captioning import DenseCaptions, average_precision, dense_captioning_scores, match
 

@@ -12,7 +12,7 @@ from limner.data.dataset import GenerationInput
 from limner.data.examples import Example, Item, collate
 from limner.decoding.sentence import Sentence
 from limner.errors import TrainingError
-from limner.evaluation.hypotheses import label_texts
+from limner.evaluation.validate import label_texts
 from limner.layers.frame_encoder import frame_mask
 from limner.models import ModelInputs, build_model
 from limner.models.sequence_labeller import SequenceLabellerSettings

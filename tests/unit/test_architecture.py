@@ -128,9 +128,11 @@ def test_the_tree_of_the_page_is_the_order_of_the_layers():
 
 
 def test_the_table_of_capabilities_is_complete():
-    source = (PACKAGE / "models" / "capabilities.py").read_text(encoding="utf-8")
+    source = (PACKAGE / "models" / "protocols.py").read_text(encoding="utf-8")
     table = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").split("| protocol |")[1].split("\n\n")[0]
-    assert set(re.findall(r"^\| `(\w+)`", table, re.MULTILINE)) == set(re.findall(r"class (\w+)\(Protocol\)", source))
+    assert set(re.findall(r"^\| `(\w+)`", table, re.MULTILINE)) == set(
+        re.findall(r"@runtime_checkable\nclass (\w+)\(Protocol\)", source)
+    )
 
 
 @pytest.mark.parametrize("folder", ["benchmarks", "book", "pretrained"])

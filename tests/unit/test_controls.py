@@ -14,13 +14,12 @@ from limner.decoding.scoring import score_examples
 from limner.errors import SettingsError
 from limner.evaluation.evaluate import evaluate
 from limner.evaluation.options import EvaluationOptions
-from limner.evaluation.stored_evaluation import save_evaluation
 from limner.features.controls import ControlFeatures, mean_features
 from limner.features.store import FeatureStore
 from limner.inference.collection_features import control_features, mean_training_features, open_features
 from limner.retrieval.shortlist import nearest_images
 from limner.runs.recipe import EvaluationSettings, load_recipe
-from limner.runs.records import read_evaluations
+from limner.runs.records import read_evaluations, save_evaluation
 from limner.runs.trained_model import load_trained_model
 from limner.training.loop import train
 

@@ -5,9 +5,17 @@ import torch
 
 from limner.data.examples import Example, ImageFeatures, RegionBatch, RegionTarget, collate
 from limner.errors import SettingsError
-from limner.layers.boxes import anchor_grid, anchor_shapes, clip_to_image, iou
 from limner.layers.image_encoder import ImageEncoderSettings, MapEncoder
-from limner.layers.localisation import LocalisationNetwork, LocalisationSettings, sample_for_training, sample_regions
+from limner.layers.localisation import (
+    LocalisationNetwork,
+    LocalisationSettings,
+    anchor_grid,
+    anchor_shapes,
+    clip_to_image,
+    iou,
+    sample_for_training,
+    sample_regions,
+)
 from limner.models import ModelInputs, build_model
 from limner.models.dense_captioner import DenseCaptioner, DenseCaptionerSettings
 

@@ -17,14 +17,13 @@ from limner.decoding.settings import DecodingSettings
 from limner.errors import CollectionError, FeatureError, RunError, SettingsError, TrainingError
 from limner.evaluation.evaluate import evaluate
 from limner.evaluation.options import EvaluationOptions
-from limner.evaluation.stored_evaluation import save_evaluation
 from limner.evaluation.validate import validate
 from limner.features.extract import extract
 from limner.inference.collection_features import open_features
 from limner.inference.explain import explain
 from limner.inference.generate import generate
 from limner.runs.recipe import EvaluationSettings
-from limner.runs.records import read_evaluations
+from limner.runs.records import read_evaluations, save_evaluation
 from limner.runs.trained_model import load_trained_model
 
 METRICS = ("bleu1", "bleu2", "bleu4", "cider", "rouge_l")

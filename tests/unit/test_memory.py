@@ -19,7 +19,7 @@ from limner.synthetic.reviews import ReviewSettings
 from limner.synthetic.scenes import SceneSettings
 from limner.synthetic.storage import generate_collection
 from limner.training.loop import train
-from limner.training.memory import estimate_memory
+from limner.training.setup import estimate_memory
 
 GIB = 1 << 30
 

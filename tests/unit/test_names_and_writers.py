@@ -17,14 +17,13 @@ from limner.data.readers.corpus_files import ReaderOptions, assign_split
 from limner.data.readers.media_files import NO_MEDIA, OWN_FILES
 from limner.errors import CollectionError, FeatureError, LimnerError, SettingsError
 from limner.evaluation.gradients import GradientNorms
-from limner.evaluation.stored_evaluation import save_evaluation
 from limner.features.encoders.load import load_backbone
 from limner.features.extract import extract
 from limner.features.store import FeatureTable
 from limner.features.tables import table_path
 from limner.files import LOCK_FILE, locked
 from limner.media.modality import is_audio, is_image, is_video
-from limner.runs.records import Evaluation
+from limner.runs.records import Evaluation, save_evaluation
 from limner.storage.outputs import name_or_default, require_name
 
 EVIL = ["../../../evil", "/etc/evil", "a/b", "a\\b", ".hidden", "..", "", " ", "a\nb", "a\x1b[31m", "x" * 201, "\udcff"]

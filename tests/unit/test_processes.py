@@ -21,9 +21,8 @@ from limner.models.protocols import Mean, ModelInputs
 from limner.models.show_attend_tell import ShowAttendTellSettings
 from limner.models.two_tower import TwoTowerSettings
 from limner.runs.recipe import Recipe
-from limner.training.launch import Devices, launch
 from limner.training.losses import loss_terms
-from limner.training.processes import Processes, StepLoss
+from limner.training.processes import Devices, Processes, StepLoss, launch
 
 SMALL = {"embedding_dim": 4, "hidden_dim": 5}
 MODELS = {

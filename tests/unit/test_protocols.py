@@ -8,13 +8,6 @@ import torch
 from limner.layers.image_encoder import ImageEncoderSettings
 from limner.models import LANGUAGE_MODELS, MODELS, OTHER_MODELS, ModelInputs, ModelSettings, build_model
 from limner.models.bag_of_words import BagOfWordsSettings
-from limner.models.capabilities import (
-    CountBasedModel,
-    ImageVectorModel,
-    PairRanker,
-    PretrainedEmbeddingModel,
-    WordEmbeddingModel,
-)
 from limner.models.dense_captioner import DenseCaptionerSettings
 from limner.models.hmm import HMMSettings
 from limner.models.independent_descriptions import IndependentSettings
@@ -23,6 +16,13 @@ from limner.models.mrnn import MRNNSettings
 from limner.models.ngram import NGramSettings
 from limner.models.nmt import NMTSettings
 from limner.models.phrase_based import PhraseBasedSettings
+from limner.models.protocols import (
+    CountBasedModel,
+    ImageVectorModel,
+    PairRanker,
+    PretrainedEmbeddingModel,
+    WordEmbeddingModel,
+)
 from limner.models.rnn import RNNSettings
 from limner.models.sequence_labeller import SequenceLabellerSettings
 from limner.models.show_and_tell import ShowAndTellSettings

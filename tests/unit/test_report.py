@@ -17,11 +17,10 @@ from limner.apps import report
 from limner.errors import RunError
 from limner.evaluation.evaluate import evaluate
 from limner.evaluation.options import EvaluationOptions
-from limner.evaluation.stored_evaluation import save_evaluation
 from limner.features.spec import FeatureSpec
 from limner.metrics import Score
 from limner.plots import figures
-from limner.runs.records import Evaluation, LogLine, RunConfig, read_evaluations, read_log
+from limner.runs.records import Evaluation, LogLine, RunConfig, read_evaluations, read_log, save_evaluation
 from limner.runs.trained_model import load_trained_model
 
 EVIL = '<script>alert("x")</script> & \'<b>'

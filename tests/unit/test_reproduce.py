@@ -28,7 +28,7 @@ from limner.features.extract import extract
 from limner.layers.cells import build_cell
 from limner.layers.stack import has_kernel
 from limner.runs.recipe import load_recipe
-from limner.training.launch import uses_bf16
+from limner.training.processes import uses_bf16
 
 TABLE = PublishedTable(
     name="test/table",

@@ -10,8 +10,15 @@ from limner.models.protocols import ModelInputs
 from limner.retrieval.index import tangent_search
 from limner.retrieval.index.concave import ConcaveScore, JensenBound, Points
 from limner.retrieval.index.protocol import SearchOptions
-from limner.retrieval.index.tangent_search import jensen_bounds, leading_bounds, search_cells, tangent_bounds
-from limner.retrieval.index.tangents import TANGENTS, TangentIndex, write_cells
+from limner.retrieval.index.tangents import (
+    TANGENTS,
+    TangentIndex,
+    jensen_bounds,
+    leading_bounds,
+    search_cells,
+    tangent_bounds,
+    write_cells,
+)
 
 CASES = [
     # seed, images, size of z, vocabulary, cells, scale of the weights, duplicates

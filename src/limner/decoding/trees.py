@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
 from typing import Any
 
@@ -42,3 +42,28 @@ def signature(tree: Tree) -> Any:  # noqa: ANN401
     if isinstance(tree, tuple | list):
         return type(tree), tuple(signature(part) for part in tree)
     return tuple(tree.shape[1:]), str(tree.dtype)
+
+
+def flatten(tree: Tree, name: str) -> dict[str, Any]:
+    """Return the tensors of a memory or state by their paths, such as `state.lstm.hidden`; parts of None have none."""
+    if tree is None:
+        return {}
+    if not isinstance(tree, tuple | list):
+        return {name: tree}
+    return {path: leaf for place, part in _parts(tree, name) for path, leaf in flatten(part, place).items()}
+
+
+def rebuild(tree: Tree, name: str, tensors: Mapping[str, Any]) -> Tree:
+    """Return a memory or state of the structure of `tree`, whose tensors are those of their paths in `tensors`."""
+    if tree is None:
+        return None
+    if not isinstance(tree, tuple | list):
+        return tensors[name]
+    parts = [rebuild(part, place, tensors) for place, part in _parts(tree, name)]
+    return type(tree)(*parts) if hasattr(tree, "_fields") else type(tree)(parts)
+
+
+def _parts(tree: tuple[Tree, ...] | list[Tree], name: str) -> list[tuple[str, Tree]]:
+    """Return the parts of a tree with their paths: the names of the fields of a NamedTuple, else numbers."""
+    names = getattr(tree, "_fields", map(str, range(len(tree))))
+    return [(f"{name}.{field}".lstrip("."), part) for field, part in zip(names, tree, strict=True)]

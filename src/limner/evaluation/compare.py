@@ -7,7 +7,7 @@ significantly better than the score of the first system, ‡ than the score of t
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import combinations, product
 from os.path import commonprefix
@@ -23,18 +23,19 @@ from limner.evaluation.comparison import (
     Contrast,
     SystemScore,
 )
-from limner.evaluation.stored_evaluation import Systems, load_evaluation, require_same_sentences, require_same_tokens
-from limner.metrics import MetricStatistics, available_statistics, require_metrics
+from limner.metrics import METRICS, MetricStatistics, available_statistics, require_metrics
 from limner.metrics.base import Metric
 from limner.metrics.classification import METRICS_OF_LABELS
 from limner.metrics.hierarchical import HierarchicalDifference, RunScores
 from limner.metrics.significance import approximate_randomisation, holm, too_few_segments
 from limner.progress import offset_progress
-from limner.runs.records import Evaluation, RunConfig
+from limner.runs.records import EvaluatedItem, Evaluation, RunConfig, load_evaluation
 
 SENTENCE_METRICS = ("bleu4", "meteor", "ter", "chrf3")
 """Default metrics of sentences, as in Calixto et al. (2017)."""
 
+Systems = Mapping[str, Mapping[str, Evaluation]]
+"""Evaluations by system and run."""
 StatisticsBySystem = dict[str, dict[str, list[MetricStatistics]]]
 """Metric statistics of each run, by system and metric."""
 ScoresBySystem = dict[tuple[str, str], RunScores]
@@ -292,3 +293,73 @@ def _is_better(system: str, baseline: str, metric: Metric, contrasts: Sequence[C
         and signs.get((contrast.system, contrast.baseline), 0) * contrast.difference > 0
         for contrast in contrasts
     )
+
+
+def evaluated_runs(systems: Systems) -> list[tuple[str, Evaluation]]:
+    """Return the evaluations of all systems with the names of their runs."""
+    return [(run, evaluation) for evaluations in systems.values() for run, evaluation in evaluations.items()]
+
+
+def require_same_sentences(systems: Systems) -> None:
+    """Check that all runs were evaluated on the same sentences.
+
+    Raises:
+        RunError: names two runs and their first difference.
+    """
+    (first_run, first), *others = evaluated_runs(systems)
+    for run, other in others:
+        if difference := _difference(first, other):
+            raise RunError(
+                f"{first_run} and {run} cannot be compared: {difference}; evaluate both on the same split of the same "
+                "collection with 'limner evaluate'"
+            )
+
+
+def _difference(first: Evaluation, other: Evaluation) -> str:
+    """Describe the first difference between the inputs of two evaluations; empty if there is none."""
+    if other.split != first.split:
+        return f"evaluated on split '{first.split}' and on split '{other.split}'"
+    for number, (ours, theirs) in enumerate(zip(first.items, other.items, strict=False), start=1):
+        if difference := _difference_of_items(ours, theirs, number):
+            return difference
+    if len(other.items) != len(first.items):
+        return f"{counted(len(first.items), 'sentence')} and {len(other.items):,}"
+    return ""
+
+
+def _difference_of_items(ours: EvaluatedItem, theirs: EvaluatedItem, number: int) -> str:
+    """Describe the difference between the inputs of two evaluations of a sentence; empty if there is none.
+
+    The fingerprint of the collection is not compared, because generated sentences in the training split change it.
+    """
+    if ours.id != theirs.id:
+        return f"sentence {number} is of item '{ours.id}' and of item '{theirs.id}'"
+    item = f"item '{ours.id}' (sentence {number})"
+    if ours.references != theirs.references:
+        return f"{item} has the references '{' / '.join(ours.references)}' and '{' / '.join(theirs.references)}'"
+    # A captioner has no source sentences, and the items of a text-only translator may have no images.
+    if ours.source and theirs.source and ours.source != theirs.source:
+        return f"{item} was translated from '{ours.source}' and from '{theirs.source}'"
+    if ours.image and theirs.image and Path(ours.image).name != Path(theirs.image).name:
+        return f"{item} has the images {ours.image} and {theirs.image}"
+    return ""
+
+
+def require_same_tokens(systems: Systems, metrics: Sequence[str]) -> None:
+    """Check that all runs tokenised the references alike, if a metric reads tokens.
+
+    Raises:
+        RunError: names two runs and the first item with different tokens.
+    """
+    if not any(METRICS[name].reads == "tokens" for name in metrics):
+        return
+    (first_run, first), *others = evaluated_runs(systems)
+    for run, other in others:
+        for ours, theirs in zip(first.items, other.items, strict=True):
+            if ours.reference_tokens != theirs.reference_tokens:
+                text = ", ".join(name for name, metric in METRICS.items() if metric.reads == "text")
+                raise RunError(
+                    f"{first_run} and {run} have different tokens (item '{ours.id}': "
+                    f"'{' / '.join(ours.reference_tokens)}' and '{' / '.join(theirs.reference_tokens)}'); "
+                    f"compare them by metrics of running text: {text}"
+                )

@@ -17,7 +17,6 @@ from limner.decoding.sentence import Sentence
 from limner.decoding.settings import DecodingSettings
 from limner.errors import SettingsError
 from limner.evaluation.gates import gate_scores, measure_gates
-from limner.evaluation.hypotheses import Texts, hypothesis_statistics, label_texts
 from limner.evaluation.options import (
     EvaluationOptions,
     changed_settings,
@@ -28,6 +27,7 @@ from limner.evaluation.options import (
 from limner.evaluation.regions import RegionEvaluation, evaluate_regions
 from limner.evaluation.retrieval import RetrievalEvaluation, RetrievalSettings, evaluate_retrieval, retrieval_cost
 from limner.evaluation.sampled_bleu import sampled_scores
+from limner.evaluation.validate import Texts, hypothesis_statistics, label_texts
 from limner.features.store import FeatureStore
 from limner.inference.base import require_ensemble
 from limner.inference.collection_features import control_features, mean_training_features, open_features

@@ -21,13 +21,13 @@ from limner.bounds import Count, Few
 from limner.data.collection import Collection
 from limner.data.dataset import Examples
 from limner.data.examples import Batch
+from limner.decoding.trees import flatten, rebuild
 from limner.errors import SettingsError
 from limner.evaluation.measurements import Measurement, MeasurementSettings, provenance
 from limner.inference.collection_features import open_features
 from limner.models.phrase_based import PhraseBased
 from limner.models.protocols import Model, device_of
 from limner.models.sequence_labeller import SequenceLabeller
-from limner.models.trees import flatten, rebuild
 from limner.progress import StageProgress
 from limner.runs.records import Record
 from limner.runs.trained_model import TrainedModel

@@ -30,7 +30,7 @@ from limner.metrics.ranks import (
     retrieval_scores,
     shortlist_ranks,
 )
-from limner.models.capabilities import PairRanker
+from limner.models.protocols import PairRanker
 from limner.models.two_tower import TwoTower
 from limner.process import all_threads
 from limner.progress import Progress

@@ -30,7 +30,7 @@ from limner.models.dense_captioner import DenseCaptioner, DetectedRegions
 from limner.models.protocols import device_of
 from limner.progress import Progress
 from limner.retrieval.all_pairs import MEMORY_BUDGET
-from limner.retrieval.prefix_tree import tree_log_probs
+from limner.retrieval.fast import tree_log_probs
 from limner.runs.trained_model import TrainedModel
 
 IMAGES_PER_BATCH = 8

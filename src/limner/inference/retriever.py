@@ -18,7 +18,6 @@ from limner.features.encoders.base import Backbone
 from limner.features.store import FeatureStore
 from limner.inference.base import load_models, require_ranking
 from limner.inference.collection_features import open_features
-from limner.inference.indexed_search import IndexedCollection
 from limner.inference.new_images import BackboneFeatures, new_item
 from limner.inference.scorer import require_words
 from limner.media.image import ImageInput
@@ -27,7 +26,7 @@ from limner.progress import Progress
 from limner.retrieval.all_pairs import pair_log_probs
 from limner.retrieval.index.embeddings import embeddings_of, require_retriever
 from limner.retrieval.index.protocol import SearchOptions, index_path
-from limner.retrieval.index.stored import IndexSource, build_index
+from limner.retrieval.index.stored import IndexedCollection, IndexSource, build_index
 from limner.retrieval.marginal import (
     MARGINAL_IMAGES,
     log_marginal,

@@ -22,7 +22,7 @@ from limner.inference.new_images import BackboneFeatures, new_item, require_imag
 from limner.layers.functional import require_numbers
 from limner.media.image import ImageInput
 from limner.metrics import perplexity
-from limner.models.capabilities import WordEmbeddingModel
+from limner.models.protocols import WordEmbeddingModel
 from limner.progress import Progress
 from limner.retrieval.marginal import log_marginal, log_ratio_signature, marginal_items
 from limner.runs.trained_model import TrainedModel

@@ -14,7 +14,6 @@ from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy,
 
 from limner.bounds import Count, GridSide, PositiveShare, Rate, Weight, Width
 from limner.data.examples import Batch, ImageFeatures, RegionBatch
-from limner.layers.boxes import apply_offsets, clip_to_image, nms, offsets_to, regions_in_image
 from limner.layers.cells import CellSettings, CellState, build_cell
 from limner.layers.functional import precise, require_numbers
 from limner.layers.image_encoder import ImageEncoderSettings, MapEncoder
@@ -22,6 +21,11 @@ from limner.layers.localisation import (
     LocalisationNetwork,
     LocalisationSettings,
     Proposals,
+    apply_offsets,
+    clip_to_image,
+    nms,
+    offsets_to,
+    regions_in_image,
     sample_for_training,
     sample_regions,
 )

@@ -21,8 +21,7 @@ from limner.data.examples import Batch, ImageFeatures
 from limner.layers.functional import is_exporting, precise, repeat_rows
 from limner.layers.image_encoder import ImageEncoder, ImageEncoderSettings
 from limner.layers.stack import LayerState, RecurrentLayers, RecurrentSettings
-from limner.models.capabilities import EmbeddedWords
-from limner.models.protocols import ConditionalLMSettings, ModelInputs, Output
+from limner.models.protocols import ConditionalLMSettings, EmbeddedWords, ModelInputs, Output
 from limner.text.vocab import SPECIAL_TOKENS
 
 

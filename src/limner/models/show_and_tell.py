@@ -15,8 +15,7 @@ from limner.data.examples import Batch, ImageFeatures
 from limner.layers.cells import CellSettings
 from limner.layers.image_encoder import ImageEncoder, ImageEncoderSettings
 from limner.layers.stack import LayerState, RecurrentLayers, RecurrentSettings, where
-from limner.models.capabilities import EmbeddedWords
-from limner.models.protocols import ConditionalLMSettings, ModelInputs, Output
+from limner.models.protocols import ConditionalLMSettings, EmbeddedWords, ModelInputs, Output
 
 
 class ShowAndTellSettings(ConditionalLMSettings):

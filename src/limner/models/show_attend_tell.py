@@ -20,8 +20,7 @@ from limner.layers.attention import AdditiveAttention, Annotations, weighted_sum
 from limner.layers.cells import CellSettings, CellState, build_cell
 from limner.layers.functional import precise
 from limner.layers.image_encoder import GridEncoder, ImageEncoderSettings
-from limner.models.capabilities import EmbeddedWords
-from limner.models.protocols import ConditionalLMSettings, Mean, ModelInputs, Output
+from limner.models.protocols import ConditionalLMSettings, EmbeddedWords, Mean, ModelInputs, Output
 
 DRAWS = 256
 """Number of random numbers of an example for `test_attention: sample`; those of longer sentences repeat."""

@@ -19,8 +19,7 @@ from limner.layers.cells import CellSettings
 from limner.layers.functional import precise
 from limner.layers.image_encoder import ImageEncoder, ImageEncoderSettings
 from limner.layers.stack import BidirectionalLayers, RecurrentLayers, RecurrentSettings
-from limner.models.capabilities import EmbeddedWords
-from limner.models.protocols import ConditionalLMSettings, ModelInputs
+from limner.models.protocols import ConditionalLMSettings, EmbeddedWords, ModelInputs
 
 
 class TwoTowerSettings(ConditionalLMSettings):

@@ -22,8 +22,7 @@ from limner.layers.frame_encoder import FrameEncoder, mean_over_frames
 from limner.layers.functional import repeat_rows
 from limner.layers.image_encoder import ImageEncoderSettings
 from limner.layers.stack import RecurrentLayers, RecurrentSettings
-from limner.models.capabilities import EmbeddedWords
-from limner.models.protocols import ConditionalLMSettings, ModelInputs, Output
+from limner.models.protocols import ConditionalLMSettings, EmbeddedWords, ModelInputs, Output
 
 
 class VideoCaptionerSettings(ConditionalLMSettings):

@@ -21,8 +21,7 @@ from limner.models.protocols import Model, device_of
 from limner.models.two_tower import TwoTower
 from limner.process import native_bf16, require_memory
 from limner.progress import Progress
-from limner.retrieval.fast import pair_scorer
-from limner.retrieval.prefix_tree import tree_log_probs
+from limner.retrieval.fast import pair_scorer, tree_log_probs
 from limner.runs.trained_model import TrainedModel
 
 MEMORY_BUDGET = 128 << 20

@@ -12,8 +12,7 @@ from torch import Tensor
 from limner.data.dataset import Examples, FeatureSource
 from limner.data.examples import Example, ImageFeatures, Item, collate, collate_features
 from limner.errors import SettingsError
-from limner.models.capabilities import ImageVectorModel, PairRanker
-from limner.models.protocols import device_of
+from limner.models.protocols import ImageVectorModel, PairRanker, device_of
 from limner.retrieval.all_pairs import MEMORY_BUDGET, allocate_matrix
 from limner.runs.trained_model import TrainedModel
 

@@ -20,6 +20,7 @@ from limner.errors import RunError
 from limner.files import read_bytes, write_text
 from limner.files.structured import StructureError, parse_json, read_json_file
 from limner.metrics.base import Score
+from limner.storage.outputs import require_name
 
 logger = logging.getLogger(__name__)
 
@@ -350,3 +351,50 @@ class Evaluation(Record):
 def read_evaluations(run_folder: Path) -> list[Evaluation]:
     """Read all evaluations of a run, in the order of their file names."""
     return [Evaluation.load(path) for path in sorted((run_folder / "evaluation").glob("*.json"))]
+
+
+def evaluation_path(evaluation: Evaluation, run: Path) -> Path:
+    """Return RUN/evaluation/NAME.json, where `limner report` and `limner compare` read an evaluation.
+
+    An evaluation with fewer scores does not replace an existing one with more: its file name ends in `-part`.
+    """
+    path, part = _paths(run, evaluation.name)
+    if path.exists():
+        existing = {score.name for score in Evaluation.load(path).scores}
+        if {score.name for score in evaluation.scores} < existing:
+            return part
+    return path
+
+
+def save_evaluation(evaluation: Evaluation, run: Path) -> Path:
+    """Write an evaluation to its file in the run directory, and return the file."""
+    path = evaluation_path(evaluation, run)
+    evaluation.save(path)
+    return path
+
+
+def load_evaluation(run: Path, split: str) -> Evaluation:
+    """Read the stored evaluation of a run that is compared: RUN/evaluation/SPLIT.json, or a newer partial one.
+
+    Raises:
+        RunError: there is none, or it is damaged.
+    """
+    path, part = _paths(run, split)
+    # A partial evaluation has fewer scores but all hypotheses, and only these are read.
+    if stored := [file for file in (path, part) if file.exists()]:
+        newest = max(stored, key=lambda file: file.stat().st_mtime_ns)
+        if newest != path:
+            logger.info("%s: read instead of %s, because it is newer", newest, path.name)
+        return Evaluation.load(newest)
+    require_run_directory(run)
+    others = ", ".join(sorted(other.stem for other in path.parent.glob("*.json")))
+    raise RunError(
+        f"{path}: no such evaluation; create it with 'limner evaluate --model {run} --split {split} "
+        "--collection COLLECTION'" + (f", or name an existing one with --split: {others}" if others else "")
+    )
+
+
+def _paths(run: Path, name: str) -> tuple[Path, Path]:
+    """Return the file of an evaluation, and the file of an evaluation with a part of its scores."""
+    folder = run / "evaluation"
+    return folder / f"{require_name(name, 'the split')}.json", folder / f"{name}-part.json"

@@ -1,31 +1,36 @@
-"""Cross-validation: a training and an evaluation for every fold of a collection, and mean scores."""
+"""Cross-validation: a training and an evaluation for every fold of a collection, mean scores, and baselines.
+
+The baselines are classifiers of bags of words by scikit-learn, for models that read the order of the words.
+"""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from fractions import Fraction
+from functools import partial
+from importlib import import_module
 from math import floor
 from pathlib import Path
 from random import Random
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
 from limner.bounds import Few, Folds, Half, Seed
 from limner.data.collection import Collection
 from limner.data.examples import Item
-from limner.errors import SettingsError
+from limner.errors import MissingExtraError, SettingsError
 from limner.evaluation.evaluate import evaluate
 from limner.evaluation.options import EvaluationOptions
-from limner.evaluation.stored_evaluation import save_evaluation
 from limner.metrics.classification import ACCURACY, accuracy_statistics
 from limner.metrics.significance import approximate_randomisation
 from limner.runs.recipe import Recipe
-from limner.runs.records import Evaluation, Record
+from limner.runs.records import Evaluation, Record, save_evaluation
 from limner.runs.trained_model import load_trained_model
 from limner.settings import Settings
 from limner.text.labels import LABEL
-from limner.training.bag_of_words_baseline import LabelledTexts, classify_bags_of_words
+from limner.text.words import TextSettings, split_words
 from limner.training.context import TrainProgress
 from limner.training.loop import train
 
@@ -242,3 +247,67 @@ def _baselines(
         values = [ACCURACY.value(rows.sum(axis=0)) for rows in statistics]
         test = approximate_randomisation(model, np.concatenate(statistics), ACCURACY.value)
         yield BaselineScore(name=name, accuracy=fold_scores(name, values), p=test.p)
+
+
+STRENGTHS = (0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
+"""Values of the regularisation parameter C; the validation part selects one."""
+
+
+class LabelledTexts(NamedTuple):
+    """Texts as words joined by spaces, and their labels."""
+
+    texts: list[str]
+    labels: list[str]
+
+    @classmethod
+    def of(cls, items: Iterable[Item], lang: str, settings: TextSettings) -> Self:
+        """Collect the sentences of items in a language with the labels of the items."""
+        pairs = [pair for item in items for pair in item.pairs(lang, LABEL)]
+        texts = [" ".join(split_words(text.text, settings)) for text, _ in pairs]
+        return cls(texts, [label.text for _, label in pairs])
+
+
+def classify_bags_of_words(
+    train: LabelledTexts, validation: LabelledTexts, texts: Sequence[str], settings: TextSettings
+) -> dict[str, list[str]]:
+    """Train classifiers of tf-idf vectors and classify texts.
+
+    Args:
+        train: training texts.
+        validation: texts that select the regularisation parameter.
+        texts: texts to classify.
+        settings: splitting of the texts into words.
+
+    Returns:
+        Predicted labels of each classifier: logistic regression and a linear support vector machine on words, and
+        logistic regression on words and pairs of words.
+
+    Raises:
+        MissingExtraError: scikit-learn is not installed.
+    """
+    linear, svm, text = (_sklearn(name) for name in ("linear_model", "svm", "feature_extraction.text"))
+    words = [" ".join(split_words(one, settings)) for one in texts]
+    logistic: Callable[..., Any] = partial(linear.LogisticRegression, max_iter=1000)
+    classifiers = {
+        "logistic regression, words": (1, logistic),
+        "linear SVM, words": (1, svm.LinearSVC),
+        "logistic regression, words and pairs": (2, logistic),
+    }
+    predictions = {}
+    for name, (longest, build) in classifiers.items():
+        vectorizer = text.TfidfVectorizer(
+            token_pattern=r"\S+", ngram_range=(1, longest), lowercase=False, sublinear_tf=True
+        )
+        inputs = vectorizer.fit_transform(train.texts)
+        fitted = [build(C=c).fit(inputs, train.labels) for c in STRENGTHS]
+        held_out = vectorizer.transform(validation.texts)
+        best = max(fitted, key=lambda one: one.score(held_out, validation.labels))
+        predictions[name] = best.predict(vectorizer.transform(words)).tolist()
+    return predictions
+
+
+def _sklearn(name: str) -> Any:  # noqa: ANN401  (a module without types)
+    try:
+        return import_module(f"sklearn.{name}")
+    except ImportError:
+        raise MissingExtraError("a bag-of-words baseline", "words") from None

@@ -1,10 +1,17 @@
-"""Setup of a training: vocabularies, examples, and a model with random weights or the weights of another run."""
+"""Setup of a training: vocabularies, examples, and a model with random weights or the weights of another run.
+
+The memory that the training needs is estimated and compared with what is available.
+"""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple, cast
+
+import torch
+from torch import nn
 
 from limner.data.collection import Collection
 from limner.data.dataset import Examples
@@ -12,19 +19,29 @@ from limner.data.examples import Item
 from limner.data.languages import SourceLanguage, TargetLanguage, region_items
 from limner.errors import SettingsError, TrainingError
 from limner.features.store import FeatureStore, feature_store
+from limner.layers.image_encoder import trained_convolutions
 from limner.metrics import METRICS, RETRIEVAL_METRICS, score_sentences
 from limner.metrics.classification import LABEL_METRICS
-from limner.models import build_model
-from limner.models.capabilities import CountBasedModel
-from limner.models.protocols import ModelInputs
-from limner.process import use_threads_for
+from limner.models import Model, build_model
+from limner.models.phrase_based import PhraseBased
+from limner.models.protocols import CountBasedModel, ModelInputs, PretrainedEmbeddingModel
+from limner.process import available_memory, require_memory, training_device, use_threads_for
 from limner.runs.recipe import Recipe
-from limner.runs.trained_model import ModelConfig, TrainedModel, load_trained_model, provenance
+from limner.runs.trained_model import (
+    ModelConfig,
+    TrainedModel,
+    load_trained_model,
+    provenance,
+    sha256,
+    transfer_weights,
+)
+from limner.runs.training_settings import SGDSettings, TrainingSettings
+from limner.storage.tensors import load_tensors
+from limner.text.embeddings import initial_embeddings
 from limner.text.tokenizer import Tokenizer
-from limner.training.initialisation import initialise_embeddings, initialise_from_run, initialise_image_encoder
-from limner.training.launch import ONE_DEVICE, Devices
-from limner.training.memory import require_training_memory
+from limner.text.vocab import SPECIAL_TOKENS
 from limner.training.optimizers import build_optimizer
+from limner.training.processes import ONE_DEVICE, Devices
 
 logger = logging.getLogger(__name__)
 
@@ -221,3 +238,139 @@ def _require_computable(metric: str) -> None:
             f"training.metric: '{metric}' cannot be computed on this machine (see the log); install what it needs, or "
             f"choose another metric{' such as localisation_map' if metric == 'map' else ''}"
         )
+
+
+NUMBER_BYTES = 4
+"""Bytes of a weight, a gradient or an activation in float32."""
+LOGIT_TENSORS = 2
+"""Tensors of the size of the logits in a step: the logits and their gradient."""
+
+
+class TrainingMemory(NamedTuple):
+    """Memory of a training in bytes, besides the weights; rather too low than too high."""
+
+    states: int
+    """Gradients, moments of the optimizer and the moving average of the weights."""
+    batch: int
+    """Logits and hidden layers of a batch, with their gradients."""
+
+
+def estimate_memory(model: Model, settings: TrainingSettings, examples: Examples) -> TrainingMemory:
+    """Estimate the memory that the steps of a training need.
+
+    Each weight matrix writes its rows once for each position of the sentences; a table of the size of a vocabulary is
+    an embedding, or computes the logits. Activations of convolutions are not counted.
+    """
+    parameters = list(cast(nn.Module, model).parameters())
+    weights = NUMBER_BYTES * sum(parameter.numel() for parameter in parameters)
+    moments = int(settings.optimizer.momentum > 0) if isinstance(settings.optimizer, SGDSettings) else 2
+    matrices = [parameter.shape for parameter in parameters if parameter.dim() == 2]
+    vocabularies = {model.vocab_size, *(() if examples.source is None else (len(examples.source.tokenizer),))}
+    widths = sum(min(rows, columns) if rows in vocabularies else rows for rows, columns in matrices)
+    rows = min(settings.batch_size, len(examples))
+    if settings.objective == "scst":
+        rows *= settings.scst.samples
+    tokens = rows * (1 + sum(map(len, examples.targets)) // max(1, len(examples)))
+    batch = NUMBER_BYTES * tokens * (LOGIT_TENSORS * model.vocab_size + widths)
+    return TrainingMemory(weights * (1 + moments + (settings.ema_decay > 0)), batch)
+
+
+def require_training_memory(model: Model, recipe: Recipe, examples: Examples, devices: Devices = ONE_DEVICE) -> None:
+    """Check that the memory of a training is available on its devices; processes on one CPU share its memory.
+
+    Raises:
+        ResourceError: it is not; names the setting that needs most of it.
+    """
+    needed = estimate_memory(model, recipe.training, examples)
+    remedy = f"lower training.batch_size ({recipe.training.batch_size:,})"
+    if needed.states > needed.batch:
+        sizes = {name: value for name, value in recipe.model if type(value) is int}
+        name = max(sizes, key=sizes.__getitem__, default=None)
+        remedy = "lower the sizes of the model (model.*)" if name is None else f"lower model.{name} ({sizes[name]:,})"
+    device = training_device(devices.device)
+    sharing = devices.per_machine if device.type == "cpu" else 1
+    total = sharing * (needed.states + needed.batch // devices.total)
+    require_memory(total, "training", remedy, available_memory(device))
+
+
+def initialise_from_run(init: Path, model: Model) -> dict[str, str]:
+    """Copy the weights of another run whose names and shapes match; return a summary for the records.
+
+    Raises:
+        SettingsError: no weight matches, or the model is estimated without initial weights.
+    """
+    if isinstance(model, PhraseBased):
+        raise SettingsError(
+            f"--init {init}: a phrase-based model is estimated from its sentence pairs alone, without initial weights; "
+            "leave --init out"
+        )
+    weights = init / "model.safetensors"
+    transferred = transfer_weights(model, load_tensors(weights))
+    if transferred.new and not transferred.taken:
+        raise SettingsError(
+            f"{init}: expected weights with the names and shapes of this model's, found none; name a run of the same "
+            "model and sizes (model.*), or leave out --init"
+        )
+    logger.info("%s: %s", init, transferred)
+    missing = [name for name in transferred.new if "embedding" in name or name.startswith("encoder")]
+    if missing:
+        logger.warning(
+            "%s: no weights of the same name and shape for %s, which keep their random initial values: that run has "
+            "another model or other sizes (model.*)",
+            init,
+            ", ".join(missing),
+        )
+    return {"init": f"{init}: {transferred}", "init_sha256": sha256(weights)}
+
+
+def initialise_embeddings(model: Model, tokenizer: Tokenizer, settings: TrainingSettings) -> dict[str, str]:
+    """Initialise the word embeddings from pre-trained ones; return the coverage of the vocabulary for the records."""
+    assert settings.pretrained_embeddings is not None
+    if not isinstance(model, PretrainedEmbeddingModel):
+        raise SettingsError(
+            "training.pretrained_embeddings: this model does not support pre-trained word embeddings; leave it out"
+        )
+    embeddings = initial_embeddings(
+        settings.pretrained_embeddings, tokenizer.entries, model.word_dim, settings.seed, setting="model.word_dim"
+    )
+    model.init_word_embeddings(embeddings.values)
+    words = len(tokenizer) - len(SPECIAL_TOKENS)
+    coverage = (
+        f"{settings.pretrained_embeddings.name}: {embeddings.num_pretrained:,} of {words:,} words found "
+        f"({embeddings.num_pretrained / words:.0%})"
+    )
+    logger.info("%s; the others are drawn from the same distribution", coverage)
+    return {"embeddings": coverage}
+
+
+def initialise_image_encoder(model: Model, run: Path) -> dict[str, str]:
+    """Copy the convolutions of another run's model; return a summary for the records.
+
+    The two models, their vocabularies and the projections of their image encoders may differ.
+
+    Raises:
+        RunError: `run` holds no complete model.
+        SettingsError: one of the models trains no convolutions, or their shapes differ.
+    """
+    setting = "training.pretrained_image_encoder"
+    with torch.random.fork_rng(
+        devices=[]
+    ):  # building the other model leaves the random state of this training as it is
+        source = trained_convolutions(cast(nn.Module, load_trained_model(run).model))
+    own = trained_convolutions(cast(nn.Module, model))
+    if not own:
+        raise SettingsError(f"{setting}: this model trains no convolutions on pixels or feature maps; leave it out")
+    if not source:
+        raise SettingsError(f"{setting}: {run}: expected convolutions on pixels or feature maps, found none")
+    weights = source[0].state_dict()
+    for layers in own:
+        expected, found = ({name: tuple(w.shape) for name, w in s.items()} for s in (layers.state_dict(), weights))
+        if expected != found:
+            raise SettingsError(
+                f"{setting}: {run}: its convolutions have other shapes than this model's; set "
+                "model.image_encoder.convnet_width and features.tables as in that run, or leave it out"
+            )
+        layers.load_state_dict(weights)
+    summary = f"{run}: {len(weights)} weights of the convolutions"
+    logger.info("initialised from %s", summary)
+    return {"image_encoder": summary, "image_encoder_sha256": sha256(run / "model.safetensors")}

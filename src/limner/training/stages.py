@@ -17,8 +17,8 @@ from limner.errors import TrainingError
 from limner.evaluation.validate import validate
 from limner.media.modality import IMAGE
 from limner.metrics import higher_is_better
-from limner.models.capabilities import CountBasedModel
 from limner.models.phrase_based import PhraseBased
+from limner.models.protocols import CountBasedModel
 from limner.models.two_tower import TwoTower
 from limner.runs.trained_model import load_weights
 from limner.storage.tensors import load_tensors

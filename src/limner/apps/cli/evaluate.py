@@ -100,7 +100,7 @@ def evaluate(
     from limner.evaluation.evaluate import evaluate as evaluate_models
     from limner.evaluation.options import EvaluationOptions
     from limner.evaluation.regions import RegionOptions
-    from limner.evaluation.stored_evaluation import evaluation_path
+    from limner.runs.records import evaluation_path
 
     if recipe.data.source_lang is not None or not recipe.features.tables:  # no captioner of images
         refuse(of_retrieval, "have an effect only on retrieval; leave them out")

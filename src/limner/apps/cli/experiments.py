@@ -116,7 +116,7 @@ class Demo(NamedTuple):
         """Evaluate a run on the test split and store the scores in its directory."""
         from limner.evaluation.evaluate import evaluate
         from limner.evaluation.options import EvaluationOptions
-        from limner.evaluation.stored_evaluation import save_evaluation
+        from limner.runs.records import save_evaluation
         from limner.runs.trained_model import load_trained_model
 
         options = EvaluationOptions(metrics=tuple(metrics))

@@ -53,8 +53,8 @@ def train(
     """
     from limner.data.collection import Collection
     from limner.runs.recipe import load_recipe
-    from limner.training.launch import Devices, is_first_process
     from limner.training.loop import train as train_model
+    from limner.training.processes import Devices, is_first_process
 
     if is_run(out):  # whether the run is to be resumed is checked with the recipe
         require_writable(out, f"--out {out}")

@@ -13,8 +13,8 @@ from limner.data.dataset import Examples, FeatureSource, GenerationInput
 from limner.decoding.scoring import score_examples
 from limner.decoding.sentence import Sentence
 from limner.decoding.settings import DecodingSettings
-from limner.evaluation.hypotheses import hypothesis_statistics
 from limner.evaluation.measurements import ConditionResult, ConditionScore
+from limner.evaluation.validate import hypothesis_statistics
 from limner.inference.generate import generate
 from limner.metrics import perplexity
 from limner.metrics.base import Statistics

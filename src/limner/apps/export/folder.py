@@ -27,9 +27,8 @@ from limner.features.encoders.load import load_backbone_for
 from limner.files import atomic_write, read_bytes, sync, write_error
 from limner.layers.stack import BidirectionalLayers, RecurrentLayer, has_kernel
 from limner.models import Model
-from limner.models.capabilities import CountBasedModel, PairRanker
 from limner.models.phrase_based import PhraseBased, require_compiler
-from limner.models.protocols import ConditionalLMSettings
+from limner.models.protocols import ConditionalLMSettings, CountBasedModel, PairRanker
 from limner.runs.concepts import FILE as CONCEPTS
 from limner.runs.concepts import WEIGHTS as CONCEPT_WEIGHTS
 from limner.runs.trained_model import SOURCE_TOKENIZER as RUN_SOURCE_TOKENIZER

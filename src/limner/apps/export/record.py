@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from limner.data.examples import Batch, Example, ImageFeatures, StoredFeatures, collate
+from limner.decoding.trees import flatten, rebuild
 from limner.errors import RunError
 from limner.features.encoders.base import RecordableBackbone
 from limner.features.spec import FeatureSpec
@@ -25,7 +26,6 @@ from limner.files import read_bytes
 from limner.layers.functional import exporting
 from limner.layers.image_encoder import COLOURS
 from limner.models import Model
-from limner.models.trees import flatten, rebuild
 from limner.runs.trained_model import TrainedModel
 from limner.runtime.graphs import LOG_PROBS, NEXT, PIXELS, TOKENS, Graph
 from limner.runtime.manifest import BACKBONE, ENCODER, STEP

@@ -38,7 +38,6 @@ from limner.errors import RunError, SettingsError
 from limner.evaluation.evaluate import evaluate
 from limner.evaluation.gradients import measure_gradients
 from limner.evaluation.options import EvaluationOptions
-from limner.evaluation.stored_evaluation import save_evaluation
 from limner.features.store import FeatureStore
 from limner.inference.collection_features import control_features, open_features
 from limner.models.phrase_based import PhraseBasedSettings
@@ -46,7 +45,7 @@ from limner.progress import StageProgress
 from limner.retrieval.marginal import MARGINAL_IMAGES
 from limner.retrieval.shortlist import require_shortlist
 from limner.runs.recipe import EvaluationSettings, Recipe
-from limner.runs.records import RunConfig
+from limner.runs.records import RunConfig, save_evaluation
 from limner.runs.trained_model import WEIGHTS, TrainedModel, load_trained_model, require_trained, sha256
 from limner.training.loop import train
 from limner.training.setup import prepare, require_counted_words

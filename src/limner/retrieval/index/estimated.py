@@ -24,8 +24,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from limner.models.capabilities import CountBasedModel
-from limner.models.protocols import Model, device_of
+from limner.models.protocols import CountBasedModel, Model, device_of
 from limner.models.two_tower import TwoTower
 from limner.progress import Progress
 from limner.retrieval.index.cells import Vectors, blocks, fit_centroids, leading_directions, nearest_centroids

@@ -25,8 +25,7 @@ from torch.nn.functional import cross_entropy
 from limner.data.examples import Batch, ImageFeatures
 from limner.layers.attention import Annotations
 from limner.layers.functional import precise
-from limner.models.capabilities import AllPositions
-from limner.models.protocols import Memory, Model, device_of
+from limner.models.protocols import AllPositions, Memory, Model, device_of
 from limner.runs.trained_model import TrainedModel
 from limner.text.vocab import SPECIAL_TOKENS
 

@@ -64,7 +64,7 @@ class Found(NamedTuple):
     """Number of images whose score was computed."""
     exact: bool
     """Whether no other image of the index has a higher score: proven, or all images were scored. Equal scores keep the
-    order of the collection in the kind `tangents`, where they are equal to `tangent_search.RESOLUTION` decimal places,
+    order of the collection in the kind `tangents`, where they are equal to `tangents.RESOLUTION` decimal places,
     and the order of the rows of the index in other kinds."""
     gap: float | None
     """Upper bound of the difference by which an image that was left out is better than the last result; None if no

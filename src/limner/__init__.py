@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from limner.decoding.sentence import Sentence as Sentence
     from limner.decoding.settings import DecodingSettings as DecodingSettings
     from limner.errors import LimnerError as LimnerError
+    from limner.evaluation.evaluate import EvaluationOptions as EvaluationOptions
     from limner.evaluation.evaluate import evaluate as evaluate
     from limner.evaluation.gates import gate_statistics as gate_statistics
-    from limner.evaluation.options import EvaluationOptions as EvaluationOptions
     from limner.features.encoders.load import load_backbone as load_backbone
     from limner.features.extract import extract as extract
     from limner.features.kmeans import KMeansSettings as KMeansSettings
@@ -68,9 +68,8 @@ _NAMES = {
     "decoding.sentence": "Sentence",
     "decoding.settings": "DecodingSettings",
     "errors": "LimnerError",
-    "evaluation.evaluate": "evaluate",
+    "evaluation.evaluate": "EvaluationOptions evaluate",
     "evaluation.gates": "gate_statistics",
-    "evaluation.options": "EvaluationOptions",
     "features.encoders.load": "load_backbone",
     "features.extract": "extract",
     "features.kmeans": "KMeansSettings learn_filters save_filters",

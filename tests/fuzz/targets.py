@@ -153,8 +153,7 @@ def _read_features(folder: Path) -> list[object]:
 
 def _make_run(folder: Path) -> None:
     from limner.data.collection import Collection
-    from limner.evaluation.evaluate import evaluate
-    from limner.evaluation.options import EvaluationOptions
+    from limner.evaluation.evaluate import EvaluationOptions, evaluate
     from limner.runs.recipe import Recipe
     from limner.runs.records import save_evaluation
     from limner.runs.trained_model import load_trained_model

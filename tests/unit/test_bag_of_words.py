@@ -7,8 +7,7 @@ import pytest
 import torch
 
 from limner.data.examples import Example, ImageFeatures, collate
-from limner.evaluation.evaluate import evaluate
-from limner.evaluation.options import EvaluationOptions
+from limner.evaluation.evaluate import EvaluationOptions, evaluate
 from limner.features.store import FeatureStore
 from limner.models.bag_of_words import BagOfWords, BagOfWordsSettings
 from limner.models.protocols import ModelInputs

@@ -15,8 +15,7 @@ from limner.data.examples import Item, ItemSentence, collate
 from limner.decoding.scoring import score_examples, sentence_log_probs
 from limner.decoding.settings import DecodingSettings
 from limner.errors import CollectionError, FeatureError, RunError, SettingsError, TrainingError
-from limner.evaluation.evaluate import evaluate
-from limner.evaluation.options import EvaluationOptions
+from limner.evaluation.evaluate import EvaluationOptions, evaluate
 from limner.evaluation.validate import validate
 from limner.features.extract import extract
 from limner.inference.collection_features import open_features
@@ -302,22 +301,6 @@ def test_validation_skips_the_words_configured_in_the_recipe(model, tiny):
     assert brief["perplexity"] == score_examples(model.model, examples, skip_words=2).perplexity.value
     with pytest.raises(CollectionError, match=r"expected tokens in the split, found none .*from word:31"):
         score_examples(model.model, examples, skip_words=30).perplexity  # noqa: B018
-
-
-def test_the_cost_of_retrieval_is_said_before_any_work(model, tiny, monkeypatch):
-    monkeypatch.setattr("limner.evaluation.retrieval.MANY_PAIRS", 10)
-    events = []
-    options = EvaluationOptions(metrics=("bleu1",), marginal_images=4)
-    evaluate(
-        [model],
-        tiny,
-        options=options,
-        on_message=events.append,
-        on_progress=lambda part, done, total: events.append(part),
-    )
-    sentences = sum(len(item.texts("en")) for item in tiny.items("test"))
-    assert events[0].startswith(f"retrieval: {sentences} sentences with 12 images are {12 * sentences} pairs, about ")
-    assert {"decoding", "metrics", "retrieval"} <= set(events[1:])
 
 
 def test_exact_retrieval_is_in_float32_by_whole_softmaxes(model, tiny, monkeypatch):

@@ -29,7 +29,7 @@ def little_memory(monkeypatch):
     """A machine with 1 MiB of free memory."""
     monkeypatch.setattr(process, "NEGLIGIBLE", 0)
     monkeypatch.setattr(process, "available_memory", lambda device=None: 1 << 20)
-    for module in ("decoding.torch_models", "training.memory"):
+    for module in ("decoding.torch_models", "training.setup"):
         monkeypatch.setattr(f"limner.{module}.available_memory", lambda device=None: 1 << 20)
 
 
@@ -103,7 +103,7 @@ def test_a_source_embedding_counts_as_an_embedding():
 
 def test_a_training_that_does_not_fit_is_refused_before_the_first_step(recipe_of, tiny, tmp_path, monkeypatch):
     monkeypatch.setattr(process, "NEGLIGIBLE", 0)
-    monkeypatch.setattr("limner.training.memory.available_memory", lambda device=None: 1000)
+    monkeypatch.setattr("limner.training.setup.available_memory", lambda device=None: 1000)
     with pytest.raises(ResourceError, match=r"^training: needs about .*; lower (model\.\w+|training\.batch_size) \("):
         train(recipe_of("colour"), tiny, tmp_path / "run")
     assert not (tmp_path / "run").exists()

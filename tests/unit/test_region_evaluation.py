@@ -15,8 +15,7 @@ from limner.data.examples import Item, ItemSentence, Region
 from limner.data.languages import RegionItem, TargetLanguage, region_items
 from limner.errors import FeatureError, RunError, SettingsError
 from limner.evaluation import regions as evaluation
-from limner.evaluation.evaluate import evaluate
-from limner.evaluation.options import EvaluationOptions
+from limner.evaluation.evaluate import EvaluationOptions, evaluate
 from limner.evaluation.regions import RegionOptions
 from limner.evaluation.validate import validate
 from limner.features.encoders.load import load_backbone

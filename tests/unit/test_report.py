@@ -15,8 +15,7 @@ from PIL import Image
 
 from limner.apps import report
 from limner.errors import RunError
-from limner.evaluation.evaluate import evaluate
-from limner.evaluation.options import EvaluationOptions
+from limner.evaluation.evaluate import EvaluationOptions, evaluate
 from limner.features.spec import FeatureSpec
 from limner.metrics import Score
 from limner.plots import figures

@@ -14,8 +14,7 @@ from limner.decoding.settings import DecodingSettings, SampleSettings
 from limner.decoding.torch_models import TorchNextTokens, beam_search
 from limner.errors import SettingsError
 from limner.evaluation import sampled_bleu
-from limner.evaluation.evaluate import evaluate
-from limner.evaluation.options import EvaluationOptions
+from limner.evaluation.evaluate import EvaluationOptions, evaluate
 from limner.evaluation.sampled_bleu import sample_texts, sampled_scores
 from limner.inference.collection_features import open_features
 from limner.metrics import score_sentences

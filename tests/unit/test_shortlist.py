@@ -8,15 +8,14 @@ import torch
 
 from limner.data.examples import Item
 from limner.errors import SettingsError
-from limner.evaluation.evaluate import evaluate
-from limner.evaluation.options import EvaluationOptions
+from limner.evaluation import retrieval
+from limner.evaluation.evaluate import EvaluationOptions, evaluate
+from limner.evaluation.retrieval import nearest_images
 from limner.layers.image_encoder import ImageEncoderSettings
 from limner.metrics.ranks import chance_area, chance_curve, match_area, match_curve, shortlist_ranks
 from limner.models.mrnn import MRNN
 from limner.models.protocols import ModelInputs
-from limner.retrieval import shortlist
 from limner.retrieval.all_pairs import allocate_matrix
-from limner.retrieval.shortlist import nearest_images
 from limner.runs.recipe import EvaluationSettings
 from limner.runs.trained_model import load_trained_model
 
@@ -122,10 +121,10 @@ def test_distances_are_between_the_image_vectors_of_the_multimodal_rnn(model, ki
 
 @pytest.mark.parametrize("budget", [1, 1 << 14, 1 << 30])
 def test_the_memory_budget_changes_no_neighbour(model, budget, monkeypatch):
-    monkeypatch.setattr(shortlist, "IMAGES_PER_BATCH", 30)
+    monkeypatch.setattr(retrieval, "IMAGES_PER_BATCH", 30)
     values = np.random.default_rng(2).normal(size=(100, 7))
     made = []
-    monkeypatch.setattr(shortlist, "allocate_matrix", lambda *size: made.append(allocate_matrix(*size)) or made[-1])
+    monkeypatch.setattr(retrieval, "allocate_matrix", lambda *size: made.append(allocate_matrix(*size)) or made[-1])
     source = Stored(values)
     near = nearest_images(model._replace(model=NoImage(1, 1)), source.items(), source, 6, budget=budget)
     stored = source.values.astype(float)
@@ -140,8 +139,8 @@ def test_a_shortlist_longer_than_the_images_is_an_error_before_decoding(model, t
 
 
 def test_a_shortlist_changes_no_other_score(model, tiny):
-    scores, retrieval = searched(model, tiny, None)
+    scores, shown = searched(model, tiny, None)
     listed, _ = searched(model, tiny, 4)
     assert not any("match" in name for name in scores)
-    assert retrieval.shortlist is retrieval.match_curves is None
+    assert shown.shortlist is shown.match_curves is None
     assert {name: score for name, score in listed.items() if "match" not in name} == scores

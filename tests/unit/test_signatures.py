@@ -12,8 +12,7 @@ import limner
 from limner.data.dataset import Examples
 from limner.decoding.scoring import SentenceScores, score_examples
 from limner.evaluation import retrieval
-from limner.evaluation.evaluate import evaluate
-from limner.evaluation.options import EvaluationOptions
+from limner.evaluation.evaluate import EvaluationOptions, evaluate
 from limner.inference import retriever
 from limner.inference.collection_features import open_features
 from limner.metrics import METRICS

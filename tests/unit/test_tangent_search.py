@@ -7,7 +7,7 @@ import torch
 from limner.errors import RunError
 from limner.models.log_bilinear import LBL, LBLSettings
 from limner.models.protocols import ModelInputs
-from limner.retrieval.index import tangent_search
+from limner.retrieval.index import tangents
 from limner.retrieval.index.concave import ConcaveScore, JensenBound, Points
 from limner.retrieval.index.protocol import SearchOptions
 from limner.retrieval.index.tangents import (
@@ -108,8 +108,8 @@ def test_gradients_are_those_of_finite_differences(case):
 @pytest.mark.parametrize("seeds", [0, 6])
 def test_results_are_those_of_the_exhaustive_ranking(case, count, seeds, monkeypatch):
     cells, score, exhaustive = case
-    monkeypatch.setattr(tangent_search, "SEEDS", seeds)
-    monkeypatch.setattr(tangent_search, "POOL", 40)
+    monkeypatch.setattr(tangents, "SEEDS", seeds)
+    monkeypatch.setattr(tangents, "POOL", 40)
     count = min(count, len(exhaustive))
     found = search_cells(cells, score, count, SearchOptions())
     expected = np.lexsort((np.arange(len(exhaustive)), -exhaustive.round(9)))[:count]

@@ -23,7 +23,7 @@ from limner.runs.trained_model import ModelConfig, load_trained_model
 from limner.storage.tensors import load_tensors
 from limner.training import context as context_module
 from limner.training import epoch as epoch_module
-from limner.training import launch, stages, state
+from limner.training import processes, stages, state
 from limner.training.loop import train
 
 
@@ -55,8 +55,8 @@ def test_training_reduces_the_perplexity(trained_on_colours):
 
 def test_training_uses_a_reproducible_device(monkeypatch, tiny, recipe_of, tmp_path):
     """Only cuda and cpu: random states of other devices are not saved."""
-    made, real = [], launch.Fabric
-    monkeypatch.setattr(launch, "Fabric", lambda **given: made.append(given["accelerator"]) or real(**given))
+    made, real = [], processes.Fabric
+    monkeypatch.setattr(processes, "Fabric", lambda **given: made.append(given["accelerator"]) or real(**given))
     train(recipe_of(epochs=1), tiny, tmp_path / "run")
     assert made == ["cuda" if torch.cuda.is_available() else "cpu"]
 

@@ -8,38 +8,37 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import NamedTuple
 
+from limner.bounds import Bytes, CountOrNone, Seed
 from limner.data.collection import Collection
-from limner.data.dataset import Examples, GenerationInput
+from limner.data.dataset import Examples
 from limner.data.examples import Item
 from limner.data.languages import RegionItem
 from limner.decoding.scoring import score_examples
-from limner.decoding.sentence import Sentence
 from limner.decoding.settings import DecodingSettings
 from limner.errors import SettingsError
 from limner.evaluation.gates import gate_scores, measure_gates
-from limner.evaluation.options import (
-    EvaluationOptions,
-    changed_settings,
-    require_regions,
-    sentence_metrics,
-    with_control_signature,
+from limner.evaluation.regions import RegionEvaluation, RegionOptions, evaluate_regions
+from limner.evaluation.retrieval import (
+    RetrievalEvaluation,
+    RetrievalSettings,
+    evaluate_retrieval,
+    require_shortlist,
 )
-from limner.evaluation.regions import RegionEvaluation, evaluate_regions
-from limner.evaluation.retrieval import RetrievalEvaluation, RetrievalSettings, evaluate_retrieval, retrieval_cost
 from limner.evaluation.sampled_bleu import sampled_scores
-from limner.evaluation.validate import Texts, hypothesis_statistics, label_texts
+from limner.evaluation.validate import Hypotheses
+from limner.features.controls import ImageControl
 from limner.features.store import FeatureStore
 from limner.inference.base import require_ensemble
 from limner.inference.collection_features import control_features, mean_training_features, open_features
 from limner.inference.generate import Generate, generate
-from limner.metrics import Score, default_metrics, novelty, require_metrics, sentence_scores
+from limner.metrics import REGION_METRICS, Score, default_metrics, novelty, require_metrics, sentence_scores
 from limner.metrics.classification import accuracy_statistics, label_f1_scores
-from limner.retrieval.all_pairs import require_budget
-from limner.retrieval.marginal import sample_items
-from limner.retrieval.shortlist import require_shortlist
+from limner.retrieval.all_pairs import MEMORY_BUDGET, require_budget
+from limner.retrieval.marginal import MARGINAL_IMAGES, sample_items
 from limner.runs.recipe import EvaluationSettings
 from limner.runs.records import EvaluatedItem, Evaluation, GateStatistics
 from limner.runs.trained_model import TrainedModel
+from limner.settings import Settings
 from limner.storage.outputs import name_or_default
 from limner.text.labels import LABEL_LANGUAGES
 
@@ -47,6 +46,41 @@ MAX_LABEL_SCORES = 30
 """Maximum number of labels whose F1 is reported label by label."""
 
 logger = logging.getLogger(__name__)
+
+
+class EvaluationOptions(Settings):
+    """Options of an evaluation."""
+
+    split: str | None = None
+    """Split to evaluate; None for the recipe's test split."""
+    decoding: DecodingSettings | None = None
+    """Decoding settings; None for the recipe's."""
+    measures: EvaluationSettings | None = None
+    """Additional measures; None for the recipe's."""
+    metrics: tuple[str, ...] | None = None
+    """Names of metrics of sentences or labels, or `map` and `localisation_map` of regions; None for all metrics of the
+    target."""
+    retrieval: bool = True
+    """Whether to evaluate image-text retrieval, which scores every sentence with every image."""
+    marginal_images: CountOrNone = MARGINAL_IMAGES
+    """Number of training images sampled for the normalisation of Mao et al. (2015), eq. 7."""
+    image_control: ImageControl = "right"
+    """Images given to the model in place of the right ones, see `control_features`."""
+    skip_missing: bool = False
+    """Whether items whose image has no features are left out and counted instead of being an error."""
+    seed: Seed = 1
+    """Seed of sampled sentences, of shuffled images, and of the example queries."""
+    budget: Bytes = MEMORY_BUDGET
+    """Working memory of retrieval in bytes."""
+    exact: bool = False
+    """Whether retrieval is computed in float32 by whole softmaxes, see `pair_arithmetic`."""
+    regions: RegionOptions = RegionOptions()
+    """Options of a dense captioner."""
+
+    @property
+    def sentence_metrics(self) -> tuple[str, ...] | None:
+        """Metrics of sentences or labels among the chosen ones; None if no metrics were chosen."""
+        return tuple(name for name in self.metrics if name not in REGION_METRICS) if self.metrics else None
 
 
 class _Task(NamedTuple):
@@ -89,7 +123,6 @@ def evaluate(
     command: str = "limner.evaluate",
     generate: Generate = generate,
     on_progress: Callable[[str, int, int], None] | None = None,
-    on_message: Callable[[str], None] | None = None,
 ) -> Evaluation:
     """Evaluate models on a split: sentence metrics of decoded hypotheses, perplexity and retrieval.
 
@@ -100,7 +133,6 @@ def evaluate(
         command: command line, for the record.
         generate: decodes the hypotheses, with the features of the right images.
         on_progress: called with the name of a part of the work, the number of units done and their total.
-        on_message: called with a line that says what retrieval will cost, before any work, if there are many pairs.
 
     Raises:
         RunError: the models cannot be combined.
@@ -110,14 +142,15 @@ def evaluate(
     """
     began = time.perf_counter()
     options = options or EvaluationOptions()
-    require_metrics(sentence_metrics(options) or ())
+    require_metrics(options.sentence_metrics or ())
     require_ensemble(models)
-    require_regions(models[0], options)
+    _require_fit(models[0], options)
     task = _open(models, collection, options, generate, on_progress or (lambda part, done, total: None))
     retrieval_features = task.features if options.retrieval and _supports_retrieval(task) else None
     others = [] if retrieval_features is None else _images_of_marginal(task, retrieval_features)
-    task = _with_image_control(task)
-    _announce(task, retrieval_features, others, on_message)
+    control = options.image_control
+    given = control_features(task.first, collection, task.features, control, task.examples.items, options.seed)
+    task = task._replace(examples=task.examples.with_features(given))
     decoded = _decode(task)
     scores = [] if decoded is None else _sentence_scores(task, decoded)
     gates = None if decoded is None else _gates(task, decoded)
@@ -135,12 +168,38 @@ def evaluate(
         seconds=time.perf_counter() - began,
         left_out=task.examples.without_features,
         notes=_notes(task, decoded),
-        scores=tuple(with_control_signature((*regions.scores, *scores, *retrieval.scores), options)),
+        scores=tuple(_with_control_signature((*regions.scores, *scores, *retrieval.scores), options)),
         items=() if decoded is None else tuple(_evaluated_items(task, decoded)),
         retrieval=retrieval.shown,
         gates=gates,
         regions=regions.shown,
     )
+
+
+def _require_fit(model: TrainedModel, options: EvaluationOptions) -> None:
+    """Check that the options fit the model.
+
+    Raises:
+        SettingsError: the model does not describe regions, or the images are not the right ones; or there are metrics
+            of sentences for a model that only ranks.
+    """
+    if options.metrics and not model.recipe.model.generates:
+        raise SettingsError(
+            f"metric '{options.metrics[0]}': expected a model that generates sentences, got "
+            f"'{model.recipe.model.name}', which ranks images and sentences; leave out --metrics"
+        )
+    baseline = options.regions.baseline
+    chosen = [f"metric '{name}'" for name in options.metrics or () if name in REGION_METRICS]
+    chosen += [f"region baseline '{baseline}'"] if baseline else []
+    if chosen and not model.recipe.model.describes_regions:
+        raise SettingsError(
+            f"{chosen[0]}: expected a model that describes regions, got '{model.recipe.model.name}'; leave it out"
+        )
+    if baseline and options.image_control != "right":
+        raise SettingsError(
+            f"region baseline '{baseline}': expected image control 'right', got '{options.image_control}'; leave "
+            "one of them out"
+        )
 
 
 def _open(
@@ -163,13 +222,6 @@ def _open(
     return _Task(models, collection, examples, features, options, split, decoding, measures, generate, on_progress)
 
 
-def _with_image_control(task: _Task) -> _Task:
-    """Replace the features of the examples by the features of the image control."""
-    control, seed = task.options.image_control, task.options.seed
-    features = control_features(task.first, task.collection, task.features, control, task.examples.items, seed)
-    return task._replace(examples=task.examples.with_features(features))
-
-
 def _supports_retrieval(task: _Task) -> bool:
     """Whether sentences and images can be ranked for each other."""
     if task.features is None or task.examples.source is not None or task.has_labels:
@@ -185,7 +237,7 @@ def _supports_retrieval(task: _Task) -> bool:
     return True
 
 
-def _notes(task: _Task, decoded: _Decoded | None) -> tuple[str, ...]:
+def _notes(task: _Task, decoded: Hypotheses | None) -> tuple[str, ...]:
     """Lines about what was left out of the evaluation, and what makes its scores doubtful."""
     tally = task.examples.tally
     if task.first.recipe.model.scores_sentences:
@@ -197,23 +249,14 @@ def _notes(task: _Task, decoded: _Decoded | None) -> tuple[str, ...]:
     return tuple(tally.lines())
 
 
-class _Decoded(NamedTuple):
-    """Inputs with their best hypotheses."""
-
-    inputs: Sequence[GenerationInput]
-    best: Sequence[Sentence]
-    texts: Texts | None
-    """Labels with their probabilities; None for sentences."""
-
-
-def _decode(task: _Task) -> _Decoded | None:
+def _decode(task: _Task) -> Hypotheses | None:
     """Find the best hypothesis of every input, or None if no score needs one.
 
     A baseline of regions does not write the model's sentences, metrics of regions alone do not need them, and a model
     that only ranks generates none.
     """
     generates = task.first.recipe.model.generates
-    if task.options.regions.baseline or sentence_metrics(task.options) == () or not generates:
+    if task.options.regions.baseline or task.options.sentence_metrics == () or not generates:
         return None
     inputs, features = task.examples.generation_inputs(), task.examples.features
     on_progress = partial(task.on_progress, "decoding")
@@ -221,23 +264,21 @@ def _decode(task: _Task) -> _Decoded | None:
         hypotheses[0]
         for hypotheses in task.generate(task.models, inputs, features, task.decoding, on_progress=on_progress)
     ]
-    return _Decoded(inputs, best, label_texts(task.models, inputs, best, features))
+    return Hypotheses.decoded(task.models, inputs, best, features)
 
 
-def _sentence_scores(task: _Task, decoded: _Decoded) -> list[Score]:
+def _sentence_scores(task: _Task, decoded: Hypotheses) -> list[Score]:
     """Compute the scores of the hypotheses, of sampled sentences, and the perplexity of the references."""
-    first, measures, (inputs, best, texts) = task.first, task.measures, decoded
-    metrics = sentence_metrics(task.options) or default_metrics(first.recipe.data.lang)
+    first, measures = task.first, task.measures
+    metrics = task.options.sentence_metrics or default_metrics(first.recipe.data.lang)
     task.on_progress("metrics", 0, len(metrics))
-    statistics = hypothesis_statistics(first.tokenizer, best, inputs, metrics, texts)
+    scores = [metric.score for metric in decoded.statistics(metrics)]
     task.on_progress("metrics", len(metrics), len(metrics))
-    scores = [metric.score for metric in statistics]
-    tokens = [first.tokenizer.decode(hypothesis.tokens, copied=hypothesis.copied) for hypothesis in best]
     if task.has_labels:
-        by_label = label_f1_scores(tokens, [item.references for item in inputs])
+        by_label = label_f1_scores(decoded.tokens, [entry.references for entry in decoded.inputs])
         scores += by_label if len(by_label) <= MAX_LABEL_SCORES else []
     elif first.source is None:
-        scores += novelty(tokens, _training_sentences(first, task.collection))
+        scores += novelty(decoded.tokens, _training_sentences(first, task.collection))
     scores = [score._replace(signature=f"{score.signature}|decoding:{task.decoding_signature}") for score in scores]
     if measures.samples:
         scores += sampled_scores(
@@ -255,23 +296,12 @@ def _sentence_scores(task: _Task, decoded: _Decoded) -> list[Score]:
     return [*scores, scored.perplexity]
 
 
-def _gates(task: _Task, decoded: _Decoded) -> GateStatistics | None:
+def _gates(task: _Task, decoded: Hypotheses) -> GateStatistics | None:
     """Compute the statistics of the image gate of a translation model; None if it has no gate."""
     if task.examples.source is None or not task.first.model.uses_image:
         return None
     on_progress = partial(task.on_progress, "gate values")
     return measure_gates(task.first, decoded.inputs, decoded.best, task.examples.features, on_progress=on_progress)
-
-
-def _announce(
-    task: _Task, features: FeatureStore | None, others: Sequence[Item], on_message: Callable[[str], None] | None
-) -> None:
-    """Say what retrieval will cost, if it is evaluated and there are many pairs."""
-    if features is None or on_message is None:
-        return
-    cost = retrieval_cost(task.first, task.examples, others, task.options.exact)
-    if cost is not None:
-        on_message(str(cost))
 
 
 def _images_of_marginal(task: _Task, features: FeatureStore) -> list[Item]:
@@ -315,9 +345,16 @@ def _evaluate_regions(task: _Task) -> RegionEvaluation:
 
 def _measured(task: _Task) -> str:
     """Signature of the settings that differ from the recipe's, and of the baseline of regions."""
-    baseline = task.options.regions.baseline
-    changed = changed_settings(task.measures, task.first.recipe.evaluation)
-    return ",".join(part for part in (changed, f"region_{baseline}" if baseline else "") if part)
+    default, baseline = task.first.recipe.evaluation.model_dump(), task.options.regions.baseline
+    changed = [f"{key}{value or 0}" for key, value in task.measures.model_dump().items() if value != default[key]]
+    return ",".join([*changed, *([f"region_{baseline}"] if baseline else [])])
+
+
+def _with_control_signature(scores: Iterable[Score], options: EvaluationOptions) -> Iterable[Score]:
+    """Append the image control to the signature of every score, unless the images are the right ones."""
+    control = options.image_control
+    suffix = {"right": "", "shuffled": f"|images:shuffled,seed{options.seed}"}.get(control, f"|images:{control}")
+    return (score._replace(signature=score.signature + suffix) for score in scores)
 
 
 def _training_sentences(model: TrainedModel, collection: Collection) -> Iterator[str]:
@@ -328,25 +365,19 @@ def _training_sentences(model: TrainedModel, collection: Collection) -> Iterator
             yield from (" ".join(model.tokenizer.words(text)) for text in item.texts(data.lang))
 
 
-def _evaluated_items(task: _Task, decoded: _Decoded) -> Iterable[EvaluatedItem]:
-    tokenizer, (inputs, best, texts) = task.first.tokenizer, decoded
-    tokens = [tokenizer.decode(hypothesis.tokens, copied=hypothesis.copied) for hypothesis in best]
-    references = [[" ".join(tokenizer.words(text)) for text in entry.references] for entry in inputs]
-    if texts is None:
-        texts = (
-            [tokenizer.decode(hypothesis.tokens, detokenise=True, copied=hypothesis.copied) for hypothesis in best],
-            [entry.references for entry in inputs],
-        )
+def _evaluated_items(task: _Task, decoded: Hypotheses) -> Iterable[EvaluatedItem]:
+    tokens, references, (texts, shown_references) = decoded.tokens, decoded.references, decoded.texts
+    if decoded.labels is None:
         quality = sentence_scores(tokens, references)
     else:
         quality = [100 * right / max(count, 1) for right, count in accuracy_statistics(tokens, references).tolist()]
-    for row, (entry, hypothesis) in enumerate(zip(inputs, best, strict=True)):
+    for row, (entry, hypothesis) in enumerate(zip(decoded.inputs, decoded.best, strict=True)):
         yield EvaluatedItem(
             id=entry.item.id,
             image=task.collection.absolute_image_path(entry.item),
-            references=texts[1][row],
+            references=shown_references[row],
             source=entry.source,
-            hypothesis=texts[0][row],
+            hypothesis=texts[row],
             tokens=tokens[row],
             reference_tokens=tuple(references[row]),
             log_prob=hypothesis.log_prob,

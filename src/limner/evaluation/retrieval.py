@@ -1,9 +1,8 @@
-"""Evaluation of image-text retrieval in both directions."""
+"""Evaluation of image-text retrieval in both directions, and with shortlists of Kiros et al. (2014), section 6."""
 
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -13,9 +12,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from limner.data.collection import Collection
-from limner.data.dataset import Examples
-from limner.data.examples import Item, StoredFeatures
-from limner.errors import counted
+from limner.data.dataset import Examples, FeatureSource
+from limner.data.examples import Example, ImageFeatures, Item, StoredFeatures, collate, collate_features
+from limner.errors import SettingsError, counted
 from limner.metrics.base import Score
 from limner.metrics.ranks import (
     Ranks,
@@ -30,13 +29,11 @@ from limner.metrics.ranks import (
     retrieval_scores,
     shortlist_ranks,
 )
-from limner.models.protocols import PairRanker
+from limner.models.protocols import ImageVectorModel, PairRanker, device_of
 from limner.models.two_tower import TwoTower
-from limner.process import all_threads
 from limner.progress import Progress
-from limner.retrieval.all_pairs import MEMORY_BUDGET, pair_arithmetic, pair_log_probs
+from limner.retrieval.all_pairs import MEMORY_BUDGET, allocate_matrix, pair_arithmetic
 from limner.retrieval.marginal import NormalisedScores, normalised_log_probs
-from limner.retrieval.shortlist import fill_pair_scores, nearest_images, require_shortlist
 from limner.runs.records import (
     ImageToTextExample,
     RecallCurves,
@@ -51,10 +48,6 @@ SHOWN_QUERIES = 12
 """Number of queries of each direction in the report."""
 SHOWN_RESULTS = 5
 """Number of results of each of these queries."""
-MEASURED_SENTENCES, MEASURED_IMAGES = 80, 2048
-"""Size of the block from which the time of retrieval is estimated."""
-MANY_PAIRS = 1_000_000
-"""Number of pairs from which it is estimated."""
 
 logger = logging.getLogger(__name__)
 
@@ -137,60 +130,6 @@ def evaluate_retrieval(
         curves = {"match_curves": matches.curves, "chance_curves": matches.chance}
         shown = shown.model_copy(update={"shortlist": settings.shortlist, **curves})
     return RetrievalEvaluation(scores, shown)
-
-
-class RetrievalCost(NamedTuple):
-    """What the retrieval of a split costs, from the time that a part of it takes."""
-
-    sentences: int
-    images: int
-    seconds: float
-    threads: int
-
-    def __str__(self) -> str:
-        minutes = f"{self.seconds / 60:.0f} min" if self.seconds >= 90 else f"{self.seconds:.0f} s"
-        return (
-            f"retrieval: {self.sentences:,} sentences with {self.images:,} images are "
-            f"{self.sentences * self.images:,} pairs, about {minutes} on {counted(self.threads, 'thread')}"
-        )
-
-
-@torch.inference_mode()
-def retrieval_cost(
-    model: TrainedModel, examples: Examples, others: Sequence[Item], exact: bool
-) -> RetrievalCost | None:
-    """Measure a block of `MEASURED_SENTENCES` and `MEASURED_IMAGES`, and estimate `evaluate_retrieval` from it.
-
-    Returns:
-        The cost; None for fewer than `MANY_PAIRS`, and where an item has no image.
-    """
-    count, images = len(examples.targets), [*examples.items, *others]
-    if count * len(images) < MANY_PAIRS or any(item.media_path is None for item in images):
-        return None
-    targets = [examples.targets[row] for row in range(0, count, max(1, count // MEASURED_SENTENCES))]
-    bf16, tail = pair_arithmetic(model, exact=exact)
-    with all_threads():
-        reports, threads = [(0, time.perf_counter())], torch.get_num_threads()
-        pair_log_probs(
-            model.model,
-            targets,
-            images[:MEASURED_IMAGES],
-            examples.features,
-            bf16=bf16,
-            tail=tail,
-            on_progress=lambda done, total: reports.append((done, time.perf_counter())),
-        )
-    # The first part takes longer, as what all parts need is computed with it.
-    done, ended = reports[-1]
-    before, began = reports[1] if reports[1][0] < done else reports[0]
-    images_share = min(1, MEASURED_IMAGES / len(images))
-    share = _prefixes(targets) / _prefixes(examples.targets) * images_share * (done - before) / done
-    return RetrievalCost(count, len(images), (ended - began) / share, threads)
-
-
-def _prefixes(targets: Sequence[Sequence[int]]) -> int:
-    """Return the number of distinct prefixes of sentences, to which the time of retrieval is proportional."""
-    return len({tuple(target[:length]) for target in targets for length in range(len(target) + 1)})
 
 
 def _with_images(examples: Examples) -> Examples | None:
@@ -344,3 +283,97 @@ def _record(scores: Tensor, examples: Examples, collection: Collection, ranks: R
 def _first(scores: Tensor) -> Tensor:
     """Return the positions of the highest scores of the last dimension, best first."""
     return scores.topk(min(SHOWN_RESULTS, scores.shape[-1])).indices
+
+
+IMAGES_PER_BATCH = 256
+
+
+def require_shortlist(size: int | None, items: Sequence[Item]) -> None:
+    """Check the size of a shortlist before any scoring; items without any image are not searched.
+
+    Raises:
+        SettingsError: the shortlist is longer than the number of images.
+    """
+    images = sum(item.media_path is not None for item in items)
+    if size is not None and 0 < images < size:
+        raise SettingsError(
+            f"evaluation.shortlist: expected at most {images}, the number of images, got {size}; "
+            f"set evaluation.shortlist={images}"
+        )
+
+
+@torch.inference_mode()
+def nearest_images(
+    model: TrainedModel, items: Sequence[Item], features: FeatureSource, count: int, *, budget: int = MEMORY_BUDGET
+) -> Tensor:
+    """Return the nearest images of each of I images by Euclidean distance, itself first, (I, count).
+
+    The distances are between the vectors that an `ImageVectorModel` computes, or between the stored features for
+    other models and for those that use no image.
+
+    Args:
+        model: trained model.
+        items: I items with an image.
+        features: features of the images.
+        count: k_r, the size of the shortlist.
+        budget: working memory in bytes; vectors that exceed it are stored in a temporary file.
+    """
+    device = device_of(model.model)
+    vectors = _image_vectors(model, items, features, budget)
+    batch_size = min(IMAGES_PER_BATCH, max(1, budget // (8 * len(items))))
+    nearest = []
+    for begin in range(0, len(items), batch_size):
+        queries = torch.from_numpy(vectors[begin : begin + batch_size]).to(device)
+        distances = torch.empty(len(queries), len(items), device=device)
+        for left in range(0, len(items), IMAGES_PER_BATCH):
+            others = torch.from_numpy(vectors[left : left + IMAGES_PER_BATCH]).to(device)
+            distances[:, left : left + len(others)] = torch.cdist(queries, others)
+        row = torch.arange(len(queries), device=device)
+        distances[row, begin + row] = -1.0  # the image itself comes before identical ones
+        nearest.append(distances.topk(count, largest=False).indices)
+    return torch.cat(nearest).cpu()
+
+
+def _image_vectors(
+    model: TrainedModel, items: Sequence[Item], features: FeatureSource, budget: int
+) -> NDArray[np.float32]:
+    """Compute one vector of each image, (I, D)."""
+    network = model.model
+    use_model = network.uses_image and isinstance(network, ImageVectorModel)
+    image_vector = network.image_vector if use_model and isinstance(network, ImageVectorModel) else _stored_vector
+    vectors = None
+    for begin in range(0, len(items), IMAGES_PER_BATCH):
+        batch = items[begin : begin + IMAGES_PER_BATCH]
+        image = collate_features(features.take(batch)).to(device_of(network))
+        values = image_vector(image).float().cpu().numpy()
+        if vectors is None:
+            vectors = allocate_matrix((len(items), values.shape[1]), budget)
+        vectors[begin : begin + len(batch)] = values
+    assert vectors is not None, "shortlists need images"
+    return vectors
+
+
+def _stored_vector(image: ImageFeatures) -> Tensor:
+    kinds = [values.flatten(1) for values in (image.pooled, image.grid, image.maps) if values is not None]
+    return torch.cat(kinds, dim=1)
+
+
+@torch.inference_mode()
+def fill_pair_scores(
+    model: TrainedModel, ranker: PairRanker, examples: Examples, features: FeatureSource, scores: NDArray[np.float32]
+) -> None:
+    """Fill a matrix with the scores of a `PairRanker` for every sentence and image, some images at a time.
+
+    Args:
+        model: trained model.
+        ranker: its network.
+        examples: S sentences of I items.
+        features: features of the images.
+        scores: matrix to fill, (S, I); it may be stored in a file.
+    """
+    device = device_of(model.model)
+    sentences = collate([Example("", target) for target in examples.targets]).to(device)
+    for begin in range(0, len(examples.items), IMAGES_PER_BATCH):
+        batch = examples.items[begin : begin + IMAGES_PER_BATCH]
+        values = ranker.pair_scores(collate_features(features.take(batch)).to(device), sentences)
+        scores[:, begin : begin + len(batch)] = values.float().cpu().numpy()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple, Self
 
 from limner.data.batching import ONE_PROCESS, Shards
 from limner.data.dataset import Examples, FeatureSource, GenerationInput
@@ -94,41 +95,59 @@ Texts = tuple[list[str], list[tuple[str, ...]]]
 """Hypotheses and their references as running text."""
 
 
-def hypothesis_statistics(
-    tokenizer: Tokenizer,
-    best: Sequence[Sentence],
-    inputs: Sequence[GenerationInput],
-    metrics: Sequence[str],
-    texts: Texts | None = None,
-) -> list[MetricStatistics]:
-    """Compute the statistics of several metrics; metrics that cannot be computed on this machine are left out.
+class Hypotheses(NamedTuple):
+    """The best hypothesis of every input, with its references."""
 
-    Metrics with their own tokenisation are given running text, unless the vocabulary has no case or no punctuation.
+    tokenizer: Tokenizer
+    inputs: Sequence[GenerationInput]
+    best: Sequence[Sentence]
+    tokens: list[str]
+    """Tokens of each hypothesis, joined by spaces."""
+    references: list[list[str]]
+    """Tokens of its references, joined by spaces."""
+    labels: Texts | None
+    """Labels with their probabilities, and the right labels; None for sentences."""
 
-    Args:
-        tokenizer: tokenizer of the hypotheses.
-        best: one hypothesis of each input.
-        inputs: inputs with their references.
-        metrics: names of metrics.
-        texts: running text of the hypotheses and references; None to join the tokens by the tokenizer.
-    """
-    tokens = [tokenizer.decode(hypothesis.tokens, copied=hypothesis.copied) for hypothesis in best]
-    references = [[" ".join(tokenizer.words(text)) for text in entry.references] for entry in inputs]
-    if texts is None and not tokenizer.settings.lowercase and tokenizer.settings.punctuation:
-        running_text = [
-            tokenizer.decode(hypothesis.tokens, detokenise=True, copied=hypothesis.copied) for hypothesis in best
+    @classmethod
+    def decoded(
+        cls,
+        models: Sequence[TrainedModel],
+        inputs: Sequence[GenerationInput],
+        best: Sequence[Sentence],
+        features: FeatureSource | None,
+    ) -> Self:
+        """Tokenise decoded hypotheses and their references once; see `label_texts` for arguments and errors."""
+        tokenizer = models[0].tokenizer
+        references = [[" ".join(tokenizer.words(text)) for text in entry.references] for entry in inputs]
+        tokens = [hypothesis.tokenised(tokenizer) for hypothesis in best]
+        return cls(tokenizer, inputs, best, tokens, references, label_texts(models, inputs, best, features))
+
+    @property
+    def texts(self) -> Texts:
+        """Running text of the hypotheses and references, or their labels."""
+        if self.labels is not None:
+            return self.labels
+        texts = [hypothesis.decoded(self.tokenizer).text for hypothesis in self.best]
+        return texts, [entry.references for entry in self.inputs]
+
+    def statistics(self, metrics: Sequence[str]) -> list[MetricStatistics]:
+        """Compute the statistics of several metrics; metrics that cannot be computed on this machine are left out.
+
+        Metrics with their own tokenisation are given running text, unless the vocabulary has no case or no punctuation.
+        """
+        settings = self.tokenizer.settings
+        as_written = self.labels is not None or (not settings.lowercase and settings.punctuation)
+        texts = self.texts if as_written else None
+        statistics = sentence_statistics(self.tokens, self.references, metrics, texts=texts, lang=settings.lang)
+        if settings.lang in LABEL_LANGUAGES:
+            return statistics
+        # Metrics of tokens, and metrics of running text that read tokens, depend on how the text was split into words.
+        return [
+            measured._replace(signature=f"{measured.signature}|{settings.signature}")
+            if measured.metric.reads == "tokens" or texts is None
+            else measured
+            for measured in statistics
         ]
-        texts = (running_text, [entry.references for entry in inputs])
-    statistics = sentence_statistics(tokens, references, metrics, texts=texts, lang=tokenizer.settings.lang)
-    if tokenizer.settings.lang in LABEL_LANGUAGES:
-        return statistics
-    # Metrics of tokens, and metrics of running text that read tokens, depend on how the text was split into words.
-    return [
-        measured._replace(signature=f"{measured.signature}|{tokenizer.settings.signature}")
-        if measured.metric.reads == "tokens" or texts is None
-        else measured
-        for measured in statistics
-    ]
 
 
 def validate(
@@ -165,8 +184,7 @@ def validate(
         n_best = generate_in_shards(trained, inputs, examples.features, shards)
         best = [hypotheses[0] for hypotheses in n_best]
         if shards.first:
-            texts = label_texts([trained], inputs, best, examples.features)
-            for metric in hypothesis_statistics(trained.tokenizer, best, inputs, sentence_metrics, texts):
+            for metric in Hypotheses.decoded([trained], inputs, best, examples.features).statistics(sentence_metrics):
                 values[metric.score.name] = metric.score.value
     if shards.first and any(name in RETRIEVAL_METRICS for name in names):
         log_probs = pair_log_probs(trained.model, examples.targets, examples.items, examples.features).numpy()

@@ -21,8 +21,7 @@ from limner.bounds import Few, Folds, Half, Seed
 from limner.data.collection import Collection
 from limner.data.examples import Item
 from limner.errors import MissingExtraError, SettingsError
-from limner.evaluation.evaluate import evaluate
-from limner.evaluation.options import EvaluationOptions
+from limner.evaluation.evaluate import EvaluationOptions, evaluate
 from limner.metrics.classification import ACCURACY, accuracy_statistics
 from limner.metrics.significance import approximate_randomisation
 from limner.runs.recipe import Recipe

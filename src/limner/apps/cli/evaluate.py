@@ -21,7 +21,6 @@ from limner.apps.cli.options import (
 from limner.apps.cli.terminal import (
     activity,
     echo,
-    err,
     main_scores,
     print_json,
     print_next,
@@ -97,8 +96,8 @@ def evaluate(
     recipe = _check(runs, device, decoding, changes or [], metric or [])
     from limner.apps.distributed.sentences import generator_on
     from limner.data.collection import Collection
+    from limner.evaluation.evaluate import EvaluationOptions
     from limner.evaluation.evaluate import evaluate as evaluate_models
-    from limner.evaluation.options import EvaluationOptions
     from limner.evaluation.regions import RegionOptions
     from limner.runs.records import evaluation_path
 
@@ -130,7 +129,6 @@ def evaluate(
             command=command_line(),
             generate=generate,
             on_progress=progress,
-            on_message=lambda line: err.print(f"{line}; --no-retrieval leaves it out", highlight=False, soft_wrap=True),
         )
     saved = save_output(evaluation_path(evaluation, runs[0]), evaluation.save)
     if not evaluation.scores:  # the decoded sentences are kept

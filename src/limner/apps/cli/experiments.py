@@ -114,8 +114,7 @@ class Demo(NamedTuple):
 
     def evaluate(self, run: Path, scenes: Collection, metrics: Sequence[str]) -> Evaluation:
         """Evaluate a run on the test split and store the scores in its directory."""
-        from limner.evaluation.evaluate import evaluate
-        from limner.evaluation.options import EvaluationOptions
+        from limner.evaluation.evaluate import EvaluationOptions, evaluate
         from limner.runs.records import save_evaluation
         from limner.runs.trained_model import load_trained_model
 

@@ -14,7 +14,7 @@ from limner.decoding.scoring import score_examples
 from limner.decoding.sentence import Sentence
 from limner.decoding.settings import DecodingSettings
 from limner.evaluation.measurements import ConditionResult, ConditionScore
-from limner.evaluation.validate import hypothesis_statistics
+from limner.evaluation.validate import Hypotheses
 from limner.inference.generate import generate
 from limner.metrics import perplexity
 from limner.metrics.base import Statistics
@@ -84,10 +84,9 @@ class ConditionComparison:
     ) -> ConditionOutput:
         """Compute the statistics of the sentence metrics."""
         inputs = self.inputs if inputs is None else inputs
-        tokenizer = self.model.tokenizer
-        hypotheses = [tokenizer.decode(hypothesis.tokens) for hypothesis in best]
         sentence_metrics = [metric for metric in self.metrics if metric != PERPLEXITY]
         ids = [entry.item.id for entry in inputs]
+        hypotheses = Hypotheses.decoded([self.model], inputs, best, None)
         decoding = f"|decoding:{self.decoding.signature}"
         metrics = [
             ItemStatistics(
@@ -96,9 +95,9 @@ class ConditionComparison:
                 measured.metric.value,
                 measured.signature + decoding,
             )
-            for measured in hypothesis_statistics(tokenizer, best, inputs, sentence_metrics)
+            for measured in hypotheses.statistics(sentence_metrics)
         ]
-        return ConditionOutput(name, hypotheses, metrics)
+        return ConditionOutput(name, hypotheses.tokens, metrics)
 
     def perplexity(self, features: FeatureSource | None) -> ItemStatistics:
         """Compute the perplexity of the references given some image features."""

@@ -35,15 +35,14 @@ from limner.apps.reproduce.tables import PublishedRow, PublishedTable
 from limner.data.collection import Collection
 from limner.data.dataset import Examples
 from limner.errors import RunError, SettingsError
-from limner.evaluation.evaluate import evaluate
+from limner.evaluation.evaluate import EvaluationOptions, evaluate
 from limner.evaluation.gradients import measure_gradients
-from limner.evaluation.options import EvaluationOptions
+from limner.evaluation.retrieval import require_shortlist
 from limner.features.store import FeatureStore
 from limner.inference.collection_features import control_features, open_features
 from limner.models.phrase_based import PhraseBasedSettings
 from limner.progress import StageProgress
 from limner.retrieval.marginal import MARGINAL_IMAGES
-from limner.retrieval.shortlist import require_shortlist
 from limner.runs.recipe import EvaluationSettings, Recipe
 from limner.runs.records import RunConfig, save_evaluation
 from limner.runs.trained_model import WEIGHTS, TrainedModel, load_trained_model, require_trained, sha256

@@ -18,7 +18,6 @@ from limner.inference.load import load
 from limner.inference.new_images import load_backbone_of
 from limner.inference.translator import Translator
 from limner.models.phrase_based import PhraseBased
-from limner.models.protocols import WordEmbeddingModel
 from limner.runs.pretrained import DEFAULT_LANG, pretrained_languages, pretrained_run
 from limner.runs.trained_model import TrainedModel, load_trained_model
 from limner.storage.json_text import to_json

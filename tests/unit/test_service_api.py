@@ -4,6 +4,7 @@ import asyncio
 import base64
 import contextlib
 import json
+import socket
 from functools import partial
 from io import BytesIO
 
@@ -13,8 +14,9 @@ from running_service import captioners, png, scope_of, with_service
 from test_collection_index import reverse_features
 
 from limner.apps.server import protection
+from limner.apps.server.errors import InvalidRequestError
+from limner.apps.server.images import ImageFetcher, decode_image_text
 from limner.apps.server.protection import Keys
-from limner.apps.server.request_bodies import decode_image_text
 from limner.apps.server.settings import KEYS_VARIABLE, ServerSettings, read_keys
 from limner.data.collection import write_items
 from limner.data.examples import Item
@@ -451,6 +453,33 @@ def test_overload_is_refused_with_the_time_to_wait(ask):
 )
 def test_images_in_text(text, expected):
     assert decode_image_text(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("url", "hosts", "found"),
+    [
+        ("http://other.example/a.png", ("museum.example",), None),
+        ("http://museum.example@evil.example/", ("museum.example",), None),
+        ("http://museum.example/a.png", ("museum.example",), "127.0.0.1"),
+        ("http://museum.example/a.png", ("museum.example",), "169.254.169.254"),
+        ("http://museum.example/a.png", ("museum.example",), "::ffff:10.0.0.1"),
+        ("http://[::1]/a.png", ("museum.example",), None),
+        ("http:///a.png", ("",), None),
+    ],
+)
+def test_urls_of_other_hosts_and_private_addresses_are_not_fetched(url, hosts, found, monkeypatch):
+    monkeypatch.setattr("socket.getaddrinfo", lambda *_, **__: [(socket.AF_INET, 1, 6, "", (found, 80))])
+    monkeypatch.setattr("socket.socket.connect", lambda *_: pytest.fail("connected"))
+
+    async def fetch():
+        fetcher = ImageFetcher(ServerSettings(image_hosts=hosts))
+        try:
+            return await fetcher.fetch(url, "image")
+        finally:
+            await fetcher.close()
+
+    with pytest.raises(InvalidRequestError, match="image: "):
+        asyncio.run(fetch())
 
 
 def search_of(ask, collection, **body):

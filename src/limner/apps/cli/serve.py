@@ -12,7 +12,7 @@ from limner.apps.server.settings import ServerSettings
 from limner.errors import MissingExtraError
 from limner.storage.json_text import to_json
 
-PACKAGES = ("fastapi", "prometheus_client", "sse_starlette", "starlette", "uvicorn")
+PACKAGES = ("aiohttp", "fastapi", "prometheus_client", "sse_starlette", "starlette", "uvicorn")
 """Packages of the extra `serve`."""
 
 
@@ -30,6 +30,7 @@ def serve(
         "key_file",
         "allowed_hosts",
         "cors_origins",
+        "image_hosts",
         "max_body",
         "max_queue",
         "timeout",
@@ -55,6 +56,8 @@ def serve(
             needed.
         allowed_hosts (--allow-host NAME): Name of this machine in the Host header, besides localhost. Repeatable.
         cors_origins (--cors-origin ORIGIN): Origin of pages of other hosts that may send requests; default: none.
+            Repeatable.
+        image_hosts (--image-host HOST): Host, or private address, that images are fetched from by URL; default: none.
             Repeatable.
         max_body: Largest body of a request in bytes; default: 20 MiB.
         max_queue: Requests that are accepted and not answered yet; others get status 429; default: 256.

@@ -11,9 +11,10 @@ from pydantic import Field
 
 from limner.apps.server.engine import ServiceEngine
 from limner.apps.server.errors import InvalidRequestError, NotSupportedError
+from limner.apps.server.images import read_image_reference
 from limner.apps.server.jobs import GeneratedToken, GenerationRequest, ProbableToken
 from limner.apps.server.models import Models, ServedModel
-from limner.apps.server.request_bodies import LenientBody, decode_image_text
+from limner.apps.server.request_bodies import LenientBody
 from limner.bounds import Seed, Temperature, bounds_of
 
 if TYPE_CHECKING:
@@ -82,7 +83,7 @@ class Message(NamedTuple):
     role: str
     text: str
     images: Sequence[str] = ()
-    """Images in base64, or as `data:` URLs."""
+    """Images in base64, or as URLs."""
 
 
 async def read_chat(
@@ -136,7 +137,7 @@ async def read_chat(
     return GenerationRequest(
         served,
         generator,
-        decode_image_text(references[0], param) if references else None,
+        await read_image_reference(references[0], engine.fetcher, param) if references else None,
         None if served.task == "describe" else source,
         decoding_changes(generator, sampling, prefix=prefix, count=count),
         prefix,

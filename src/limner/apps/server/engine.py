@@ -19,6 +19,7 @@ from typing import Literal, TypeVar, get_args
 import torch
 
 from limner.apps.server.errors import QueueFullError, ServerError
+from limner.apps.server.images import ImageFetcher
 from limner.apps.server.indexes import ServedIndexes
 from limner.apps.server.jobs import Event, FeatureCache, FinalEvent, GeneratedToken, GenerationRequest, Job, make_job
 from limner.apps.server.models import Models
@@ -93,6 +94,7 @@ class ServiceEngine:
         self.active = 0
         self.stopping = False
         self._idle = asyncio.Event()
+        self.fetcher = ImageFetcher(settings)
         cores, threads = os.cpu_count() or 1, torch.get_num_threads()
         self._pools = {
             kind: ThreadPoolExecutor(
@@ -117,6 +119,7 @@ class ServiceEngine:
                 while self.active:
                     self._idle.clear()
                     await self._idle.wait()
+        await self.fetcher.close()
         for pool in self._pools.values():
             pool.shutdown(wait=False, cancel_futures=True)
         self._worker.stop()

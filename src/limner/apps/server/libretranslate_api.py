@@ -14,10 +14,11 @@ from pydantic import BaseModel, Field
 
 from limner.apps.server.engine import ServiceEngine
 from limner.apps.server.errors import InvalidRequestError, NotSupportedError
+from limner.apps.server.images import read_image_reference
 from limner.apps.server.jobs import GenerationRequest
 from limner.apps.server.ollama_api import ERRORS
 from limner.apps.server.own_api import EngineOf
-from limner.apps.server.request_bodies import FORM, FormRoute, LenientBody, decode_image_text, reads
+from limner.apps.server.request_bodies import FORM, FormRoute, LenientBody, reads
 from limner.errors import MissingExtraError
 
 if TYPE_CHECKING:
@@ -92,7 +93,7 @@ async def translate(body: TranslateBody, engine: EngineOf) -> dict[str, Any]:
     texts = [body.q] if isinstance(body.q, str) else body.q
     if not any(texts):
         raise InvalidRequestError("q: expected a text, got nothing", "q")
-    images = _images(body, len(texts))
+    images = await _images(body, len(texts), engine)
     detected = await _sources(texts, body, engine)
     waiting = [
         _translate(engine, text, source.language, body.target, image, body.alternatives)
@@ -154,7 +155,7 @@ def _pairs(engine: ServiceEngine) -> list[tuple[str, str]]:
     ]
 
 
-def _images(body: TranslateBody, count: int) -> list[bytes | None]:
+async def _images(body: TranslateBody, count: int, engine: ServiceEngine) -> list[bytes | None]:
     if body.image is None:
         return [None] * count
     references = body.image if isinstance(body.image, list) else [body.image] * count
@@ -162,7 +163,14 @@ def _images(body: TranslateBody, count: int) -> list[bytes | None]:
         raise InvalidRequestError(
             f"image: expected one for each text, got {len(references)} images and {count} texts", "image"
         )
-    return [None if reference is None else decode_image_text(reference) for reference in references]
+    try:
+        async with asyncio.timeout(engine.settings.timeout):
+            return [
+                None if reference is None else await read_image_reference(reference, engine.fetcher)
+                for reference in references
+            ]
+    except TimeoutError:
+        raise engine.too_late() from None
 
 
 async def _sources(texts: Sequence[str], body: TranslateBody, engine: ServiceEngine) -> list[DetectedLanguage]:

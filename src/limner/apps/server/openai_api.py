@@ -40,7 +40,7 @@ class ImageURL(LenientBody):
     """Image of a message."""
 
     url: str
-    """`data:` URL of an image; http(s) URLs are not fetched."""
+    """`data:` URL of an image; http(s) URLs only of hosts that the service allows."""
 
 
 class ContentPart(LenientBody):

@@ -17,9 +17,10 @@ from sse_starlette import EventSourceResponse
 import limner
 from limner.apps.server.engine import EventStream, ServiceEngine
 from limner.apps.server.errors import InvalidRequestError, NotFoundError, error_body, problem_of
+from limner.apps.server.images import read_image_reference
 from limner.apps.server.jobs import FinalEvent, GenerationRequest, Job, image_grid
 from limner.apps.server.models import ServedModel
-from limner.apps.server.request_bodies import MULTIPART, UploadRoute, decode_image_text, reads
+from limner.apps.server.request_bodies import MULTIPART, UploadRoute, reads
 from limner.apps.server.schemas import (
     DescribeBody,
     DescribeResponse,
@@ -129,7 +130,7 @@ def model_body(served: ServedModel) -> ModelBody:
 )
 async def describe(body: DescribeBody, engine: EngineOf, request: Request) -> Any:  # noqa: ANN401
     """Caption an image, sent as JSON with base64 or as an uploaded file of a form."""
-    image = decode_image_text(body.image)
+    image = await read_image_reference(body.image, engine.fetcher)
     served = engine.models.get(body.model, "describe", body.lang)
     stream = await engine.generate(
         GenerationRequest(
@@ -180,7 +181,7 @@ async def translate(body: TranslationRequest, engine: EngineOf, request: Request
     texts = [body.text] if isinstance(body.text, str) else body.text
     if texts is body.text and (body.stream or body.explain):
         raise InvalidRequestError("stream and explain are for one sentence; send text as a string", "text")
-    image = None if body.image is None else decode_image_text(body.image)
+    image = None if body.image is None else await read_image_reference(body.image, engine.fetcher)
     served = engine.models.translator(body.model, body.source, body.target)
     generator = served.generator(body.target)
     streams = [
@@ -216,7 +217,7 @@ async def translate(body: TranslationRequest, engine: EngineOf, request: Request
 @router.post("/v1/score", openapi_extra=reads(MULTIPART, ScoreBody))
 async def score(body: ScoreBody, engine: EngineOf) -> ScoreResponse:
     """Compute the log-probability and the perplexity of sentences given an image."""
-    image = decode_image_text(body.image)
+    image = await read_image_reference(body.image, engine.fetcher)
     served, sentences = engine.models.get(body.model, "describe", body.lang), body.sentences
     scorer = Scorer(served.trained(body.lang), served.backbone)
     scores = await engine.compute("score", lambda: scorer.score([image] * len(sentences), sentences))
@@ -228,7 +229,7 @@ async def score(body: ScoreBody, engine: EngineOf) -> ScoreResponse:
 @router.post("/v1/search", openapi_extra=reads(MULTIPART, SearchBody))
 async def search(body: SearchBody, engine: EngineOf) -> SearchResponse:
     """Search an indexed folder by a sentence or an image, or a collection by a sentence."""
-    query = body.query or decode_image_text(body.image or "")
+    query = body.query or await read_image_reference(body.image or "", engine.fetcher)
     name, _ = engine.indexes.get(body.index)
 
     def search() -> SearchResponse:
@@ -256,7 +257,7 @@ async def thumbnail(
 @router.post("/v1/explain", openapi_extra=reads(MULTIPART, ExplainBody))
 async def explain(body: ExplainBody, engine: EngineOf) -> ExplainResponse:
     """Return the attention over the image of each word of a caption, given or generated."""
-    image = decode_image_text(body.image)
+    image = await read_image_reference(body.image, engine.fetcher)
     served = engine.models.get(body.model, "describe", body.lang)
     asked = GenerationRequest(served, served.generator(body.lang), image)
     if body.caption is None:

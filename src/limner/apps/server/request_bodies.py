@@ -1,14 +1,12 @@
-"""Bodies of requests: JSON, forms, whose fields are read as fields of JSON, and images in their fields."""
+"""Bodies of requests: JSON and forms, whose fields are read as fields of JSON."""
 
 from __future__ import annotations
 
 import base64
-import binascii
 import logging
 import re
 from collections.abc import Callable, Coroutine
 from typing import Any, get_args
-from urllib.parse import unquote_to_bytes
 
 from fastapi import Request, Response
 from fastapi.routing import APIRoute
@@ -27,10 +25,6 @@ MAX_IGNORED = 40
 MAX_LOGGED = 1_000
 """Number of fields without effect that are logged by one process."""
 _FIELD = re.compile(r"[A-Za-z0-9_.-]{1,60}")
-_DATA_URL = re.compile(r"data:(?P<type>[\w.+-]+/[\w.+-]+)?(?P<parameters>(;[\w.+-]+=[\w.+-]+)*)(?P<base64>;base64)?,")
-_URL = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*:")
-_MAX_HEADER = 200
-"""Characters of a `data:` URL before its content."""
 IGNORED = "Limner-Ignored"
 """Header with the fields of a request that had no effect."""
 Handler = Callable[[Request], Coroutine[Any, Any, Response]]
@@ -141,45 +135,6 @@ async def form_fields(request: Request, max_files: int = 0) -> dict[str, list[st
         remedy = "send fields of text, " + ("one image" if max_files else "without files")
         raise InvalidRequestError(f"the form cannot be read ({one_line(str(reason))}); {remedy}") from None
     return fields
-
-
-def decode_image_text(text: str, param: str = "image") -> bytes:
-    """Return the encoded bytes of an image that a request has as base64 or as a `data:` URL.
-
-    No text names a file of this machine, or reaches another machine. Whitespace in base64 is ignored, as line breaks of
-    mail programs are.
-
-    Args:
-        text: text of the field.
-        param: name of the field, for errors.
-
-    Raises:
-        InvalidRequestError: the text is neither.
-    """
-    if text.startswith("data:"):
-        header = _DATA_URL.match(text[:_MAX_HEADER])
-        if header is None:
-            raise InvalidRequestError(f"{param}: expected a data: URL such as data:image/jpeg;base64,…", param)
-        media_type, content = header["type"], text[header.end() :]
-        if media_type and not media_type.startswith("image/") and media_type != "application/octet-stream":
-            raise InvalidRequestError(f"{param}: expected a data: URL of an image, got {media_type}", param)
-        if not header["base64"]:
-            return unquote_to_bytes(content)
-        text = content
-    elif _URL.match(text[:20]):
-        raise InvalidRequestError(
-            f"{param}: expected base64, a data: URL or an upload; other URLs and files are not opened", param
-        )
-    try:
-        compact = "".join(text.split())
-        decoded = base64.b64decode(compact + "=" * (-len(compact) % 4), validate=True)
-    except (binascii.Error, ValueError):
-        raise InvalidRequestError(
-            f"{param}: expected an image in base64 or a data: URL, got other text", param
-        ) from None
-    if not decoded:
-        raise InvalidRequestError(f"{param}: expected an image, got an empty text", param)
-    return decoded
 
 
 def _half_pair(place: str) -> InvalidRequestError:

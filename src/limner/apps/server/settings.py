@@ -16,7 +16,7 @@ from limner.settings import Settings
 KEYS_VARIABLE = "LIMNER_API_KEYS"
 """Environment variable with API keys, separated by commas or white space."""
 BODIES_AT_ONCE = 16
-"""Bodies of the largest size that are received together."""
+"""Bodies, and fetched images, of the largest size that are received together."""
 
 
 class ServerSettings(Settings):
@@ -42,6 +42,8 @@ class ServerSettings(Settings):
     """Names in the Host header that are accepted besides localhost and addresses in numbers."""
     cors_origins: tuple[str, ...] = ()
     """Origins of pages of other hosts that may send requests; none by default."""
+    image_hosts: tuple[str, ...] = ()
+    """Hosts that images may be fetched from by http(s) URL; none by default."""
     max_body: Bytes = 20 << 20
     """Largest body of a request in bytes."""
     max_pixels: Annotated[int, Bounds(1, 89_478_485)] = 50_000_000
@@ -54,6 +56,8 @@ class ServerSettings(Settings):
     """Time limit of a request in seconds, waiting included."""
     body_timeout: TimeLimit = 20.0
     """Time limit of the reception of a body in seconds."""
+    fetch_timeout: TimeLimit = 10.0
+    """Time limit in seconds of fetching an image by its URL, from the look-up of the host to the last byte."""
     stop_timeout: TimeLimit = 10.0
     """Time in seconds for accepted requests to be finished when the service stops; then they are cancelled."""
     feature_cache: Annotated[int, Bounds(0, 2**44)] = 64 << 20

@@ -1,11 +1,12 @@
-"""Phrase-based runs that are damaged or asked for what they do not have."""
+"""Phrase-based runs that are damaged or asked for what they do not have, and language models in damaged ARPA files."""
 
 import math
 
 import pytest
+import runner
 import torch
-from cases import case, check, for_all
-from damage import change_json, change_tensors, fill, flip, remove, truncate, zeros
+from cases import case, check, check_outcome, for_all
+from damage import change_json, change_tensors, fifo, fill, flip, folder, link, remove, truncate, zeros
 
 pytest.importorskip("numba")
 pytest.importorskip("thot")
@@ -13,6 +14,10 @@ pytest.importorskip("thot")
 TRANSLATE = "translate 'a red ball' --model phrases"
 WEIGHTS = "phrases/model.safetensors"
 CONFIG = "phrases/config.json"
+TRAIN = (
+    "train calixto2017/pbsmt --collection pairs --out new model.tuning.method=none model.language_model_file=lm.arpa"
+)
+ARPA = "\\data\\\nngram 1=3\n\n\\1-grams:\n-1\t<unk>\n-1\t<s>\n-1\t</s>\n\n\\end\\\n"
 
 
 def set_value(name, value):
@@ -75,3 +80,42 @@ def test_damaged_runs(case, work):
 )
 def test_what_it_does_not_have(case, work):
     check(case, work)
+
+
+@for_all(
+    *(
+        case(TRAIN, "lm.arpa", files={"lm.arpa": damage})
+        for damage in (
+            "",
+            b"\xff\xfe",
+            b"\x1f\x8b\x08",
+            bytes(10_000),
+            folder,
+            fifo,
+            link("/dev/zero"),
+            link("lm.arpa"),
+            link("nowhere"),
+            ARPA.replace("\\end\\", ""),
+            ARPA.replace("=3", "=4"),
+            ARPA.replace("=3", f"={'9' * 5000}"),
+            ARPA.replace("\\1-grams", "\\2-grams"),
+            ARPA.replace("-1\t<unk>", "nan\t<unk>"),
+            ARPA.replace("-1\t<unk>", "1e400\t<unk>"),
+            ARPA.replace("-1\t<unk>", "2\t<unk>"),
+            ARPA.replace("<unk>", "<unk> " * 10_000),
+            ARPA.replace("<unk>", "other"),
+            ARPA,
+        )
+    ),
+    case(TRAIN, "lm.arpa"),
+)
+def test_language_models(case, work):
+    for name, contents in case.files.items():
+        if callable(contents):
+            contents(work / name)
+        else:
+            (work / name).write_bytes(contents.encode() if isinstance(contents, str) else contents)
+    outcome = runner.run(case.command.split(), work)
+    lines = [line for line in outcome.stderr.splitlines(keepends=True) if not line.startswith("WARNING")]
+    check_outcome(outcome._replace(stderr="".join(lines)), case)  # the warnings are about the few sentences
+    assert not (work / "new/model.safetensors").exists()

@@ -27,7 +27,6 @@ from limner.inference.translator import Translator
 from limner.runs.recipe import load_recipe
 from limner.runs.records import EvaluatedItem, Evaluation
 from limner.runs.trained_model import load_trained_model
-from limner.smt import extraction
 from limner.storage.json_text import to_json
 from limner.storage.tensors import load_tensors
 from limner.text.tokenizer import Tokenizer
@@ -179,12 +178,14 @@ def test_a_compound_of_two_phrases_belongs_to_both():
     assert [_span(words, tokens) for tokens in ((0, 2), (2, 3), (2, 4))] == [(0, 2), (1, 2), (1, 3)]
 
 
-def test_a_training_that_failed_before_it_saved_anything_starts_again(collection, tmp_path, monkeypatch):
-    recipe = load_recipe("calixto2017/pbsmt", ["model.tuning.method=none", "model.word_alignment=hmm"])
-    with monkeypatch.context() as patch, pytest.raises(TypeError):
-        patch.setattr(extraction, "one_directional", None)
-        train(recipe, collection, tmp_path / "run")
+def test_a_training_that_failed_before_it_saved_anything_starts_again(collection, tmp_path):
+    changes, file = ["model.tuning.method=none", "model.word_alignment=hmm"], tmp_path / "no.arpa"
+    wrong = load_recipe("calixto2017/pbsmt", [*changes, f"model.language_model_file={file}"])
+    with pytest.raises(RunError, match=r"no\.arpa"):
+        train(wrong, collection, tmp_path / "run")
+    recipe = load_recipe("calixto2017/pbsmt", changes)
     run = train(recipe, collection, tmp_path / "run")
+    assert load_trained_model(run).recipe.model.language_model_file is None
     with pytest.raises(RunError, match="already contains a run"):
         train(recipe, collection, run)
 
@@ -229,10 +230,17 @@ def test_given_sentences_have_no_probability(run, collection):
         score_examples(trained.model, examples)
 
 
-def test_the_language_model_is_written_and_replaces_nothing(run, tmp_path):
+def test_the_language_model_is_written_and_used_by_another_training(run, collection, tmp_path):
     file = tmp_path / "lm.arpa"
     model = load_trained_model(run).model.language_model()
     assert export_language_model(run, file) == len(model.firsts)
+    untuned = ["model.tuning.method=none", f"model.language_model_file={file}"]
+    other = train(load_recipe("calixto2017/pbsmt", untuned), collection, tmp_path / "other")
+    again = load_trained_model(other).model.language_model()
+    sentence = [7, 5, 9]
+    assert again.score(sentence, again.table()) == pytest.approx(model.score(sentence, model.table()), abs=1e-4)
+    with pytest.raises(SettingsError, match=r"lm\.arpa: .* found up to 5; set model\.order=5"):
+        train(load_recipe("calixto2017/pbsmt", [*untuned, "model.order=3"]), collection, tmp_path / "third")
     with pytest.raises(SettingsError, match="exists"):
         export_language_model(run, file)
     with pytest.raises(SettingsError, match="is inside the run"):

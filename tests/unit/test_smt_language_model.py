@@ -1,5 +1,6 @@
 """The language model: modified Kneser-Ney by hand and from the equations, and queries as KenLM answers them."""
 
+import gzip
 import math
 from collections import Counter
 
@@ -7,7 +8,9 @@ import kenlm
 import numpy as np
 import pytest
 
-from limner.smt.language_model import _discounts, estimate, write_arpa
+from limner.errors import RunError
+from limner.smt.arpa import read_arpa, write_arpa
+from limner.smt.language_model import _discounts, estimate
 
 WORDS = ["<pad>", "<s>", "</s>", "<unk>", "a", "b", "c", "d", "e"]
 PAD, BOS, EOS, UNK, A, B, C, D, E = range(9)
@@ -111,6 +114,70 @@ def test_queries_equal_those_of_kenlm(sentences, order, tmp_path):
         assert model.score(sentence, table) / math.log(10) == pytest.approx(expected, abs=1e-5)
 
 
+def test_a_written_model_is_read_again(sentences, tmp_path):
+    model = estimate(sentences, 3, 9)
+    write_arpa(model, WORDS, tmp_path / "lm.arpa")
+    again = read_arpa(tmp_path / "lm.arpa", WORDS)
+    for sentence in sentences[:5]:
+        assert again.score(sentence, again.table()) == pytest.approx(model.score(sentence, model.table()), abs=1e-4)
+
+
+def test_the_order_of_a_file_is_the_stated_one(tmp_path):
+    """Sentences of one word have no n-grams of more than three words, the beginning and the end included."""
+    model = estimate([[A], [B], [A]], 5, 9)
+    write_arpa(model, WORDS, tmp_path / "lm.arpa")
+    assert "ngram 4=0\nngram 5=0\n" in (tmp_path / "lm.arpa").read_text()
+    again = read_arpa(tmp_path / "lm.arpa", WORDS)
+    assert again.order == 5
+    assert again.score([A, B], again.table()) == pytest.approx(model.score([A, B], model.table()), abs=1e-4)
+
+
+def blanks_around_equals(text):
+    """Pad counts as SRILM does, and with tabs."""
+    return text.replace("ngram ", "ngram \t ").replace("=", "\t=   ")
+
+
+def comments_before_the_data(text):
+    """Add lines that look like the file itself before it begins."""
+    return f"ngram 1=7\n\\1-grams:\n-1\tx\n\n{text}"
+
+
+def infinite(text):
+    """Write impossible words as OpenGrm does, in place of -99."""
+    assert "\n-99\t<s>" in text
+    return text.replace("\n-99\t<s>", "\n-inf\t<s>")
+
+
+def without_zero_backoffs(text):
+    """Omit back-off weights of 0, as IRSTLM does."""
+    assert "\t0\n" in text
+    return text.replace("\t0\n", "\n")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        blanks_around_equals,
+        comments_before_the_data,
+        infinite,
+        without_zero_backoffs,
+        lambda text: text.replace("\n", " \t\r\n"),
+        lambda text: text.replace("\t", "  "),
+        lambda text: text.replace("\n", "\n\n"),
+        lambda text: f"\ufeff{text}",
+        lambda text: gzip.compress(text.encode()),
+    ],
+)
+def test_files_of_other_programs_are_the_same_model(sentences, tmp_path, change):
+    model = estimate(sentences, 3, 9)
+    write_arpa(model, WORDS, tmp_path / "lm.arpa")
+    changed = change((tmp_path / "lm.arpa").read_text())
+    (tmp_path / "other.arpa").write_bytes(changed if isinstance(changed, bytes) else changed.encode())
+    same, other = (read_arpa(tmp_path / name, WORDS) for name in ("lm.arpa", "other.arpa"))
+    assert other.order == 3 and len(other.firsts) == len(same.firsts)
+    assert np.array_equal(other.log_probs, same.log_probs) and np.array_equal(other.log_backoffs, same.log_backoffs)
+
+
 def test_no_context_is_left_without_probability_for_other_words():
     """Bigrams with the counts 1, 1, 2, 2 and four times 3: D2 would be 2 - 3 · 1/3 · 4/2 = 0; 'D C' occurs twice."""
     model = estimate([[A, B, D, C, 9]] * 2 + [[A, B, E, C, 9]], 2, 10)
@@ -136,3 +203,25 @@ def test_words_out_of_the_vocabulary_are_cut_and_change_no_other_probability(sen
     for sentence in ([A, B, C], [D, A], [C, C, C]):
         assert cut.score(sentence, cut.table()) == pytest.approx(whole.score(sentence, whole.table()))
     assert (cut.firsts < 8).all()
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "message"),
+    [
+        ("\\end\\", "", "not complete"),
+        ("ngram 3=", "ngram 3=1", "not complete"),
+        ("\\2-grams:", "\\3-grams:", r"arpa:\d+: expected the 2-grams"),
+        ("\\2-grams:\n", "\\2-grams:\nx\ta b\n", r"arpa:\d+: expected a log-probability, 2 words"),
+        ("\\2-grams:\n", "\\2-grams:\n0.5\ta b\n", r"arpa:\d+: expected a log-probability, 2 words"),
+        ("\\2-grams:\n", "\\2-grams:\n-1\ta\n", r"arpa:\d+: expected a log-probability, 2 words"),
+        ("\\3-grams:\n", "\\3-grams:\n-1\ta e <s>\n", r"arpa: expected an n-gram 'e <s>' as well as 'a e <s>'"),
+    ],
+)
+def test_a_damaged_file_is_refused(sentences, tmp_path, before, after, message):
+    file = tmp_path / "lm.arpa"
+    write_arpa(estimate(sentences, 3, 9), WORDS, file)
+    text = file.read_text()
+    assert before in text
+    file.write_text(text.replace(before, after))
+    with pytest.raises(RunError, match=message):
+        read_arpa(file, WORDS)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
@@ -15,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from limner.bounds import Bounds, Few, Order
-from limner.errors import MissingExtraError, RunError, TrainingError
+from limner.errors import MissingExtraError, RunError, SettingsError, TrainingError
 from limner.models.protocols import ConditionalLMSettings, ModelInputs
 from limner.progress import StageProgress
 from limner.settings import Settings
@@ -72,6 +73,9 @@ class PhraseBasedSettings(ConditionalLMSettings):
     language_model: Literal["pairs", "all"] = "pairs"
     """Sentences that the language model is estimated from: the target sides of the training pairs, or all sentences of
     the training split in the target language, those without a translation as well."""
+    language_model_file: Path | None = None
+    """ARPA file of a language model, which is used in place of an estimated one. Its words are those of the target
+    vocabulary; words of the vocabulary that it lacks have the probability of <unk>."""
     word_alignment: Literal["ibm1", "ibm2", "hmm", "ibm3", "ibm4"] = "ibm4"
     """Model of the word alignments: IBM models (Brown et al., 1993) or hidden Markov model (Vogel et al., 1996)."""
     max_phrase_length: Annotated[int, Bounds(1, 7)] = 7
@@ -141,7 +145,7 @@ class PhraseBased(nn.Module):
 
     def reads_all_sentences(self) -> bool:
         """Whether the language model is estimated from all training sentences of the target language."""
-        return self.settings.language_model == "all"
+        return self.settings.language_model == "all" and self.settings.language_model_file is None
 
     def feature_names(self) -> tuple[str, ...]:
         """Names of the features, in the order of the weights."""
@@ -216,13 +220,21 @@ class PhraseBased(nn.Module):
         return history
 
     def _language_model(self, corpus: ParallelCorpus) -> LanguageModel:
-        """Estimate the language model."""
+        """Estimate the language model, or read it from the file of the settings."""
+        from limner.smt.arpa import read_arpa
         from limner.smt.language_model import estimate
 
+        order, file = self.settings.order, self.settings.language_model_file
+        if file is not None:
+            lm = read_arpa(file, corpus.target_words)
+            if lm.order != order:
+                raise SettingsError(
+                    f"{file}: expected n-grams of up to {order} words (model.order), found up to {lm.order}; set "
+                    f"model.order={lm.order}"
+                )
+            return lm
         largest = max((max(one, default=0) for one in corpus.language_model), default=0)
-        return estimate(corpus.language_model, self.settings.order, max(self.vocab_size, largest + 1)).cut(
-            self.vocab_size
-        )
+        return estimate(corpus.language_model, order, max(self.vocab_size, largest + 1)).cut(self.vocab_size)
 
     def language_model(self) -> LanguageModel:
         """Return the n-gram language model of the target language."""

@@ -1,21 +1,18 @@
 """N-gram language model with modified Kneser-Ney smoothing: Chen and Goodman (1998), Heafield et al. (2013).
 
 An n-gram is a node of a trie that grows to the left: the node of w_1 … w_n is the child w_1 of the node of w_2 … w_n.
-The node of a single word is its token id. A model is written to an
-ARPA file, which KenLM, SRILM and Moses read.
+The node of a single word is its token id. `limner.smt.arpa` reads and writes files.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from limner.compiled import compiled
-from limner.files import write_text
 from limner.smt.containers import NOT_FOUND, build_table, find
 from limner.text.vocab import SPECIAL_TOKENS
 
@@ -231,25 +228,3 @@ def _discounts(counts: Ints) -> Floats:
     y = n1 / (n1 + 2 * n2)
     discounts = np.array([0, 1 - 2 * y * n2 / n1, 2 - 3 * y * n3 / n2, 3 - 4 * y * n4 / n3])
     return discounts if (discounts[1:] > 0).all() and (discounts <= np.arange(4)).all() else np.array([0, 0.5, 1, 1.5])
-
-
-LN10 = float(np.log(10))
-
-
-def write_arpa(model: LanguageModel, entries: Sequence[str], path: Path) -> None:
-    """Write a model; words are the entries of its vocabulary, without <pad>."""
-    lengths = np.ones(len(model.firsts), dtype=np.int64)
-    for node in range(model.vocab_size, len(lengths)):
-        lengths[node] = lengths[model.suffixes[node]] + 1
-    lengths[SPECIAL_TOKENS.pad] = 0
-    orders = [np.flatnonzero(lengths == order) for order in range(1, model.order + 1)]
-    counts = [f"ngram {order}={len(nodes)}" for order, nodes in enumerate(orders, 1)]
-    lines = ["\\data\\", *counts, ""]
-    for order, nodes in enumerate(orders, 1):
-        lines.append(f"\\{order}-grams:")
-        for node in nodes.tolist():
-            words = " ".join(entries[word] for word in model.words(node))
-            backoff = f"\t{model.log_backoffs[node] / LN10:.7g}" if order < model.order else ""
-            lines.append(f"{model.log_probs[node] / LN10:.7g}\t{words}{backoff}")
-        lines.append("")
-    write_text(path, "\n".join([*lines, "\\end\\", ""]))

@@ -44,6 +44,8 @@ class ParallelCorpus(NamedTuple):
     tuning_references: Sequence[Sequence[Sequence[int]]]
     """References of each of them; words that are not in the vocabulary have ids from its size on, which are not those
     of `language_model`."""
+    target_words: Sequence[str]
+    """Entries of the target vocabulary."""
     seed: int
     """Seed of the tuning."""
 

@@ -76,6 +76,7 @@ def parallel_corpus(run: TrainingContext) -> ParallelCorpus:
         tuning_sources,
         tuning_copies,
         references,
+        run.trained.tokenizer.entries,
         run.settings.seed,
     )
 

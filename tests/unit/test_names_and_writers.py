@@ -12,9 +12,8 @@ from PIL import Image
 from limner.data import collection_writer
 from limner.data.collection import Collection, write_items
 from limner.data.examples import Item, ItemSentence
-from limner.data.readers import import_collection
+from limner.data.readers import NO_MEDIA, OWN_FILES, import_collection
 from limner.data.readers.corpus_files import ReaderOptions, assign_split
-from limner.data.readers.media_files import NO_MEDIA, OWN_FILES
 from limner.errors import CollectionError, FeatureError, LimnerError, SettingsError
 from limner.evaluation.gradients import GradientNorms
 from limner.features.encoders.load import load_backbone

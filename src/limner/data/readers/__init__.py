@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
-from limner.data.collection import Collection
+from limner.data.collection import ITEMS, Collection
 from limner.data.collection_writer import CollectionWriter
 from limner.data.examples import Item
 from limner.data.items_table import Changes
@@ -15,10 +16,8 @@ from limner.data.readers.arrow_tables import read_datasets, read_parquet
 from limner.data.readers.coco import read_coco, read_karpathy, read_visual_genome
 from limner.data.readers.corpus_files import ReaderOptions
 from limner.data.readers.flickr import read_flickr, read_flickr30k_entities, read_multi30k
-from limner.data.readers.folder import read_audio_folder, read_image_folder, read_imdb, read_rt_polarity
-from limner.data.readers.iapr import read_iapr
+from limner.data.readers.folder import read_audio_folder, read_iapr, read_image_folder, read_imdb, read_rt_polarity
 from limner.data.readers.item_builder import READ_BUDGET, ItemBuilder, ReaderResult
-from limner.data.readers.media_files import with_copied_files, with_relative_paths, without_own_files
 from limner.data.readers.tables import read_csv, read_jsonl
 from limner.data.readers.webdataset import read_webdataset
 from limner.data.tally import Tally
@@ -303,3 +302,86 @@ class _Importer:
         self.counts["regions"] += sum(len(item.regions) for item in items)
         self.counts["phrases"] += sum(len(sentence.phrases) for sentence in sentences)
         writer.add(items)
+
+
+NO_MEDIA = "items whose file is no image, video or audio file, which is not copied"
+OWN_FILES = "files that belong to an item of the collection already"
+
+
+def without_own_files(items: list[Item], source: Path, target: Path, tally: Tally) -> list[Item]:
+    """Leave out files of the collection itself, which a reader finds where one of the two folders contains the other.
+
+    Otherwise each import of a folder into itself would add the copies of the previous one.
+    """
+    if is_remote(target):
+        return items
+    real_source, real_target = os.path.realpath(source), os.path.realpath(target)
+    if os.path.commonpath([real_source, real_target]) not in (real_source, real_target):
+        return items
+    if not (target / ITEMS).is_dir():
+        return items
+    owners: dict[str, set[str]] = {}
+    for known in Collection.open(target).items():
+        if known.media_path is not None:
+            owners.setdefault(os.path.realpath(target / known.media_path), set()).add(known.id)
+    kept = []
+    for item in items:
+        own = owners.get(os.path.realpath(item.media_path)) if item.media_path else None
+        if own and item.id not in own:
+            tally.skip(OWN_FILES, item.id)
+        else:
+            kept.append(item)
+    return kept
+
+
+def with_relative_paths(items: list[Item], target: Path) -> list[Item]:
+    """Replace media paths by paths relative to the collection, with links resolved so that '..' is correct."""
+    root = os.path.realpath(target)
+    relative_folders: dict[str, str] = {}
+    result = []
+    for item in items:
+        if item.media_path is not None:
+            folder, name = os.path.split(item.media_path)
+            if folder not in relative_folders:
+                relative_folders[folder] = Path(os.path.relpath(os.path.realpath(folder), root)).as_posix()
+            item = _with_path(item, f"{relative_folders[folder]}/{name}")
+        result.append(item)
+    return result
+
+
+def with_copied_files(items: list[Item], tally: Tally, *, strict: bool) -> tuple[list[Item], dict[str, Path]]:
+    """Replace media paths by paths of copies in the collection; return the files to copy by these paths as well.
+
+    Copies keep their folders below the common folder of all files. Items whose file is of no modality are skipped: a
+    source may name any file of the machine.
+
+    Raises:
+        CollectionError: `strict`, and a file is of no modality.
+    """
+    kept = []
+    for item in items:
+        modality = item.modality
+        if item.media_path is None or modality is None or modality.is_in(Path(item.media_path)):
+            kept.append(item)
+        elif strict:
+            raise CollectionError(
+                f"{item.media_path}: begins like no {modality.noun}, so it is not copied; correct the source, or leave "
+                "--strict out to skip it"
+            )
+        else:
+            tally.skip(NO_MEDIA, str(item.media_path))
+    paths = [os.path.abspath(item.media_path) for item in kept if item.media_path is not None]
+    root = os.path.commonpath([os.path.dirname(path) for path in paths]) if paths else ""
+    files: dict[str, Path] = {}
+    result = []
+    for item in kept:
+        if item.media_path is not None and item.modality is not None:
+            name = Path(item.modality.folder, os.path.relpath(item.media_path, root)).as_posix()
+            files[name] = Path(item.media_path)
+            item = _with_path(item, name)
+        result.append(item)
+    return result, files
+
+
+def _with_path(item: Item, path: str) -> Item:
+    return item if item.modality is None else item.with_media(item.modality, path)

@@ -22,6 +22,7 @@ from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
 from limner.errors import BackboneError
+from limner.files import read_bytes
 
 EPSILON = 1e-3
 """Term of the variance in the batch normalisation of the published networks."""
@@ -131,7 +132,7 @@ def read_weights(variant: str, sha256: str | None = None) -> dict[str, NDArray[A
     """
     file = find_weights(variant)
     try:
-        content = file.read_bytes()
+        content = read_bytes(file)
         if sha256 is not None and hashlib.sha256(content).hexdigest() != sha256:
             raise ValueError("the file has another SHA-256 than the weights that the model was trained with")
         published = _read(io.BytesIO(content))

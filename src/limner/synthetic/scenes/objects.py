@@ -21,13 +21,13 @@ _COLOURS = {"cream": CREAM, "husk": HUSK, "leaf": LEAF, "night": NIGHT, "steel":
 
 def _read_drawings() -> dict[str, list[str]]:
     """Read the strokes of each object, by its name."""
-    text = files("limner.synthetic.scenes").joinpath("objects.txt").read_text(encoding="utf-8")
     drawings: dict[str, list[str]] = {}
-    for line in text.splitlines():
-        if not line.startswith((" ", "#")):
-            strokes = drawings[line] = []
-        elif line.startswith(" "):
-            strokes.append(line)
+    with files("limner.synthetic.scenes").joinpath("objects.txt").open(encoding="utf-8") as lines:
+        for line in lines:
+            if not line.startswith((" ", "#")):
+                strokes = drawings[line.strip()] = []
+            elif line.startswith(" "):
+                strokes.append(line)
     return drawings
 
 

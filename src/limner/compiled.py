@@ -38,24 +38,24 @@ def compiled(function: F) -> F:
 
 
 @functools.cache
-def _cache_folder(sources: Path, given: str) -> str:
+def _cache_folder(sources: Path, cache_root: str) -> str:
     """Return the cache folder of the sources in a folder, and delete those of its earlier sources.
 
     Args:
         sources: folder of sources.
-        given: folder of all caches of the user, or "".
+        cache_root: folder of all caches of the user, or "".
     """
     digest = hashlib.sha256()
     for path in sorted(sources.glob("*.py")):
         digest.update(read_bytes(path))
-    parent = Path(given) if given else sources / "__pycache__"
+    parent = Path(cache_root) if cache_root else sources / "__pycache__"
     folder = parent / f"compiled-{digest.hexdigest()[:16]}"
-    if not given:
+    if not cache_root:
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError:
-            return given
+            return cache_root
         for old in parent.glob("compiled-*"):
             if old != folder:
                 shutil.rmtree(old, ignore_errors=True)
-    return str(folder) if given or os.access(folder, os.W_OK) else given
+    return str(folder) if cache_root or os.access(folder, os.W_OK) else cache_root

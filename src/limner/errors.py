@@ -108,7 +108,7 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     Returns:
         Text to append to a message; empty if no name is similar.
     """
-    by_lower = {one.lower(): one for one in known}
+    by_lower = {known_name.lower(): known_name for known_name in known}
     similar = get_close_matches(name.lower(), by_lower, 1)
     return f"; did you mean '{by_lower[similar[0]]}'?" if similar else ""
 
@@ -118,5 +118,5 @@ def system_reason(error: BaseException) -> str:
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     text = next(iter(str(error).splitlines()), "") or type(error).__name__
-    found = _OF_LIBRARIES.search(text)
-    return found[1] if found else text
+    match = _OF_LIBRARIES.search(text)
+    return match[1] if match else text

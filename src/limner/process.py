@@ -125,8 +125,8 @@ def available_memory(device: torch.device | None = None) -> int | None:
 
         kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)  # by torch for next tensors
         return int(torch.cuda.mem_get_info(device)[0]) + kept
-    found = [free for free in (_of_machine(), _of_control_group()) if free is not None]
-    return min(found, default=None)
+    limits = [free for free in (_of_machine(), _of_control_group()) if free is not None]
+    return min(limits, default=None)
 
 
 def _of_machine() -> int | None:
@@ -191,7 +191,7 @@ def require_space(folder: Path, needed: int, purpose: str, remedy: str) -> None:
     Raises:
         ResourceError: there is less.
     """
-    existing = next((one for one in (folder, *folder.absolute().parents) if one.is_dir()), Path())
+    existing = next((parent for parent in (folder, *folder.absolute().parents) if parent.is_dir()), Path())
     free = shutil.disk_usage(existing).free
     if needed > free:
         raise ResourceError(

@@ -64,7 +64,7 @@ def _explain(error: ValidationError, where: str, settings: type[BaseModel]) -> s
             message = f"expected {key}.name, which selects the kind"
         if detail["type"] == "extra_forbidden":
             *parents, last = detail["loc"]
-            known = [key for one in _walk(settings, parents)[1] for key in one.model_fields]
+            known = [key for candidate in _walk(settings, parents)[1] for key in candidate.model_fields]
             message = "unknown key" + (did_you_mean(str(last), known) or "; check the name")
         if detail["type"] in _CHOICES:
             value_key, known_key = _CHOICES[detail["type"]]
@@ -87,18 +87,18 @@ def _walk(settings: type[BaseModel], path: Sequence[int | str]) -> tuple[list[st
     Returns:
         The keys, and the settings at the end of the path: several of a union.
     """
-    found, keys = [settings], []
+    candidates, keys = [settings], []
     for part in path:
-        fields = [one.model_fields[part] for one in found if part in one.model_fields]
-        selected = [one for one in found if part in _names(one)] if len(found) > 1 else []
+        fields = [candidate.model_fields[part] for candidate in candidates if part in candidate.model_fields]
+        selected = [candidate for candidate in candidates if part in _names(candidate)] if len(candidates) > 1 else []
         if fields:
-            found = [one for field in fields for one in _settings_in(field.annotation)]
+            candidates = [settings_type for field in fields for settings_type in _settings_in(field.annotation)]
         elif selected:
-            found = selected
+            candidates = selected
             continue
         if "[" not in str(part):  # else a type of a union of plain values
             keys.append(str(part))
-    return keys, found
+    return keys, candidates
 
 
 def _names(settings: type[BaseModel]) -> tuple[object, ...]:
@@ -110,7 +110,7 @@ def _settings_in(annotation: Any) -> list[type[BaseModel]]:  # noqa: ANN401
     """Return the settings that a type consists of."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return [annotation]
-    return [one for part in get_args(annotation) for one in _settings_in(part)]
+    return [settings_type for part in get_args(annotation) for settings_type in _settings_in(part)]
 
 
 def read_yaml(path: Path) -> dict[str, Any]:

@@ -175,7 +175,7 @@ class TokenLists(Sequence[list[int]]):
 
     def count(self, value: object) -> int:
         """Return how often a token occurs in all lists, or a list among the lists."""
-        return self._tokens.count(value) if isinstance(value, int) else sum(one == value for one in self)
+        return self._tokens.count(value) if isinstance(value, int) else sum(token == value for token in self)
 
     @property
     def total(self) -> int:

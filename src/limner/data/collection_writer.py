@@ -248,14 +248,14 @@ class _Plan(NamedTuple):
 
 def _plan(spool: ItemSpool, stored: RowsById) -> _Plan:
     hashes = spool.hashes
-    own = stored.find_hashes(hashes)
+    stored_rows = stored.find_hashes(hashes)
     _, first, group = np.unique(hashes, return_index=True, return_inverse=True)
     leaders, rows = first[group], np.arange(len(hashes))
-    keys = np.where(own >= 0, own, -1 - leaders)
-    further = np.flatnonzero((own >= 0) | (leaders != rows))
+    keys = np.where(stored_rows >= 0, stored_rows, -1 - leaders)
+    further = np.flatnonzero((stored_rows >= 0) | (leaders != rows))
     further = further[np.argsort(keys[further], kind="stable")]
-    fresh = rows[(own < 0) & (leaders == rows)]
-    return _Plan(fresh, np.unique(own[own >= 0]), keys[further], further)
+    fresh = rows[(stored_rows < 0) & (leaders == rows)]
+    return _Plan(fresh, np.unique(stored_rows[stored_rows >= 0]), keys[further], further)
 
 
 def _splits(spool: ItemSpool, plan: _Plan) -> Counter[str]:
@@ -283,7 +283,7 @@ def _new_batches(spool: ItemSpool, plan: _Plan) -> Iterator[Any]:
             yield from spool.batches(rows)
             continue
         versions = ([row, *plan.of(-1 - row)] for row in rows.tolist())
-        yield stored_batch([merge_all(None, spool.read(own)) for own in versions])
+        yield stored_batch([merge_all(None, spool.read(group)) for group in versions])
 
 
 def _all_batches(old: Collection, spool: ItemSpool, plan: _Plan) -> Iterator[Any]:
@@ -302,9 +302,9 @@ def _same_contents(file: Path, path: Path) -> bool:
     """Whether a file has the contents of another one, which may be in an object store; both are read in parts."""
     if file.stat().st_size != path.stat().st_size:
         return False
-    with open_file(file) as one, open_file(path) as other:
-        while part := one.read(PART):
-            if part != other.read(len(part)):
+    with open_file(file) as first, open_file(path) as second:
+        while part := first.read(PART):
+            if part != second.read(len(part)):
                 return False
     return True
 

@@ -202,7 +202,7 @@ class Examples:
             examples.tally.skip(f"items without a sentence in '{target.lang}'", silent.first, silent.count)
         examples.tally.note_few(split, len(examples), "sentences" if target.lang not in LABEL_LANGUAGES else "items")
         if target.of_regions:
-            examples.images = with_usable_regions(items, (one for one in described if isinstance(one, RegionItem)))
+            examples.images = with_usable_regions(items, (row for row in described if isinstance(row, RegionItem)))
         if not len(examples):
             length = f" of at most {max_tokens} tokens" if examples.too_long else ""
             reason = explain_no_examples(described if target.of_regions else all_items, target.lang, source, length)

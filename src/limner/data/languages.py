@@ -63,7 +63,7 @@ def region_items(
         features: features of the images; None to accept regions outside the encoded part.
         where: collection and split, for a warning with the number of regions left out; empty for no warning.
     """
-    found = [
+    candidates = [
         RegionItem(
             id=f"{item.id}#{number}",
             split=item.split,
@@ -76,14 +76,14 @@ def region_items(
         if item.image is not None
         for number, region in enumerate(item.regions)
     ]
-    usable = [item for item in found if _is_usable(item, features)]
-    if where and len(usable) < len(found):
+    usable = [item for item in candidates if _is_usable(item, features)]
+    if where and len(usable) < len(candidates):
         logger.warning(
             "%s: %d of %d regions are left out, which have no text or no area in the part of the image that the "
             "features are computed of",
             where,
-            len(found) - len(usable),
-            len(found),
+            len(candidates) - len(usable),
+            len(candidates),
         )
     return usable
 
@@ -91,8 +91,8 @@ def region_items(
 def with_usable_regions(items: Sequence[Item], regions: Iterable[RegionItem]) -> list[Item]:
     """Copy of the items of images with the regions that `region_items` made items of, and no others."""
     by_image: dict[str, list[Region]] = {item.id: [] for item in items}
-    for one in regions:
-        by_image[one.image_id] += one.regions
+    for region in regions:
+        by_image[region.image_id] += region.regions
     return [replace(item, regions=tuple(by_image[item.id])) for item in items]
 
 

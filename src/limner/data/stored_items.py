@@ -118,8 +118,8 @@ class StoredItems(Sequence[Item]):
 
     def media(self, rows: Sequence[int]) -> list[Item]:
         """Return the items at some indices; those that are not in memory only with their ids, splits and files."""
-        own = np.asarray(rows, np.int64)
-        indices = own if self._selected is None else self._selected[own]
+        selected = np.asarray(rows, np.int64)
+        indices = selected if self._selected is None else self._selected[selected]
         if all(self._cache.holds(number) for number in np.unique(indices // CHUNK_ITEMS).tolist()):
             return [self[row] for row in rows]
         unique, inverse = np.unique(indices, return_inverse=True)

@@ -45,7 +45,7 @@ def summarise(collection: Collection) -> CollectionSummary:
     for item in collection.iter_items():
         splits[item.split] += 1
         sentences.setdefault(item.split, Counter()).update(
-            one.lang + (" (generated)" if one.generated_by else "") for one in item.sentences
+            sentence.lang + (" (generated)" if sentence.generated_by else "") for sentence in item.sentences
         )
         regions += len(item.regions)
         phrases += sum(len(sentence.phrases) for sentence in item.sentences)

@@ -57,7 +57,7 @@ def append_rows(table: Any, batches: Iterator[Any], splits: Mapping[str, int]) -
     old = [fragment.metadata for fragment in table.get_fragments()]
     with _uncommitted(table):
         new = write_fragments(_reader(batches), table, mode="append")
-        for number, fragment in enumerate(new, start=1 + max((one.id for one in old), default=-1)):
+        for number, fragment in enumerate(new, start=1 + max((old_fragment.id for old_fragment in old), default=-1)):
             fragment.id = number
         schema = lance.schema.LanceSchema.from_pyarrow(
             table.schema.with_metadata(_schema(splits, place(table.uri)).metadata)
@@ -141,8 +141,8 @@ class ItemSpool:
             begin, end = self._begins[number], self._begins[number + 1]
             if rows is None:
                 yield self._batch(number)
-            elif len(own := rows[np.searchsorted(rows, begin) : np.searchsorted(rows, end)]):
-                yield self._batch(number).take(pa.array(own - begin))
+            elif len(in_batch := rows[np.searchsorted(rows, begin) : np.searchsorted(rows, end)]):
+                yield self._batch(number).take(pa.array(in_batch - begin))
 
     def read(self, rows: Sequence[int]) -> list[Item]:
         """Read the items of some rows, in their order."""

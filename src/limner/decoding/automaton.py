@@ -68,9 +68,9 @@ class Automaton:
             SettingsError: the machine needs more than `MAX_STATES` states.
         """
         boundaries = boundaries or WordBoundaries()
-        alternatives = [sorted({tuple(one) for one in constraint}) for constraint in constraints]
+        alternatives = [sorted({tuple(alternative) for alternative in constraint}) for constraint in constraints]
         assert all(map(all, alternatives)) and all(alternatives), "an alternative without tokens"
-        used = {token for constraint in alternatives for one in constraint for token in one}
+        used = {token for constraint in alternatives for alternative in constraint for token in alternative}
         tokens = (*sorted(used | boundaries.joins),) if constraints else ()
         start = _Progress(frozenset(range(len(alternatives))), frozenset(), joined=False)
         numbers, transitions = {start: 0}, list[tuple[int, ...]]()
@@ -80,16 +80,16 @@ class Automaton:
                 _advance(state, alternatives, boundaries, token, continues)
                 for token, continues in ((None, False), (None, True), *((t, t in boundaries.continues) for t in tokens))
             ]
-            for one in following:
-                if one not in numbers:
-                    numbers[one] = len(numbers)
-                    pending.append(one)
+            for successor in following:
+                if successor not in numbers:
+                    numbers[successor] = len(numbers)
+                    pending.append(successor)
             if len(numbers) > MAX_STATES:
                 raise SettingsError(
                     f"must_include: {len(constraints)} constraints with {len(used)} different tokens need more than "
                     f"{MAX_STATES} states of the search; give fewer or shorter words"
                 )
-            transitions.append(tuple(numbers[one] for one in following))
+            transitions.append(tuple(numbers[successor] for successor in following))
         accepting = [state.open <= {number for number, rest in state.rests if not rest} for state in numbers]
         return cls(boundaries, tokens, tuple(transitions), _distances(transitions, accepting))
 
@@ -128,7 +128,12 @@ def _advance(
         still_open -= {number for number, rest in state.rests if not rest}
     rests = {(number, rest[1:]) for number, rest in state.rests if rest[:1] == (token,)}
     if not state.joined:
-        rests |= {(n, tuple(one[1:])) for n in still_open for one in alternatives[n] if one[0] == token}
+        rests |= {
+            (n, tuple(alternative[1:]))
+            for n in still_open
+            for alternative in alternatives[n]
+            if alternative[0] == token
+        }
     if not boundaries.continues:  # a token is a whole word, whatever follows
         still_open -= {number for number, rest in rests if not rest}
     joined = token in boundaries.joins or (state.joined and continues)

@@ -71,7 +71,7 @@ class BeamTree:
             for number, node in enumerate(self.nodes)
             if node.outcome in ("complete", "cut off")
         ]
-        return sorted(ranked, key=lambda one: -one.score)
+        return sorted(ranked, key=lambda node: -node.score)
 
 
 class BeamRecorder:

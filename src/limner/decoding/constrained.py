@@ -65,8 +65,8 @@ class BestOfEachState:
         self.beam_size, self.max_length = settings.beam_size, settings.max_length
         self.states = max(machine.size for machine in machines)
         self.named = np.array([SPECIAL_TOKENS.eos, *named], np.int64)
-        others = sorted(set().union(*(machine.boundaries.continues for machine in machines)) - set(named))
-        self.continues = np.array(others, np.int64)
+        continuing = sorted(set().union(*(machine.boundaries.continues for machine in machines)) - set(named))
+        self.continues = np.array(continuing, np.int64)
         starts = zip(machines, prefixes, strict=True)
         self.start = np.array([machine.after(prefix[:shared]) for machine, prefix in starts])
         self.following = np.array([_table(machine, named, self.states) for machine in machines])  # (B, S, C)

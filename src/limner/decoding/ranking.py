@@ -50,7 +50,7 @@ class HypothesisLists:
             if log_prob > -math.inf:
                 score = ranking_score(log_prob, len(ids) + ended, self.settings)
                 hypothesis = Sentence(tuple(ids), log_prob, score, ended, tuple(before))
-                bisect.insort(self.hypotheses[example], hypothesis, key=lambda other: -other.score)
+                bisect.insort(self.hypotheses[example], hypothesis, key=lambda ranked: -ranked.score)
 
     def n_best(self, ids: Sequence[str]) -> list[list[Sentence]]:
         """Return the `n_best` hypotheses of every example.
@@ -79,7 +79,7 @@ class HypothesisLists:
         counted = hypotheses
         if example in self.constrained and self.settings.stop == "full":
             # The first that satisfy constraints are improbable: those count that are better than all others.
-            counted = [one for one in hypotheses if one.log_prob >= best]
+            counted = [hypothesis for hypothesis in hypotheses if hypothesis.log_prob >= best]
         if best == -math.inf or len(counted) >= self.settings.beam_size:
             return True
         # Log-probabilities only decrease, so no continuation scores above `best` at the maximum length.

@@ -94,13 +94,13 @@ def score_examples(
     batches = [
         rows for batch in examples.batches_by_length(batch_size) for rows in _bound_tokens(batch, examples.targets)
     ]
-    done, own, scored = 0, shards.own(batches), []
+    done, own_batches, scored = 0, shards.own(batches), []
     with _evaluation_mode(models):
-        for rows, batch in zip(own, prefetch(examples.batch, own, 4), strict=True):
+        for rows, batch in zip(own_batches, prefetch(examples.batch, own_batches, 4), strict=True):
             mask = counted_tokens(batch, skip_words, count_eos=count_eos)
             moved = batch.to(device)
             counted = replace(moved, target_mask=mask.to(device))
-            output = Output(mean_log_probs([one(moved).logits for one in models])) if others else model(moved)
+            output = Output(mean_log_probs([member(moved).logits for member in models])) if others else model(moved)
             unknown = mask & (batch.target_out == SPECIAL_TOKENS.unk)
             scored.append((sentence_log_probs(output, counted).cpu(), torch.stack([mask, unknown]).sum(2)))
             done += len(rows)
@@ -120,7 +120,7 @@ def score_examples(
 
 def _require_probabilities(models: Sequence[Model]) -> None:
     """Check that all models give probabilities of sentences; SettingsError if not."""
-    if any(isinstance(one, PhraseBased) for one in models):
+    if any(isinstance(model, PhraseBased) for model in models):
         raise SettingsError(
             "expected a model that gives probabilities of sentences, got one that only searches for translations: use "
             "'limner translate' or 'limner evaluate', or train a neural model"

@@ -179,8 +179,8 @@ class Search:
         count, width = beam.total.shape
         live, token, total, memory = beam.live, choice.token, choice.total, beam.memory
         tokens, totals = beam.all_tokens, beam.all_totals
-        parent, own = choice.parent, np.arange(width)
-        if len(keep) < count or parent.shape[1] != width or (parent != own).any():
+        parent, unchanged = choice.parent, np.arange(width)
+        if len(keep) < count or parent.shape[1] != width or (parent != unchanged).any():
             kept = np.array(keep)
             rows = (kept[:, None] * width + parent[kept]).reshape(-1)
             state = self.model.select(state, rows)

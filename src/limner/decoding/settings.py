@@ -67,8 +67,8 @@ class DecodingSettings(Settings):
     def signature(self) -> str:
         """Beam size, length penalty and all settings that differ from their defaults, for signatures of scores."""
         parts = [f"beam{self.beam_size}", f"penalty{self.length_penalty:g}"]
-        others = self.model_dump(exclude_defaults=True, exclude={"beam_size", "length_penalty", "sample"})
-        parts += [key if value is True else f"{key}{value}" for key, value in others.items()]
+        changed = self.model_dump(exclude_defaults=True, exclude={"beam_size", "length_penalty", "sample"})
+        parts += [key if value is True else f"{key}{value}" for key, value in changed.items()]
         if self.sample is not None:
             sampling = self.sample.model_dump(exclude_none=True, exclude={"greedy_first"})
             parts += ["sample", *(f"{key}{value:g}" for key, value in sampling.items())]

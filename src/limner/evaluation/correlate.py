@@ -78,29 +78,29 @@ def score_judged_pairs(
         raise SettingsError("expected a model with stored image features, found one without; name another by --model")
     lang = model.recipe.data.lang
     images, captions = _judged_parts(collection, judgements, features, lang)
-    found = [(image, caption) for image, caption in judgements.ratings if image in images and caption in captions]
-    if not found:
+    judged = [(image, caption) for image, caption in judgements.ratings if image in images and caption in captions]
+    if not judged:
         raise CollectionError(
             f"{collection.path}: has no judged pair of an image with features and a caption in '{lang}'; expected the "
             "images and captions that the judgements name"
         )
-    rows = {caption: row for row, caption in enumerate(dict.fromkeys(caption for _, caption in found))}
-    columns = {image: column for column, image in enumerate(dict.fromkeys(image for image, _ in found))}
+    rows = {caption: row for row, caption in enumerate(dict.fromkeys(caption for _, caption in judged))}
+    columns = {image: column for column, image in enumerate(dict.fromkeys(image for image, _ in judged))}
     item = Item("judged", "", sentences=tuple(captions[caption] for caption in rows))
     targets = Examples([item], model.target, None).targets
-    others = marginal_items(model, collection, features, marginal)
+    marginal_images = marginal_items(model, collection, features, marginal)
     normalised = normalised_log_probs(
         model,
         targets,
         [images[image] for image in columns],
         features,
-        others,
+        marginal_images,
         on_progress=lambda done, total: on_progress("scoring", done, total),
     ).normalised
-    scores = {(image, caption): float(normalised[rows[caption], columns[image]]) for image, caption in found}
+    scores = {(image, caption): float(normalised[rows[caption], columns[image]]) for image, caption in judged}
     missing = [pair for pair in judgements.correlated() if pair not in scores]
     return PairScores(
-        scores, missing, log_ratio_signature(model, collection, len(others), pair_arithmetic(model).signature)
+        scores, missing, log_ratio_signature(model, collection, len(marginal_images), pair_arithmetic(model).signature)
     )
 
 
@@ -108,17 +108,17 @@ def _judged_parts(
     collection: Collection, judgements: Judgements, features: FeatureStore, lang: str
 ) -> tuple[dict[str, Item], dict[str, ItemSentence]]:
     """Find the judged images that have features, by the names of their files, and the judged captions."""
-    wanted = {name for image, caption in judgements.ratings for name in (image, caption.rpartition("#")[0])}
+    judged_names = {name for image, caption in judgements.ratings for name in (image, caption.rpartition("#")[0])}
     images: dict[str, Item] = {}
     captions: dict[str, ItemSentence] = {}
     for item in collection.items():
         name = Path(item.media_path or "").name
-        if name not in wanted:
+        if name not in judged_names:
             continue
         if features.covers(item):
             images[name] = item
-        own = (sentence for sentence in item.sentences if sentence.lang == lang)
-        captions.update({f"{name}#{sentence.group}": sentence for sentence in own})
+        in_lang = (sentence for sentence in item.sentences if sentence.lang == lang)
+        captions.update({f"{name}#{sentence.group}": sentence for sentence in in_lang})
     return images, captions
 
 
@@ -159,12 +159,12 @@ def correlate_with_judgements(
         seed=seed,
         on_progress=lambda done, total: on_progress("resampling images", done, total),
     )
-    found, own_captions = len(set(images)), len(judgements.left_out())
-    notes = tuple(note for note in (too_few_images(found), _undefined(correlations, samples)) if note)
-    signature = f"judgements:{judgements.kind}|pairs:{len(pairs)}|ratings:{len(ratings)}|images:{found}"
+    num_images, own_captions = len(set(images)), len(judgements.left_out())
+    notes = tuple(note for note in (too_few_images(num_images), _undefined(correlations, samples)) if note)
+    signature = f"judgements:{judgements.kind}|pairs:{len(pairs)}|ratings:{len(ratings)}|images:{num_images}"
     if any(correlation.interval for correlation in correlations):
         signature += f"|bootstrap:{samples}:images|seed:{seed}"
-    return JudgedCorrelation(correlations, len(pairs), found, own_captions, signature, notes)
+    return JudgedCorrelation(correlations, len(pairs), num_images, own_captions, signature, notes)
 
 
 def _undefined(correlations: Sequence[Correlation], samples: int) -> str:

@@ -54,13 +54,13 @@ def read_judgements(path: Path) -> Judgements:
     ratings: dict[Pair, tuple[float, ...]] = {}
     kinds: set[Literal["expert", "crowd"]] = set()
     for number, fields in _rows(path):
-        kind, own = _ratings(fields, f"{path}, line {number}")
+        kind, rating = _ratings(fields, f"{path}, line {number}")
         kinds.add(kind)
         if len(kinds) > 1:
             raise SettingsError(
                 f"{path}, line {number}: ratings of experts and shares of yes in one file; expected one kind"
             )
-        ratings[_pair(fields, ratings, f"{path}, line {number}")] = own
+        ratings[_pair(fields, ratings, f"{path}, line {number}")] = rating
     if not ratings:
         raise SettingsError(f"{path}: expected judgements, found an empty file")
     return Judgements(kinds.pop(), ratings)

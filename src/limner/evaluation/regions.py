@@ -273,8 +273,8 @@ def _retrieval(
     for row, (_, box) in enumerate(queries):
         order = log_probs[row].argsort(descending=True, stable=True).cpu().numpy()
         right = (owner == row) & (intersection_over_union(boxes, box)[:, 0] >= MIN_OVERLAP)
-        found = np.flatnonzero(right[order])
-        ranks.append(int(found[0]) + 1 if len(found) else max(len(order), *RECALLS) + 1)
+        right_ranks = np.flatnonzero(right[order])
+        ranks.append(int(right_ranks[0]) + 1 if len(right_ranks) else max(len(order), *RECALLS) + 1)
     signature = f"queries:{len(queries)}|regions:{len(codes)}|iou:{MIN_OVERLAP}|seed:{seed}"
     scores = [Score(f"region_r{k}", recall_at(np.array(ranks), k), signature) for k in RECALLS]
     return [*scores, Score("region_median_rank", median_rank(np.array(ranks)), signature)]

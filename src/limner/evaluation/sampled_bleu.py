@@ -132,8 +132,8 @@ def _sample_inputs(model: TrainedModel, examples: Examples, prefix_words: int) -
         counts[owner] += 1
         if len(words) > prefix_words:
             target = examples.targets[row]
-            given, reference = " ".join(words[:prefix_words]), " ".join(words[prefix_words:])
-            inputs.append(SampleInput(row, id_, tuple(target[:prefix]), len(target), given, reference))
+            prefix_text, reference = " ".join(words[:prefix_words]), " ".join(words[prefix_words:])
+            inputs.append(SampleInput(row, id_, tuple(target[:prefix]), len(target), prefix_text, reference))
     return inputs
 
 

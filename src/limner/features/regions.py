@@ -91,10 +91,10 @@ def with_regions(
         CollectionError: the file cannot be read, or a name in it is ambiguous.
         SettingsError: `count` is out of range.
     """
-    own = boxes == OF_COLLECTION
-    where = str(collection.path if own else boxes)
-    given = _boxes_of_items(collection) if own else read_boxes(Path(boxes))
-    valid = _drop_empty(given, where, strict)
+    of_collection = boxes == OF_COLLECTION
+    where = str(collection.path if of_collection else boxes)
+    boxes_by_name = _boxes_of_items(collection) if of_collection else read_boxes(Path(boxes))
+    valid = _drop_empty(boxes_by_name, where, strict)
     rows = RegionRows.parse({"count": count, "boxes_sha256": _digest(valid)}, "regions")
     return RegionBackbone(backbone, rows, _boxes_by_image(collection, valid, where))
 
@@ -294,19 +294,21 @@ def _excerpt(value: object) -> str:
 
 def _drop_empty(boxes: Boxes, where: str, strict: bool) -> dict[str, list[Box]]:
     """Drop boxes without width or height, which occur in the output of detectors and in annotations."""
-    empty = [(name, box) for name, given in boxes.items() for box in given if box.width <= 0 or box.height <= 0]
+    empty = [
+        (name, box) for name, item_boxes in boxes.items() for box in item_boxes if box.width <= 0 or box.height <= 0
+    ]
     if empty:
         name, box = empty[0]
         message = f"{where}: {len(empty)} boxes have no width or no height, the first {box} of '{name}'"
         if strict:
             raise CollectionError(f"{message}; correct them, or skip them by leaving out --strict")
         logger.warning("%s; they are skipped", message)
-    return {name: [box for box in given if box.width > 0 and box.height > 0] for name, given in boxes.items()}
+    return {name: [box for box in item_boxes if box.width > 0 and box.height > 0] for name, item_boxes in boxes.items()}
 
 
 def _digest(boxes: Boxes) -> str:
     """Compute the SHA-256 of boxes, independent of their order and of the file format."""
-    content = {name: sorted(json.dumps(box) for box in given) for name, given in boxes.items() if given}
+    content = {name: sorted(json.dumps(box) for box in item_boxes) for name, item_boxes in boxes.items() if item_boxes}
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
@@ -332,7 +334,7 @@ def _boxes_by_image(collection: Collection, boxes: Boxes, where: str) -> dict[Pa
         by_key[image_key(image)].add(image)
     assigned: defaultdict[Path, list[Box]] = defaultdict(list)
     unknown = []
-    for name, given in boxes.items():
+    for name, named_boxes in boxes.items():
         matches = (
             [images[name]]
             if name in images
@@ -342,16 +344,16 @@ def _boxes_by_image(collection: Collection, boxes: Boxes, where: str) -> dict[Pa
             raise CollectionError(f"{where}: '{name}' matches both '{matches[0]}' and '{matches[1]}'; use item ids")
         if not matches:
             unknown.append(name)
-        elif given:
-            assigned[collection.path / matches[0]] += given
+        elif named_boxes:
+            assigned[collection.path / matches[0]] += named_boxes
     if not assigned:
         expected, actual = (f" (such as '{next(iter(some))}')" if some else "" for some in (images, unknown))
         raise FeatureError(
             f"{where}: no box of an image in {collection.path}; expected the ids of items{expected} or the names of "
             f"their images, got other names{actual}"
         )
-    for path, given in assigned.items():
-        if len({box.score is None for box in given}) > 1:
+    for path, named_boxes in assigned.items():
+        if len({box.score is None for box in named_boxes}) > 1:
             raise CollectionError(f"{where}: only some boxes of {path} have a score; give all of them a score, or none")
     if unknown:
         count = f"{len(unknown)} of {len(boxes)} names match no image in {collection.path}"

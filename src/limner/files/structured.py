@@ -62,13 +62,13 @@ def parse_json(text: str | bytes) -> Any:  # noqa: ANN401  (any JSON value)
 def _require_depth(value: object) -> None:
     level: list[Any] = [value]
     for _ in range(MAX_DEPTH + 1):
-        containers = [one for one in level if isinstance(one, dict | list)]
+        containers = [element for element in level if isinstance(element, dict | list)]
         if not containers:
             return
         level = [
             child
-            for one in containers
-            for child in (one.values() if isinstance(one, dict) else one)
+            for container in containers
+            for child in (container.values() if isinstance(container, dict) else container)
             if isinstance(child, dict | list)
         ]
     raise StructureError(too_deep())
@@ -98,12 +98,12 @@ def half_pair_in(value: object, place: str = "") -> str | None:
             below = f"{place}.{key}" if place else str(key)
             if _HALF.search(below):
                 return below.encode("utf-8", "backslashreplace").decode()
-            if (found := half_pair_in(child, below)) is not None:
-                return found
+            if (half_pair := half_pair_in(child, below)) is not None:
+                return half_pair
     if isinstance(value, list):
         for index, child in enumerate(value):
-            if (found := half_pair_in(child, f"{place}.{index}" if place else str(index))) is not None:
-                return found
+            if (half_pair := half_pair_in(child, f"{place}.{index}" if place else str(index))) is not None:
+                return half_pair
     return None
 
 

@@ -35,18 +35,18 @@ def words_of_inputs(tokenizer: Tokenizer, must_include: MustInclude | None, coun
         raise SettingsError(f"must_include: expected a list of strings, got the string '{must_include}'")
     if not must_include:
         return [()] * count
-    if all(isinstance(one, str) for one in must_include):
+    if all(isinstance(entry, str) for entry in must_include):
         inputs = [tuple(cast("Sequence[str]", must_include))] * count
-    elif any(isinstance(one, str) for one in must_include) or len(must_include) != count:
+    elif any(isinstance(entry, str) for entry in must_include) or len(must_include) != count:
         raise SettingsError(
             f"must_include: expected a list of strings, or one for each of {count} inputs, got {list(must_include)}"
         )
     else:
-        inputs = [tuple(one) for one in must_include]
+        inputs = [tuple(entry) for entry in must_include]
     for words in dict.fromkeys(inputs):
         compile_words(tokenizer, words)
     for text in dict.fromkeys(text for words in inputs for text in words):
-        if left_out := [one for one in _split(text) if _unknown(tokenizer, one)]:
+        if left_out := [phrase for phrase in _split(text) if _unknown(tokenizer, phrase)]:
             logger.warning("must_include '%s': not in the vocabulary and left out: %s", text, ", ".join(left_out))
     return inputs
 
@@ -63,15 +63,15 @@ def compile_words(tokenizer: Tokenizer, words: Sequence[str]) -> Automaton:
 
 def _known(tokenizer: Tokenizer, text: str) -> list[str]:
     """Return the alternatives of a text whose words are all in the vocabulary."""
-    unknown = {one: _unknown(tokenizer, one) for one in _split(text)}
-    for one in unknown:
-        if not tokenizer.encode(one):
+    unknown = {phrase: _unknown(tokenizer, phrase) for phrase in _split(text)}
+    for phrase in unknown:
+        if not tokenizer.encode(phrase):
             raise SettingsError(
                 f"must_include '{text}': expected words, separated by {SEPARATOR} where one of several is enough, got "
-                f"'{one}'; give words that a sentence can include"
+                f"'{phrase}'; give words that a sentence can include"
             )
     if not all(unknown.values()):
-        return [one for one, words in unknown.items() if not words]
+        return [phrase for phrase, words in unknown.items() if not words]
     word = next(word for words in unknown.values() for word in words)
     vocabulary = [tokenizer.spelling(token) for token in range(len(tokenizer)) if tokenizer.starts_word(token)]
     similar = get_close_matches(word, vocabulary[SPECIAL_TOKENS.unk + 1 :], 3)
@@ -81,7 +81,7 @@ def _known(tokenizer: Tokenizer, text: str) -> list[str]:
 
 
 def _split(text: str) -> list[str]:
-    return [one.strip() for one in text.split(SEPARATOR)]
+    return [phrase.strip() for phrase in text.split(SEPARATOR)]
 
 
 def _unknown(tokenizer: Tokenizer, text: str) -> list[str]:

@@ -167,7 +167,7 @@ class TextGenerator:
         """
         model = self.models[0]
         explanations = explain(model, inputs, sentences, self.features_of(images), on_progress=on_progress)
-        if explanations and not any(one.has_weights for one in explanations):
+        if explanations and not any(explanation.has_weights for explanation in explanations):
             raise SettingsError(
                 f"model '{model.recipe.model.name}' has no attention to explain; use a model that attends to the "
                 "image or to a source sentence, such as 'nmt'"

@@ -44,8 +44,8 @@ class Captioner(TextGenerator, BaseCaptioner):
         """
         super().__init__(models, backbone)
         require_captioning(models[0])
-        own, tagger = concepts_of(models[0].folder if len(models) == 1 else None, models[0].config.features)
-        self._rules = CaptionRules(own, tagger)
+        concepts, tagger = concepts_of(models[0].folder if len(models) == 1 else None, models[0].config.features)
+        self._rules = CaptionRules(concepts, tagger)
 
     @property
     def lang(self) -> str:

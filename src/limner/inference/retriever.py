@@ -203,10 +203,10 @@ class Retriever:
         if opened is None or not opened.is_current(collection, place):
             source = IndexSource(self.model, collection.path, split, self._open(collection, cache_mib=0))
             opened = self._indexes[key] = IndexedCollection.open(collection, source, place)
-        found, items = opened.search(sentence, tokens, count, options)
-        results = self._results(items, found.scores.tolist(), collection)
+        matches, items = opened.search(sentence, tokens, count, options)
+        results = self._results(items, matches.scores.tolist(), collection)
         record = opened.index.record
-        return ImageSearch(results, record.kind, record.images, found.scored, found.exact, found.gap)
+        return ImageSearch(results, record.kind, record.images, matches.scored, matches.exact, matches.gap)
 
     def retrieve_images(
         self,
@@ -304,8 +304,8 @@ class Retriever:
         items = _with_features(collection, split, features)
         lang = self.model.recipe.data.lang
         examples = Examples(items, self.model.target, features)
-        others = self._marginal_images(collection, split, features)
-        if not len(examples) or not others:
+        marginal_images = self._marginal_images(collection, split, features)
+        if not len(examples) or not marginal_images:
             raise CollectionError(
                 f"{collection.path}: no sentence in '{lang}' to search, or no image with features for the marginal"
             )
@@ -315,7 +315,7 @@ class Retriever:
         rows = {target: row for row, target in enumerate(targets)}
         unique = pair_log_probs(self.model.model, targets, [new_item(image)], query)[:, 0]
         if alpha and not isinstance(self.model.model, TwoTower):
-            unique = unique - alpha * self._log_marginal(targets, others, features, marginal_file, on_progress)
+            unique = unique - alpha * self._log_marginal(targets, marginal_images, features, marginal_file, on_progress)
         scores = unique[torch.tensor([rows[tuple(target)] for target in examples.targets])]
         best: dict[str, RetrievalResult] = {}
         for row in scores.argsort(descending=True, stable=True).tolist():
@@ -327,13 +327,13 @@ class Retriever:
 
     def _marginal_images(self, collection: Collection, split: str | None, features: FeatureStore) -> list[Item]:
         """Sample the images of P(w): training images, or images of the searched split where there are none."""
-        others = sample_items(collection, self.model.recipe.data.train, features, MARGINAL_IMAGES)
-        return others or sample_items(collection, split, features, MARGINAL_IMAGES)
+        marginal_images = sample_items(collection, self.model.recipe.data.train, features, MARGINAL_IMAGES)
+        return marginal_images or sample_items(collection, split, features, MARGINAL_IMAGES)
 
     def _log_marginal(
         self,
         targets: Sequence[Sequence[int]],
-        others: Sequence[Item],
+        marginal_images: Sequence[Item],
         features: FeatureStore,
         stored: Path | None,
         on_progress: Progress | None,
@@ -341,12 +341,12 @@ class Retriever:
         """Compute log P(w) of each sentence, (S,), or read it from a file."""
 
         def compute() -> Tensor:
-            return log_marginal(self.model.model, targets, others, features, on_progress=on_progress)
+            return log_marginal(self.model.model, targets, marginal_images, features, on_progress=on_progress)
 
         if stored is None:
             return compute()
         settings = self.model.recipe.model.model_dump_json()
-        origin = marginal_origin(self.model.model, settings, targets, others, features)
+        origin = marginal_origin(self.model.model, settings, targets, marginal_images, features)
         return stored_log_marginal(stored, origin, len(targets), compute)
 
     def _open(self, collection: Collection, cache_mib: int | None = None) -> FeatureStore:

@@ -59,26 +59,37 @@ def search_translations(
             f"model '{name}' takes whole phrases: it has no prefix, no words that are "
             "included and no beam to show; leave these options out"
         )
-    sources = [models[0].source_tokenizer.encode(one.source or "") for one in inputs]
+    sources = [models[0].source_tokenizer.encode(generation_input.source or "") for generation_input in inputs]
     rows = [row for row, source in enumerate(sources) if source]
     hypotheses = [[Sentence((), 0.0, 0.0, True)] for _ in inputs]
     for start in range(0, len(rows), CHUNK):
         part = rows[start : start + CHUNK]
         pieces = [models[0].source_tokenizer.pieces(inputs[row].source or "") for row in part]
-        copies = [[models[0].tokenizer.token_id(piece) for piece in one] for one in pieces]
-        found = model.search_translations([sources[row] for row in part], copies, settings.n_best, settings.beam_size)
-        for row, own, translations in zip(part, pieces, found, strict=True):
-            hypotheses[row] = [_hypothesis(one, own).decoded(models[0].tokenizer) for one in translations]
+        copies = [[models[0].tokenizer.token_id(piece) for piece in source_pieces] for source_pieces in pieces]
+        n_best_lists = model.search_translations(
+            [sources[row] for row in part], copies, settings.n_best, settings.beam_size
+        )
+        for row, source_pieces, translations in zip(part, pieces, n_best_lists, strict=True):
+            hypotheses[row] = [
+                _hypothesis(translation, source_pieces).decoded(models[0].tokenizer) for translation in translations
+            ]
         if on_progress is not None:
             on_progress(start + len(part), len(rows))
     return hypotheses
 
 
-def _hypothesis(one: ScoredTranslation, pieces: Sequence[str]) -> Sentence:
+def _hypothesis(translation: ScoredTranslation, pieces: Sequence[str]) -> Sentence:
     """Return a translation as a hypothesis; its unknown tokens stand for the aligned pieces of the source."""
-    sources = {target: source for source, target in one.alignment}
-    unknown = [position for position, token in enumerate(one.tokens) if token == SPECIAL_TOKENS.unk]
+    sources = {target: source for source, target in translation.alignment}
+    unknown = [position for position, token in enumerate(translation.tokens) if token == SPECIAL_TOKENS.unk]
     copied = tuple(pieces[sources[position]] for position in unknown)
-    features = tuple(zip(FEATURES, one.features.tolist(), strict=True))
-    derivation = Derivation(one.phrases, one.alignment)
-    return Sentence(one.tokens, one.score, one.score, copied=copied, features=features, derivation=derivation)
+    features = tuple(zip(FEATURES, translation.features.tolist(), strict=True))
+    derivation = Derivation(translation.phrases, translation.alignment)
+    return Sentence(
+        translation.tokens,
+        translation.score,
+        translation.score,
+        copied=copied,
+        features=features,
+        derivation=derivation,
+    )

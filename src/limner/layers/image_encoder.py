@@ -192,11 +192,11 @@ class MapEncoder(nn.Module):
         """
         super().__init__()
         self.settings, self.convnet = settings, None
-        (kind, shape), *others = [*feature_shapes.items(), ("none", ())][: max(1, len(feature_shapes))]
-        if others or kind not in ("grid", "maps") or (kind == "grid" and math.isqrt(shape[0]) ** 2 != shape[0]):
-            found = ", ".join(f"'{kind}' {'x'.join(map(str, shape))}" for kind, shape in feature_shapes.items())
+        (kind, shape), *further = [*feature_shapes.items(), ("none", ())][: max(1, len(feature_shapes))]
+        if further or kind not in ("grid", "maps") or (kind == "grid" and math.isqrt(shape[0]) ** 2 != shape[0]):
+            kinds = ", ".join(f"'{kind}' {'x'.join(map(str, shape))}" for kind, shape in feature_shapes.items())
             raise SettingsError(
-                f"features.tables: expected one table of a square grid, of maps or of pixels, got {found or 'none'}; "
+                f"features.tables: expected one table of a square grid, of maps or of pixels, got {kinds or 'none'}; "
                 "name a table such as pixels96, or one made by 'limner features … --kind grid'"
             )
         self.kind, self.dim = kind, shape[1] if kind == "grid" else shape[0]

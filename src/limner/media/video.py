@@ -158,12 +158,12 @@ def _read_index(container: Any, stream: Any, path: Path | str) -> _Index:  # noq
     return _Index(times, sorted({pts for pts, key, _ in packets if key}), times[-1] + max(1, last[2] or mean))
 
 
-def _decode(container: Any, stream: Any, index: _Index, wanted: Sequence[int]) -> Iterator[Any]:  # noqa: ANN401
+def _decode(container: Any, stream: Any, index: _Index, times: Sequence[int]) -> Iterator[Any]:  # noqa: ANN401
     """Decode the frames of the given presentation times, starting anew at a key frame that lies ahead."""
     container.seek(index.times[0], stream=stream)
     frames, position = enumerate(container.decode(stream)), index.times[0]
     last: Any = None
-    for time in wanted:
+    for time in times:
         key = index.keys[max(0, bisect.bisect_right(index.keys, time) - 1)] if index.keys else position
         if key > position and last is not None:
             container.seek(key, stream=stream)

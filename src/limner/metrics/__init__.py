@@ -53,8 +53,8 @@ def default_metrics(lang: str) -> tuple[str, ...]:
 
     They are all metrics except those with a tokeniser in their name: `sacrebleu` has the tokeniser of the language.
     """
-    others = (*LABEL_METRICS, *SACREBLEU_BY_TOKENISER)
-    of_sentences = tuple(name for name, metric in METRICS.items() if metric not in others)
+    not_of_sentences = (*LABEL_METRICS, *SACREBLEU_BY_TOKENISER)
+    of_sentences = tuple(name for name, metric in METRICS.items() if metric not in not_of_sentences)
     return METRICS_OF_LABELS.get(lang, of_sentences)
 
 

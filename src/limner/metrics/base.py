@@ -70,7 +70,7 @@ class Metric:
 
     def signature(self, references: References) -> str:
         """Return the number of references and the settings."""
-        counts = {len(own) for own in references}
+        counts = {len(item_references) for item_references in references}
         number = str(counts.pop()) if len(counts) == 1 else f"{min(counts)}-{max(counts)}"
         return f"nrefs:{number}|{self.settings()}"
 
@@ -97,8 +97,8 @@ def check_corpus(hypotheses: Sequence[str], references: References) -> list[list
         )
     if not hypotheses:
         raise CollectionError("expected sentences to score, found none: the split is empty")
-    nonblank = [[reference for reference in own if reference.strip()] for own in references]
-    for index, own in enumerate(nonblank):
-        if not own:
+    nonblank = [[reference for reference in item_references if reference.strip()] for item_references in references]
+    for index, item_references in enumerate(nonblank):
+        if not item_references:
             raise CollectionError(f"item {index} has no reference sentence; leave it out, or add references")
     return nonblank

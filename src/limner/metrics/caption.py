@@ -47,8 +47,8 @@ def cider_statistics(hypotheses: Sequence[str], references: References) -> Stati
         (N, 2): the score of the segment, and 1. Resampling keeps the document frequencies of the whole corpus.
     """
     scorer = coco_module("cider.cider_scorer", "CIDEr").CiderScorer(n=4, sigma=6.0)
-    for hypothesis, own in zip(hypotheses, references, strict=True):
-        scorer += (hypothesis, list(own))
+    for hypothesis, item_references in zip(hypotheses, references, strict=True):
+        scorer += (hypothesis, list(item_references))
     if len(hypotheses) == 1:
         logger.warning("cider: the score of a single item is always 0, because all document frequencies are 1")
     _, scores = scorer.compute_score()
@@ -63,9 +63,9 @@ def rouge_statistics(hypotheses: Sequence[str], references: References) -> Stati
     """
     rouge = coco_module("rouge.rouge", "ROUGE-L").Rouge()
     rows = np.ones((len(hypotheses), 2))
-    for row, (hypothesis, own) in enumerate(zip(hypotheses, references, strict=True)):
+    for row, (hypothesis, item_references) in enumerate(zip(hypotheses, references, strict=True)):
         # pycocoevalcap splits at single spaces and would count an empty sentence as one empty token.
-        normal = [" ".join(reference.split()) for reference in own]
+        normal = [" ".join(reference.split()) for reference in item_references]
         tokens = " ".join(hypothesis.split())
         rows[row, 0] = rouge.calc_score([tokens], normal) if tokens else 0.0
     return rows
@@ -139,8 +139,8 @@ class CiderD:
             references: for each of N items the tokens of its references.
         """
         frequencies: Counter[Ngram] = Counter()
-        for own in references:
-            frequencies.update({ngram for tokens in own for ngram in count_ngrams(tokens)})
+        for item_references in references:
+            frequencies.update({ngram for tokens in item_references for ngram in count_ngrams(tokens)})
         self.references = references
         self.max_idf = math.log(len(references))  # of an n-gram in one item or none
         self.idf = {ngram: self.max_idf - math.log(count) for ngram, count in frequencies.items() if count > 1}

@@ -25,12 +25,14 @@ FARTHEST = 100.0
 
 def label_set(references: References) -> list[str]:
     """Return the labels of the references in alphabetical order."""
-    return sorted({label for own in references for reference in own for label in reference.split()})
+    return sorted(
+        {label for item_references in references for reference in item_references for label in reference.split()}
+    )
 
 
-def _pairs(hypothesis: str, own: Sequence[str]) -> Iterator[tuple[str, str]]:
+def _pairs(hypothesis: str, item_references: Sequence[str]) -> Iterator[tuple[str, str]]:
     """Pair the labels of a hypothesis with the labels of its first reference; a missing label is empty."""
-    predicted, right = hypothesis.split(), own[0].split()
+    predicted, right = hypothesis.split(), item_references[0].split()
     predicted += [""] * (len(right) - len(predicted))
     return zip(predicted, right, strict=False)
 
@@ -38,8 +40,8 @@ def _pairs(hypothesis: str, own: Sequence[str]) -> Iterator[tuple[str, str]]:
 def accuracy_statistics(hypotheses: Sequence[str], references: References) -> Statistics:
     """Count the right labels and all labels of each segment, (N, 2)."""
     rows = []
-    for hypothesis, own in zip(hypotheses, references, strict=True):
-        right = [label == reference for label, reference in _pairs(hypothesis, own)]
+    for hypothesis, item_references in zip(hypotheses, references, strict=True):
+        right = [label == reference for label, reference in _pairs(hypothesis, item_references)]
         rows.append((sum(right), len(right)))
     return np.array(rows, dtype=np.float64)
 
@@ -48,8 +50,8 @@ def f1_statistics(hypotheses: Sequence[str], references: References) -> Statisti
     """Count true positives, predictions and occurrences of every label of the references in each segment, (N, 3 K)."""
     column = {label: index for index, label in enumerate(label_set(references))}
     counts = np.zeros((len(hypotheses), len(column), 3))
-    for row, (hypothesis, own) in enumerate(zip(hypotheses, references, strict=True)):
-        for (label, reference), count in Counter(_pairs(hypothesis, own)).items():
+    for row, (hypothesis, item_references) in enumerate(zip(hypotheses, references, strict=True)):
+        for (label, reference), count in Counter(_pairs(hypothesis, item_references)).items():
             if label in column:
                 counts[row, column[label], :2] += (count * (label == reference), count)
             counts[row, column[reference], 2] += count
@@ -75,8 +77,8 @@ def label_f1_scores(hypotheses: Sequence[str], references: References) -> list[S
 def calibration_statistics(hypotheses: Sequence[str], references: References) -> Statistics:
     """Sum the predictions, their probabilities and the right ones by bin of the probability, (N, 3 BINS)."""
     sums = np.zeros((len(hypotheses), BINS, 3))
-    for row, (hypothesis, own) in enumerate(zip(hypotheses, references, strict=True)):
-        for (label, probability), right in zip(read_predictions(hypothesis), own[0].split(), strict=False):
+    for row, (hypothesis, item_references) in enumerate(zip(hypotheses, references, strict=True)):
+        for (label, probability), right in zip(read_predictions(hypothesis), item_references[0].split(), strict=False):
             number = min(int(probability * BINS), BINS - 1)
             sums[row, number] += (1, probability, label == right)
     return sums.reshape(len(hypotheses), -1)
@@ -97,8 +99,8 @@ def position_statistics(hypotheses: Sequence[str], references: References, *, hi
         hidden_only: whether only the frames count in which an obstacle hides the object.
     """
     rows = []
-    for hypothesis, own in zip(hypotheses, references, strict=True):
-        right = own[0].split()
+    for hypothesis, item_references in zip(hypotheses, references, strict=True):
+        right = item_references[0].split()
         predicted = [label for label, _ in read_predictions(hypothesis)]
         predicted += [""] * (len(right) - len(predicted))
         distances = [
@@ -112,7 +114,7 @@ def position_statistics(hypotheses: Sequence[str], references: References, *, hi
 
 def has_hidden_frame(references: References) -> bool:
     """Whether an obstacle hides the object in a frame of the references."""
-    return any(label.endswith(HIDDEN) for own in references for label in own[0].split())
+    return any(label.endswith(HIDDEN) for item_references in references for label in item_references[0].split())
 
 
 def _distance(first: tuple[float, float], other: tuple[float, float]) -> float:

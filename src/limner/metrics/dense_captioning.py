@@ -118,9 +118,17 @@ def match(images: Sequence[DenseCaptions]) -> Matches:
         for n in (n for n in np.argsort(-image.confidences, kind="stable") if side[n] > 0):
             best = int(overlaps[n].argmax())
             overlap = float(overlaps[n, best])
-            own = references[best] if overlap > 0 else []
-            rows.append((image.confidences[n], overlap, bool(own) and best not in used, image.sentences[n], own))
-            if own:
+            nearest = references[best] if overlap > 0 else []
+            rows.append(
+                (
+                    image.confidences[n],
+                    overlap,
+                    bool(nearest) and best not in used,
+                    image.sentences[n],
+                    nearest,
+                )
+            )
+            if nearest:
                 used.add(best)
     if not annotated:
         raise CollectionError("dense captioning: expected images with annotated regions, found none")
@@ -166,20 +174,20 @@ def average_precision(matches: Matches, similarities: Floats, min_overlap: float
     right = matches.first & (matches.overlaps >= min_overlap) & (similarities > above)
     if not right.any():
         return 0.0
-    found = np.cumsum(right)
-    precision = found / np.arange(1, len(right) + 1)
+    hits = np.cumsum(right)
+    precision = hits / np.arange(1, len(right) + 1)
     best_from = np.maximum.accumulate(precision[::-1])[::-1]  # highest precision at this recall or a higher one
     needed = np.arange(RECALL_LEVELS) * matches.annotated  # whole numbers: recall >= k / 100 without rounding
-    position = np.searchsorted(RECALL_LEVELS * found, needed)
+    position = np.searchsorted(RECALL_LEVELS * hits, needed)
     return float(np.append(best_from, 0.0)[position].mean())
 
 
-def intersection_over_union(boxes: Floats, others: Floats) -> Floats:
+def intersection_over_union(boxes: Floats, other_boxes: Floats) -> Floats:
     """Compute the intersection over union of all pairs of boxes: (N, 4) and (M, 4) to (N, M)."""
-    low = np.maximum(boxes[:, None, :2], others[None, :, :2])
-    high = np.minimum((boxes[:, :2] + boxes[:, 2:])[:, None], (others[:, :2] + others[:, 2:])[None])
+    low = np.maximum(boxes[:, None, :2], other_boxes[None, :, :2])
+    high = np.minimum((boxes[:, :2] + boxes[:, 2:])[:, None], (other_boxes[:, :2] + other_boxes[:, 2:])[None])
     intersection = (high - low).clip(0).prod(axis=2)
-    union = boxes[:, 2:].prod(axis=1)[:, None] + others[:, 2:].prod(axis=1)[None] - intersection
+    union = boxes[:, 2:].prod(axis=1)[:, None] + other_boxes[:, 2:].prod(axis=1)[None] - intersection
     overlaps: Floats = np.divide(intersection, union, out=np.zeros_like(intersection), where=union > 0)
     return overlaps
 

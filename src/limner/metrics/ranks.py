@@ -67,10 +67,10 @@ def rank_all(scores: NDArray[np.floating], owners: Sequence[int] | NDArray[np.in
             f"{(counts == 0).sum()} of {images} images have no sentence, the first is number {counts.argmin()}; leave "
             "them out"
         )
-    own = _own_sentence_ranks(scores, columns, counts)
+    sentence_ranks = _own_sentence_ranks(scores, columns, counts)
     best = np.full(images, sentences, dtype=np.int64)
-    np.minimum.at(best, columns, own)
-    return RetrievalRanks(best, owner_ranks(scores, columns), own)
+    np.minimum.at(best, columns, sentence_ranks)
+    return RetrievalRanks(best, owner_ranks(scores, columns), sentence_ranks)
 
 
 def owner_ranks(scores: NDArray[np.floating], owners: Ranks) -> Ranks:
@@ -94,11 +94,11 @@ def _own_sentence_ranks(scores: NDArray[np.floating], owners: Ranks, counts: NDA
         tile = np.ascontiguousarray(np.asarray(scores[:, start : start + width]).T)
         for offset, column in enumerate(tile):
             image = start + offset
-            own = order[ends[image] - counts[image] : ends[image]]
-            values = np.where(np.isnan(column[own]), -np.inf, column[own])
-            own, values = own[np.argsort(-values, kind="stable")], np.sort(values)[::-1]
-            ahead = (~(np.delete(column, own) < values[:, None])).sum(axis=1)
-            ranks[own] = ahead + np.arange(1, len(own) + 1)
+            rows = order[ends[image] - counts[image] : ends[image]]
+            values = np.where(np.isnan(column[rows]), -np.inf, column[rows])
+            rows, values = rows[np.argsort(-values, kind="stable")], np.sort(values)[::-1]
+            ahead = (~(np.delete(column, rows) < values[:, None])).sum(axis=1)
+            ranks[rows] = ahead + np.arange(1, len(rows) + 1)
     return ranks
 
 
@@ -118,9 +118,9 @@ def shortlist_ranks(scores: NDArray[np.floating], owners: Ranks, nearest: NDArra
     for start in range(0, len(nearest), width):
         tile = np.ascontiguousarray(np.asarray(scores[:, start : start + width]).T)
         for image, column in enumerate(tile, start):
-            others = np.concatenate([sentences[k] for k in nearest[image] if k != image] or [order[:0]])
-            own = np.nan_to_num(column[sentences[image]], nan=-np.inf).max()
-            ranks[image] = 1 + (~(column[others] < own)).sum()
+            other_rows = np.concatenate([sentences[k] for k in nearest[image] if k != image] or [order[:0]])
+            best_score = np.nan_to_num(column[sentences[image]], nan=-np.inf).max()
+            ranks[image] = 1 + (~(column[other_rows] < best_score)).sum()
     return ranks
 
 
@@ -214,7 +214,7 @@ def retrieval_scores(ranks: RetrievalRanks, owners: Sequence[int] | NDArray[np.i
 
 def recall_sum(ranks: RetrievalRanks) -> float:
     """Compute the sum of recall@1, @5 and @10 of both directions, by which VSE++ selects its weights (0-600)."""
-    return sum(recall_at(own, k) for own in (ranks.image_to_text, ranks.text_to_image) for k in CUTOFFS)
+    return sum(recall_at(query_ranks, k) for query_ranks in (ranks.image_to_text, ranks.text_to_image) for k in CUTOFFS)
 
 
 def retrieval_curves(ranks: RetrievalRanks, owners: Sequence[int] | NDArray[np.integer]) -> dict[str, Points]:

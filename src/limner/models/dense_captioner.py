@@ -292,9 +292,9 @@ class DenseCaptioner(nn.Module):
         positives, negatives = [], []
         anchors, offsets, boxes, annotated, scores = [], [], [], [], []
         for row in range(len(maps)):
-            own = (regions.row == row).nonzero().squeeze(1)
+            of_image = (regions.row == row).nonzero().squeeze(1)
             all_boxes = clip_to_image(proposals.boxes[row])
-            sample = sample_for_training(all_boxes.detach(), regions.box[own], settings.localisation)
+            sample = sample_for_training(all_boxes.detach(), regions.box[of_image], settings.localisation)
             chosen = torch.cat([sample.positive, sample.negative])
             features = sample_regions(maps[row], all_boxes[chosen].to(maps.dtype), side)
             positives.append(features[: len(sample.positive)])
@@ -302,7 +302,7 @@ class DenseCaptioner(nn.Module):
             anchors.append(proposals.anchors[sample.positive])
             offsets.append(proposals.offsets[row, sample.positive])
             boxes.append(all_boxes[sample.positive])
-            annotated.append(own[sample.matched])
+            annotated.append(of_image[sample.matched])
             scores.append((proposals.scores[row, sample.positive], proposals.scores[row, sample.negative]))
         matched = torch.cat(annotated)
         logits = torch.cat([positive for positive, _ in scores] + [negative for _, negative in scores])

@@ -148,8 +148,8 @@ class MRNN(nn.Module):
         )
         image_dim = self.image_encoder.dim if self.image_encoder else 0
         self.visual_in_rnn = nn.Linear(image_dim, hidden, bias=False) if parts.image_in_rnn else None  # V_I^(1)
-        own = parts.image_in_multimodal == "V_I"
-        self.multimodal_visual = nn.Linear(image_dim, multimodal, bias=False) if own else None  # V_I
+        has_own_matrix = parts.image_in_multimodal == "V_I"
+        self.multimodal_visual = nn.Linear(image_dim, multimodal, bias=False) if has_own_matrix else None  # V_I
         self.softmax = nn.Linear(multimodal, inputs.vocab_size)  # S, b_s
         self._initialise()
 

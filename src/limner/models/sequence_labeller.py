@@ -245,8 +245,8 @@ class SequenceLabeller(nn.Module):
         memory = self.encode(batch)
         if self.training:
             labels = (batch.target_mask.sum(1) - 1).tolist()
-            for id_, found, outputs in zip(batch.ids, labels, memory.lengths.tolist(), strict=True):
-                self.require_labels(id_, found, outputs)
+            for id_, num_labels, outputs in zip(batch.ids, labels, memory.lengths.tolist(), strict=True):
+                self.require_labels(id_, num_labels, outputs)
         length = batch.target_in.shape[1]
         position = torch.arange(length, device=batch.target_in.device)
         outputs = memory.outputs[:, position.clamp(max=memory.outputs.shape[1] - 1)]  # (B, T, D)

@@ -46,7 +46,7 @@ MARGINAL_SEED = 1
 def log_marginal(
     model: Model,
     targets: Sequence[Sequence[int]],
-    others: Sequence[Item],
+    marginal_images: Sequence[Item],
     features: FeatureSource | None,
     *,
     budget: int = MEMORY_BUDGET,
@@ -59,13 +59,15 @@ def log_marginal(
     Args:
         model: any model.
         targets: S sentences as token ids without special tokens.
-        others: items of the images I'.
+        marginal_images: items of the images I'.
         features: features of the images; None for models that use none.
         budget: working memory in bytes.
         on_progress: called with the number of pairs done and their total.
     """
     marginal = Marginal(len(targets))
-    for rows, _, log_probs in score_tiles(model, targets, others, features, budget=budget, on_progress=on_progress):
+    for rows, _, log_probs in score_tiles(
+        model, targets, marginal_images, features, budget=budget, on_progress=on_progress
+    ):
         marginal.add(rows, log_probs)
     return marginal.log_probs()
 
@@ -120,7 +122,7 @@ def normalised_log_probs(
     targets: Sequence[Sequence[int]],
     items: Sequence[Item],
     features: FeatureSource,
-    others: Sequence[Item],
+    marginal_images: Sequence[Item],
     *,
     mean: StoredFeatures | None = None,
     budget: int = MEMORY_BUDGET,
@@ -138,7 +140,7 @@ def normalised_log_probs(
         targets: S sentences as token ids without special tokens.
         items: I items with an image.
         features: features of the images.
-        others: items of the images of the marginal P(w); if empty, `items`.
+        marginal_images: items of the images of the marginal P(w); if empty, `items`.
         mean: features of one more image, whose log P(w|mean) is computed too.
         budget: working memory in bytes; a larger matrix is stored in a temporary file.
         exact: whether all is computed in float32 by whole softmaxes, see `pair_arithmetic`.
@@ -153,7 +155,7 @@ def normalised_log_probs(
             f"item '{without_image[0]}' has no image or audio file; retrieval needs one for every item"
         )
     matrix, marginal = allocate_matrix((len(targets), len(items)), budget), Marginal(len(targets))
-    scored = [*items, *others, *([MEAN_IMAGE] if mean is not None else [])]
+    scored = [*items, *marginal_images, *([MEAN_IMAGE] if mean is not None else [])]
     source = WithMeanFeatures(features, mean) if mean is not None else features
     of_mean = torch.empty(len(targets)) if mean is not None else None
     bf16, tail = pair_arithmetic(model, exact=exact)
@@ -163,9 +165,9 @@ def normalised_log_probs(
         ):
             if of_mean is not None and columns.stop == len(scored):
                 of_mean[rows], log_probs = log_probs[:, -1].float(), log_probs[:, :-1]
-            own = log_probs[:, : max(0, len(items) - columns.start)]
-            matrix[rows, columns.start : columns.start + own.shape[1]] = own.numpy()
-            marginal.add(rows, log_probs[:, own.shape[1] :] if others else own)
+            of_items = log_probs[:, : max(0, len(items) - columns.start)]
+            matrix[rows, columns.start : columns.start + of_items.shape[1]] = of_items.numpy()
+            marginal.add(rows, log_probs[:, of_items.shape[1] :] if marginal_images else of_items)
     if isinstance(model.model, TwoTower):
         return NormalisedScores(torch.from_numpy(matrix), torch.zeros(len(targets)), of_mean)
     matrix -= marginal.log_probs().numpy()[:, None]
@@ -205,10 +207,10 @@ def marginal_items(
     return items
 
 
-def log_ratio_signature(model: TrainedModel, collection: Collection, others: int, precision: str) -> str:
+def log_ratio_signature(model: TrainedModel, collection: Collection, num_images: int, precision: str) -> str:
     """Return all that affects the score: the digest of the model, the images of the marginal and the arithmetic."""
     return (
-        f"score:log-ratio|model:{model_fingerprint([model])[:DIGITS]}|marginal:{others}:{model.recipe.data.train}|"
+        f"score:log-ratio|model:{model_fingerprint([model])[:DIGITS]}|marginal:{num_images}:{model.recipe.data.train}|"
         f"seed:{MARGINAL_SEED}|collection:{collection.fingerprint()[:DIGITS]}|{precision}"
     )
 
@@ -231,7 +233,11 @@ def marginal_path(run: Path, collection: Path, split: str | None) -> Path:
 
 
 def marginal_origin(
-    model: Model, settings: str, targets: Sequence[Sequence[int]], others: Sequence[Item], features: FeatureStore
+    model: Model,
+    settings: str,
+    targets: Sequence[Sequence[int]],
+    marginal_images: Sequence[Item],
+    features: FeatureStore,
 ) -> Origin:
     """Compute the fingerprints of everything that a marginal depends on.
 
@@ -239,7 +245,7 @@ def marginal_origin(
         model: model of P(w|I).
         settings: settings of the model in JSON.
         targets: S sentences as token ids.
-        others: items of the images of the marginal.
+        marginal_images: items of the images of the marginal.
         features: features of the images.
     """
     weights = hashlib.sha256(json.dumps([version("limner"), settings]).encode())
@@ -251,7 +257,7 @@ def marginal_origin(
     return {
         "weights": weights.hexdigest(),
         "sentences": _digest(" ".join(map(str, target)) for target in targets),
-        "images": _digest(f"{item.id} {item.media_path}" for item in others),
+        "images": _digest(f"{item.id} {item.media_path}" for item in marginal_images),
         "features": _digest(tables),
     }
 

@@ -203,17 +203,17 @@ class Concepts:
 
     def mentions(self, text: str) -> list[tuple[int, ...]]:
         """Return the concepts that each name in a text may mean, in their order; of names that overlap, the longest."""
-        words, position, found = self.split(text), 0, []
+        words, position, mentioned = self.split(text), 0, []
         while position < len(words):
             for length in range(min(self._longest, len(words) - position), 0, -1):
                 columns = self._names.get(self._between.join(words[position : position + length]))
                 if columns is not None:
-                    found += [columns] if columns else []
+                    mentioned += [columns] if columns else []
                     position += length
                     break
             else:
                 position += 1
-        return found
+        return mentioned
 
     def evidence_of_each(self, probabilities: Vector) -> Vector:
         """Compute how much each concept speaks for a sentence that names it, (C,), without the weights of the rules."""
@@ -294,10 +294,10 @@ def concepts_of(folder: Path | None, specs: Sequence[FeatureSpec]) -> tuple[Conc
     Raises:
         RunError: the concepts of the run are damaged, or read other features than the run.
     """
-    own = None if folder is None else Concepts.load(folder)
-    if own is not None and not own.reads(specs):
+    of_run = None if folder is None else Concepts.load(folder)
+    if of_run is not None and not of_run.reads(specs):
         raise RunError(f"{folder}: the concepts read other features than the model; remove {FILE}, or make it again")
-    if own is not None or not any(spec.kind in ("pooled", "grid") for spec in specs):
-        return own, own
+    if of_run is not None or not any(spec.kind in ("pooled", "grid") for spec in specs):
+        return of_run, of_run
     built_in = Concepts.load(pretrained_run())
     return None, built_in if built_in is not None and built_in.reads(specs) else None

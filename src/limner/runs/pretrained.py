@@ -18,8 +18,8 @@ _PLACES = ("collection", "command", "init")
 
 def pretrained_languages() -> tuple[str, ...]:
     """Return the language codes of the built-in captioner, the default first."""
-    found = sorted(config.parent.name for config in PRETRAINED.glob("*/config.json"))
-    return tuple(sorted(found, key=lambda lang: lang != DEFAULT_LANG))
+    names = sorted(config.parent.name for config in PRETRAINED.glob("*/config.json"))
+    return tuple(sorted(names, key=lambda lang: lang != DEFAULT_LANG))
 
 
 def pretrained_run(lang: str | None = None) -> Path:

@@ -281,12 +281,14 @@ def _read(name: str, derived: tuple[str, ...]) -> dict[str, Any]:
 def _merge(base: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
     """Override the sections of a base recipe key by key."""
     result = dict(base)
-    for section, own in values.items():
+    for section, changes in values.items():
         inherited = base.get(section)
         both = (
-            isinstance(own, dict) and isinstance(inherited, dict) and own.get("name") in (None, inherited.get("name"))
+            isinstance(changes, dict)
+            and isinstance(inherited, dict)
+            and changes.get("name") in (None, inherited.get("name"))
         )
-        result[section] = {**inherited, **own} if both else own  # type: ignore[dict-item]  # both are mappings
+        result[section] = {**inherited, **changes} if both else changes  # type: ignore[dict-item]  # both are mappings
     return result
 
 

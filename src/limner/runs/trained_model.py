@@ -191,8 +191,8 @@ def _require_same_config(path: Path, config: ModelConfig, expected: dict[str, st
     Raises:
         RunError: a section differs.
     """
-    found = config.digests() if expected else {}
-    if changed := sorted(name for name in {*found, *expected} if found.get(name) != expected.get(name)):
+    digests = config.digests() if expected else {}
+    if changed := sorted(name for name in {*digests, *expected} if digests.get(name) != expected.get(name)):
         raise RunError(
             f"{path}: expected the settings that the weights were saved with, found others in {', '.join(changed)}; "
             "restore the file of the same training, and change settings with the options of the commands"
@@ -225,17 +225,17 @@ def load_weights(model: Model, weights: dict[str, Tensor], where: str) -> None:
     Raises:
         RunError: names or shapes do not match.
     """
-    own, parameters = model.state_dict(), dict(model.named_parameters())
-    unknown, missing = sorted(set(weights) - set(own)), sorted(set(own) - set(weights))
+    tensors, parameters = model.state_dict(), dict(model.named_parameters())
+    unknown, missing = sorted(set(weights) - set(tensors)), sorted(set(tensors) - set(weights))
     if unknown or missing:
         raise RunError(
             f"{where}: the weights do not match the model: missing {_some(missing)}, unknown {_some(unknown)}; restore "
             "config.json and the weights of the same training"
         )
     for name, weight in weights.items():
-        if name in parameters and weight.shape != own[name].shape:
+        if name in parameters and weight.shape != tensors[name].shape:
             raise RunError(
-                f"{where}: weight '{name}': expected shape {tuple(own[name].shape)}, found {tuple(weight.shape)}; "
+                f"{where}: weight '{name}': expected shape {tuple(tensors[name].shape)}, found {tuple(weight.shape)}; "
                 "restore config.json and the weights of the same training"
             )
     try:
@@ -270,11 +270,13 @@ class TransferredWeights(NamedTuple):
 
 def transfer_weights(model: Model, weights: dict[str, Tensor]) -> TransferredWeights:
     """Copy the weights of another run that have the same name and shape; leave the others unchanged."""
-    own = model.state_dict()
-    taken = {name: weight for name, weight in weights.items() if name in own and own[name].shape == weight.shape}
-    model.load_state_dict({**own, **taken})
-    unused = tuple(name for name in weights if name not in own)
-    return TransferredWeights(tuple(taken), tuple(name for name in own if name not in taken), unused)
+    tensors = model.state_dict()
+    taken = {
+        name: weight for name, weight in weights.items() if name in tensors and tensors[name].shape == weight.shape
+    }
+    model.load_state_dict({**tensors, **taken})
+    unused = tuple(name for name in weights if name not in tensors)
+    return TransferredWeights(tuple(taken), tuple(name for name in tensors if name not in taken), unused)
 
 
 def provenance(seed: int, command: str) -> dict[str, Any]:

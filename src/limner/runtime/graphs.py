@@ -110,8 +110,8 @@ class Graph:
         weights = weights or {}
         named = require_self_contained(name, data, weights)
         self._session = _start_session(name, data, threads, {name: weights[name] for name in named})
-        self.inputs = tuple(one.name for one in self._session.get_inputs())
-        self.outputs = tuple(one.name for one in self._session.get_outputs())
+        self.inputs = tuple(argument.name for argument in self._session.get_inputs())
+        self.outputs = tuple(argument.name for argument in self._session.get_outputs())
 
     def __call__(self, values: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
         """Compute all outputs by name; values that are not inputs of the graph are ignored.

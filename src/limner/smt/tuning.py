@@ -244,12 +244,12 @@ def tune(
     tried: list[Floats] = [system.weights]
     history: list[float] = []
     for iteration in range(1, options.iterations + 1):
-        found = system._replace(weights=tried[-1]).translate_all(data.sources, data.copies, options.n_best)
-        history.append(lists.first_bleu(found))
+        n_best = system._replace(weights=tried[-1]).translate_all(data.sources, data.copies, options.n_best)
+        history.append(lists.first_bleu(n_best))
         logger.info("tuning, iteration %d: BLEU %.2f", iteration, 100 * history[-1])
         if on_iteration is not None:
             on_iteration(iteration, history[-1])
-        if not lists.add(found) or iteration == options.iterations:
+        if not lists.add(n_best) or iteration == options.iterations:
             break
         starts = [tried[-1], tried[int(np.argmax(history))]]
         for _ in range(RANDOM_STARTS):

@@ -148,8 +148,8 @@ class IdSet:
 
     def update(self, other: IdSet) -> None:
         """Add the ids of another set."""
-        own = (self._sorted, np.array([*self._recent], _HASH), other._sorted, np.array([*other._recent], _HASH))
-        self._sorted, self._recent = np.unique(np.concatenate(own)), set()
+        parts = (self._sorted, np.array([*self._recent], _HASH), other._sorted, np.array([*other._recent], _HASH))
+        self._sorted, self._recent = np.unique(np.concatenate(parts)), set()
 
     def _has(self, key: bytes) -> bool:
         if key in self._recent:

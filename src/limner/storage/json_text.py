@@ -30,7 +30,7 @@ def to_json(value: object, *, indent: int | None = None, sort_keys: bool = False
         sort_keys: whether the keys of objects are sorted.
     """
     text = json.dumps(_plain(value), ensure_ascii=False, indent=indent, sort_keys=sort_keys, allow_nan=False)
-    return _UNPRINTABLE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+    return _UNPRINTABLE.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
 def _plain(value: object) -> Any:  # noqa: ANN401 (any JSON value)
@@ -41,9 +41,9 @@ def _plain(value: object) -> Any:  # noqa: ANN401 (any JSON value)
     if value is None or isinstance(value, str | bool | int):
         return value
     if isinstance(value, Mapping):
-        return {str(key) if isinstance(key, float) else key: _plain(one) for key, one in value.items()}
+        return {str(key) if isinstance(key, float) else key: _plain(element) for key, element in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(one) for one in value]
+        return [_plain(element) for element in value]
     if hasattr(value, "tolist"):  # NumPy's and PyTorch's numbers and arrays
         return _plain(value.tolist())
     return str(value)
@@ -56,7 +56,7 @@ def printable(value: object, *, keep: str = "") -> str:
         value: path, caption or other text, which may come from anywhere.
         keep: control characters that are kept.
     """
-    return _CONTROLS.sub(lambda found: found[0] if found[0] in keep else _escape(found[0]), str(value))
+    return _CONTROLS.sub(lambda match: match[0] if match[0] in keep else _escape(match[0]), str(value))
 
 
 def _escape(character: str) -> str:

@@ -117,7 +117,7 @@ def require_writable(folder: Path, what: str) -> None:
     Raises:
         SettingsError: they cannot; `what` names the output.
     """
-    existing = next((one for one in (folder, *folder.parents) if one.exists()), Path())
+    existing = next((parent for parent in (folder, *folder.parents) if parent.exists()), Path())
     try:
         with tempfile.TemporaryFile(dir=existing) as probe:
             probe.write(_PROBE)

@@ -49,8 +49,8 @@ def place(path: Path | str) -> Path:
 
 def is_collection(path: Path | str) -> bool:
     """Whether a folder is a collection; whether a URI is one is found when it is opened."""
-    found = place(path)
-    return is_remote(found) or (found / "items.lance").is_dir()
+    location = place(path)
+    return is_remote(location) or (location / "items.lance").is_dir()
 
 
 def is_remote(path: Path | str) -> bool:
@@ -80,13 +80,13 @@ def unreachable(path: Path, error: BaseException) -> CollectionError | None:
     )
 
 
-def store_errors(path: Path, others: tuple[type[Exception], ...]) -> tuple[type[Exception], ...]:
+def store_errors(path: Path, error_types: tuple[type[Exception], ...]) -> tuple[type[Exception], ...]:
     """Exceptions of the client of a store, where the path is in one, besides others."""
     if not is_remote(path):
-        return others
+        return error_types
     from botocore.exceptions import BotoCoreError
 
-    return (*others, cast("type[Exception]", BotoCoreError))
+    return (*error_types, cast("type[Exception]", BotoCoreError))
 
 
 def this_writer() -> str:

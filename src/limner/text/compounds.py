@@ -138,9 +138,9 @@ def join(tokens: Iterable[str]) -> list[str]:
 def _join_parts(parts: Sequence[str]) -> str:
     if len(parts) == 1:
         return parts[0]
-    first, *others, last = parts
+    first, *middle, last = parts
     if last[:1].isupper():
         first = first[:1].upper() + first[1:]
     elif last[:1].islower():
         first = first[:1].lower() + first[1:]
-    return first + "".join(part[:1].lower() + part[1:] for part in (*others, last))
+    return first + "".join(part[:1].lower() + part[1:] for part in (*middle, last))

@@ -176,9 +176,9 @@ def _text_rows(source: _Source) -> Iterator[_Row]:
             continue  # an empty line
         # Words may contain spaces, such as ". . ."; a number at the end of the word is one value too many.
         if len(numbers) != source.dim or (b" " in word and _is_number(word.split()[-1])):
-            first, *others = line.split()
+            first, *values = line.split()
             raise SettingsError(
-                f"{source.path}, line {number}: '{_decode(first)}' is followed by {len(others)} numbers; expected "
+                f"{source.path}, line {number}: '{_decode(first)}' is followed by {len(values)} numbers; expected "
                 f"{source.dim} as in the first line; the file is truncated or damaged, download it again"
             )
         yield f"line {number}", _decode(word), numbers

@@ -151,8 +151,8 @@ class Tokenizer:
     def token_id(self, piece: str) -> int:
         """Return the id of a piece of any sentence, see `pieces`; that of <unk> where it is no entry."""
         entry = piece if self.settings.level == "bpe" else piece.removeprefix(WORD_START)
-        found: int | None = None if entry in SPECIAL_TOKEN_STRINGS else self._inner.token_to_id(entry)
-        return SPECIAL_TOKENS.unk if found is None else found
+        token_id: int | None = None if entry in SPECIAL_TOKEN_STRINGS else self._inner.token_to_id(entry)
+        return SPECIAL_TOKENS.unk if token_id is None else token_id
 
     def decode(self, ids: Iterable[int], detokenise: bool = False, copied: Sequence[str] = ()) -> str:
         """Convert token ids to text.
@@ -167,7 +167,9 @@ class Tokenizer:
             copied: pieces of a source sentence in place of the unknown tokens, in their order; see `pieces`.
         """
         omitted = (SPECIAL_TOKENS.pad, SPECIAL_TOKENS.bos, SPECIAL_TOKENS.eos)
-        replaced = iter(copied if self.settings.level == "bpe" else (one.removeprefix(WORD_START) for one in copied))
+        replaced = iter(
+            copied if self.settings.level == "bpe" else (piece.removeprefix(WORD_START) for piece in copied)
+        )
         words = [
             next(replaced, self.entries[token_id]) if token_id == SPECIAL_TOKENS.unk else self.entries[token_id]
             for token_id in ids

@@ -211,7 +211,9 @@ def _mean_scores(evaluations: Sequence[Evaluation]) -> Iterable[FoldScores]:
     for evaluation in evaluations:
         for score in evaluation.scores:
             values.setdefault(score.name, []).append(score.value)
-    return (fold_scores(name, own) for name, own in values.items() if len(own) == len(evaluations))
+    return (
+        fold_scores(name, fold_values) for name, fold_values in values.items() if len(fold_values) == len(evaluations)
+    )
 
 
 def fold_scores(name: str, values: Sequence[float]) -> FoldScores:
@@ -237,8 +239,8 @@ def _baselines(
     references = [[list(item.reference_tokens) for item in evaluation.items] for evaluation in evaluations]
     model = np.concatenate(
         [
-            accuracy_statistics([item.tokens for item in evaluation.items], own)
-            for evaluation, own in zip(evaluations, references, strict=True)
+            accuracy_statistics([item.tokens for item in evaluation.items], labels)
+            for evaluation, labels in zip(evaluations, references, strict=True)
         ]
     )
     for name, labels_by_fold in predictions.items():

@@ -54,12 +54,14 @@ def contrastive_loss(cosines: Tensor, owners: Tensor, margin: float, *, hardest:
         Mean over the S pairs, scalar.
     """
     rows = torch.arange(len(owners), device=owners.device)
-    own = cosines[rows, owners]
+    matching = cosines[rows, owners]
     positive = torch.zeros_like(cosines, dtype=torch.bool)
     positive[rows, owners] = True
-    images = (margin + cosines - own[:, None]).clamp(min=0).masked_fill(positive, 0)  # (S, I): I' for each w
+    images = (margin + cosines - matching[:, None]).clamp(min=0).masked_fill(positive, 0)  # (S, I): I' for each w
     same_image = owners[:, None] == owners[None, :]
-    sentences = (margin + cosines[:, owners].t() - own[:, None]).clamp(min=0).masked_fill(same_image, 0)  # (S, S): w'
+    sentences = (
+        (margin + cosines[:, owners].t() - matching[:, None]).clamp(min=0).masked_fill(same_image, 0)
+    )  # (S, S): w'
     if hardest:
         return (images.amax(1) + sentences.amax(1)).mean()
     return (images.sum(1) + sentences.sum(1)).mean()
@@ -191,8 +193,8 @@ class Matching:
         for number, groups in enumerate(partitions):
             for group in groups:
                 items = [self.examples.items[image] for image in group.images]
-                own = [targets[row] for row in group.rows]
-                values = pair_log_probs(teacher.model, own, items, features, bf16=uses_bf16(teacher))
+                sentences = [targets[row] for row in group.rows]
+                values = pair_log_probs(teacher.model, sentences, items, features, bf16=uses_bf16(teacher))
                 scores[number, group.rows, : len(items)] = values
         save_tensors(path, {"log_probs": scores}, facts)
         return scores

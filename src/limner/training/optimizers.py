@@ -137,9 +137,9 @@ class ExponentialMovingAverage:
         """Exchange the weights of the model and the average; a second call restores them."""
         with torch.no_grad():
             for parameter, value in zip(self.parameters, self.values, strict=True):
-                own = parameter.detach().clone()
+                copy = parameter.detach().clone()
                 parameter.copy_(value)
-                value.copy_(own)
+                value.copy_(copy)
 
 
 @torch.no_grad()

@@ -247,8 +247,10 @@ class Processes:
         """
         means = [*step.terms, *([] if step.reported is None else [step.reported])]
         weight = float(self.rank < len(batch))  # 0 if the share is a row of another process
-        own = [part for mean in means for part in (mean.total.detach(), mean.number)]
-        numbers = [torch.as_tensor(one, dtype=torch.float64, device=self.fabric.device) for one in (*own, step.tokens)]
+        parts = [part for mean in means for part in (mean.total.detach(), mean.number)]
+        numbers = [
+            torch.as_tensor(part, dtype=torch.float64, device=self.fabric.device) for part in (*parts, step.tokens)
+        ]
         request = torch.tensor([interrupted], dtype=torch.float64, device=self.fabric.device)
         *sums, tokens, requests = self._sum(torch.cat([weight * torch.stack(numbers), request])).tolist()
         counts = [max(1.0, count) for count in sums[1::2]]

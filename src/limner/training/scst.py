@@ -52,12 +52,18 @@ class Reward:
             references: for each item its references as text.
         """
         self.weights, self.tokenizer = weights, tokenizer
-        self.references = [[[*tokenizer.words(text), EOS] for text in own if text.strip()] for own in references]
+        self.references = [
+            [[*tokenizer.words(text), EOS] for text in item_references if text.strip()]
+            for item_references in references
+        ]
         self.cider = CiderD(self.references) if "cider" in weights else None
 
     def __call__(self, items: Sequence[int], hypotheses: Sequence[Sentence]) -> list[float]:
         """Compute the reward of each hypothesis for the item of that index."""
-        sentences = [[*self.tokenizer.decode(one.tokens).split(), *([EOS] if one.ended else [])] for one in hypotheses]
+        sentences = [
+            [*self.tokenizer.decode(hypothesis.tokens).split(), *([EOS] if hypothesis.ended else [])]
+            for hypothesis in hypotheses
+        ]
         rewards = [0.0] * len(items)
         for metric, weight in self.weights.items():
             values = self._cider(items, sentences) if metric == "cider" else self._bleu(items, sentences)
@@ -107,10 +113,21 @@ class SelfCritical:
                 "training.objective=scst starts from random weights; train by cross-entropy first and name that run: "
                 "--init RUN"
             )
-        self.inputs = [one for one in run.training_set.generation_inputs() if any(map(str.strip, one.references))]
+        self.inputs = [
+            generation_input
+            for generation_input in run.training_set.generation_inputs()
+            if any(map(str.strip, generation_input.references))
+        ]
         source = run.training_set.source
-        self.sources = [None if source is None else source.tokenizer.encode(one.source or "") for one in self.inputs]
-        self.reward = Reward(self.settings.reward, run.trained.tokenizer, [one.references for one in self.inputs])
+        self.sources = [
+            None if source is None else source.tokenizer.encode(generation_input.source or "")
+            for generation_input in self.inputs
+        ]
+        self.reward = Reward(
+            self.settings.reward,
+            run.trained.tokenizer,
+            [generation_input.references for generation_input in self.inputs],
+        )
         self.rows = {self._id(row): row for row in range(len(self.inputs))}
 
     def _id(self, row: int) -> str:
@@ -153,8 +170,8 @@ class SelfCritical:
         rewards = self._rewards(batch, sentences)
         advantages = torch.tensor(self._advantages(rewards), dtype=torch.float64).flatten()
         first = int(self.settings.baseline == "greedy")  # the samples follow the greedy sentence
-        drawn = [hypothesis for own in sentences for hypothesis in own[first:]]
-        rows = [row for row, own in enumerate(sentences) for _ in own[first:]]
+        drawn = [hypothesis for hypotheses in sentences for hypothesis in hypotheses[first:]]
+        rows = [row for row, hypotheses in enumerate(sentences) for _ in hypotheses[first:]]
         sampled = sampled_batch(batch, rows, drawn)
         with torch.backends.cudnn.flags(enabled=False):  # no gradient of recurrent layers in evaluation mode
             logits = self.run.optimization.model(sampled).logits
@@ -199,15 +216,15 @@ class SelfCritical:
 
     def _rewards(self, batch: Batch, sentences: Sequence[Sequence[Sentence]]) -> list[list[float]]:
         """Compute the reward of each sentence of each example."""
-        items = [self.rows[id_] for id_, own in zip(batch.ids, sentences, strict=True) for _ in own]
-        values = iter(self.reward(items, [hypothesis for own in sentences for hypothesis in own]))
-        return [[next(values) for _ in own] for own in sentences]
+        items = [self.rows[id_] for id_, hypotheses in zip(batch.ids, sentences, strict=True) for _ in hypotheses]
+        values = iter(self.reward(items, [hypothesis for hypotheses in sentences for hypothesis in hypotheses]))
+        return [[next(values) for _ in hypotheses] for hypotheses in sentences]
 
     def _advantages(self, rewards: Sequence[Sequence[float]]) -> list[list[float]]:
         """Subtract the baseline from the rewards of the samples of each example."""
         if self.settings.baseline == "greedy":
-            return [[reward - greedy for reward in own] for greedy, *own in rewards]
-        return [[reward - (sum(own) - reward) / (len(own) - 1) for reward in own] for own in rewards]
+            return [[reward - greedy for reward in samples] for greedy, *samples in rewards]
+        return [[reward - (sum(samples) - reward) / (len(samples) - 1) for reward in samples] for samples in rewards]
 
 
 def sampled_batch(batch: Batch, rows: Sequence[int], hypotheses: Sequence[Sentence]) -> Batch:
@@ -218,8 +235,10 @@ def sampled_batch(batch: Batch, rows: Sequence[int], hypotheses: Sequence[Senten
         rows: index in the batch of the example of each of N sentences.
         hypotheses: the N sentences; the end of those that were cut off is masked.
     """
-    sampled = with_targets(batch, rows, [one.tokens for one in hypotheses])
-    lengths = torch.tensor([len(one.tokens) + one.ended for one in hypotheses], device=sampled.target_mask.device)
+    sampled = with_targets(batch, rows, [hypothesis.tokens for hypothesis in hypotheses])
+    lengths = torch.tensor(
+        [len(hypothesis.tokens) + hypothesis.ended for hypothesis in hypotheses], device=sampled.target_mask.device
+    )
     sampled.target_mask = torch.arange(sampled.target_mask.shape[1], device=lengths.device) < lengths[:, None]
     return sampled
 

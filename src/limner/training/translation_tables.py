@@ -61,8 +61,8 @@ def parallel_corpus(run: TrainingContext) -> ParallelCorpus:
     pairs = [(training.sources[row], training.targets[row]) for row in rows]
     pairs = [(source, target) for source, target in pairs if len(source) and len(target)]
     tuning = _tuning_sentences(run, training.source.tokenizer, _Words(run.trained.tokenizer))
-    for split, found in ((data.train, pairs), (data.val, tuning)):
-        if not found:
+    for split, sentence_pairs in ((data.train, pairs), (data.val, tuning)):
+        if not sentence_pairs:
             raise TrainingError(
                 f"{run.collection.path}: split '{split}' has no pair of sentences with words on both sides; add some, "
                 "or name another split (data.train, data.val)"
@@ -104,16 +104,16 @@ def _tuning_sentences(
 ) -> list[tuple[list[int], list[int], list[list[int]]]]:
     """Encode the source sentences of the validation split, their words if they are copied, and their references."""
     result, data = [], run.trained.recipe.data
-    for one in run.validation_set.generation_inputs():
-        text = one.source or ""
-        references = [ids for reference in one.references if (ids := words.encode(reference))]
+    for example in run.validation_set.generation_inputs():
+        text = example.source or ""
+        references = [ids for reference in example.references if (ids := words.encode(reference))]
         if not references:
             raise TrainingError(
-                f"{run.collection.path}: item '{one.item.id}' of split '{data.val}' has no reference in '{data.lang}' "
-                "with words; correct its sentences, or leave it out"
+                f"{run.collection.path}: item '{example.item.id}' of split '{data.val}' has no reference in "
+                f"'{data.lang}' with words; correct its sentences, or leave it out"
             )
         result.append((source.encode(text), [words.id_of(piece) for piece in source.pieces(text)], references))
-    return [one for one in result if one[0]]
+    return [pair for pair in result if pair[0]]
 
 
 def _language_model_sentences(run: TrainingContext, targets: Sequence[Sequence[int]]) -> Sequence[Sequence[int]]:

@@ -115,7 +115,7 @@ def _write(emit: Callable[[str], None], kind: CaptionFormat, columns: Sequence[s
 def _record(file: Path, result: list[Sentence] | LimnerError, columns: Sequence[str]) -> dict[str, Any]:
     if isinstance(result, LimnerError):
         return {"image": str(file), "error": str(result)}
-    record: dict[str, Any] = {"image": str(file), "captions": [_caption(one, columns) for one in result]}
+    record: dict[str, Any] = {"image": str(file), "captions": [_caption(hypothesis, columns) for hypothesis in result]}
     if "tags" in columns:
         record["tags"] = [
             {"word": tag.word, "probability": tag.probability, "kind": tag.kind} for tag in result[0].tags
@@ -142,18 +142,28 @@ def _lines(file: Path, result: list[Sentence], kind: CaptionFormat, columns: Seq
     """
     from limner.decoding.sentence import NOT_SURE, format_tags
 
-    for rank, one in enumerate(result, 1):
+    for rank, hypothesis in enumerate(result, 1):
         if kind == "text":
-            log_prob = (f"{one.log_prob:.2f}",) if len(result) > 1 else ()
-            tags = (format_tags(one.tags),) if "tags" in columns else ()
-            yield tab_separated(file, one.display_text if one.is_sure else NOT_SURE, *log_prob, *tags) + "\n"
+            log_prob = (f"{hypothesis.log_prob:.2f}",) if len(result) > 1 else ()
+            tags = (format_tags(hypothesis.tags),) if "tags" in columns else ()
+            yield (
+                tab_separated(file, hypothesis.display_text if hypothesis.is_sure else NOT_SURE, *log_prob, *tags)
+                + "\n"
+            )
         else:
             values = {
-                "confidence": "" if one.confidence is None else f"{one.confidence:.4f}",
-                "tags": ";".join(tag.word for tag in one.tags),
+                "confidence": "" if hypothesis.confidence is None else f"{hypothesis.confidence:.4f}",
+                "tags": ";".join(tag.word for tag in hypothesis.tags),
             }
             yield _row(
-                (str(file), rank, one.display_text, f"{one.log_prob:.4f}", *(values[name] for name in columns)), kind
+                (
+                    str(file),
+                    rank,
+                    hypothesis.display_text,
+                    f"{hypothesis.log_prob:.4f}",
+                    *(values[name] for name in columns),
+                ),
+                kind,
             )
 
 

@@ -59,8 +59,8 @@ def find_input_files(
         else:
             files.append(path)
     if not any(file.exists() for file in files):
-        others = f", nor do {len(files) - 1} more" if len(files) > 1 else ""
-        raise MediaError(f"{files[0]}: no such file{others}; name {modality.plural} or folders that exist")
+        and_more = f", nor do {len(files) - 1} more" if len(files) > 1 else ""
+        raise MediaError(f"{files[0]}: no such file{and_more}; name {modality.plural} or folders that exist")
     if recursive and not any_folder:
         raise SettingsError("--recursive: has no effect on files; name a folder, or leave it out")
     return files

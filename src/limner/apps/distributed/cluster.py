@@ -80,7 +80,7 @@ class Journal(NamedTuple):
 
     def results(self) -> Iterator[dict[str, Any]]:
         """Read the results of all finished units, in the order of the units."""
-        numbers = sorted(int(found[1]) for file in self.folder.glob("*.json") if (found := _UNIT.fullmatch(file.name)))
+        numbers = sorted(int(match[1]) for file in self.folder.glob("*.json") if (match := _UNIT.fullmatch(file.name)))
         yield from filter(None, map(self.read, numbers))
 
     def require(self, unit: int) -> dict[str, Any]:

@@ -99,13 +99,13 @@ class FeatureJob(NamedTuple):
                 return
             rows = slice(unit * self.unit_rows, (unit + 1) * self.unit_rows)
             items = collection.items_at(positions[rows], MEDIA_COLUMNS)
-            wanted = dict(zip((item.id for item in items), absent[rows], strict=True))
+            is_absent = dict(zip((item.id for item in items), absent[rows], strict=True))
             skipped: dict[str, str] = {}
             writers = [FragmentWriter(table_path(self.collection, spec.name), spec) for spec in self.specs]
             errors = None if self.options.strict else skipped
             for ids, features in encode_items(collection, items, backbone, self.options.batch_size, errors):
                 for table, writer in enumerate(writers):
-                    chosen = [row for row, item_id in enumerate(ids) if wanted[item_id][table]]
+                    chosen = [row for row, item_id in enumerate(ids) if is_absent[item_id][table]]
                     writer.add([ids[row] for row in chosen], features[writer.spec.kind][chosen])
             for writer in writers:
                 writer.flush()

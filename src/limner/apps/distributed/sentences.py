@@ -61,7 +61,8 @@ class CaptionJob(NamedTuple):
             described = captioner.describe_each(files, prefixes=prefixes, **self.options)
             folder = os.path.join(self.working_folder, "")  # messages have the paths that the user gave
             results = [
-                str(found).replace(folder, "") if isinstance(found, MediaError) else found for _, found in described
+                str(outcome).replace(folder, "") if isinstance(outcome, MediaError) else outcome
+                for _, outcome in described
             ]
             self.journal.write(unit, {"results": results, "stamps": stamps})
 

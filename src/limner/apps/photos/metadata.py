@@ -315,7 +315,7 @@ def is_caption(text: str, names: Collection[str] = ()) -> bool:
     if not words:
         return any(unicodedata.category(sign) == "So" for sign in text)  # emoji
     machine_words = _MACHINE_WORDS.union(*(_WORD.findall(name) for name in names))
-    others = [word for word in words if word not in machine_words]
-    if not all(word.isascii() and (len(word) == 1 or any(map(str.isdigit, word))) for word in others):
+    human_words = [word for word in words if word not in machine_words]
+    if not all(word.isascii() and (len(word) == 1 or any(map(str.isdigit, word))) for word in human_words):
         return True
-    return len(others) == len(words) and len("".join(words)) <= _SHORT
+    return len(human_words) == len(words) and len("".join(words)) <= _SHORT

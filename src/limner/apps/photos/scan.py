@@ -57,8 +57,8 @@ def scan_folder(folder: Path, *, recursive: bool = True, skip: Path | None = Non
                     if entry.is_dir(follow_symlinks=False):
                         if recursive and (skip is None or folder / path != skip):
                             pending.append(path)
-                    elif IMAGE.matches(entry.name) and (found := _find(entry, path)) is not None:
-                        files.append(found)
+                    elif IMAGE.matches(entry.name) and (file := _find(entry, path)) is not None:
+                        files.append(file)
         except OSError as error:
             unreadable[inside or "."] = system_reason(error)
     return Scan(sorted(files), unreadable)

@@ -146,7 +146,7 @@ def encoded_chunks(folder: Path, paths: Sequence[str], encoder: Encoder, known: 
         encoder: backbone and annotations.
         known: digests of contents that are neither decoded nor encoded.
     """
-    threads, own = os.cpu_count() or 1, torch.get_num_threads()
+    threads, torch_threads = os.cpu_count() or 1, torch.get_num_threads()
     claimed: set[bytes] = set()
     remaining = iter(paths)
     reading: deque[Future[ReadFile | None]] = deque()
@@ -184,7 +184,7 @@ def encoded_chunks(folder: Path, paths: Sequence[str], encoder: Encoder, known: 
         finally:
             for pool in (readers, encoders):
                 pool.shutdown(wait=False, cancel_futures=True)
-            torch.set_num_threads(own)  # the initialiser changed the number for every new thread
+            torch.set_num_threads(torch_threads)  # the initialiser changed the number for every new thread
 
 
 def read_image_file(folder: Path, path: str, backbone: Backbone, known: Container[bytes]) -> ReadFile | None:
@@ -296,12 +296,12 @@ class Updater:
 
     def _find_gone(self, scan: Scan) -> set[str]:
         """Return the paths that are no longer there; not those in folders that cannot be listed."""
-        found = {file.path for file in scan.files}
+        paths = {file.path for file in scan.files}
         closed = tuple(f"{name}{os.sep}" for name in scan.unreadable)
         return {
             path
             for path in self._before
-            if path not in found and "." not in scan.unreadable and not path.startswith(closed)
+            if path not in paths and "." not in scan.unreadable and not path.startswith(closed)
         }
 
     def _commit(self, chunk: Chunk, batch_size: int) -> None:

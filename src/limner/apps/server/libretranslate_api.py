@@ -100,12 +100,12 @@ async def translate(body: TranslateBody, engine: EngineOf) -> dict[str, Any]:
         for text, source, image in zip(texts, detected, images, strict=True)
     ]
     responses: list[dict[str, Any]] = []
-    for source, (best, *others) in zip(detected, await _all_of(waiting, engine.settings.max_batch), strict=True):
+    for source, (best, *alternatives) in zip(detected, await _all_of(waiting, engine.settings.max_batch), strict=True):
         response: dict[str, Any] = {"translatedText": best}
         if body.source == AUTO:
             response["detectedLanguage"] = source
         if body.alternatives:
-            response["alternatives"] = [*dict.fromkeys(text for text in others if text != best)]
+            response["alternatives"] = [*dict.fromkeys(text for text in alternatives if text != best)]
         responses.append(response)
     if isinstance(body.q, str):
         return responses[0]

@@ -285,16 +285,16 @@ class _Importer:
 
     def _add(self, items: list[Item], writer: CollectionWriter) -> None:
         held = [item for item in items if item.image is not None and item.image in self.written]
-        own = [item for item in items if item.image is None or item.image not in self.written]
-        own = without_own_files(own, self.source, self.target, self.tally)
+        new = [item for item in items if item.image is None or item.image not in self.written]
+        new = without_own_files(new, self.source, self.target, self.tally)
         if self.copy:
-            items, self.files = with_copied_files(own, self.tally, strict=self.strict)
+            items, self.files = with_copied_files(new, self.tally, strict=self.strict)
         else:
-            if is_remote(self.target) and (file := next((item.media_path for item in own if item.media_path), None)):
+            if is_remote(self.target) and (file := next((item.media_path for item in new if item.media_path), None)):
                 raise CollectionError(
                     f"{self.target}: cannot refer to '{file}' of this machine; add --copy, which copies the files"
                 )
-            items = own if is_remote(self.target) else with_relative_paths(own, self.target)
+            items = new if is_remote(self.target) else with_relative_paths(new, self.target)
         items = [*held, *items]
         sentences = [sentence for item in items for sentence in item.sentences]
         self.counts["items"] += len(items)

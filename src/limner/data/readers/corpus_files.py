@@ -99,7 +99,7 @@ def open_lines(path: Path, newline: str = "\n") -> Generator[str, None, None]:
         path: file.
         newline: what separates lines: a line feed, or any of the usual ends if it is empty.
     """
-    found = False
+    has_text = False
     try:
         with (
             open_file(path) as file,
@@ -107,12 +107,12 @@ def open_lines(path: Path, newline: str = "\n") -> Generator[str, None, None]:
             io.TextIOWrapper(cast(BinaryIO, data), encoding="utf-8-sig", newline=newline) as text,
         ):
             for line in text:
-                found = found or bool(line.strip())
+                has_text = has_text or bool(line.strip())
                 yield line
     except (OSError, EOFError, zlib.error, UnicodeDecodeError):
         read_text(path)  # raises the error that names the reason or the line
         raise
-    if not found:
+    if not has_text:
         read_text(path)
 
 
@@ -243,9 +243,9 @@ def list_media_files(folder: Path, modalities: Sequence[Modality], remedy: str, 
     if not folder.is_dir():
         raise CollectionError(f"{folder}: expected a folder; {remedy}")
     plural = " and no ".join(modality.plural for modality in modalities)
-    for other in filter(None, map(find_modality, files.others)):
+    for available in filter(None, map(find_modality, files.others)):
         raise CollectionError(
-            f"{folder}: no {plural} below this folder, but {other.plural}; choose a reader of {other.plural}"
+            f"{folder}: no {plural} below this folder, but {available.plural}; choose a reader of {available.plural}"
         )
     suffixes = ", ".join(sorted(suffix for modality in modalities for suffix in modality.suffixes))
     raise CollectionError(f"{folder}: no {plural} below this folder ({suffixes}); {remedy}")
@@ -258,7 +258,7 @@ def _visible_files(folder: Path, builder: ItemBuilder) -> Iterator[Path]:
         for name in (*hidden, *(name for name in names if name.startswith("."))):
             builder.tally.note("hidden files and folders, which are not read", os.path.join(parent, name))
         folders[:] = sorted(set(folders) - set(hidden))
-        for name in (one for one in folders if os.path.islink(os.path.join(parent, one))):
+        for name in (folder_name for folder_name in folders if os.path.islink(os.path.join(parent, folder_name))):
             builder.tally.note("links to folders, which are not followed", os.path.join(parent, name))
         yield from (Path(parent, name) for name in sorted(names) if not name.startswith("."))
 

@@ -55,9 +55,9 @@ def read_flickr(source: Path, options: ReaderOptions, builder: ItemBuilder) -> N
     Raises:
         CollectionError: a file is missing, ambiguous or malformed.
     """
-    path, *others = find_files(source, TOKEN_FILES, "file of sentences")
-    if others:
-        names = f"{path.name}, {others[0].name}"
+    path, *further = find_files(source, TOKEN_FILES, "file of sentences")
+    if further:
+        names = f"{path.name}, {further[0].name}"
         raise CollectionError(f"{source}: several files of sentences ({names}); specify one of them as the source")
     images, splits = ImageFolder.of(source, options, builder), SplitLists.of(source, options, builder)
     for key, (name, split, location) in splits.entries.items():
@@ -369,9 +369,9 @@ def _image_list(folder: Path, split: str) -> Path:
     return path
 
 
-def _require_same_length(path: Path, lines: int, other: Path, others: int) -> None:
-    if lines != others:
-        (short, end), (long, last) = sorted([(path, lines), (other, others)], key=lambda pair: pair[1])
+def _require_same_length(path: Path, lines: int, other_path: Path, other_lines: int) -> None:
+    if lines != other_lines:
+        (short, end), (long, last) = sorted([(path, lines), (other_path, other_lines)], key=lambda pair: pair[1])
         raise CollectionError(
             f"{SourceLocation(short, end)}: this file ends here, but {long} goes on to line {last}; "
             "expected files with the same number of lines"

@@ -110,20 +110,20 @@ def read_imdb(source: Path, options: ReaderOptions, builder: ItemBuilder) -> Non
     Raises:
         CollectionError: there are no such files.
     """
-    found = False
+    any_text = False
     for path in sorted(source.glob("*/*.txt")) + sorted(source.glob("*/*/*.txt")):
         parts = path.relative_to(source).parts
         split = SPLIT_ALIASES.get(parts[0], parts[0]) if parts[0] in SPLIT_FOLDERS else None
         if (len(parts) == 3) != (split is not None):
             continue
-        found, label = True, parts[-2]
+        any_text, label = True, parts[-2]
         id, location = "/".join([*parts[:-1], path.stem]), SourceLocation(path)
         if label in UNLABELLED:
             builder.skip("texts without a label", id, location)
             continue
         builder.add_item(id, location, split=split or assign_split(id, options), label=label)
         builder.add_sentence(id, location, options.lang or "en", read_text(path).replace("<br />", " "), 0)
-    if not found:
+    if not any_text:
         raise CollectionError(f"{source}: no texts found; expected files SPLIT/LABEL/*.txt or LABEL/*.txt")
 
 
@@ -143,9 +143,9 @@ def read_rt_polarity(source: Path, options: ReaderOptions, builder: ItemBuilder)
     ]
     names = {path.stem for path in paths}
     if len(paths) < 2 or len(names) > 1:
-        found = ", ".join(path.name for path in paths) or "none"
+        names_found = ", ".join(path.name for path in paths) or "none"
         raise CollectionError(
-            f"{source}: expected files NAME.LABEL of one name, such as rt-polarity.pos; found {found}"
+            f"{source}: expected files NAME.LABEL of one name, such as rt-polarity.pos; found {names_found}"
         )
     for path in paths:
         label = path.suffix[1:]

@@ -246,9 +246,9 @@ def _load_filters(spec: FeatureSpec, name: str | None) -> Backbone:
 
 def _refuse_options(name: str, options: BackboneOptions, allowed: set[str] | None = None) -> None:
     """Raise an error for options that the backbone does not have."""
-    given, unset = options.model_dump(), BackboneOptions().model_dump()
-    for field in given:
-        if given[field] != unset[field] and field not in _NO_NETWORK | (allowed or set()):
+    values, unset = options.model_dump(), BackboneOptions().model_dump()
+    for field in values:
+        if values[field] != unset[field] and field not in _NO_NETWORK | (allowed or set()):
             raise BackboneError(f"{name}: option '{field}' does not apply to this backbone; remove it")
 
 

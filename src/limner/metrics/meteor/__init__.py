@@ -62,7 +62,7 @@ def meteor_statistics(lang: str, hypotheses: Sequence[str], references: Referenc
     rows: Statistics = search.pair_statistics(*indices.T.copy(), corpus, search.BEAM)
     # A segment that is matched completely in one chunk has no fragmentation.
     rows[(rows[:, :2] == rows[:, 21:]).all(axis=1) & (rows[:, 20] == 1), 20] = 0
-    return rows[_best(meteor_values(lang, rows), [len(own) for own in references])]
+    return rows[_best(meteor_values(lang, rows), [len(item_references) for item_references in references])]
 
 
 def _compiled_search() -> Any:  # noqa: ANN401  (a compiled module)

@@ -40,10 +40,10 @@ def row_of(lists: RaggedArray, row: int) -> Ids:
 
 
 @compiled
-def _intersect(lists: RaggedArray, one: int, other: int) -> bool:
+def _intersect(lists: RaggedArray, first: int, second: int) -> bool:
     """Whether two ascending lists have a common value."""
-    a, b = lists.starts[one], lists.starts[other]
-    while a < lists.starts[one + 1] and b < lists.starts[other + 1]:
+    a, b = lists.starts[first], lists.starts[second]
+    while a < lists.starts[first + 1] and b < lists.starts[second + 1]:
         difference = lists.values[a] - lists.values[b]
         if difference == 0:
             return True
@@ -63,7 +63,7 @@ def _entry(corpus: Any, phrase: int, paraphrase: int) -> int:  # noqa: ANN401
 
 
 @compiled
-def _match_words(i: int, hyp: Ids, ref: Ids, corpus: Any, found: list[tuple[int, int, int, int, int]]) -> None:  # noqa: ANN401
+def _match_words(i: int, hyp: Ids, ref: Ids, corpus: Any, matches: list[tuple[int, int, int, int, int]]) -> None:  # noqa: ANN401
     """Append the matches of single words with word `i` of the reference: by module, then from left to right."""
     for module in (EXACT, STEM, SYNONYM):
         if corpus.slots[module] < 0:
@@ -76,7 +76,7 @@ def _match_words(i: int, hyp: Ids, ref: Ids, corpus: Any, found: list[tuple[int,
                 or (module == STEM and corpus.stems[hyp[j]] == corpus.stems[ref[i]])
                 or (module == SYNONYM and _intersect(corpus.synsets, hyp[j], ref[i]))
             ):
-                found.append((i, 1, j, 1, module))
+                matches.append((i, 1, j, 1, module))
 
 
 @compiled
@@ -84,7 +84,7 @@ def _match_phrases(
     hyp_phrases: Ids,
     ref_phrases: Ids,
     corpus: Any,  # noqa: ANN401
-    found: list[tuple[int, int, int, int, int]],
+    matches: list[tuple[int, int, int, int, int]],
 ) -> None:
     """Append the paraphrases that start at one word of the reference.
 
@@ -93,39 +93,39 @@ def _match_phrases(
     table.
     """
     for k in range(0, len(ref_phrases), 3):
-        first = len(found)
+        first = len(matches)
         order = np.empty(len(hyp_phrases) // 3, np.int64)
         for n in range(0, len(hyp_phrases), 3):
             entry = _entry(corpus, ref_phrases[k + 2], hyp_phrases[n + 2])
             if entry >= 0:
                 match = (ref_phrases[k], ref_phrases[k + 1], hyp_phrases[n], hyp_phrases[n + 1], PARAPHRASE)
-                _insert_match(found, order, first, entry, match)
+                _insert_match(matches, order, first, entry, match)
     for n in range(0, len(hyp_phrases), 3):
-        first = len(found)
+        first = len(matches)
         order = np.empty(len(ref_phrases) // 3, np.int64)
         for k in range(0, len(ref_phrases), 3):
             entry = _entry(corpus, hyp_phrases[n + 2], ref_phrases[k + 2])
             if entry >= 0:
                 match = (ref_phrases[k], ref_phrases[k + 1], hyp_phrases[n], hyp_phrases[n + 1], PARAPHRASE)
-                _insert_match(found, order, first, entry, match)
+                _insert_match(matches, order, first, entry, match)
 
 
 @compiled
 def _insert_match(
-    found: list[tuple[int, int, int, int, int]],
+    matches: list[tuple[int, int, int, int, int]],
     order: NDArray[np.int64],
     first: int,
     entry: int,
     match: tuple[int, int, int, int, int],
 ) -> None:
     """Insert a match by its entry, after equal ones; `order` holds the entries of the matches from `first` on."""
-    found.append(match)
-    place = len(found) - 1
+    matches.append(match)
+    place = len(matches) - 1
     while place > first and order[place - first - 1] > entry:
-        found[place] = found[place - 1]
+        matches[place] = matches[place - 1]
         order[place - first] = order[place - first - 1]
         place -= 1
-    found[place] = match
+    matches[place] = match
     order[place - first] = entry
 
 
@@ -136,18 +136,18 @@ def list_matches(hyp: Ids, ref: Ids, hyp_phrases: Ids, ref_phrases: Ids, corpus:
     Returns:
         (M, 5): first word and number of words of the reference, the same of the hypothesis, module.
     """
-    found = [(0, 0, 0, 0, 0)]
+    matches = [(0, 0, 0, 0, 0)]
     end = 0
     for i in range(len(ref)):
-        _match_words(i, hyp, ref, corpus, found)
+        _match_words(i, hyp, ref, corpus, matches)
         start = end
         while end < len(ref_phrases) and ref_phrases[end] == i:
             end += 3
         if end > start:
-            _match_phrases(hyp_phrases, ref_phrases[start:end], corpus, found)
-    result = np.empty((len(found) - 1, 5), np.int32)
-    for n in range(1, len(found)):
-        match = found[n]
+            _match_phrases(hyp_phrases, ref_phrases[start:end], corpus, matches)
+    result = np.empty((len(matches) - 1, 5), np.int32)
+    for n in range(1, len(matches)):
+        match = matches[n]
         result[n - 1, 0], result[n - 1, 1], result[n - 1, 2], result[n - 1, 3], result[n - 1, 4] = match
     return result
 

@@ -123,11 +123,11 @@ def _stems(lang: str, words: Iterable[str]) -> list[int]:
 
 def _synsets(place: Path, words: Iterable[str]) -> list[list[int]]:
     known, ids = data.synonyms(place), dict[str, int]()
-    found = []
+    phrases = []
     for word in words:
         names = {name for lemma in _lemmas(word, known) for name in known.synsets.get(lemma, ())}
-        found.append(sorted(ids.setdefault(name, len(ids)) for name in names))
-    return found
+        phrases.append(sorted(ids.setdefault(name, len(ids)) for name in names))
+    return phrases
 
 
 def _lemmas(word: str, known: data.Synonyms) -> list[str]:
@@ -149,13 +149,13 @@ def _paraphrases(table: Path, texts: Sequence[Sequence[str]]) -> tuple[list[list
         Phrases of each text, paraphrases of each phrase, places of these entries in the table.
     """
     encoded = [[word.encode() for word in text] for text in texts]
-    found = {phrase for text in encoded for _, _, phrase in _phrases(text)}
+    listed_phrases = {phrase for text in encoded for _, _, phrase in _phrases(text)}
     ids: dict[bytes, int] = {}
     listed: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)
-    for entry, pair in enumerate(data.paraphrases(table, found)):
+    for entry, pair in enumerate(data.paraphrases(table, listed_phrases)):
         phrase, paraphrase = (ids.setdefault(text, len(ids)) for text in pair)
         listed[phrase].append((paraphrase, entry))
-    del found
+    del listed_phrases
     phrases = [
         [value for first, length, phrase in _phrases(text) if phrase in ids for value in (first, length, ids[phrase])]
         for text in encoded

@@ -162,20 +162,20 @@ class JensenBound:
         shift = terms - self._point
         products = shift @ self._vectors  # (N, M + T + 1)
         exps = np.exp(np.minimum(products[:, :-1], _LARGEST_EXPONENT))
-        own, positions = len(self._shares), len(self._rest)
-        sums = exps[:, :own] @ self._shares + exps[:, own:] * self._rest  # (N, T)
+        num_tokens, positions = len(self._shares), len(self._rest)
+        sums = exps[:, :num_tokens] @ self._shares + exps[:, num_tokens:] * self._rest  # (N, T)
         sums[sums < _LEAST_SUM] = 0
         with np.errstate(divide="ignore"):
             logs = np.log(sums).astype(np.float64)
-        margins = self._margin(np.linalg.norm(shift.astype(np.float64), axis=1), logs, own, positions)
+        margins = self._margin(np.linalg.norm(shift.astype(np.float64), axis=1), logs, num_tokens, positions)
         bounds: Floats = self._value + products[:, -1] - logs.sum(1) + margins
         return bounds
 
-    def _margin(self, distances: Floats, logs: Floats, own: int, positions: int) -> Floats:
+    def _margin(self, distances: Floats, logs: Floats, num_tokens: int, positions: int) -> Floats:
         """Bound the error of rounding: of the exponents, of the sums of exponentials, and of the logarithms."""
         dim = len(self._vectors)
         linear = float(np.linalg.norm(self._vectors[:, -1]))
         exponents = (dim + 4) * (positions * self._longest + linear) * distances
-        sums = positions * (own + 16) + np.abs(logs).sum(1)
+        sums = positions * (num_tokens + 16) + np.abs(logs).sum(1)
         margin: Floats = UNIT * (exponents + sums + abs(self._value))
         return margin

@@ -163,5 +163,5 @@ class EmbeddingIndex:
         if len(self) > COMPARED:
             nearest |= {"nprobes": max(1, round(PROBED_SHARE * len(self) ** 0.5)), "refine_factor": REFINED}
         with damage_as(lambda reason: SearchIndexError(f"{self._place}: damaged vectors ({reason}); {REBUILD}")):
-            found = self._table.to_table(columns=["row", "_distance"], nearest=nearest)
-        return np.sort(found["row"].to_numpy())
+            neighbours = self._table.to_table(columns=["row", "_distance"], nearest=nearest)
+        return np.sort(neighbours["row"].to_numpy())

@@ -199,9 +199,9 @@ class ExpansionIndex:
         """Estimate the score of each of R images by the expansion at the mean of similar ones, (R, D) to (R,)."""
         groups = max(1, min(GROUPS, len(codes) // IMAGES_PER_GROUP))
         means = fit_centroids(codes, groups, iterations=ITERATIONS)
-        own = nearest_centroids(codes, means)
+        nearest = nearest_centroids(codes, means)
         slopes, constants = self._expand(tokens, torch.from_numpy(means).to(self._centroids.device))
-        estimates: NDArray[np.float32] = (codes @ slopes.T + constants)[np.arange(len(codes)), own]
+        estimates: NDArray[np.float32] = (codes @ slopes.T + constants)[np.arange(len(codes)), nearest]
         return estimates
 
     def _expand(self, tokens: Sequence[int], points: torch.Tensor) -> tuple[Vectors, NDArray[np.float32]]:

@@ -176,9 +176,9 @@ def _searchable(items: Sequence[Item], features: FeatureStore) -> tuple[NDArray[
     positions, ids = [np.empty(0, np.int64)], []
     for rows in blocks(len(items), IMAGES_READ_PER_BATCH):
         batch = media_of(items, range(rows.start, rows.stop))
-        found = [row for row, item in enumerate(batch) if item.media_path is not None and features.covers(item)]
-        positions.append(rows.start + np.array(found, np.int64))
-        ids.append(pa.array([batch[row].id for row in found], pa.string()))
+        usable = [row for row, item in enumerate(batch) if item.media_path is not None and features.covers(item)]
+        positions.append(rows.start + np.array(usable, np.int64))
+        ids.append(pa.array([batch[row].id for row in usable], pa.string()))
     return np.concatenate(positions), pa.chunked_array(ids, pa.string())
 
 
@@ -217,16 +217,16 @@ def open_index(place: Path, source: IndexSource) -> OpenIndex:
 
 def _require_model_and_split(place: Path, record: CollectionIndexRecord, source: IndexSource) -> None:
     if record.fingerprint != model_fingerprint([source.model]):
-        found = record.model or "a model without a folder"
+        model_name = record.model or "a model without a folder"
         raise SearchIndexError(
-            f"{place}: expected an index of this model, found one of another, {found}, or of its weights before they "
-            f"changed; {REBUILD}; to keep both, name another place with --index"
+            f"{place}: expected an index of this model, found one of another, {model_name}, or of its weights before "
+            f"they changed; {REBUILD}; to keep both, name another place with --index"
         )
     if record.split != source.split:
-        expected, found = (
+        expected, actual = (
             "all splits" if split is None else f"split '{split}'" for split in (source.split, record.split)
         )
-        raise SearchIndexError(f"{place}: expected an index of {expected}, found one of {found}; {REBUILD}")
+        raise SearchIndexError(f"{place}: expected an index of {expected}, found one of {actual}; {REBUILD}")
 
 
 def _require_features(place: Path, record: CollectionIndexRecord, source: IndexSource) -> None:

@@ -259,14 +259,14 @@ def write_cells(
     files = {name: np.lib.format.open_memmap(folder / name, "w+", np.float32, shape) for name, shape in shapes.items()}
     radii = np.zeros((count, 3))  # largest norms of z - c, of its leading coordinates, and of the others
     for rows in blocks(len(order)):
-        values, own = terms[order[rows]], cell[order[rows]]
-        shift = values.astype(np.float64) - centroids[own]
+        values, cells_of_rows = terms[order[rows]], cell[order[rows]]
+        shift = values.astype(np.float64) - centroids[cells_of_rows]
         turned = shift @ coordinates.primal.T
         rest = np.linalg.norm(turned[:, leading:], axis=1)
         files[TERMS][rows], files[LEAD][rows] = values, turned[:, :leading]
         files[REST][rows] = np.nextafter(rest.astype(np.float32), np.float32(np.inf))
         norms = np.stack([np.linalg.norm(shift, axis=1), np.linalg.norm(turned[:, :leading], axis=1), rest], 1)
-        np.maximum.at(radii, own, norms)
+        np.maximum.at(radii, cells_of_rows, norms)
     for file in files.values():
         file.flush()
     arrays = {

@@ -9,19 +9,21 @@ import os
 import platform
 import shutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from limner.errors import ResourceError, SettingsError
 from limner.files import read_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     import torch
     from torch import Tensor
+
+Part = TypeVar("Part")
+Result = TypeVar("Result")
 
 TRIM_THRESHOLD = 1 << 30
 """Free bytes at the end of the heap, 1 GiB, above which glibc returns memory to the system."""
@@ -146,16 +148,11 @@ def _of_control_group() -> int | None:
         total, used = (int(read_bytes(_CONTROL_GROUP / name)) for name in ("memory.max", "memory.current"))
     except (OSError, ValueError):  # no such file, or 'max': no limit
         return None
-    return max(0, total - used + _cached_files())
-
-
-def _cached_files() -> int:
-    """Return the bytes of cached files in the statistics of a control group; 0 if they are not known."""
-    try:
+    cached = 0
+    with suppress(OSError, ValueError):
         values = dict(line.split() for line in read_bytes(_CONTROL_GROUP / "memory.stat").decode().splitlines())
-        return sum(int(values.get(f"{name}_file", 0)) for name in ("active", "inactive"))
-    except (OSError, ValueError):
-        return 0
+        cached = sum(int(values.get(f"{name}_file", 0)) for name in ("active", "inactive"))
+    return max(0, total - used + cached)
 
 
 def require_memory(needed: int, purpose: str, remedy: str, available: int | None = None) -> None:
@@ -201,6 +198,23 @@ def require_space(folder: Path, needed: int, purpose: str, remedy: str) -> None:
 
 def _in_gib(size: int) -> str:
     return f"{size / (1 << 30):,.1f} GiB"
+
+
+def map_in_threads(function: Callable[[Part], Result], parts: Iterable[Part]) -> list[Result]:
+    """Apply a function of tensors to parts of a batch, each in a thread of its own.
+
+    Threads within layers would synchronise hundreds of times per pass.
+    """
+    import torch
+
+    threads = torch.get_num_threads()
+    if threads == 1:
+        return list(map(function, parts))
+    try:
+        with ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+            return list(pool.map(function, parts))
+    finally:
+        torch.set_num_threads(threads)  # the initialiser changed the number for every new thread
 
 
 def set_wait_policy() -> None:

@@ -11,7 +11,6 @@ Shapes: D is the size of a patch, 3 * patch * patch (channel-major, then row-maj
 from __future__ import annotations
 
 import hashlib
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +24,7 @@ from limner.features.spec import FeatureArray, FeatureKind, FeatureSpec
 from limner.files import read_bytes
 from limner.media.image import ImageInput, Pixels
 from limner.media.modality import IMAGE
+from limner.process import map_in_threads
 
 
 class KMeansBackbone:
@@ -63,15 +63,10 @@ class KMeansBackbone:
         return read_pixels(source, self._filters.settings)
 
     def __call__(self, pixels: EncoderInput) -> dict[FeatureKind, FeatureArray]:
-        threads = torch.get_num_threads()
-        if threads == 1 or len(pixels) == 1:
-            return {"maps": np.stack([self._encode(image[0]) for image in pixels])}
         # The activations of one image fit into the processor's cache, so each thread encodes one image.
-        try:
-            with ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
-                return {"maps": np.stack(list(pool.map(self._encode, pixels[:, 0])))}
-        finally:
-            torch.set_num_threads(threads)  # the initialiser changed the number for every new thread
+        images = pixels[:, 0]
+        encoded = map_in_threads(self._encode, images) if len(images) > 1 else [self._encode(images[0])]
+        return {"maps": np.stack(encoded)}
 
     @torch.inference_mode()
     def _encode(self, image: Pixels) -> FeatureArray:

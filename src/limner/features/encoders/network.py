@@ -8,8 +8,7 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
 import numpy as np
@@ -24,7 +23,7 @@ from limner.features.preprocessing import Preprocessing, adapt_preprocessing, re
 from limner.features.spec import FeatureArray, FeatureKind, FeatureSpec
 from limner.media.image import ImageInput, Pixels
 from limner.media.modality import IMAGE
-from limner.process import find_device, native_bf16
+from limner.process import find_device, map_in_threads, native_bf16
 from limner.storage.tensors import require_finite
 
 Result = TypeVar("Result")
@@ -107,21 +106,11 @@ class NetworkBackbone:
         return read_image(source, self.preprocessing)
 
     def __call__(self, pixels: Pixels) -> dict[FeatureKind, FeatureArray]:
-        threads = torch.get_num_threads()
-        if self._device.type == "cuda" or threads == 1 or len(pixels) == 1:
-            return self._encode_all(pixels, map)
-        # One thread per part of the batch: threads within layers would synchronise hundreds of times per pass.
-        try:
-            with ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
-                return self._encode_all(pixels, pool.map)
-        finally:
-            torch.set_num_threads(threads)  # the initialiser changed the number for every new thread
-
-    def _encode_all(
-        self, pixels: Pixels, apply: Callable[..., Iterable[dict[FeatureKind, FeatureArray]]]
-    ) -> dict[FeatureKind, FeatureArray]:
-        step = len(pixels) if self._device.type == "cuda" else _CPU_BATCH[self._bf16]
-        parts = list(apply(self._encode, [pixels[start : start + step] for start in range(0, len(pixels), step)]))
+        on_cuda = self._device.type == "cuda"
+        step = len(pixels) if on_cuda else _CPU_BATCH[self._bf16]
+        inputs = [pixels[start : start + step] for start in range(0, len(pixels), step)]
+        alone = on_cuda or len(pixels) == 1
+        parts = list(map(self._encode, inputs)) if alone else map_in_threads(self._encode, inputs)
         return {kind: np.concatenate([part[kind] for part in parts]) for kind in self._kinds}
 
     @torch.inference_mode()

@@ -140,23 +140,17 @@ def object_at(clip: Clip, time: float) -> SceneObject:
 def _course(clip: Clip, time: float) -> tuple[float, float, float]:
     """Horizontal position, vertical position (down) and binary logarithm of the size, up to constants."""
     length, angle = clip.extent * time, 2 * pi * (time + clip.phase)
-    match clip.motion:
-        case "left":
-            return -length, 0, 0
-        case "right":
-            return length, 0, 0
-        case "fall":
-            return 0, length, 0
-        case "rise":
-            return 0, -length, 0
-        case "jump":
-            return 0, -0.5 * clip.extent * abs(sin(angle)), 0
-        case "swing":
-            return 0.3 * clip.extent * sin(2 * angle), 0, 0
-        case "grow":
-            return 0, 0, 4 * length
-        case _:
-            return 0, 0, -4 * length
+    courses: dict[str, tuple[float, float, float]] = {
+        "left": (-length, 0, 0),
+        "right": (length, 0, 0),
+        "fall": (0, length, 0),
+        "rise": (0, -length, 0),
+        "jump": (0, -0.5 * clip.extent * abs(sin(angle)), 0),
+        "swing": (0.3 * clip.extent * sin(2 * angle), 0, 0),
+        "grow": (0, 0, 4 * length),
+        "shrink": (0, 0, -4 * length),
+    }
+    return courses[clip.motion]
 
 
 class Frame(NamedTuple):

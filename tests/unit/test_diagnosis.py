@@ -1,7 +1,6 @@
 """Diagnosis on a toy collection where only the image disambiguates a word, with models that do and do not use it."""
 
 import json
-import math
 import sys
 from typing import NamedTuple
 
@@ -13,7 +12,6 @@ from torch.nn import functional
 
 from limner.apps.cli import main
 from limner.apps.diagnosis import DiagnosisSettings, diagnose, verdict
-from limner.apps.diagnosis.contrastive import read_contrastive_set, score_contrastive_set
 from limner.apps.diagnosis.source_words import (
     LastWordsMask,
     MaskedTokenizer,
@@ -29,7 +27,7 @@ from limner.data.collection import Collection, write_items
 from limner.data.dataset import Examples, GenerationInput
 from limner.data.examples import Item, ItemSentence
 from limner.decoding.scoring import score_examples
-from limner.errors import CollectionError, FeatureError, LimnerError, SettingsError
+from limner.errors import LimnerError, SettingsError
 from limner.evaluation.measurements import ConditionResult, ConditionScore, Diagnosis
 from limner.features.extract import extract
 from limner.inference.collection_features import open_features
@@ -410,82 +408,6 @@ def test_a_sentence_with_nouns_of_both_senses_expresses_neither():
     assert not expresses_sense("ein Kranich", nouns, others)
 
 
-def table(path, *lines):
-    path.write_text("".join("\t".join(line) + "\n" for line in lines), encoding="utf-8")
-    return path
-
-
-ANIMAL, CLUB = "rot : Fledermaus .", "rot : Schläger ."
-
-
-def test_contrastive_sentences(using, ignoring, toy_data, tmp_path):
-    file = table(
-        tmp_path / "pairs.tsv",
-        ("source", "target", "other", "image", "remark"),
-        ("a red bat .", ANIMAL, CLUB, "test0", "an animal"),
-        ("a red bat .", CLUB, ANIMAL, "test1", "a club"),
-    )
-    result = score_contrastive_set(using, read_contrastive_set(file, using, toy_data), toy_data)
-    assert (result.compared, result.accuracy, result.accuracy_per_token) == ("sentences", 100, 100)
-    assert [line.line for line in result.pairs] == [2, 3]
-    ignored = score_contrastive_set(ignoring, read_contrastive_set(file, ignoring, toy_data), toy_data)
-    assert ignored.accuracy == 50
-    assert ignored.pairs[0].log_prob == pytest.approx(ignored.pairs[1].other_log_prob)
-    token = 4 - math.log(math.exp(4) + len(using.tokenizer) - 1)  # the stub's logits are 4 and 0
-    assert result.pairs[0].tokens == 5
-    assert result.pairs[0].log_prob == pytest.approx(5 * token, rel=1e-5)
-    assert result.pairs[0].other_log_prob == pytest.approx(5 * token - 4, rel=1e-5)  # one token is wrong
-
-
-def test_contrastive_images_which_may_be_files(using, ignoring, toy_data, tmp_path, backbone_of, monkeypatch):
-    monkeypatch.setattr("limner.apps.diagnosis.contrastive.load_backbone_for", lambda *_, **__: backbone_of())
-    Image.new("RGB", (8, 8), (255, 0, 0)).save(tmp_path / "new.png")
-    file = table(
-        tmp_path / "pairs.tsv",
-        ("image", "other_image", "source", "target"),
-        ("test0", "test1", "a red bat .", ANIMAL),
-        ("new.png", "test0", "a red bat .", CLUB),
-    )
-    result = score_contrastive_set(using, read_contrastive_set(file, using, toy_data), toy_data)
-    assert (result.compared, result.accuracy) == ("images", 100)
-    assert (
-        score_contrastive_set(ignoring, read_contrastive_set(file, ignoring, toy_data), toy_data).accuracy == 50
-    )  # a tie counts half
-
-
-HEAD = ("source", "target", "other", "image")
-
-
-@pytest.mark.parametrize(
-    ("lines", "message"),
-    [
-        (
-            [("source", "target", "other")],
-            "pairs.tsv:1: no column 'image'; the first line must name",
-        ),
-        ([("target", "other", "image")], "pairs.tsv:1: no column 'source'"),
-        ([("source", "target", "image")], "pairs.tsv:1: expected one of the columns 'other' and 'other_image'"),
-        ([(*HEAD, "other_image")], "pairs.tsv:1: expected one of the columns 'other' and 'other_image'"),
-        ([HEAD], "expected a line for each candidate pair after the header"),
-        ([HEAD, ("a", "b", "c", "test0"), ("a", "b", "c")], "pairs.tsv:3: expected 4 columns as in the header, got 3"),
-        ([HEAD, ("a bat", " ", "c", "test0")], "pairs.tsv:2: expected a sentence in column 'target', got ''"),
-        ([HEAD, ("a bat", "b", "c", "")], "pairs.tsv:2: expected an item id or a file in column 'image', got ''"),
-        ([HEAD, ("a bat", "b", "c", "test99")], "pairs.tsv:2: expected the id of an item with an image in"),
-    ],
-)
-def test_malformed_contrastive_sets_are_rejected_before_generation(using, toy_data, tmp_path, lines, message):
-    file = table(tmp_path / "pairs.tsv", *lines)
-    with pytest.raises(CollectionError, match=message):
-        run_diagnosis(using, toy_data, contrastive=file, on_progress=lambda *_: pytest.fail("generation has started"))
-
-
-def test_an_item_without_features_is_named(using, own_toy_data, tmp_path):
-    write_items(own_toy_data.path, [Item("later", "test", image="test0.png")])
-    file = table(tmp_path / "pairs.tsv", HEAD, ("a bat", "b", "c", "later"))
-    with pytest.raises(FeatureError, match=r"pairs.tsv:2: item 'later' has no features"):
-        read_contrastive_set(file, using, Collection.open(own_toy_data.path))
-
-
 @pytest.fixture
 def own_toy_data(tmp_path, backbone_of):
     """A collection that a test may change: two bats, one crane and no training split."""
@@ -515,7 +437,7 @@ def test_a_training_split_without_images_has_no_mean_image(using, own_toy_data, 
 
 
 def test_items_without_an_image_are_left_out(using, own_toy_data):
-    sentences = (ItemSentence("en", "a red bat ."), ItemSentence("de", ANIMAL))
+    sentences = (ItemSentence("en", "a red bat ."), ItemSentence("de", "rot : Fledermaus ."))
     write_items(
         own_toy_data.path,
         [Item("text", "test", sentences=sentences), Item("other", "words", sentences=sentences)],
@@ -544,7 +466,6 @@ def test_diagnoses_with_different_masks_have_different_files(diagnosis, tmp_path
 
 
 def test_the_command_prints_and_stores(using, toy_data, tmp_path, monkeypatch, capsys):
-    file = table(tmp_path / "pairs.tsv", HEAD, ("a red bat .", ANIMAL, CLUB, "test0"))
     run = tmp_path / "run"
     run.mkdir()
     save_trained_model(run, using)
@@ -560,7 +481,7 @@ def test_the_command_prints_and_stores(using, toy_data, tmp_path, monkeypatch, c
         "--metric",
         "perplexity",
     ]
-    line += ["--mask", "colours", "--contrast", str(file), "--trials", "20", "--beam-size", "2"]
+    line += ["--mask", "colours", "--trials", "20", "--beam-size", "2"]
     monkeypatch.setattr("limner.runs.trained_model.load_trained_model", lambda *_: using)
     monkeypatch.setattr(sys, "argv", line)
     with pytest.raises(SystemExit) as stop:
@@ -569,9 +490,8 @@ def test_the_command_prints_and_stores(using, toy_data, tmp_path, monkeypatch, c
     printed = capsys.readouterr().out
     for words in ("16 sentences of 'test'", "shuffled", "16 words (colours) masked in 16 sentences", "swapped"):
         assert words in printed
-    assert "accuracy 100.0 % on 1 pair " in printed
     assert "The model uses the image: bleu1" in printed
-    stored = Diagnosis.load(run / "diagnosis" / "test-colours-contrast_pairs.json")
+    stored = Diagnosis.load(run / "diagnosis" / "test-colours.json")
     assert stored.decoding == "beam2,penalty0,max_length8"
     assert stored.trials == 20
     monkeypatch.setattr(sys, "argv", [*line, "--json", "--out", str(tmp_path / "elsewhere.json")])
@@ -580,4 +500,3 @@ def test_the_command_prints_and_stores(using, toy_data, tmp_path, monkeypatch, c
     printed = json.loads(capsys.readouterr().out)
     assert printed["file"] == str(tmp_path / "elsewhere.json")
     assert printed["verdict"] == Diagnosis.load(tmp_path / "elsewhere.json").verdict
-    assert math.isfinite(printed["contrastive"]["pairs"][0]["log_prob"])

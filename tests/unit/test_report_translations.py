@@ -22,8 +22,6 @@ from limner.evaluation.measurements import (
     AmbiguityResult,
     ConditionResult,
     ConditionScore,
-    ContrastivePairScore,
-    ContrastiveResult,
     Diagnosis,
     MaskingResult,
 )
@@ -252,13 +250,6 @@ def a_diagnosis():
         ambiguity=AmbiguityResult(
             sentences=7, excluded=2, conditions=(condition("right", 95.0), condition("swapped", 4.0, 0.25, -91))
         ),
-        contrastive=ContrastiveResult(
-            file="pairs.tsv",
-            compared="images",
-            accuracy=75,
-            accuracy_per_token=60,
-            pairs=(ContrastivePairScore(line=2, log_prob=-1, other_log_prob=-2, tokens=3, other_tokens=3),) * 4,
-        ),
         signatures={},
         trials=10_000,
         seed=1,
@@ -277,8 +268,6 @@ def test_a_diagnosis_is_rendered_with_its_verdict(tmp_path):
         "60 words in 20 source sentences. Recovered: percentage of the 58 reference words",
         "a random choice of the sense is correct in 50 %. 2 further sentences are left out",
         "right 95.00 swapped 4.00 -91.00, p = 0.2500 0.0 %",
-        "The correct one of two images has the higher log-probability in 75.0 % of 4 pairs (60.0 % by mean "
-        "log-probability of a token",
     ):
         assert words in page.text
     assert "/home" not in page.text

@@ -1,7 +1,6 @@
 """Records of a diagnosis, stored in the folder `diagnosis` of a run directory.
 
-RUN/diagnosis/SPLIT.json      `Diagnosis`; SPLIT-colours-last_3.json with the masks 'colours' and 'last:3', and
-                              SPLIT-contrast_pairs.json with the contrastive set pairs.tsv
+RUN/diagnosis/SPLIT.json      `Diagnosis`; SPLIT-colours-last_3.json with the masks 'colours' and 'last:3'
 RUN/diagnosis/grounding/SPLIT.json  `Grounding`
 """
 
@@ -10,7 +9,7 @@ from __future__ import annotations
 import re
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from limner.bounds import Seed
 from limner.runs.records import Record
@@ -124,35 +123,6 @@ class AmbiguityResult(Record):
     conditions: tuple[ConditionResult, ...]
 
 
-class ContrastivePairScore(Record):
-    """The log-probabilities of the correct and of the incorrect candidate of one line of a contrastive set."""
-
-    line: int
-    """Line number in the file, from 1."""
-    log_prob: float
-    """Natural log-probability of the correct candidate, end-of-sentence token included."""
-    other_log_prob: float
-    """Natural log-probability of the incorrect candidate, end-of-sentence token included."""
-    tokens: int
-    """Number of target tokens of the correct candidate, end-of-sentence token included."""
-    other_tokens: int
-    """Number of target tokens of the incorrect candidate, end-of-sentence token included."""
-
-
-class ContrastiveResult(Record):
-    """The accuracy of a model on a contrastive set of sentence pairs or image pairs."""
-
-    file: str
-    compared: Literal["sentences", "images"]
-    """What the two candidates of a line differ in."""
-    accuracy: float
-    """Percentage of the lines whose correct candidate has the higher log-probability. A tie counts half, so that a
-    model that ignores the image has an accuracy of 50 on image pairs."""
-    accuracy_per_token: float
-    """Percentage of the lines whose correct candidate has the higher mean log-probability of a token."""
-    pairs: tuple[ContrastivePairScore, ...]
-
-
 class Diagnosis(Measurement):
     """The results of one `limner diagnose` on one split."""
 
@@ -165,8 +135,6 @@ class Diagnosis(Measurement):
     """Scores with masked source words, one entry for each mask."""
     ambiguity: AmbiguityResult | None = None
     """Accuracy on ambiguous words; None where the split has no labelled ambiguous words."""
-    contrastive: ContrastiveResult | None = None
-    """Accuracy on a contrastive set; None where no set was given."""
     signatures: dict[str, str]
     """Signature of each metric by name; differences are tested by approximate randomisation."""
     trials: int
@@ -178,10 +146,8 @@ class Diagnosis(Measurement):
 
     @property
     def name(self) -> str:
-        """Name of the file: the split, the masks and the contrastive set."""
+        """Name of the file: the split and the masks."""
         parts = [Path(result.mask).stem for result in self.masking]
-        if self.contrastive is not None:
-            parts.append(f"contrast_{Path(self.contrastive.file).stem}")
         return "-".join([self.split, *(re.sub(r"[^\w.]+", "_", part) for part in parts)])
 
 

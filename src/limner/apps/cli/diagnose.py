@@ -38,7 +38,6 @@ def diagnose(
     collection: Path,
     split: str | None = None,
     mask: list[str] | None = None,
-    contrast: Path | None = None,
     grounding: bool = False,
     metric: list[str] | None = None,
     trials: Count = 10_000,
@@ -47,7 +46,6 @@ def diagnose(
     skip_missing: bool = False,
     out_file: Path | None = None,
     force: bool = False,
-    backbone: str | None = None,
     device: str = "cpu",
     as_json: bool = False,
 ) -> None:
@@ -58,13 +56,12 @@ def diagnose(
     Options:
         split: Split to evaluate; default: the recipe's test split.
         mask: Source words to mask: colours, last:3 or a file of words. Repeatable.
-        contrast (FILE): TSV file of contrastive pairs: two sentences for an image, or two images for a sentence.
         grounding: Measure instead whether the attention over the image is inside the boxes of annotated phrases.
         metric: Metric, the verdict uses the first; default: bleu4, chrf3, ter and perplexity. Repeatable.
         trials: Trials of each significance test.
         seed: Random seed of the tests and of the shuffled images.
         out_file (--out FILE): JSON file to write; default: diagnosis/SPLIT.json in the run folder, with suffixes for
-            --mask and --contrast; with --grounding diagnosis/grounding/SPLIT.json.
+            --mask; with --grounding diagnosis/grounding/SPLIT.json.
     """
     run = require_one_model(model, "diagnose")
     if out_file is None:
@@ -73,11 +70,9 @@ def diagnose(
         claim_file(out_file, "--out", force=force)
     values = given(split=split, trials=trials, seed=seed, leave_out=skip_missing)
     if grounding:
-        unused = {"mask": mask, "contrast": contrast, "metric": metric, "backbone": backbone, **decoding}
+        unused = {"mask": mask, "metric": metric, **decoding}
         refuse(unused, "has no effect on --grounding, which generates no sentences; leave it out")
         return _measure_grounding(run, collection, values, out_file, device, as_json)
-    if contrast is None:
-        refuse({"--backbone": backbone}, "has an effect only on the image files of --contrast; leave it out")
     from limner.apps.diagnosis import DiagnosisSettings
     from limner.apps.diagnosis import diagnose as diagnose_model
     from limner.data.collection import Collection
@@ -87,21 +82,13 @@ def diagnose(
 
     require_metrics(name for name in metric or [] if name != "perplexity")
     recipe = Recipe.parse(check_runs([run], device, decoding).recipe)
-    values |= given(metrics=metric, masks=mask, contrastive=contrast)
+    values |= given(metrics=metric, masks=mask)
     settings = DiagnosisSettings.parse({**values, "decoding": change_decoding(recipe.decoding, decoding)})
     opened = Collection.open(collection)
     opened.require_split(name_or_default(split, recipe.data.test, "--split"))
     (trained,) = load_runs([run], device)
     with progress_bars() as progress:
-        diagnosis = diagnose_model(
-            trained,
-            opened,
-            settings=settings,
-            backbone=backbone,
-            device=device,
-            command=command_line(),
-            on_progress=progress,
-        )
+        diagnosis = diagnose_model(trained, opened, settings=settings, command=command_line(), on_progress=progress)
     _report(diagnosis, save_output(out_file or diagnosis.path_in(run), diagnosis.save), _print, as_json)
 
 
@@ -166,12 +153,6 @@ def _print(diagnosis: Diagnosis) -> None:
         sentences = counted(ambiguity.sentences, "sentence")
         title = f"{sentences} with an ambiguous word{excluded}; chance {ambiguity.chance:.0f} %"
         _print_conditions(title, ambiguity.conditions)
-    if (pairs := diagnosis.contrastive) is not None:
-        rows = [[str(pair.line), f"{pair.log_prob:.3f}", f"{pair.other_log_prob:.3f}"] for pair in pairs.pairs]
-        head = ["line", "log-prob correct", "log-prob incorrect"]
-        print_table([head, *rows], title=f"pairs of {pairs.compared}", left=0)
-        accuracy = f"accuracy {pairs.accuracy:.1f} % on {counted(len(rows), 'pair')}"
-        echo(f"{accuracy} ({pairs.accuracy_per_token:.1f} % by mean log-probability of a token)\n")
     for line in diagnosis.notes:
         echo(line)
     echo(diagnosis.verdict)

@@ -1,4 +1,4 @@
-"""Diagnosis of how a model uses the image: controls, masking, ambiguous words, contrastive sets, grounding."""
+"""Diagnosis of how a model uses the image: controls, masking, ambiguous words, grounding."""
 
 from __future__ import annotations
 

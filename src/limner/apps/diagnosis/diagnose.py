@@ -1,18 +1,15 @@
-"""Diagnosis of one model on one split: image controls, masked source words, ambiguous words, a contrastive set."""
+"""Diagnosis of one model on one split: image controls, masked source words, ambiguous words."""
 
 from __future__ import annotations
 
 import logging
 import time
 from collections.abc import Mapping, Sequence
-from functools import partial
-from pathlib import Path
 from typing import Annotated, NamedTuple
 
 from pydantic import AfterValidator
 
 from limner.apps.diagnosis.conditions import PERPLEXITY, ConditionComparison, ConditionOutput, percentage
-from limner.apps.diagnosis.contrastive import read_contrastive_set, score_contrastive_set
 from limner.apps.diagnosis.source_words import (
     SOURCE_LANG,
     AmbiguousInput,
@@ -64,8 +61,6 @@ class DiagnosisSettings(MeasurementSettings):
     Java."""
     masks: tuple[str, ...] = ()
     """Source masks of a translation model, see `create_mask`."""
-    contrastive: Path | None = None
-    """File of a contrastive set, see `read_contrastive_set`."""
     trials: Annotated[Count, AfterValidator(check_trials)] = TRIALS
     """Number of trials of each approximate randomisation test."""
 
@@ -75,8 +70,6 @@ def diagnose(
     collection: Collection,
     *,
     settings: DiagnosisSettings | None = None,
-    backbone: str | None = None,
-    device: str = "cpu",
     command: str = "limner.diagnose",
     on_progress: StageProgress | None = None,
 ) -> Diagnosis:
@@ -86,14 +79,12 @@ def diagnose(
         model: translator or captioner.
         collection: collection of the split; items without an image are left out if the model uses images.
         settings: scope of the diagnosis; default: the image controls on the test split.
-        backbone: location of the backbone for image files; default: the one recorded with the features.
-        device: device of the backbone.
         command: the command line, for the record.
         on_progress: called with the stage, the units done and their total.
 
     Raises:
         SettingsError: a metric or mask is unknown, a mask selects no source word, or the split has no images.
-        CollectionError: the collection has no such split, or the contrastive set is malformed.
+        CollectionError: the collection has no such split.
         FeatureError: an image has no features, and `leave_out` is false.
     """
     began, settings = time.perf_counter(), settings or DiagnosisSettings()
@@ -103,17 +94,12 @@ def diagnose(
     split = name_or_default(settings.split, model.recipe.data.test, "the split")
     comparison = _prepare(model, collection, split, features, settings, on_progress)
     masked = [_mask_inputs(comparison, name) for name in settings.masks]  # all inputs are validated before the work
-    pairs = settings.contrastive and read_contrastive_set(settings.contrastive, model, collection)
     conditions = _image_conditions(comparison, collection, features)
     best = {name: comparison.generate(f"{name} images", source) for name, source in conditions.items()}
     outputs = [comparison.measure(name, best[name]) for name in conditions]
     for output in outputs if PERPLEXITY in settings.metrics else ():
         output.metrics.insert(settings.metrics.index(PERPLEXITY), comparison.perplexity(conditions[output.name]))
     image_controls = comparison.compare(outputs, "image controls")
-    contrastive = None
-    if pairs:
-        progress = partial(on_progress, "contrastive set")
-        contrastive = score_contrastive_set(model, pairs, collection, backbone, device, progress)
     return Diagnosis(
         split=split,
         decoding=comparison.decoding.signature,
@@ -121,7 +107,6 @@ def diagnose(
         image_controls=image_controls,
         masking=tuple(_measure_masking(comparison, inputs, conditions, best[outputs[0].name]) for inputs in masked),
         ambiguity=_measure_ambiguity(comparison, conditions, best),
-        contrastive=contrastive,
         signatures={metric.metric: metric.signature for metric in outputs[0].metrics},
         verdict=verdict(image_controls, len({entry.item.id for entry in comparison.inputs})),
         notes=tuple(comparison.examples.tally.lines()),

@@ -27,7 +27,6 @@ def _loop(path: Path) -> None:
     case("index photos/0.jpg --model captioner", "photos/0.jpg", "folder"),
     case("index nowhere --model captioner", "nowhere", "folder"),
     case("index empty --model captioner", "empty", "no image", files={"empty/notes.txt": "x"}),
-    case("index photos --model captioner --watch --json", "--watch"),
     case("index photos --model captioner --lang de", "captioner"),
     case("index photos --model captioner --index notes.txt/index", "--index"),
     case(SEARCH, "limner index photos"),

@@ -21,7 +21,6 @@ def _folder(path: Path) -> None:
     case("index c", "--model"),
     case("index c --model nowhere", "nowhere"),
     case("index c --model translator", "translat"),
-    case(f"{INDEX} --watch", "--watch", "collection"),
     case(f"{INDEX} --split ../c", "../c"),
     case(f"{INDEX} --index notes.txt/index", "notes.txt"),
     case(f"{INDEX} --index mine", "mine", "expected an index", files={"mine/notes.txt": "mine"}),

@@ -27,7 +27,6 @@ PURPOSES = {
     "heic": "HEIC images, as many phones store them",
     "ja": "BLEU over Japanese words",
     "ko": "BLEU over Korean words",
-    "watch": "indexes of folders that follow changes",
     "words": "maps of word embeddings",
     "serve": "the service: limner serve",
     "export": "models as ONNX graphs: limner export",

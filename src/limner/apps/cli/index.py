@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,9 +17,8 @@ from limner.apps.cli.options import (
     refuse,
     require_one_model,
 )
-from limner.apps.cli.terminal import activity, echo, err, print_error, print_json, printable, progress_bar
+from limner.apps.cli.terminal import activity, echo, err, print_json, printable, progress_bar
 from limner.bounds import BatchSize
-from limner.errors import DamagedIndexError, FolderError, SettingsError
 from limner.storage.places import is_collection
 
 if TYPE_CHECKING:
@@ -45,7 +43,6 @@ def index(
     recursive: bool = True,
     verify: bool = False,
     rebuild: bool = False,
-    watch: bool = False,
     backbone: str | None = None,
     device: str = "cpu",
     batch_size: BatchSize = CAPTIONED_TOGETHER,
@@ -67,11 +64,10 @@ def index(
         recursive (--recursive/--no-recursive): Include images in the folders of the folder.
         verify: Compare the contents of all files, not only their sizes and times.
         rebuild: Replace the index, such as one of another model or a damaged one.
-        watch: Go on after the update, and update again whenever images change.
         batch_size: Images captioned together; captions do not depend on it.
     """
     if is_collection(folder):
-        folder_only = {"--lang": lang, "--no-recursive": not recursive, "--verify": verify, "--watch": watch}
+        folder_only = {"--lang": lang, "--no-recursive": not recursive, "--verify": verify}
         folder_only |= {"--backbone": backbone, "--batch-size": batch_size != CAPTIONED_TOGETHER}
         refuse(folder_only, f"{folder} is a collection, whose features are stored; leave it out")
         run, options = require_one_model(model, "index"), {"split": split, "path": index, "rebuild": rebuild}
@@ -87,13 +83,7 @@ def index(
     opened = FolderIndex(folder, index)
     if not rebuild:
         opened.require_run(run)
-    if watch:
-        from limner.apps.photos.scan import require_watchfiles
-
-        if as_json:
-            raise SettingsError("--json and --watch: give one or the other")
-        require_watchfiles()
-    elif not (rebuild or verify):
+    if not (rebuild or verify):
         unchanged = opened.find_unchanged(run, recursive=recursive)
         if unchanged is not None:
             return _report(unchanged, opened, as_json)
@@ -102,38 +92,16 @@ def index(
     with activity("loading the model"):
         captioner = Captioner.load(run, backbone=backbone, device=device)
 
-    def update(rebuild: bool = False) -> FolderUpdate:
-        with progress_bar("indexing") as bar:
-            return opened.update(
-                captioner, bar, recursive=recursive, verify=verify, rebuild=rebuild, batch_size=batch_size
-            )
-
-    result = update(rebuild)
+    with progress_bar("indexing") as bar:
+        result = opened.update(
+            captioner, bar, recursive=recursive, verify=verify, rebuild=rebuild, batch_size=batch_size
+        )
     _report(result, opened, as_json)
-    if watch:
-        _watch(opened, recursive, update)
     if result.unreadable:
         raise typer.Exit(1)
 
 
-def _watch(opened: FolderIndex, recursive: bool, update: Callable[[], FolderUpdate]) -> None:
-    """Update whenever images change, until the command is interrupted."""
-    from limner.apps.photos.scan import watch_folder
-
-    err.print(f"watching {printable(opened.folder)}; stop with Ctrl-C", soft_wrap=True)
-    for _ in watch_folder(opened.folder, recursive, opened.path):
-        try:
-            result = update()
-        except FolderError as error:  # such as of a folder that is empty for a moment, or that another process indexes
-            if isinstance(error, DamagedIndexError) or not opened.folder.is_dir():
-                raise
-            print_error(error)
-            continue
-        if result.has_changes:
-            _report(result, opened)
-
-
-def _report(result: FolderUpdate, opened: FolderIndex, as_json: bool = False) -> None:
+def _report(result: FolderUpdate, opened: FolderIndex, as_json: bool) -> None:
     """Print what an update has done, and the files that it could not read."""
     if as_json:
         print_json({**vars(result), "files": result.files})

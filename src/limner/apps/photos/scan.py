@@ -1,14 +1,13 @@
-"""The image files in a folder, the marks by which a changed file is recognised, and waiting for changes."""
+"""The image files in a folder, and the marks by which a changed file is recognised."""
 
 from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from limner.errors import MissingExtraError, system_reason
+from limner.errors import system_reason
 from limner.media.modality import IMAGE
 
 
@@ -71,39 +70,3 @@ def _find(entry: os.DirEntry[str], path: str) -> FoundFile | None:
     except OSError:  # a link to nothing, or a file that has just been removed
         return None
     return FoundFile(path, facts.st_size, facts.st_mtime_ns) if stat.S_ISREG(facts.st_mode) else None
-
-
-def require_watchfiles() -> None:
-    """Check that watchfiles is installed; MissingExtraError if it is not."""
-    try:
-        import watchfiles  # noqa: F401
-    except ImportError:
-        raise MissingExtraError("--watch", "watch") from None
-
-
-def watch_folder(folder: Path, recursive: bool = True, skip: Path | None = None) -> Iterator[None]:
-    """Yield once when the folder is watched, then after every change of images, or of folders, in it.
-
-    Changes that come together are one. What has changed before the folder was watched is found by the first of them.
-
-    Args:
-        folder: folder to watch.
-        recursive: whether changes in the folders inside count.
-        skip: a folder whose changes do not count, such as the index.
-    """
-    from watchfiles import Change, watch
-
-    root, skipped = folder.resolve(), None if skip is None else skip.resolve()
-
-    def concerns(change: Change, name: str) -> bool:
-        path = Path(name)
-        if any(part.startswith(".") for part in path.relative_to(root).parts):
-            return False
-        if skipped is not None and path.is_relative_to(skipped):
-            return False
-        return change is Change.deleted or IMAGE.matches(name) or path.is_dir()  # what is deleted may be a folder
-
-    changes = watch(root, watch_filter=concerns, recursive=recursive, raise_interrupt=False, yield_on_timeout=True)
-    for number, changed in enumerate(changes):
-        if changed or not number:
-            yield

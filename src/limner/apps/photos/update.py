@@ -255,11 +255,6 @@ class FolderUpdate:
         """Number of files in the index."""
         return self.added + self.changed + self.moved + self.unchanged
 
-    @property
-    def has_changes(self) -> bool:
-        """Whether files differ from those of the last update, or cannot be read."""
-        return bool(self.added or self.changed or self.moved or self.removed or self.unreadable)
-
 
 class Updater:
     """One update of an index; the caller holds its lock."""

@@ -13,8 +13,8 @@ from PIL import Image
 import limner
 from limner.apps.photos import scan, search
 from limner.apps.photos import update as updating
-from limner.apps.photos.annotations import AnnotationCodec, StoredAnnotations
 from limner.apps.photos.index import FolderIndex
+from limner.apps.photos.record import AnnotationCodec, StoredAnnotations
 from limner.apps.photos.search import WordIndex, find_candidates
 from limner.data.examples import Item
 from limner.errors import BackboneError, FolderError

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from pydantic import TypeAdapter
 
-from limner.apps.distributed.cluster import Cluster, Journal, connected, locked_journal, require_folder, run_units
+from limner.apps.distributed.cluster import Journal, connected, locked_journal, require_folder, run_units
 from limner.data.collection import Collection
 from limner.data.dataset import FeatureSource, GenerationInput
 from limner.decoding.sentence import Sentence
@@ -140,48 +140,6 @@ class GenerationJob(NamedTuple):
         return compute
 
 
-class ClusterGenerator(NamedTuple):
-    """`limner.inference.generate.generate` on a Ray cluster, for the stored features of a collection."""
-
-    cluster: Cluster
-    runs: tuple[Path, ...]
-    """Absolute run directories of the models, which all machines see."""
-    collection: Path
-    """Absolute folder of the collection of the inputs, which they see as well."""
-    folder: Path
-    """Absolute folder for the results of finished units, removed at the end."""
-    device: str
-    """Device of each actor."""
-
-    def __call__(
-        self,
-        models: Sequence[TrainedModel],
-        inputs: Sequence[GenerationInput],
-        features: FeatureSource | None,
-        settings: DecodingSettings,
-        *,
-        batch_size: int = GENERATION_BATCH_SIZE,
-        on_progress: Progress | None = None,
-    ) -> list[list[Sentence]]:
-        """Decode inputs; see `generate`, which has the same arguments, batches and results."""
-        batches = tuple(map(tuple, batches_of(models[0], inputs, batch_size)))
-        bare = tuple(entry._replace(item=replace(entry.item, sentences=()), references=()) for entry in inputs)
-        plan = _plan(self.runs, [bare, settings.model_dump(mode="json"), batch_size, self.device])
-        hypotheses: list[list[Sentence]] = [[] for _ in inputs]
-        done = 0
-        with locked_journal(self.folder):
-            journal = Journal.begin(self.folder, plan)
-            job = GenerationJob(self.runs, self.collection, bare, batches, settings, batch_size, journal, self.device)
-            for unit in run_units(self.cluster, job, len(batches)):
-                for row, n_best in zip(batches[unit], journal.require(unit)["hypotheses"], strict=True):
-                    hypotheses[row] = SENTENCES.validate_python(n_best)
-                done += len(batches[unit])
-                if on_progress is not None:
-                    on_progress(done, len(inputs))
-            journal.remove()
-        return hypotheses
-
-
 @contextmanager
 def generator_on(
     address: str | None, runs: Sequence[Path], collection: Path, journal: Path, device: str
@@ -202,9 +160,37 @@ def generator_on(
         yield generate
         return
     require_folder(collection)
+    folders, place, folder = tuple(run.absolute() for run in runs), collection.absolute(), journal.absolute()
     with connected(address) as cluster:
-        folders = tuple(run.absolute() for run in runs)
-        yield ClusterGenerator(cluster, folders, collection.absolute(), journal.absolute(), device)
+
+        def on_cluster(
+            models: Sequence[TrainedModel],
+            inputs: Sequence[GenerationInput],
+            features: FeatureSource | None,
+            settings: DecodingSettings,
+            *,
+            batch_size: int = GENERATION_BATCH_SIZE,
+            on_progress: Progress | None = None,
+        ) -> list[list[Sentence]]:
+            """Decode inputs; see `generate`, which has the same arguments, batches and results."""
+            batches = tuple(map(tuple, batches_of(models[0], inputs, batch_size)))
+            bare = tuple(entry._replace(item=replace(entry.item, sentences=()), references=()) for entry in inputs)
+            plan = _plan(folders, [bare, settings.model_dump(mode="json"), batch_size, device])
+            hypotheses: list[list[Sentence]] = [[] for _ in inputs]
+            done = 0
+            with locked_journal(folder):
+                units = Journal.begin(folder, plan)
+                job = GenerationJob(folders, place, bare, batches, settings, batch_size, units, device)
+                for unit in run_units(cluster, job, len(batches)):
+                    for row, n_best in zip(batches[unit], units.require(unit)["hypotheses"], strict=True):
+                        hypotheses[row] = SENTENCES.validate_python(n_best)
+                    done += len(batches[unit])
+                    if on_progress is not None:
+                        on_progress(done, len(inputs))
+                units.remove()
+            return hypotheses
+
+        yield on_cluster
 
 
 def _plan(runs: Sequence[Path], inputs: list[Any]) -> dict[str, Any]:

@@ -9,10 +9,10 @@ from itertools import islice
 from pathlib import Path
 from typing import NamedTuple, Self
 
-from limner.apps.photos.annotations import AnnotationCodec
 from limner.apps.photos.record import (
     REBUILD,
     RECORD,
+    AnnotationCodec,
     IndexRecord,
     captioner_digest,
     concepts_digest,

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from limner.apps.photos.annotations import AnnotationCodec, StoredAnnotations
+from limner.apps.photos.record import AnnotationCodec, StoredAnnotations
 from limner.apps.photos.tables import open_index, state_of_index
 from limner.data.examples import Item
 from limner.errors import SettingsError

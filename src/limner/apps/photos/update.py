@@ -19,7 +19,7 @@ import numpy as np
 import torch
 import xxhash
 
-from limner.apps.photos.annotations import AnnotationCodec
+from limner.apps.photos.record import AnnotationCodec
 from limner.apps.photos.scan import FoundFile, Scan
 from limner.apps.photos.tables import (
     FileRow,

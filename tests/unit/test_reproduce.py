@@ -247,7 +247,6 @@ def test_the_alternative_is_selected_with_the_first_seed(small, tiny, tmp_path):
         ),
         ("MLBL-B", ["features.tables=[mobilenet]"], FeatureError, "no such feature table"),
         ("bow", ["evaluation.skip_words=5"], SettingsError, r"skip_words=5 leaves out .*'val'.*skip_words=0"),
-        ("MLBL-B", ["evaluation.prefix_words=9"], SettingsError, r"prefix_words: 9, but no sentence .*prefix_words=4"),
         ("MLBL-B", ["training.weight_decay={nothing: 1.0}"], SettingsError, "'nothing' matches none"),
         ("MLBL-B", ["training.pretrained_embeddings=nowhere.txt"], LimnerError, "nowhere.txt"),
         (

@@ -311,14 +311,6 @@ def test_a_named_run_that_does_not_exist_is_an_error_with_a_remedy(described, tm
     assert done["train"] == []
 
 
-def test_a_back_translator_without_effect_is_refused(described, counting, back, tmp_path, done):
-    """None of the rows trains with generated sentences, or the collection has them."""
-    for collection, rows in ((described, ["NMT"]), (counting, [])):
-        with pytest.raises(SettingsError, match=r"^--back-translator .*back: has no effect, as no selected row trains"):
-            run_table(REVERSED, collection, tmp_path / "out", rows=rows, back_translator=back)
-    assert done["train"] == []
-
-
 def test_a_seed_with_other_settings_is_rejected(copied, counting, done):
     (copied / "rows" / "nmt.json").unlink()
     with pytest.raises(RunError, match=r"nmt-seed2\.json: made with other settings"):
@@ -411,12 +403,6 @@ def test_missing_back_translated_sentences(tmp_path, done):
         run_table(TABLE, people, tmp_path / "out")
     with pytest.raises(SettingsError, match=r"no sentence in 'en' without a translation in 'de'; import the indep"):
         run_table(REVERSED, people, tmp_path / "out")
-    assert done["train"] == []
-
-
-def test_samples_of_translations_are_refused_before_the_training(counting, tmp_path, done):
-    with pytest.raises(SettingsError, match=r"evaluation\.samples: 2, but translations are not sampled"):
-        run_table(TABLE, counting, tmp_path / "out", overrides=["evaluation.samples=2"])
     assert done["train"] == []
 
 

@@ -56,7 +56,9 @@ def check(rows: Sequence[PublishedRow], job: ReproductionJob) -> None:
     Raises:
         LimnerError: any error that training or evaluation would raise for the data and settings.
     """
-    _check_named_runs(rows, job)
+    for run in (job.settings.init, job.settings.back_translator):
+        if run is not None:
+            require_trained(run)
     fingerprint = job.collection.fingerprint()
     for path in [path for row in job.table.rows for path in result_paths(row, job.out)]:
         result = RowResult.load(path)
@@ -110,22 +112,6 @@ def initial_run(init: Path | None) -> InitialRun | None:
     return InitialRun(run=init.resolve().name, weights_sha256=sha256(init / WEIGHTS), **trained)
 
 
-def _check_named_runs(rows: Sequence[PublishedRow], job: ReproductionJob) -> None:
-    """Check the runs that are named by options."""
-    init, translator = job.settings.init, job.settings.back_translator
-    if init is not None:
-        require_trained(init)
-    if translator is None:
-        return
-    stages = (stage for row in rows for sequence in plan_row(row, job).alternatives for stage in sequence)
-    if not any(needs_back_translation(stage.recipe.data, job.collection) for stage in stages):
-        raise SettingsError(
-            f"--back-translator {translator}: has no effect, as no selected row trains with generated source sentences "
-            f"that {job.collection.path} lacks; leave it out, or select such a row with --row"
-        )
-    require_trained(translator)
-
-
 def _check_result(path: Path, row: PublishedRow, job: ReproductionJob) -> None:
     """Check that a stored result has the settings of this reproduction."""
     result, first = RowResult.load(path), plan_row(row, job)
@@ -173,18 +159,6 @@ def _require_evaluable(
         require_shortlist(evaluation.shortlist, examples.items)
     control_features(model, collection, features, row.image_control, examples.items, 1)
     require_counted_words(examples, data.test, evaluation.skip_words)
-    if not evaluation.samples:
-        return
-    if model.source is not None:
-        raise SettingsError(
-            f"evaluation.samples: {evaluation.samples}, but translations are not sampled; use evaluation.samples=0"
-        )
-    longest = max(len(model.tokenizer.words(text)) for text in examples.texts)
-    if longest <= evaluation.prefix_words:
-        raise SettingsError(
-            f"evaluation.prefix_words: {evaluation.prefix_words}, but no sentence of split '{data.test}' has more than "
-            f"{longest} words; use at most evaluation.prefix_words={max(0, longest - 1)}"
-        )
 
 
 def reproduce_table(

@@ -148,7 +148,7 @@ def test_a_caption_of_a_person_is_kept_unless_it_is_replaced(tmp_path):
 
 def test_sidecars_are_merged(tmp_path):
     image = tmp_path / "photo.jpg"
-    assert [sidecar_path(image, name).name for name in ("full", "stem")] == ["photo.jpg.xmp", "photo.xmp"]
+    assert sidecar_path(image).name == "photo.jpg.xmp"
     sidecar_path(image).write_bytes(FOREIGN % b"")
     assert write_sidecar(image, "a dog", "en")
     assert b'xmp:Rating="4"' in sidecar_path(image).read_bytes()
@@ -304,9 +304,7 @@ def test_describe_writes_sidecars_and_keeps_those_with_a_caption(photos, trained
     assert caption_of_sidecar(photos / "a.jpg") in printed
     assert "0 written, 2 kept" in command_line(*command)[2]
     assert "2 written" in command_line(*command, "--replace")[2]
-    assert "0 written, 2 kept" in command_line(*command, "--sidecar", "stem")[2]
-    assert command_line(*command, "--sidecar", "stem", "--replace")[0] == 0
-    assert sorted(path.name for path in photos.rglob("*.xmp")) == ["a.jpg.xmp", "a.xmp", "b.png.xmp", "b.xmp"]
+    assert sorted(path.name for path in photos.rglob("*.xmp")) == ["a.jpg.xmp", "b.png.xmp"]
 
 
 def test_describe_writes_texts_beside_the_images(photos, trained, command_line):
@@ -326,13 +324,9 @@ def test_describe_embeds_and_names_files_that_cannot_hold_a_caption(photos, trai
     assert caption_in_file(photos / "a.jpg")
 
 
-@pytest.mark.parametrize(
-    ("options", "named"),
-    [(["--replace"], "--write or --embed"), (["--write", "txt", "--sidecar", "stem"], "--write xmp")],
-)
-def test_options_without_effect_are_refused(options, named, photos, trained, command_line):
-    status, _, errors = command_line("describe", photos / "a.jpg", "--model", trained, *options)
-    assert status == 1 and named in errors
+def test_an_option_without_effect_is_refused(photos, trained, command_line):
+    status, _, errors = command_line("describe", photos / "a.jpg", "--model", trained, "--replace")
+    assert status == 1 and "--write or --embed" in errors
 
 
 @pytest.mark.parametrize(("kind", "embed"), [(None, True), ("xmp", False), ("txt", False)])
@@ -340,7 +334,7 @@ def test_a_caption_of_which_the_model_is_not_sure_is_not_written(tmp_path, capsy
     image = tmp_path / "photo.png"
     image.write_bytes(encoded("PNG"))
     before = image.read_bytes()
-    stored = StoredCaptions(kind, embed, False, None)
+    stored = StoredCaptions(kind, embed, False)
     assert stored.select([image]) == [image]
     stored.store(image, [Sentence((), -1.0, -1.0, text="a dog runs", confidence=0.1, is_sure=False)], "en")
     stored.report()
@@ -357,18 +351,16 @@ def image_files(folder, *names):
 
 
 @pytest.mark.parametrize(
-    ("kind", "sidecar", "names"),
+    ("kind", "names"),
     [
-        ("txt", None, ["cat.png", "cat.webp"]),
-        ("txt", None, ["a/Cat.PNG", "a/dog.png", "a/cat.tif"]),
-        ("txt", None, ["caf\u00e9.png", "cafe\u0301.jpg"]),
-        ("xmp", "stem", ["cat.jpg", "cat.png"]),
-        ("xmp", "stem", ["cat.JPG", "CAT.png"]),
+        ("txt", ["cat.png", "cat.webp"]),
+        ("txt", ["a/Cat.PNG", "a/dog.png", "a/cat.tif"]),
+        ("txt", ["caf\u00e9.png", "cafe\u0301.jpg"]),
     ],
 )
-def test_two_images_with_one_file_of_captions_are_refused_before_the_work(kind, sidecar, names, tmp_path):
+def test_two_images_with_one_file_of_captions_are_refused_before_the_work(kind, names, tmp_path):
     files = image_files(tmp_path, *names)
-    stored = StoredCaptions(kind, False, True, sidecar)
+    stored = StoredCaptions(kind, False, True)
     with pytest.raises(
         SettingsError, match=rf"{re.escape(str(files[0]))} and {re.escape(str(files[-1]))} .*rename"
     ) as raised:
@@ -377,25 +369,25 @@ def test_two_images_with_one_file_of_captions_are_refused_before_the_work(kind, 
 
 
 @pytest.mark.parametrize(
-    ("kind", "sidecar", "names"),
+    ("kind", "names"),
     [
-        ("xmp", None, ["cat.jpg", "cat.png"]),
-        ("txt", None, ["a/cat.png", "b/cat.webp"]),
-        ("txt", None, ["cat.png", "cat.png"]),
-        ("txt", None, ["cat.1.png", "cat.2.png"]),
-        (None, None, ["cat.jpg", "cat.png"]),
+        ("xmp", ["cat.jpg", "cat.png"]),
+        ("txt", ["a/cat.png", "b/cat.webp"]),
+        ("txt", ["cat.png", "cat.png"]),
+        ("txt", ["cat.1.png", "cat.2.png"]),
+        (None, ["cat.jpg", "cat.png"]),
     ],
 )
-def test_images_with_files_of_their_own_are_not_refused(kind, sidecar, names, tmp_path):
+def test_images_with_files_of_their_own_are_not_refused(kind, names, tmp_path):
     files = image_files(tmp_path, *names)
-    assert StoredCaptions(kind, False, kind is not None, sidecar).select(files) == files
+    assert StoredCaptions(kind, False, kind is not None).select(files) == files
 
 
 def test_a_text_file_that_is_there_is_kept_in_any_case_of_its_suffix(tmp_path):
     files = image_files(tmp_path, "a.png", "b.png", "c.png")
     for name, text in (("a.TXT", "mine"), ("b.txt", "")):
         (tmp_path / name).write_text(text)
-    stored = StoredCaptions("txt", False, False, None)
+    stored = StoredCaptions("txt", False, False)
     assert stored.select(files) == files[1:]
     for file in files[1:]:
         stored.store(file, [Sentence((), -1.0, -1.0, text="a dog")], "en")
@@ -408,12 +400,11 @@ def test_a_text_file_that_is_there_is_kept_in_any_case_of_its_suffix(tmp_path):
 
 def test_a_caption_of_a_sidecar_of_the_other_name_is_kept(tmp_path):
     files = image_files(tmp_path, "a.png", "b.png")
-    write_sidecar(files[0], "Grandma", "en", name="stem")
+    (tmp_path / "a.xmp").write_bytes(add_caption(None, "Grandma", "en"))
     (tmp_path / "b.xmp").write_text("damaged")  # nothing is written to it
-    stored = StoredCaptions("xmp", False, False, None)
+    stored = StoredCaptions("xmp", False, False)
     assert stored.select(files) == files[1:]
     assert stored.kept == 1 and not stored.errors
-    assert not StoredCaptions("xmp", False, False, "stem").select(files)
 
 
 @pytest.mark.parametrize(
@@ -423,11 +414,11 @@ def test_a_damaged_packet_in_the_image_refuses_embedding_only(packet, tmp_path):
     image = tmp_path / "photo.jpg"
     image.write_bytes(with_packets(JPEG_XMP + packet))
     before = image.read_bytes()
-    stored = StoredCaptions("xmp", False, False, None)
+    stored = StoredCaptions("xmp", False, False)
     assert stored.select([image]) == [image]
     stored.store(image, [Sentence((), -1.0, -1.0, text="a dog")], "en")
     assert (stored.written, stored.errors, caption_of_sidecar(image)) == (1, [], "a dog")
-    embedded = StoredCaptions(None, True, True, None)
+    embedded = StoredCaptions(None, True, True)
     assert embedded.select([image]) == []
     assert re.search(r"photo\.jpg: its XMP packet: .*; write a sidecar", str(embedded.errors[0]))
     assert image.read_bytes() == before
@@ -437,7 +428,7 @@ def test_a_damaged_packet_in_the_image_refuses_embedding_only(packet, tmp_path):
 def test_a_damaged_sidecar_is_refused_by_name_before_the_work(replace, tmp_path):
     image = image_files(tmp_path, "photo.png")[0]
     sidecar_path(image).write_bytes(FOREIGN[:300])
-    stored = StoredCaptions("xmp", False, replace, None)
+    stored = StoredCaptions("xmp", False, replace)
     assert stored.select([image]) == []
     assert re.search(r"photo\.png\.xmp: expected XML.*; correct or remove it", str(stored.errors[0]))
     assert sidecar_path(image).read_bytes() == FOREIGN[:300]

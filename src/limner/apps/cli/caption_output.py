@@ -10,7 +10,7 @@ import csv
 import io
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 from unicodedata import normalize
@@ -182,16 +182,11 @@ WriteKind = Literal["txt", "xmp"]
 class StoredCaptions:
     """Where captions are stored, which images need one, and what has become of them."""
 
-    def __init__(
-        self, kind: WriteKind | None, embed: bool, replace: bool, sidecar: Literal["full", "stem"] | None
-    ) -> None:
+    def __init__(self, kind: WriteKind | None, embed: bool, replace: bool) -> None:
         """Check the options; SettingsError for one without effect."""
         if kind is None and not embed:
             refuse({"--replace": replace}, "has an effect only with --write or --embed; add one of them")
-        if kind != "xmp":
-            refuse({"--sidecar": sidecar}, "has an effect only with --write xmp; add it, or leave it out")
         self._kind, self._embed, self._replace = kind, embed, replace
-        self._sidecar: Literal["full", "stem"] = sidecar or "full"
         self.errors: list[LimnerError] = []
         self.total = self.written = self.kept = self.unsure = 0
 
@@ -199,7 +194,7 @@ class StoredCaptions:
         """Return the files that need a caption; nothing is computed for those that have one.
 
         Raises:
-            SettingsError: two files have the same text file or sidecar.
+            SettingsError: two files have the same text file.
         """
         self.total = len(files)
         self._require_files_beside(files)
@@ -236,20 +231,16 @@ class StoredCaptions:
     def _stored_text(self, file: Path) -> str:
         """Return the caption that an image has already, empty for none; LimnerError if none can be stored.
 
-        A caption of a person in the file or in a sidecar of the other name would be hidden by a new sidecar.
+        A caption of a person in the file would be hidden by a new sidecar.
         """
         from limner.apps.photos.captions import caption_in_file, caption_of_sidecar, require_embeddable
 
         if self._embed:
             require_embeddable(file)
         if self._kind == "txt":
-            text_file = self._file_beside(file)
+            text_file = _text_file(file)
             return text_file.name if text_file.exists() and text_file.stat().st_size else ""
-        text = ""
-        if self._kind == "xmp" and not (text := caption_of_sidecar(file, self._sidecar)):
-            with suppress(LimnerError):  # nothing is written to a sidecar of the other name
-                text = caption_of_sidecar(file, "stem" if self._sidecar == "full" else "full")
-        return text or caption_in_file(file)
+        return (caption_of_sidecar(file) if self._kind == "xmp" else "") or caption_in_file(file)
 
     def _store(self, file: Path, text: str, lang: str) -> None:
         from limner.apps.photos.captions import embed_caption, write_sidecar
@@ -257,10 +248,10 @@ class StoredCaptions:
         is_written = False
         try:
             if self._kind == "txt":
-                write_text(self._file_beside(file), f"{text}\n")
+                write_text(_text_file(file), f"{text}\n")
                 is_written = True
             elif self._kind == "xmp":
-                is_written = write_sidecar(file, text, lang, name=self._sidecar, replace=self._replace)
+                is_written = write_sidecar(file, text, lang, replace=self._replace)
             if self._embed:
                 is_written |= embed_caption(file, text, lang, replace=self._replace)
         except LimnerError as error:
@@ -269,26 +260,20 @@ class StoredCaptions:
             self.written += is_written
             self.kept += not is_written
 
-    def _file_beside(self, file: Path) -> Path:
-        """Return the text file or sidecar of a file."""
-        from limner.apps.photos.captions import existing_path, sidecar_path
-
-        return existing_path(file.with_suffix(".txt")) if self._kind == "txt" else sidecar_path(file, self._sidecar)
-
     def _require_files_beside(self, files: Sequence[Path]) -> None:
-        """Refuse two images with one text file or sidecar, also where names that differ in case are equal."""
-        if self._kind == "xmp" and self._sidecar == "stem":
-            option, remedy = "--sidecar stem", "leave out --sidecar stem"
-        elif self._kind == "txt":
-            option, remedy = "--write txt", "use --write xmp"
-        else:
-            return
+        """Refuse two images with one text file, also where names that differ in case are equal."""
         images: dict[tuple[Path, str], Path] = {}
-        for file in filter(Path.exists, files):
-            path = self._file_beside(file)
+        for file in filter(Path.exists, files if self._kind == "txt" else ()):
+            path = _text_file(file)
             other = images.setdefault((path.parent.resolve(), normalize("NFC", path.name).casefold()), file)
             if not other.samefile(file):
                 raise SettingsError(
-                    f"{option}: the captions of {other} and {file} would be in one file, {path.name}; rename one of "
-                    f"the images, or {remedy}"
+                    f"--write txt: the captions of {other} and {file} would be in one file, {path.name}; rename one of "
+                    "the images, or use --write xmp"
                 )
+
+
+def _text_file(image: Path) -> Path:
+    from limner.apps.photos.captions import existing_path
+
+    return existing_path(image.with_suffix(".txt"))

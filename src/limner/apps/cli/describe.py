@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -64,7 +64,6 @@ def describe(
     format_: CaptionFormat | None = None,
     write: WriteKind | None = None,
     embed: bool = False,
-    sidecar: Literal["full", "stem"] | None = None,
     replace: bool = False,
     ray: str | None = None,
     explain_beam: Path | None = None,
@@ -106,8 +105,6 @@ def describe(
         format_: Format of the captions; default: by the suffix of --output, else text.
         write: Store the captions beside the images, one file for each: txt or xmp (photo.txt, photo.jpg.xmp).
         embed: Store the captions in the image files, as XMP: JPEG, PNG and WebP; pixels are kept.
-        sidecar: With --write xmp: name of the sidecar of photo.jpg, full for photo.jpg.xmp (digiKam, darktable) or stem
-            for photo.xmp (Adobe); default: full.
         replace: With --write or --embed: replace captions that are there; default: keep them.
 
     Explanations:
@@ -139,7 +136,7 @@ def describe(
     runs = models_or_pretrained(model, lang)
     graphs = uses_graphs(runs, {"attention": attention, "backbone": backbone, "ray": ray}, device)
     modality, readable = _modality(() if graphs else check_runs(runs, device, decoding, backbone).features)
-    stored = StoredCaptions(write, embed, replace, sidecar)
+    stored = StoredCaptions(write, embed, replace)
     files = stored.select(find_input_files(images, modality, readable, recursive))
     graphs = graphs and not uses_clips(runs[0], files)
     if not files:

@@ -14,20 +14,17 @@ import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from limner.apps.photos.metadata import add_caption, find_captions, is_caption, read_metadata
 from limner.errors import MetadataError, system_reason
 from limner.files import atomic_write, read_bytes
 from limner.media.image import opened_image
 
-SidecarName = Literal["full", "stem"]
-"""Name of a sidecar: `full` is photo.jpg.xmp, as of digiKam and darktable; `stem` is photo.xmp, as of Adobe."""
 
-
-def sidecar_path(image: Path, name: SidecarName = "full") -> Path:
-    """Return the path of the sidecar of an image; an existing one may have its suffix in capitals."""
-    return existing_path(image.with_name(f"{image.name}.xmp") if name == "full" else image.with_suffix(".xmp"))
+def sidecar_path(image: Path) -> Path:
+    """Return the path of the sidecar of an image, photo.jpg.xmp; an existing one may have its suffix in capitals."""
+    return existing_path(image.with_name(f"{image.name}.xmp"))
 
 
 def existing_path(path: Path) -> Path:
@@ -37,17 +34,20 @@ def existing_path(path: Path) -> Path:
     return next((variant for variant in variants if variant.exists()), path)
 
 
-def caption_of_sidecar(image: Path, name: SidecarName = "full") -> str:
-    """Return the caption in the sidecar of an image; empty if there is none.
+def caption_of_sidecar(image: Path) -> str:
+    """Return the caption in the sidecar of an image, or else in photo.xmp, as of Adobe's programs; empty for none.
 
     Raises:
         MetadataError: the sidecar cannot be read.
     """
-    sidecar = sidecar_path(image, name)
-    if not sidecar.exists():
-        return ""
-    with _named(sidecar):
-        return next(filter(is_caption, find_captions(read_bytes(sidecar))), "")
+    caption = ""
+    if (sidecar := sidecar_path(image)).exists():
+        with _named(sidecar):
+            caption = next(filter(is_caption, find_captions(read_bytes(sidecar))), "")
+    if not caption and (other := existing_path(image.with_suffix(".xmp"))).exists():
+        with suppress(MetadataError, OSError):  # nothing is written to it
+            caption = next(filter(is_caption, find_captions(read_bytes(other))), "")
+    return caption
 
 
 def caption_in_file(image: Path) -> str:
@@ -61,14 +61,13 @@ def require_embeddable(image: Path) -> None:
         _with_caption(read_bytes(image), "", "")
 
 
-def write_sidecar(image: Path, text: str, lang: str, *, name: SidecarName = "full", replace: bool = False) -> bool:
+def write_sidecar(image: Path, text: str, lang: str, *, replace: bool = False) -> bool:
     """Write a caption to the sidecar of an image; other properties of an existing sidecar are kept.
 
     Args:
         image: image file.
         text: caption.
         lang: language code of the caption.
-        name: name of the sidecar.
         replace: replace a caption in the sidecar.
 
     Returns:
@@ -78,7 +77,7 @@ def write_sidecar(image: Path, text: str, lang: str, *, name: SidecarName = "ful
         MetadataError: the existing sidecar cannot be read; it is unchanged.
         WriteError: the sidecar cannot be written.
     """
-    sidecar = sidecar_path(image, name)
+    sidecar = sidecar_path(image)
     with _named(sidecar):
         existing = read_bytes(sidecar) if sidecar.exists() else None
         if existing is not None and not replace and any(map(is_caption, find_captions(existing))):

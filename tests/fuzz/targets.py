@@ -175,9 +175,7 @@ def _read_run(folder: Path) -> list[object]:
     from limner.runs.trained_model import load_trained_model
 
     return _each(
-        partial(load_trained_model, folder),
-        partial(read_log, folder / "log.jsonl"),
-        partial(read_evaluations, folder),
+        partial(load_trained_model, folder), partial(read_log, folder / "log.jsonl"), partial(read_evaluations, folder)
     )
 
 

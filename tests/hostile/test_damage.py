@@ -105,12 +105,7 @@ DATA = "data/*.lance"
     *(
         case(command, "items", files={"c/items.lance/": each(pattern, damage)})
         for command in ("show c", EVALUATE)
-        for pattern, damage in (
-            (DATA, truncate(0.5)),
-            (DATA, zeros),
-            (DATA, remove),
-            ("_versions/*", zeros),
-        )
+        for pattern, damage in ((DATA, truncate(0.5)), (DATA, zeros), (DATA, remove), ("_versions/*", zeros))
     ),
 )
 def test_tables(case, work):

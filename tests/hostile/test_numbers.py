@@ -19,7 +19,7 @@ OPTIONS = {
         "--backbone": (
             *("pixels:0", "pixels:-1", "pixels:100000", "pixels:x", "kmeans:"),
             *("vgg19:", "vgg19:notes.txt", "alexnet:gone.pth"),
-        ),
+        )
     },
     "features c --backbone pixels --name t": {"--size": ("100000",), "--views": ("3",), "--frames": ("1e9",)},
     "train scenes/mrnn --collection c --out new": {"--devices": ("0", "1e20"), "--nodes": ("9" * 23,)},

@@ -138,11 +138,7 @@ def perplexity(words: Words, distribution: Distribution, n_minus_1: int, start: 
 
 
 def perplexity_from_word(
-    descriptions: Sequence[tuple[Words, Distribution]],
-    n_minus_1: int,
-    start: int,
-    largest_context: int,
-    shortest: int,
+    descriptions: Sequence[tuple[Words, Distribution]], n_minus_1: int, start: int, largest_context: int, shortest: int
 ) -> float:
     """Section 7.2: eq. 10 over the words from C + 1 on, without descriptions shorter than C + 3 words.
 

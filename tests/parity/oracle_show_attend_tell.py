@@ -107,11 +107,7 @@ def step(
 
 
 def run(
-    theta: Parameters,
-    annotations: Array,
-    sentence: Sentence,
-    path: Sequence[int] | None = None,
-    squash: bool = False,
+    theta: Parameters, annotations: Array, sentence: Sentence, path: Sequence[int] | None = None, squash: bool = False
 ) -> list[Step]:
     """All steps of a sentence; `path` are the locations s_1 ... s_C of hard attention, None soft attention."""
     state = initial_state(theta, annotations)

@@ -314,11 +314,7 @@ def nmt_weights(model: Any) -> Arrays:
 
 
 def nmt(
-    decoder: Callable[..., oracle_calixto.Trace],
-    model: Any,
-    words: Sequence[int],
-    source: Sequence[int],
-    image: Inputs,
+    decoder: Callable[..., oracle_calixto.Trace], model: Any, words: Sequence[int], source: Sequence[int], image: Inputs
 ) -> Expected:
     inputs: dict[str, object] = {}
     if "prefix" in model.settings.image:

@@ -6,14 +6,7 @@ import pytest
 import torch
 
 from limner.features.encoders.kmeans import KMeansBackbone
-from limner.features.kmeans import (
-    Filters,
-    KMeansSettings,
-    fit_whitening,
-    normalise,
-    save_filters,
-    spherical_kmeans,
-)
+from limner.features.kmeans import Filters, KMeansSettings, fit_whitening, normalise, save_filters, spherical_kmeans
 
 SIZE, PATCH, COUNT, GRID = 12, 3, 7, 4
 DEPTH = 3 * PATCH**2

@@ -11,23 +11,7 @@ import sacrebleu
 
 from limner.metrics import METRICS, score_sentences
 
-WORDS = [
-    "a",
-    "the",
-    "two",
-    "dog",
-    "man",
-    "runs",
-    "sits",
-    "red",
-    "café",
-    "on",
-    "in",
-    "grass",
-    ",",
-    "street",
-    "with",
-]
+WORDS = ["a", "the", "two", "dog", "man", "runs", "sits", "red", "café", "on", "in", "grass", ",", "street", "with"]
 
 
 def corpus(size, seed=0, references=5):

@@ -15,7 +15,6 @@ from limner.errors import SettingsError
 from limner.features.encoders.load import load_backbone
 from limner.features.extract import extract
 from limner.models.video_captioner import VideoCaptionerSettings
-from limner.plots import attention as attention_plots
 from limner.plots import figures
 from limner.plots.attention import AttentionStrip, attention_strips
 from limner.runs.recipe import Recipe
@@ -78,15 +77,6 @@ def test_the_strips_of_two_models_are_below_each_other():
     assert panels[0, 2:].mean() == pytest.approx((above[0, 2] + below[0, 3]) / 2, abs=0.11)
     assert [text for text in texts(figure) if text in ("soft", "hard")] == ["soft", "soft", "hard", "hard"]
     assert texts(figure).count("β 0.50") == 9
-
-
-def test_panels_of_a_strip_are_grey_with_white_highlights():
-    image = Image.new("RGB", (80, 80), (200, 40, 40))
-    (first, panel) = attention_plots.panels(image, [[0, 1, 0, 0]], (2, 2), colour=False)
-    pixels = np.asarray(panel).astype(int)
-    assert np.asarray(first)[0, 0].tolist() == [200, 40, 40]
-    assert (np.ptp(pixels, axis=2) == 0).all()
-    assert pixels[0, -1, 0] == pixels.max() > 170 and pixels[-1, 0, 0] < 70
 
 
 # With trained models

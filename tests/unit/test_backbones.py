@@ -48,12 +48,7 @@ def resnet(tmp_path_factory):
 def vit(tmp_path_factory):
     torch.manual_seed(0)
     config = ViTConfig(
-        hidden_size=16,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        intermediate_size=32,
-        image_size=32,
-        patch_size=8,
+        hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32, image_size=32, patch_size=8
     )
     return saved(ViTForImageClassification(config), tmp_path_factory.mktemp("nets") / "vit")
 
@@ -105,11 +100,6 @@ def test_pooled_features_of_a_layer_is_the_mean_of_its_grid(resnet, image):
     np.testing.assert_array_equal(encode(alone, image)["pooled"], features["pooled"])
 
 
-def test_default_is_the_pooler_of_the_network(resnet, image):
-    backbone = load_backbone(str(resnet), kind="both", size=64)
-    assert [spec.shape for spec in backbone.specs] == [(64,), (4, 64)]
-
-
 class Backwards(nn.Module):
     """Registers its convolution before its normalisation and applies them in the other order."""
 
@@ -128,11 +118,6 @@ def network_backbone(network):
     return NetworkBackbone(
         PretrainedNetwork("own", network, preprocessing), BackboneOptions(kind="grid", precision="fp32")
     )
-
-
-def test_normalisation_is_folded_where_it_follows_the_convolution(resnet):
-    backbone = load_backbone(str(resnet), layer="res4f", size=64)
-    assert not any(isinstance(module, nn.BatchNorm2d) for module in backbone._network.modules())
 
 
 def test_normalisation_is_not_folded_where_that_would_change_the_result(image):
@@ -246,9 +231,7 @@ def test_truncated_weights_are_refused(tmp_path, resnet):
 
 
 def test_preprocessing_agrees_with_transformers(tmp_path):
-    from transformers.models.mobilenet_v2.image_processing_pil_mobilenet_v2 import (
-        MobileNetV2ImageProcessorPil,
-    )
+    from transformers.models.mobilenet_v2.image_processing_pil_mobilenet_v2 import MobileNetV2ImageProcessorPil
 
     from limner.features.preprocessing import parse_processor_config, preprocess
 

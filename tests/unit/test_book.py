@@ -223,27 +223,6 @@ def test_the_page_marks_our_scores_and_names_what_was_not_tested():
     assert "- Not tested, because these rows were not reproduced on this collection: PBSMT." in alone
 
 
-def test_settings_that_all_rows_share_are_listed_once():
-    rows = [row(name, [20]) for name in ("LBL", "MLBL-B", "MLBL-F")]
-    rows = [one.model_copy(update={"differences": ("a=1", f"b={n // 2}")}) for n, one in enumerate(rows)]
-    page = render_pages([record(*rows).model_copy(update=KIROS)])["kiros2014.md"]
-    listed = page[page.index("**Settings that differ**") :].splitlines()[2:5]
-    assert listed == [
-        "- all rows: `a=1`",
-        "- LBL, MLBL-B (recipes `test`): `b=0`",
-        "- MLBL-F (recipes `test`): `b=1`",
-    ]
-
-
-def test_pages_have_the_tables_in_order_and_the_notes_of_those_that_were_not_reproduced():
-    pages = render_pages([])
-    places = [pages["mao2015.md"].index(f", Table {number}:") for number in range(1, 9)]
-    assert places == sorted(places)
-    for name, table in published_tables().items():
-        page = pages[f"{name.split('/')[0]}.md"]
-        assert table.notes in page and f"limner reproduce {name} --collection COLLECTION" in page
-
-
 def test_pairs_tested_over_sentences_and_over_seeds_are_one_family():
     compared = row("b", [20] * 3, [21.0, 21.1, 20.9], (contrast("a", "bleu4", 1.0, 0.01),))
     made = record(row("a", [30] * 3, [20.0, 20.1, 19.9]), compared, row("c", [19] * 3, [20.1, 20.4, 20.0]))
@@ -352,11 +331,3 @@ def test_the_committed_pages_are_those_of_the_committed_records():
     assert {path.name for path in PAGES.glob("*.md")} == set(pages)
     for name, text in pages.items():
         assert (PAGES / name).read_text(encoding="utf-8") == text, f"{name}: run 'python book/write.py'"
-
-
-def test_a_table_without_published_scores_has_no_other_test_items():
-    pages = render_pages(records.read_records())
-    lecture = next(text for name, text in pages.items() if name.startswith("lecture"))
-    assert "### On flickr8k" in lecture and "Other test items" not in lecture
-    assert "- all rows (recipes `lecture/cells`; features lite2): nothing\n" in lecture
-    assert any("Other test items" in text for text in pages.values())

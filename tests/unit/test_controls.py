@@ -2,12 +2,10 @@
 
 import math
 import shutil
-import sys
 
 import numpy as np
 import pytest
 
-from limner.apps.cli import main
 from limner.data.dataset import Examples
 from limner.data.examples import Item, collate_features
 from limner.decoding.scoring import score_examples
@@ -174,28 +172,14 @@ def test_kiros_models_are_evaluated_with_the_settings_of_their_recipes(name, tin
 
 
 @pytest.fixture
-def command(model, trained_on_colours, tiny, tmp_path, monkeypatch, capsys):
-    """Runs 'limner evaluate' on a copy of the run and returns its status, its folder and its output."""
+def command(trained_on_colours, tiny, tmp_path, command_line):
+    """Runs 'limner evaluate' on a copy of the run and returns its status, its folder and its messages."""
     folder = shutil.copytree(trained_on_colours, tmp_path / "run")
 
     def evaluate_with(*arguments):
-        line = [
-            "limner",
-            "evaluate",
-            "--model",
-            str(folder),
-            "--collection",
-            str(tiny.path),
-            "--metric",
-            "bleu1",
-            *arguments,
-        ]
-        monkeypatch.setattr(sys, "argv", line)
-        try:
-            main()
-        except SystemExit as stop:
-            return stop.code or 0, folder, capsys.readouterr().err
-        return 0, folder, ""
+        options = ("--model", folder, "--collection", tiny.path, "--metric", "bleu1")
+        status, _, messages = command_line("evaluate", *options, *arguments)
+        return status, folder, messages
 
     return evaluate_with
 

@@ -1,14 +1,12 @@
 """Correlation of scores with human judgements, and the score without references."""
 
 import json
-import sys
 
 import numpy as np
 import pytest
 from scipy.stats import kendalltau
 
 import limner.apps.cli.score  # noqa: F401  (adds the commands)
-from limner.apps import cli
 from limner.errors import CollectionError, SettingsError
 from limner.evaluation.correlate import correlate, correlate_with_judgements, score_judged_pairs
 from limner.evaluation.judgements import Judgements, read_judgements, read_scores
@@ -190,11 +188,11 @@ def test_a_captioner_scores_captions_as_people_do(tiny, trained_on_colours):
     assert scored.scores[first.image, f"{first.image}#0"] == pytest.approx(float(expected[0]), abs=1e-4)
 
 
-def test_a_sentence_is_scored_with_its_log_ratio(tiny, trained, capsys, monkeypatch):
+def test_a_sentence_is_scored_with_its_log_ratio(tiny, trained, command_line):
     image = tiny.image_path(tiny.items("test")[0])
     sentences = ("a red wall", "a blue wall")
     arguments = ("score", image, *sentences, "--model", trained)
-    _, out, _ = call(capsys, monkeypatch, *arguments, "--collection", tiny.path, "--json")
+    _, out, _ = command_line(*arguments, "--collection", tiny.path, "--json")
     rows = json.loads(out)
     model = load_trained_model(trained)
     features, targets = open_features(model, tiny), [model.tokenizer.encode(text) for text in sentences]
@@ -202,7 +200,7 @@ def test_a_sentence_is_scored_with_its_log_ratio(tiny, trained, capsys, monkeypa
     expected = [row["log_prob"] - float(log_prob) for row, log_prob in zip(rows, marginal, strict=True)]
     assert [row["log_ratio"] for row in rows] == pytest.approx(expected, abs=1e-3)
     assert "|marginal:32:train|seed:1|" in rows[0]["signature"] and rows[0]["signature"].endswith("|fp32")
-    _, out, _ = call(capsys, monkeypatch, *arguments)
+    _, out, _ = command_line(*arguments)
     assert "log-ratio" not in out and "a red wall" in out
 
 
@@ -224,26 +222,16 @@ def test_pairs_outside_of_the_collection_are_counted(tiny, trained_on_colours, w
         score_judged_pairs(model, tiny, read_judgements(written(EXPERT)), on_progress=silent)
 
 
-def call(capsys, monkeypatch, *arguments):
-    """Call a command in this process: its exit status, output and messages."""
-    monkeypatch.setattr(sys, "argv", ["limner", *map(str, arguments)])
-    monkeypatch.setattr(cli.err, "_file", sys.stderr)
-    with pytest.raises(SystemExit) as stop:
-        cli.main()
-    printed = capsys.readouterr()
-    return int(stop.value.code or 0), printed.out, " ".join(printed.err.split())
-
-
-def test_the_command_prints_correlations_and_signatures(tiny, trained_on_colours, written, capsys, monkeypatch):
+def test_the_command_prints_correlations_and_signatures(tiny, trained_on_colours, written, command_line):
     rows = judged_colours(tiny).ratings.items()
     file = written("".join("\t".join((*pair, *(f"{one:g}" for one in own))) + "\n" for pair, own in rows))
     model = ("--model", trained_on_colours, "--collection", tiny.path)
-    status, out, _ = call(capsys, monkeypatch, "correlate", file, *model, "--marginal", 8, "--samples", 100)
+    status, out, _ = command_line("correlate", file, *model, "--marginal", 8, "--samples", 100)
     assert status == 0 and "kendall_tau_b = 0." in out and "kendall_tau_c = 0." in out and "95 %" not in out
     assert "note: no interval: the bootstrap has 8 images to sample; expected 10 or more\n" in out
     assert "56 pairs of 8 images" in out and "left out: 8 pairs" in out and "|marginal:8:train|" in out
     scores = written("".join("\t".join((*pair, f"{sum(own):g}")) + "\n" for pair, own in rows), "scores.tsv")
-    _, out, _ = call(capsys, monkeypatch, "correlate", file, "--scores", scores, "--samples", 100, "--json")
+    _, out, _ = command_line("correlate", file, "--scores", scores, "--samples", 100, "--json")
     result = json.loads(out)
     assert [one["name"] for one in result["correlations"]] == ["kendall_tau_b", "kendall_tau_c"]
     assert result["correlations"][0]["value"] > 0.6 and result["pairs"] == 56
@@ -251,13 +239,13 @@ def test_the_command_prints_correlations_and_signatures(tiny, trained_on_colours
     more = "".join(f"{number}.jpg\tx.jpg#0\t{number % 3 + 1}\t1\t{number % 4 + 1}\n" for number in range(12))
     ranks = written("".join(f"{number}.jpg\tx.jpg#0\t{number}\n" for number in range(12)), "ranks.tsv")
     arguments = ("correlate", written(more, "more.txt"), "--scores", ranks, "--samples", 100)
-    _, out, _ = call(capsys, monkeypatch, *arguments)
+    _, out, _ = command_line(*arguments)
     assert out.count("95 % interval [") == 2 and "|images:12|bootstrap:100:images|seed:1]" in out
-    _, out, _ = call(capsys, monkeypatch, *arguments, "--json")
+    _, out, _ = command_line(*arguments, "--json")
     assert [one["undefined"] for one in json.loads(out)["correlations"]] == [0, 0]
     for arguments, says in (
         ((), "expected --scores FILE, or --model RUN and --collection DIR"),
         (("--scores", scores, *model), "--model"),
     ):
-        status, _, message = call(capsys, monkeypatch, "correlate", file, *arguments)
+        status, _, message = command_line("correlate", file, *arguments)
         assert status != 0 and says in message

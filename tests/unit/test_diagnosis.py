@@ -1,7 +1,6 @@
 """Diagnosis on a toy collection where only the image disambiguates a word, with models that do and do not use it."""
 
 import json
-import sys
 from typing import NamedTuple
 
 import pytest
@@ -10,7 +9,6 @@ from PIL import Image
 from torch import Tensor, nn
 from torch.nn import functional
 
-from limner.apps.cli import main
 from limner.apps.diagnosis import DiagnosisSettings, diagnose, verdict
 from limner.apps.diagnosis.source_words import (
     LastWordsMask,
@@ -439,8 +437,7 @@ def test_a_training_split_without_images_has_no_mean_image(using, own_toy_data, 
 def test_items_without_an_image_are_left_out(using, own_toy_data):
     sentences = (ItemSentence("en", "a red bat ."), ItemSentence("de", "rot : Fledermaus ."))
     write_items(
-        own_toy_data.path,
-        [Item("text", "test", sentences=sentences), Item("other", "words", sentences=sentences)],
+        own_toy_data.path, [Item("text", "test", sentences=sentences), Item("other", "words", sentences=sentences)]
     )
     collection = Collection.open(own_toy_data.path)
     diagnosis = run_diagnosis(using, collection, metrics=["bleu1"], trials=20)
@@ -465,38 +462,21 @@ def test_diagnoses_with_different_masks_have_different_files(diagnosis, tmp_path
     assert [Diagnosis.load(tmp_path / "diagnosis" / name) for name in names] == stored
 
 
-def test_the_command_prints_and_stores(using, toy_data, tmp_path, monkeypatch, capsys):
+def test_the_command_prints_and_stores(using, toy_data, tmp_path, monkeypatch, command_line):
     run = tmp_path / "run"
     run.mkdir()
     save_trained_model(run, using)
-    line = [
-        "limner",
-        "diagnose",
-        "--model",
-        str(run),
-        "--collection",
-        str(toy_data.path),
-        "--metric",
-        "bleu1",
-        "--metric",
-        "perplexity",
-    ]
-    line += ["--mask", "colours", "--trials", "20", "--beam-size", "2"]
+    line = ["diagnose", "--model", run, "--collection", toy_data.path, "--metric", "bleu1", "--metric", "perplexity"]
+    line += ["--mask", "colours", "--trials", 20, "--beam-size", 2]
     monkeypatch.setattr("limner.runs.trained_model.load_trained_model", lambda *_: using)
-    monkeypatch.setattr(sys, "argv", line)
-    with pytest.raises(SystemExit) as stop:
-        main()
-    assert not stop.value.code
-    printed = capsys.readouterr().out
+    status, printed, _ = command_line(*line)
+    assert status == 0
     for words in ("16 sentences of 'test'", "shuffled", "16 words (colours) masked in 16 sentences", "swapped"):
         assert words in printed
     assert "The model uses the image: bleu1" in printed
     stored = Diagnosis.load(run / "diagnosis" / "test-colours.json")
     assert stored.decoding == "beam2,penalty0,max_length8"
     assert stored.trials == 20
-    monkeypatch.setattr(sys, "argv", [*line, "--json", "--out", str(tmp_path / "elsewhere.json")])
-    with pytest.raises(SystemExit):
-        main()
-    printed = json.loads(capsys.readouterr().out)
+    printed = json.loads(command_line(*line, "--json", "--out", tmp_path / "elsewhere.json")[1])
     assert printed["file"] == str(tmp_path / "elsewhere.json")
     assert printed["verdict"] == Diagnosis.load(tmp_path / "elsewhere.json").verdict

@@ -18,7 +18,6 @@ from limner.features.encoders.efficientnet import (
     EfficientNetLite,
     load_efficientnet,
     published_preprocessing,
-    round_channels,
 )
 from limner.features.encoders.load import load_backbone, load_backbone_for
 from limner.features.encoders.published_weights import VARIANTS, find_weights, fold_normalisation, read_weights
@@ -55,11 +54,6 @@ def test_padding_is_that_of_tensorflow(kernel, stride, sides):
     maps = torch.randn(1, 2, *sides, dtype=torch.float64)
     expected = same_convolution_by_loops(maps[0].numpy(), convolution.weight.detach().numpy(), stride)
     np.testing.assert_allclose(convolution(maps)[0].detach().numpy(), expected, atol=1e-12)
-
-
-@pytest.mark.parametrize(("channels", "rounded"), [(17.6, 16), (26.4, 24), (44, 48), (88, 88), (10, 16), (3, 8)])
-def test_channels_are_multiples_of_eight_and_at_most_a_tenth_fewer(channels, rounded):
-    assert round_channels(channels) == rounded
 
 
 @pytest.mark.parametrize(

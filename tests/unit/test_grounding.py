@@ -40,13 +40,6 @@ SQUASH = Preprocessing(resize="squash", size=8, short=8)
 CROP = Preprocessing(resize="crop", size=8, short=8)
 
 
-def test_cells_of_a_squashed_image_divide_the_whole_image():
-    cells = location_cells((40, 20), SQUASH, (2, 4))
-    assert cells.shape == (8, 4)
-    assert cells[:5].tolist() == [[0, 0, 10, 10], [10, 0, 20, 10], [20, 0, 30, 10], [30, 0, 40, 10], [0, 10, 10, 20]]
-    assert cells[7].tolist() == [30, 10, 40, 20]
-
-
 @pytest.mark.parametrize(
     ("size", "preprocessing", "first", "last"),
     [
@@ -243,8 +236,7 @@ def test_significance_exchanges_images(tmp_path):
     Image.new("RGB", (16, 16), "red").save(tmp_path / "dog.png")
     sentence = (ItemSentence("en", TEXT, 0, phrases=PHRASES[:1]),)
     write_items(
-        tmp_path,
-        [Item(f"{k}", "test", image="dog.png", sentences=sentence, regions=REGIONS[:1]) for k in range(12)],
+        tmp_path, [Item(f"{k}", "test", image="dog.png", sentences=sentence, regions=REGIONS[:1]) for k in range(12)]
     )
     extract(Collection.open(tmp_path), GridBackbone())
     collection = Collection.open(tmp_path)

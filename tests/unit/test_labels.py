@@ -149,13 +149,6 @@ def test_the_share_of_validation_items_is_that_of_the_setting(share):
             assert positions.max() - positions.min() <= 1
 
 
-def test_the_default_share_takes_every_tenth_item():
-    items = [Item(f"{n:03d}", "train") for n in range(100)]
-    for number, fold in enumerate(assign_folds(items, 4, 0.1, seed=1)):
-        rest = [id for id in fold if fold[id] != "test"]
-        assert [id for id in rest if fold[id] == "val"] == rest[number::10]
-
-
 @pytest.mark.parametrize("length", [1, 2])
 def test_words_and_pairs_of_words_of_reviews_tell_little_of_the_sentiment(length):
     """A naive Bayes classifier of the words or of the pairs of adjacent words stays far below 75 %."""

@@ -130,10 +130,7 @@ def test_coverage_of_pretrained_vectors_is_logged_before_training(tiny, tmp_path
     before = []
     recipe = recipe_of({"name": "lbl", "word_dim": 3}, pretrained_embeddings=str(file), epochs=1)
     run = train(
-        recipe,
-        tiny,
-        tmp_path / "run",
-        on_progress=lambda news: before.append((news.state.step, *caplog.messages)),
+        recipe, tiny, tmp_path / "run", on_progress=lambda news: before.append((news.state.step, *caplog.messages))
     )
     facts = load_trained_model(run).config.provenance
     line = f"pre-trained embeddings: {facts['embeddings']}; the others are drawn from the same distribution"

@@ -39,12 +39,7 @@ def value(metric, hypotheses, references):
     [
         ("a dog runs", ["a dog runs fast", "a dog"], 2, 100.0),  # of two equally close lengths the shorter
         ("a dog", ["a dog runs fast"], 2, 100 * math.exp(1 - 4 / 2)),  # eq. 8
-        (
-            "a dog",
-            ["a dog runs fast now", "a dog sat"],
-            1,
-            100 * math.exp(1 - 3 / 2),
-        ),  # closest, not shortest
+        ("a dog", ["a dog runs fast now", "a dog sat"], 1, 100 * math.exp(1 - 3 / 2)),  # closest, not shortest
         ("the the the", ["the dog sat"], 1, 100 / 3),  # modified precision: counted once
         ("a b c d", ["a b x d"], 2, 100 * math.sqrt(3 / 4 * 1 / 3)),  # eq. 9
         ("a b c", ["a b c"], 4, 0.0),  # no 4-grams, nothing smoothed

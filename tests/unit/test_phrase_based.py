@@ -12,7 +12,6 @@ from typer.testing import CliRunner
 from limner.apps.cli import app
 from limner.apps.distributed.sentences import SENTENCES
 from limner.apps.export.folder import export_language_model
-from limner.apps.report.attention import AttendedSentence, ModelAttention, _is_generated_by, save_attention
 from limner.apps.server.models import load_served_models
 from limner.apps.server.settings import ServerSettings
 from limner.data.collection import Collection, write_items
@@ -21,19 +20,15 @@ from limner.decoding.scoring import score_examples
 from limner.decoding.settings import DecodingSettings
 from limner.errors import RunError, SettingsError, TrainingError
 from limner.evaluation.evaluate import evaluate
-from limner.inference.explain import Word, _span
 from limner.inference.generate import generate
 from limner.inference.translator import Translator
 from limner.runs.recipe import load_recipe
-from limner.runs.records import EvaluatedItem, Evaluation
+from limner.runs.records import Evaluation
 from limner.runs.trained_model import load_trained_model
 from limner.storage.json_text import to_json
 from limner.storage.tensors import load_tensors
-from limner.text.tokenizer import Tokenizer
 from limner.text.vocab import SPECIAL_TOKENS
-from limner.text.words import TextSettings
 from limner.training.loop import train
-from limner.training.translation_tables import _Words
 
 NOUNS = {"dog": "Hund", "tomcat": "Kater", "man": "Mann", "boy": "Junge"}
 ADJECTIVES = {"big": "großer", "small": "kleiner", "red": "roter"}
@@ -68,13 +63,6 @@ def run(collection, tmp_path_factory):
     out = tmp_path_factory.mktemp("runs") / "pbsmt"
     recipe = load_recipe("calixto2017/pbsmt", ["model.tuning.iterations=2", "decoding.beam_size=20"])
     return train(recipe, collection, out)
-
-
-def test_the_parts_of_a_training_are_reported(collection, tmp_path):
-    recipe, reported = load_recipe("calixto2017/pbsmt", ["model.tuning.iterations=2", "decoding.beam_size=20"]), []
-    train(recipe, collection, tmp_path / "run", on_progress=lambda now: reported.append((now.part, now.steps)))
-    assert [part for part, _ in reported][:3] == ["language model", "word alignments and phrase pairs", "tuning"]
-    assert reported[-1][0].startswith("tuning, BLEU ") and reported[-1][1] in (1, 2)
 
 
 def test_reordered_sentences_are_translated(run):
@@ -154,30 +142,6 @@ def test_every_translation_that_was_found_is_explained_by_its_own_phrases(run):
         translator.explain(sentences, [found[-1]._replace(derivation=None)])
 
 
-def test_the_report_explains_evaluated_sentences_with_copied_words(run, collection):
-    trained = load_trained_model(run)
-    ((best,),) = Translator.load(run).translate(["a small Zeppelin sings outside ."])
-    assert SPECIAL_TOKENS.unk in best.tokens
-    item = EvaluatedItem.model_construct(ids=best.tokens, hypothesis=best.text)
-    assert _is_generated_by(trained, item)
-    assert not _is_generated_by(trained, item.model_copy(update={"ids": (4, 5)}))
-
-
-def test_the_page_of_the_plots_has_all_words_of_the_translation(run, tmp_path):
-    translator, sentences = Translator.load(run), ["a small man sings outside ."]
-    ((best,),) = translator.translate(sentences)
-    (explanation,) = translator.explain(sentences, [best])
-    attended = AttendedSentence(sentences[0], None, [ModelAttention(explanation)])
-    page = save_attention([attended], tmp_path, "translations")
-    assert "draußen singt ein kleiner Mann ." in page.read_text()
-
-
-def test_a_compound_of_two_phrases_belongs_to_both():
-    """Tokens 1 and 2 are the parts of the second word."""
-    words = [Word("ein", [0]), Word("Hundeleine", [1, 2]), Word(".", [3])]
-    assert [_span(words, tokens) for tokens in ((0, 2), (2, 3), (2, 4))] == [(0, 2), (1, 2), (1, 3)]
-
-
 def test_a_training_that_failed_before_it_saved_anything_starts_again(collection, tmp_path):
     changes, file = ["model.tuning.method=none", "model.word_alignment=hmm"], tmp_path / "no.arpa"
     wrong = load_recipe("calixto2017/pbsmt", [*changes, f"model.language_model_file={file}"])
@@ -190,10 +154,13 @@ def test_a_training_that_failed_before_it_saved_anything_starts_again(collection
         train(recipe, collection, run)
 
 
-def test_training_twice_gives_the_same_tables(run, collection, tmp_path):
-    recipe = load_recipe("calixto2017/pbsmt", ["model.tuning.iterations=2", "decoding.beam_size=20"])
-    again = load_tensors(train(recipe, collection, tmp_path / "again") / "model.safetensors")
+def test_training_twice_gives_the_same_tables_and_reports_its_parts(run, collection, tmp_path):
+    recipe, reported = load_recipe("calixto2017/pbsmt", ["model.tuning.iterations=2", "decoding.beam_size=20"]), []
+    out = train(recipe, collection, tmp_path / "again", on_progress=lambda now: reported.append((now.part, now.steps)))
+    again = load_tensors(out / "model.safetensors")
     assert all(torch.equal(values, again[name]) for name, values in load_tensors(run / "model.safetensors").items())
+    assert [part for part, _ in reported][:3] == ["language model", "word alignments and phrase pairs", "tuning"]
+    assert reported[-1][0].startswith("tuning, BLEU ") and reported[-1][1] in (1, 2)
 
 
 def test_validation_bleu_of_the_tuning_is_recorded(run):
@@ -203,8 +170,7 @@ def test_validation_bleu_of_the_tuning_is_recorded(run):
 
 
 @pytest.mark.parametrize(
-    "assignment",
-    ["training.metric=perplexity", "training.metrics=[perplexity]", "training.train_on_val_epochs=1"],
+    "assignment", ["training.metric=perplexity", "training.metrics=[perplexity]", "training.train_on_val_epochs=1"]
 )
 def test_what_needs_probabilities_is_refused(collection, tmp_path, assignment):
     with pytest.raises(SettingsError, match="perplexity"):
@@ -378,20 +344,6 @@ def test_an_error_in_the_validation_leaves_the_estimated_model(collection, tmp_p
         train(recipe, collection, tmp_path / "run")
     ((best, *_),) = Translator.load(tmp_path / "run").translate(["a small man sings outside ."])
     assert best.text
-
-
-def test_copied_words_have_their_own_ids():
-    """References and copies share the ids of unknown words; words of the vocabulary keep theirs."""
-    target = Tokenizer.train(["Anna singt ."], TextSettings(lowercase=False, lang="de"))
-    words = _Words(target)
-    reference = words.encode("Zeppelin singt mit Anna")
-    source = Tokenizer.train(["a b"], TextSettings(lowercase=False))
-    assert [words.id_of(piece) for piece in source.pieces("Anna Zeppelin mit Ballon")] == [
-        target.encode("Anna")[0],
-        reference[0],
-        reference[2],
-        len(target) + 2,
-    ]
 
 
 BLANK = "\u200b"

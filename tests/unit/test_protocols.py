@@ -49,21 +49,10 @@ CAPABILITIES = {
     ShowAndTellSettings: {ImageVectorModel, PretrainedEmbeddingModel, WordEmbeddingModel},
     ShowAttendTellSettings: {PretrainedEmbeddingModel, WordEmbeddingModel},
     TransformerSettings: set(),
-    TwoTowerSettings: {
-        ImageVectorModel,
-        PairRanker,
-        PretrainedEmbeddingModel,
-        WordEmbeddingModel,
-    },
+    TwoTowerSettings: {ImageVectorModel, PairRanker, PretrainedEmbeddingModel, WordEmbeddingModel},
     VideoCaptionerSettings: {ImageVectorModel, PretrainedEmbeddingModel, WordEmbeddingModel},
 }
-ALL = (
-    CountBasedModel,
-    ImageVectorModel,
-    PairRanker,
-    PretrainedEmbeddingModel,
-    WordEmbeddingModel,
-)
+ALL = (CountBasedModel, ImageVectorModel, PairRanker, PretrainedEmbeddingModel, WordEmbeddingModel)
 
 
 def test_the_registry_and_the_union_of_settings_list_the_same_models():

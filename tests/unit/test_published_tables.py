@@ -3,7 +3,6 @@
 import dataclasses
 import itertools
 import shlex
-from itertools import pairwise
 
 import pytest
 from typer.main import get_command
@@ -136,24 +135,6 @@ def test_every_row_is_planned(table, dataset, tiny, tmp_path):
     recipes = {one.alternatives[0][-1].recipe.model_dump_json() for one in plans}
     assert len(runs) >= len(recipes)
     assert len({one.result_path for one in plans}) == len(plans)
-
-
-def test_a_data_set_without_figures_has_all_rows_with_those_of_the_paper():
-    table = find_table("mao2015/table8")
-    part = table.on(FLICKR8K)
-    assert [row.name for row in part.rows] == [row.name for row in table.rows]
-    assert {row.recipe for row in part.rows} == {"flickr8k"}
-    assert part.datasets == ("Flickr30k",)
-
-
-def test_variants_of_the_m_rnn_are_trained_in_runs_of_their_own(tiny, tmp_path):
-    part = find_table("mao2015/table8").on(FLICKR30K)
-    plans = [plan_row(row, job(part, tiny, tmp_path, overrides=["features.tables=[colour]"])) for row in part.rows]
-    assert [one.recipes[0].model.variant for one in plans] == [
-        "m-RNN",
-        *("NoEmbInput", "OneLayerEmb", "EmbOneInput", "visInRnn", "visInRnn-both", "visInRnn-both-shared"),
-    ]
-    assert len({one.alternatives[0][-1].run for one in plans}) == 7
 
 
 def test_rows_that_differ_in_decoding_share_a_run(tiny, tmp_path):
@@ -317,29 +298,6 @@ def test_tables_are_listed_with_the_data_that_they_need(tmp_path):
         SettingsError, match=r"the folder of IAPR TC-12 .* or any other collection with images and English"
     ):
         open_collection(find_table("kiros2014/table1"), None)
-
-
-def names_by_heading(table):
-    """Names of the rows that a list of a table has under each heading."""
-    lines = listing_text(list_tables(table)).splitlines()
-    headings = [number for number, line in enumerate(lines) if line.endswith(":") and line.startswith("  ")]
-    return {
-        lines[start].strip(" :"): [line.split(" | ")[0].strip() for line in lines[start + 1 : end]]
-        for start, end in pairwise([*headings, len(lines)])
-    }
-
-
-def test_rows_of_other_authors_are_listed_apart():
-    assert names_by_heading("calixto2017/table1")["rows, systems of other authors"] == [
-        "Huang et al. m1",
-        "Huang et al. m3 (RCNN)",
-    ]
-    listed = names_by_heading("kiros2014/table1")
-    assert listed.pop("rows")[:3] == ["Back-off GT2", "Back-off GT3", "LBL"]
-    assert listed == {
-        "published only: the authors' own, without a recipe": ["LBL, random word initialisation"],
-        "published only: systems of other authors": ["Gupta et al.", "Gupta & Mannem"],
-    }
 
 
 def test_lists_and_properties_are_printed_without_a_collection():

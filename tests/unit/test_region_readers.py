@@ -136,9 +136,7 @@ def test_the_original_form_matches_the_longer_names_of_flickr8k(entities, tmp_pa
 
 @pytest.mark.parametrize(
     ("file", "text", "message"),
-    [
-        ("Annotations/79.xml", ANNOTATION, r"79\.txt: does not exist; expected the sentences of .*79\.xml"),
-    ],
+    [("Annotations/79.xml", ANNOTATION, r"79\.txt: does not exist; expected the sentences of .*79\.xml")],
 )
 def test_malformed_annotations_name_the_file(entities, file, text, message):
     write(entities / file, text)

@@ -240,11 +240,7 @@ def a_diagnosis():
         image_controls=(condition("right", 30.0), condition("shuffled", 27.5, 0.00002, -2.5, 41.5)),
         masking=(
             MaskingResult(
-                mask="last:3",
-                sentences=20,
-                masked_words=60,
-                expected_words=58,
-                conditions=(condition("none", 1.0),),
+                mask="last:3", sentences=20, masked_words=60, expected_words=58, conditions=(condition("none", 1.0),)
             ),
         ),
         ambiguity=AmbiguityResult(

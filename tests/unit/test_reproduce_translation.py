@@ -476,18 +476,6 @@ def test_the_legend_explains_the_marks(tmp_path):
     assert [one.p for one in there] == [one.p for one in here] == [1 / 401, 1 / 401]
 
 
-def test_unchanged_pairs_are_not_compared_again(tmp_path, done):
-    first, second, third = result_of("Idle", WRONG), result_of("NMT", SENTENCES), result_of("The same", SENTENCES)
-    marked([first, second], tmp_path)
-    assert done["compare_evaluations"] == 1
-    before = marked([first, second, third], tmp_path)
-    assert done["compare_evaluations"] == 3
-    assert marked([first, second, third], tmp_path) == before
-    assert done["compare_evaluations"] == 3
-    assert marked([first, second, result_of("The same", WRONG)], tmp_path)["The same"][0][-1:] != "†"
-    assert done["compare_evaluations"] == 5
-
-
 def test_a_damaged_file_of_tests_is_named_with_its_remedy_and_written_again(tmp_path):
     file, results = tmp_path / "significance.json", [result_of("Idle", WRONG), result_of("NMT", SENTENCES)]
     for text in ("{", '{"pairs": 1}'):

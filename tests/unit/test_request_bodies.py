@@ -47,11 +47,7 @@ HALVES = [
     ("/v1/describe", f'{{"{LOW}": 1}}', "\\udc00"),
     ("/v1/score", f'{{"image": "", "sentences": ["{LOW}{HIGH}"]}}', "sentences.0"),
     ("/v1/search", f'{{"query": "{HIGH}x"}}', "query"),
-    (
-        "/v1/chat/completions",
-        f'{{"messages": [{{"content": [{{"text": "{HIGH}"}}]}}]}}',
-        "messages.0.content.0.text",
-    ),
+    ("/v1/chat/completions", f'{{"messages": [{{"content": [{{"text": "{HIGH}"}}]}}]}}', "messages.0.content.0.text"),
     ("/v1/chat/completions", f'{{"tools": [{{"a": {{"{HIGH}b": null}}}}]}}', "tools.0.a.\\udbffb"),
     ("/api/chat", f'{{"messages": [{{}}, {{"images": ["{LOW}"]}}]}}', "messages.1.images.0"),
     ("/api/generate", f'{{"options": {{"stop": ["{HIGH} {LOW}"]}}}}', "options.stop.0"),

@@ -10,13 +10,7 @@ import torch
 from running_service import caption, describe, png, run_with_engine
 from toy_translation import learn, text_collection
 
-from limner.apps.server.errors import (
-    InvalidRequestError,
-    NotFoundError,
-    NotSupportedError,
-    QueueFullError,
-    ServerError,
-)
+from limner.apps.server.errors import InvalidRequestError, NotFoundError, NotSupportedError, QueueFullError, ServerError
 from limner.apps.server.jobs import FeatureCache, FinalEvent, GeneratedToken, GenerationRequest
 from limner.apps.server.models import Models, ServedModel
 from limner.apps.server.settings import ServerSettings

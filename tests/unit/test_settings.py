@@ -7,7 +7,6 @@ import pytest
 import yaml
 
 from limner.apps.reproduce.tables import property_tables, published_tables
-from limner.decoding.settings import DecodingSettings
 from limner.errors import SettingsError
 from limner.runs.recipe import Recipe, load_recipe, recipe_folder, recipe_names
 from limner.settings import override
@@ -36,14 +35,8 @@ MRNN = {"name": "mrnn"}
         ({}, "model: Field required"),
         ({"model": {**MRNN, "variant": "mRNN"}}, "model.variant: Input should be 'm-RNN', 'RNN-base'"),
         ({"model": {**MRNN, "dropout": 1.0}}, "model.dropout: expected a number from 0 and below 1 (got 1.0)"),
-        (
-            {"model": MRNN, "training": {"epochs": "many"}},
-            "training.epochs: expected a whole number from 1 to",
-        ),
-        (
-            {"model": MRNN, "training": {"optimizer": {"lr": 1}}},
-            "training.optimizer: expected",
-        ),
+        ({"model": MRNN, "training": {"epochs": "many"}}, "training.epochs: expected a whole number from 1 to"),
+        ({"model": MRNN, "training": {"optimizer": {"lr": 1}}}, "training.optimizer: expected"),
         ({"model": MRNN, "training": {"optimizer": {"name": "adm"}}}, "training.optimizer: Input tag 'adm' found"),
         ({"model": MRNN, "training": {"optimizer": {"name": "sgd", "betas": [0, 0]}}}, "training.optimizer.betas"),
         ({"model": {**MRNN, "variant": "visInRnn-both-shared"}}, "multimodal_dim (512) must equal hidden_dim (256)"),
@@ -66,11 +59,6 @@ def test_invalid_keys_are_named(values, message):
         Recipe.parse(values, where="my.yaml")
     assert str(caught.value).startswith("my.yaml: ")
     assert message in str(caught.value)
-
-
-def test_an_error_of_several_keys_names_the_settings():
-    with pytest.raises(SettingsError, match=r"^decoding: n_best 4 is above beam_size 1"):
-        DecodingSettings.parse({"n_best": 4}, where="decoding")
 
 
 def test_the_language_of_the_data_is_that_of_the_text():
@@ -167,23 +155,13 @@ def test_a_missing_recipe_file(tmp_path):
         load_recipe(str(tmp_path / "none.yaml"), [])
 
 
-def test_a_user_recipe(tmp_path):
-    path = tmp_path / "own.yaml"
-    path.write_text(yaml.safe_dump({"model": {**MRNN, "hidden_dim": 7}}))
-    assert load_recipe(str(path), ["model.embedding_dim=3"]).model.hidden_dim == 7
-
-
 def test_a_recipe_overrides_its_base(tmp_path):
     (tmp_path / "base.yaml").write_text(
         yaml.safe_dump(
             {
                 "description": "base",
                 "model": {"name": "lbl", "word_dim": 7, "context": 3},
-                "training": {
-                    "epochs": 3,
-                    "optimizer": {"name": "sgd", "momentum": 0.5},
-                    "weight_decay": {"*": 0.1},
-                },
+                "training": {"epochs": 3, "optimizer": {"name": "sgd", "momentum": 0.5}, "weight_decay": {"*": 0.1}},
             }
         )
     )

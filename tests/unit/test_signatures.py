@@ -1,9 +1,5 @@
 """Signatures name what changes the value of a score."""
 
-import json
-import re
-from pathlib import Path
-
 import pytest
 import torch
 from PIL import Image
@@ -15,14 +11,11 @@ from limner.evaluation import retrieval
 from limner.evaluation.evaluate import EvaluationOptions, evaluate
 from limner.inference import retriever
 from limner.inference.collection_features import open_features
-from limner.metrics import METRICS
 from limner.retrieval import marginal
-from limner.runs.recipe import EvaluationSettings, load_recipe
+from limner.runs.recipe import EvaluationSettings
 from limner.runs.trained_model import load_trained_model
 from limner.text.vocab import SPECIAL_TOKENS
 from limner.text.words import TextSettings, split_words
-
-MEASURED = Path(__file__).parents[2] / "book" / "measured"
 
 
 @pytest.mark.parametrize(
@@ -77,41 +70,6 @@ def test_every_score_of_tokens_names_the_text_settings(tiny, trained_on_colours)
     signatures = {score.name: score.signature for score in evaluate([model], tiny, options=options).scores}
     for name in ("bleu1", "chrf3", "sampled_bleu1", "perplexity"):
         assert model.tokenizer.settings.signature in signatures[name].split("|"), name
-
-
-def test_signatures_in_the_notebook_name_the_text_settings():
-    """The page shows signatures as the current version prints them."""
-    text = (Path(__file__).parents[2] / "docs" / "notebook" / "captioning.md").read_text(encoding="utf-8")
-    lines = re.findall(r"^(bleu\d|cider|meteor|sacrebleu|perplexity) +(\S*[a-z]+:.*)$", text, re.MULTILINE)
-    assert {name for name, _ in lines} == {"bleu4", "cider", "meteor", "sacrebleu", "perplexity"}
-    for name, signature in lines:
-        assert re.search(r"\|words:[a-z]+,(lowercase|cased),(no-)?punctuation(\||$)", signature), name
-        assert name != "perplexity" or re.search(r"\|vocabulary:\d+\|unk:\d+\.\d\d%$", signature)
-
-
-def is_of_tokens(name):
-    metric = METRICS.get(name.removeprefix("sampled_"))
-    return name == "perplexity" or (metric is not None and metric.reads == "tokens")
-
-
-def test_signatures_in_the_book_name_the_text_settings():
-    """The records of the book have signatures as the current version writes them."""
-    signatures = [
-        (record["table"], row, name, signature)
-        for record in (json.loads(path.read_text(encoding="utf-8")) for path in MEASURED.glob("*.json"))
-        for row in record["rows"]
-        for name, signature in row["signatures"].items()
-        if is_of_tokens(name)
-    ]
-    assert len({name for _, _, name, _ in signatures}) > 8
-    for table, row, name, signature in signatures:
-        assert re.search(r"\|words:[a-z]+,(lowercase|cased),(no-)?punctuation(\||$)", signature), (
-            table,
-            row["row"],
-            name,
-        )
-        units = load_recipe(row["recipe"], []).text.units
-        assert name != "perplexity" or ("|units:" in signature) == bool(units), (table, row["row"])
 
 
 def test_the_marginal_is_over_sampled_images(tiny, trained_on_colours):

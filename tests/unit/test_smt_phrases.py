@@ -147,12 +147,7 @@ def test_lexical_weights_by_hand(estimate):
 def test_words_without_alignment_are_counted_in_the_estimate_of_moses(estimate, w_f_e5, w_e_f5):
     """e5 is aligned once and once with nothing, f5 once and twice with nothing; NULL itself is estimated alike."""
     sources, targets = [[4, 5], [4], [5], [5, 4]], [[4], [5], [4, 5], [4]]
-    alignments = [
-        matrix(2, 1, [(0, 0)]),
-        matrix(1, 1, [(0, 0)]),
-        matrix(1, 2, [(0, 0)]),
-        matrix(2, 1, [(1, 0)]),
-    ]
+    alignments = [matrix(2, 1, [(0, 0)]), matrix(1, 1, [(0, 0)]), matrix(1, 2, [(0, 0)]), matrix(2, 1, [(1, 0)])]
     w_f, w_e = lexical_probabilities(sources, targets, alignments, (7, 7), estimate)
     null = 7
     assert (w_f[4 * 8 + 5], w_e[5 * 8 + 4]) == pytest.approx((w_f_e5, w_e_f5))

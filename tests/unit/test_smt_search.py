@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from limner.smt import FEATURES, NUM_FEATURES, NUM_SCORES, decoder, tuning
-from limner.smt.decoder import _remaining
 from limner.smt.extraction import extract_all
 from limner.smt.features import BOS, EOS, NUM_TUNED, UNK, Limits, PhraseOptions, build_tables, copying, future_scores
 from limner.smt.language_model import LanguageModel, estimate
@@ -99,10 +98,6 @@ def test_future_scores_are_those_of_the_best_segmentation():
     future = future_scores(options, 4)
     assert [future[0, 1], future[0, 2], future[0, 3], future[1, 3]] == [-2, -5, -6, -4]
     assert [future[0, 4], future[1, 4], future[3, 4]] == [-6, -4, -np.inf]
-    # Of six words the first is translated, f2 as well: f1 and f3 … f5 remain, each by its own best segmentation.
-    future = -(np.arange(49.0).reshape(7, 7) ** 2)
-    assert _remaining(future, 1, 0b10, 6) == future[1, 2] + future[3, 6]
-    assert _remaining(future, 0, 0b110010, 6) == future[0, 1] + future[2, 4] + future[6, 6]
 
 
 def test_narrow_stacks_find_a_derivation_that_is_no_better(tables, weights):

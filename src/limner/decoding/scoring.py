@@ -64,7 +64,7 @@ def score_examples(
     examples: Examples,
     batch_size: int = 256,
     *,
-    others: Sequence[Model] = (),
+    further: Sequence[Model] = (),
     skip_words: int = 0,
     shards: Shards = ONE_PROCESS,
     on_progress: Progress | None = None,
@@ -78,7 +78,7 @@ def score_examples(
         model: any model.
         examples: sentences with their images and source sentences.
         batch_size: maximum number of sentences a batch; it changes no result.
-        others: the other models of an ensemble, whose probabilities of a token are averaged with the model's.
+        further: the other models of an ensemble, whose probabilities of a token are averaged with the model's.
         skip_words: number of leading tokens that are not counted, see `counted_tokens`.
         shards: division of the batches among processes; each returns the scores of all sentences.
         on_progress: called with the number of sentences done and their total, of one process.
@@ -87,7 +87,7 @@ def score_examples(
         RunError: a log-probability is NaN.
         SettingsError: the model gives no probabilities.
     """
-    models = [model, *others]
+    models = [model, *further]
     _require_probabilities(models)
     device, count_eos = device_of(model), examples.target.lang not in LABEL_LANGUAGES
     log_probs, counts = torch.zeros(len(examples)), torch.zeros(2, len(examples), dtype=torch.long)
@@ -100,7 +100,7 @@ def score_examples(
             mask = counted_tokens(batch, skip_words, count_eos=count_eos)
             moved = batch.to(device)
             counted = replace(moved, target_mask=mask.to(device))
-            output = Output(mean_log_probs([member(moved).logits for member in models])) if others else model(moved)
+            output = Output(mean_log_probs([member(moved).logits for member in models])) if further else model(moved)
             unknown = mask & (batch.target_out == SPECIAL_TOKENS.unk)
             scored.append((sentence_log_probs(output, counted).cpu(), torch.stack([mask, unknown]).sum(2)))
             done += len(rows)

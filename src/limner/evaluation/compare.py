@@ -306,8 +306,8 @@ def require_same_sentences(systems: Systems) -> None:
     Raises:
         RunError: names two runs and their first difference.
     """
-    (first_run, first), *others = evaluated_runs(systems)
-    for run, other in others:
+    (first_run, first), *further = evaluated_runs(systems)
+    for run, other in further:
         if difference := _difference(first, other):
             raise RunError(
                 f"{first_run} and {run} cannot be compared: {difference}; evaluate both on the same split of the same "
@@ -353,8 +353,8 @@ def require_same_tokens(systems: Systems, metrics: Sequence[str]) -> None:
     """
     if not any(METRICS[name].reads == "tokens" for name in metrics):
         return
-    (first_run, first), *others = evaluated_runs(systems)
-    for run, other in others:
+    (first_run, first), *further = evaluated_runs(systems)
+    for run, other in further:
         for ours, theirs in zip(first.items, other.items, strict=True):
             if ours.reference_tokens != theirs.reference_tokens:
                 text = ", ".join(name for name, metric in METRICS.items() if metric.reads == "text")

@@ -147,15 +147,15 @@ def evaluate(
     _require_fit(models[0], options)
     task = _open(models, collection, options, generate, on_progress or (lambda part, done, total: None))
     retrieval_features = task.features if options.retrieval and _supports_retrieval(task) else None
-    others = [] if retrieval_features is None else _images_of_marginal(task, retrieval_features)
+    marginal_images = [] if retrieval_features is None else _images_of_marginal(task, retrieval_features)
     control = options.image_control
-    given = control_features(task.first, collection, task.features, control, task.examples.items, options.seed)
-    task = task._replace(examples=task.examples.with_features(given))
+    controlled = control_features(task.first, collection, task.features, control, task.examples.items, options.seed)
+    task = task._replace(examples=task.examples.with_features(controlled))
     decoded = _decode(task)
     scores = [] if decoded is None else _sentence_scores(task, decoded)
     gates = None if decoded is None else _gates(task, decoded)
     scores += [] if gates is None else gate_scores(gates)
-    retrieval = _evaluate_retrieval(task, retrieval_features, others)
+    retrieval = _evaluate_retrieval(task, retrieval_features, marginal_images)
     regions, recipe = _evaluate_regions(task), task.first.recipe
     return Evaluation(
         split=task.split,
@@ -291,8 +291,8 @@ def _sentence_scores(task: _Task, decoded: Hypotheses) -> list[Score]:
         )
     if not first.recipe.model.scores_sentences:
         return scores
-    others = [model.model for model in task.models[1:]]
-    scored = score_examples(first.model, task.examples, others=others, skip_words=measures.skip_words)
+    further = [model.model for model in task.models[1:]]
+    scored = score_examples(first.model, task.examples, further=further, skip_words=measures.skip_words)
     return [*scores, scored.perplexity]
 
 
@@ -311,7 +311,9 @@ def _images_of_marginal(task: _Task, features: FeatureStore) -> list[Item]:
     return sample_items(task.collection, task.first.recipe.data.train, features, task.options.marginal_images)
 
 
-def _evaluate_retrieval(task: _Task, features: FeatureStore | None, others: Sequence[Item]) -> RetrievalEvaluation:
+def _evaluate_retrieval(
+    task: _Task, features: FeatureStore | None, marginal_images: Sequence[Item]
+) -> RetrievalEvaluation:
     """Evaluate retrieval both ways, normalised with images of the training split; nothing without features."""
     if features is None:
         return RetrievalEvaluation((), None)
@@ -320,7 +322,7 @@ def _evaluate_retrieval(task: _Task, features: FeatureStore | None, others: Sequ
         task.first,
         task.examples,
         task.collection,
-        others,
+        marginal_images,
         RetrievalSettings(task.measures.shortlist, options.budget, options.seed, options.exact),
         mean=mean_training_features(task.first, task.collection, features) if task.measures.shortlist else None,
         on_progress=partial(task.on_progress, "retrieval"),

@@ -76,7 +76,7 @@ def evaluate_retrieval(
     model: TrainedModel,
     examples: Examples,
     collection: Collection,
-    others: Sequence[Item],
+    marginal_images: Sequence[Item],
     settings: RetrievalSettings,
     *,
     mean: StoredFeatures | None = None,
@@ -88,7 +88,7 @@ def evaluate_retrieval(
         model: trained model.
         examples: sentences and images of the split; items without an image are left out.
         collection: collection of the split.
-        others: items of the images of the marginal P(w), see `normalised_log_probs`.
+        marginal_images: items of the images of the marginal P(w), see `normalised_log_probs`.
         settings: shortlist, memory and seed.
         mean: mean features of the training split, which the protocol with a shortlist needs.
         on_progress: called with the number of pairs done and their total.
@@ -102,13 +102,13 @@ def evaluate_retrieval(
     assert candidates.features is not None, "retrieval needs features"
     require_shortlist(settings.shortlist, candidates.items)
     if isinstance(model.model, TwoTower):
-        others, mean = [], None
+        marginal_images, mean = [], None
     pairs = normalised_log_probs(
         model,
         candidates.targets,
         candidates.items,
         candidates.features,
-        others,
+        marginal_images,
         mean=mean if settings.shortlist else None,
         budget=settings.budget,
         exact=settings.exact,
@@ -116,7 +116,7 @@ def evaluate_retrieval(
     )
     ranks = rank_all(pairs.normalised.numpy(), candidates.owners)
     precision = f"|{pair_arithmetic(model, exact=settings.exact).signature}"
-    marginal = "|score:cosine" if isinstance(model.model, TwoTower) else f"|marginal:{len(others) or 'own'}"
+    marginal = "|score:cosine" if isinstance(model.model, TwoTower) else f"|marginal:{len(marginal_images) or 'own'}"
     scores = tuple(
         score._replace(
             signature=score.signature + precision + (marginal if score.name.startswith("image_to_text") else "")
@@ -326,8 +326,8 @@ def nearest_images(
         queries = torch.from_numpy(vectors[begin : begin + batch_size]).to(device)
         distances = torch.empty(len(queries), len(items), device=device)
         for left in range(0, len(items), IMAGES_PER_BATCH):
-            others = torch.from_numpy(vectors[left : left + IMAGES_PER_BATCH]).to(device)
-            distances[:, left : left + len(others)] = torch.cdist(queries, others)
+            candidates = torch.from_numpy(vectors[left : left + IMAGES_PER_BATCH]).to(device)
+            distances[:, left : left + len(candidates)] = torch.cdist(queries, candidates)
         row = torch.arange(len(queries), device=device)
         distances[row, begin + row] = -1.0  # the image itself comes before identical ones
         nearest.append(distances.topk(count, largest=False).indices)

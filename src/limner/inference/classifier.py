@@ -56,8 +56,8 @@ def label_probabilities(
         Probabilities (T, V) of each input, special tokens included.
     """
     tokenizer, device = models[0].source_tokenizer, device_of(models[0].model)
-    sources = [None if tokenizer is None else tokenizer.encode(one.source or "") for one in inputs]
-    lengths = [max(len(ids or ()), len(one.tokens)) for ids, one in zip(sources, hypotheses, strict=True)]
+    sources = [None if tokenizer is None else tokenizer.encode(example.source or "") for example in inputs]
+    lengths = [max(len(ids or ()), len(labels.tokens)) for ids, labels in zip(sources, hypotheses, strict=True)]
     results: list[Probabilities] = [np.zeros((0, 0)) for _ in inputs]
     for rows in bounded_batches(sorted(range(len(inputs)), key=lengths.__getitem__), lengths, batch_size):
         items = [inputs[row].item for row in rows]
@@ -67,9 +67,9 @@ def label_probabilities(
             for row, item, image in zip(rows, items, images, strict=True)
         ]
         batch = collate(examples).to(device)
-        values = mean_log_probs([one.model(batch).logits for one in models]).double().exp().cpu().numpy()
-        for row, own in zip(rows, values, strict=True):
-            results[row] = own[: len(hypotheses[row].tokens)]
+        values = mean_log_probs([model.model(batch).logits for model in models]).double().exp().cpu().numpy()
+        for row, probabilities in zip(rows, values, strict=True):
+            results[row] = probabilities[: len(hypotheses[row].tokens)]
     return results
 
 
@@ -101,7 +101,7 @@ def expected_point(entries: Sequence[str], probabilities: Probabilities) -> Poin
 def all_labels(entries: Iterable[str], probabilities: Probabilities) -> list[PredictedLabel]:
     """Return all labels of one step with their probabilities (V,), the most probable first."""
     pairs = [PredictedLabel(label, float(value)) for label, value in zip(entries, probabilities, strict=True)]
-    return sorted(pairs, key=lambda one: -one.probability)
+    return sorted(pairs, key=lambda pair: -pair.probability)
 
 
 CLASSIFICATION_BATCH_SIZE = 64

@@ -65,20 +65,20 @@ def regions_in_image(boxes: Tensor) -> tuple[Tensor, Tensor]:
     return clipped[kept], kept
 
 
-def iou(boxes: Tensor, others: Tensor) -> Tensor:
+def iou(boxes: Tensor, other_boxes: Tensor) -> Tensor:
     """Compute the intersection over union of all pairs of boxes.
 
     Args:
         boxes: (…, N, 4).
-        others: (…, M, 4).
+        other_boxes: (…, M, 4).
 
     Returns:
         (…, N, M); 0 for a pair without area.
     """
-    first, second = to_corners(boxes).unsqueeze(-2), to_corners(others).unsqueeze(-3)
+    first, second = to_corners(boxes).unsqueeze(-2), to_corners(other_boxes).unsqueeze(-3)
     low, high = torch.maximum(first[..., :2], second[..., :2]), torch.minimum(first[..., 2:], second[..., 2:])
     intersection = (high - low).clamp(min=0).prod(-1)
-    area, other_area = (sides[..., 2:].clamp(min=0).prod(-1) for sides in (boxes, others))
+    area, other_area = (sides[..., 2:].clamp(min=0).prod(-1) for sides in (boxes, other_boxes))
     union = area.unsqueeze(-1) + other_area.unsqueeze(-2) - intersection
     return intersection / union.clamp(min=torch.finfo(union.dtype).tiny)
 

@@ -160,14 +160,14 @@ def available_statistics(
     unit = ""
     if scripts.are_characters(token for group in references for sentence in group for token in sentence.split()):
         unit = "|unit:characters"
-    given = texts
-    if given is None:
-        given = (_joined(hypotheses), list(map(_joined, references))) if unit else (hypotheses, references)
+    as_text = texts
+    if as_text is None:
+        as_text = (_joined(hypotheses), list(map(_joined, references))) if unit else (hypotheses, references)
     statistics: dict[Callable[..., Statistics], Statistics | None] = {}
     missing: list[MissingExtraError] = []
     results, reasons = [], list[str]()
     for metric in (known[name] for name in metrics):
-        corpus = given if metric.reads == "text" else (hypotheses, references)
+        corpus = as_text if metric.reads == "text" else (hypotheses, references)
         if not metric.applies(corpus[1]):
             logger.info("%s: left out, because no reference has what it measures", metric.name)
             continue

@@ -198,7 +198,7 @@ class PhraseBased(nn.Module):
                 f"phrase-based model: no words of the {len(alignments)} sentence pairs could be aligned, except "
                 "with words that are not in the vocabularies, so that there are no phrases; add sentence pairs"
             )
-        words = (np.concatenate([np.array(one) for one in part]) for part in (corpus.sources, corpus.targets))
+        words = (np.concatenate([np.array(ids) for ids in part]) for part in (corpus.sources, corpus.targets))
         phrases = score(instances, next(words), next(words), sizes, settings.table_limit)
         logger.info("phrase table: %d pairs of %d occurrences", len(phrases.scores), len(instances.previous))
         return phrases
@@ -234,7 +234,7 @@ class PhraseBased(nn.Module):
                     f"model.order={lm.order}"
                 )
             return lm
-        largest = max((max(one, default=0) for one in corpus.language_model), default=0)
+        largest = max((max(ids, default=0) for ids in corpus.language_model), default=0)
         return estimate(corpus.language_model, order, max(self.vocab_size, largest + 1)).cut(self.vocab_size)
 
     def language_model(self) -> LanguageModel:

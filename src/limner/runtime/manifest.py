@@ -145,8 +145,8 @@ def read_manifest(folder: Path) -> Manifest:
     if not isinstance(values, dict) or "format" not in values:
         raise RunError(f"{path}: not a file of an exported model; {EXPORT_AGAIN}")
     if values["format"] != FORMAT:
-        found = str(values["format"])[:20]
-        raise RunError(f"{path}: expected an exported model of format {FORMAT}, found {found!r}; {EXPORT_AGAIN}")
+        actual = str(values["format"])[:20]
+        raise RunError(f"{path}: expected an exported model of format {FORMAT}, found {actual!r}; {EXPORT_AGAIN}")
     if values.pop(_DIGEST, None) != _digest(values):
         raise RunError(
             f"{path}: damaged or edited, as its digest does not match; {EXPORT_AGAIN}, and change settings with the "
@@ -197,11 +197,13 @@ def _require_consistent(path: Path, manifest: Manifest) -> None:
     needed |= {BACKBONE} if manifest.preprocessing is not None else set()
     needed |= {manifest.weights} if manifest.weights else set()
     if set(manifest.files) != needed:
-        expected, found = (", ".join(sorted(names)) for names in (needed, manifest.files))
-        raise RunError(f"{path}: expected the files {expected}, found {found[:200]}; {EXPORT_AGAIN}")
+        expected, actual = (", ".join(sorted(names)) for names in (needed, manifest.files))
+        raise RunError(f"{path}: expected the files {expected}, found {actual[:200]}; {EXPORT_AGAIN}")
     if manifest.special_tokens != SPECIAL_TOKENS._asdict():
-        found = str(manifest.special_tokens)[:200]
-        raise RunError(f"{path}: expected the special tokens {SPECIAL_TOKENS._asdict()}, found {found}; {EXPORT_AGAIN}")
+        actual = str(manifest.special_tokens)[:200]
+        raise RunError(
+            f"{path}: expected the special tokens {SPECIAL_TOKENS._asdict()}, found {actual}; {EXPORT_AGAIN}"
+        )
 
 
 def _digest(values: dict[str, Any]) -> str:

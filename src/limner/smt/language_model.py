@@ -323,7 +323,7 @@ def _ngrams(path: Path, stated: Counter[int]) -> Iterator[tuple[int, float, list
     except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
         raise RunError(f"{path}: cannot be read as text ({system_reason(error)}); name an ARPA file") from None
     order, begun, ended = 0, False, False
-    found: Counter[int] = Counter()
+    counts: Counter[int] = Counter()
     for number, line in enumerate(text.split("\n"), 1):
         line = line.strip(BLANKS)
         if not begun:
@@ -338,15 +338,15 @@ def _ngrams(path: Path, stated: Counter[int]) -> Iterator[tuple[int, float, list
             ended = True
             break
         elif line and order:
-            found[order] += 1
+            counts[order] += 1
             yield order, *_ngram(line, order, f"{path}:{number}")
     if order == 0:
         raise RunError(
             f"{path}: expected an ARPA file, found no section of n-grams after '\\data\\'; name another file"
         )
-    if not ended or found != stated:
+    if not ended or counts != stated:
         raise RunError(
-            f"{path}: expected {_counts(stated)} and then '\\end\\', found {_counts(found)}; the file is not complete: "
+            f"{path}: expected {_counts(stated)} and then '\\end\\', found {_counts(counts)}; the file is not complete: "
             "copy or create it again"
         )
 

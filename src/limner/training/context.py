@@ -65,7 +65,7 @@ class RunLog:
     def validation(self, state: TrainState, values: dict[str, float]) -> None:
         """Log the metrics of a validation."""
         state.count_time()
-        others = {name: value for name, value in values.items() if name != "perplexity"}
+        other_scores = {name: value for name, value in values.items() if name != "perplexity"}
         line = LogLine(
             step=state.step,
             epoch=state.epoch,
@@ -73,7 +73,7 @@ class RunLog:
             perplexity=values.get("perplexity"),
             seconds=state.seconds,
             step_seconds=state.step_seconds,
-            metrics=others,
+            metrics=other_scores,
         )
         self._write(line)
 

@@ -287,7 +287,7 @@ def classify_bags_of_words(
         MissingExtraError: scikit-learn is not installed.
     """
     linear, svm, text = (_sklearn(name) for name in ("linear_model", "svm", "feature_extraction.text"))
-    words = [" ".join(split_words(one, settings)) for one in texts]
+    words = [" ".join(split_words(text, settings)) for text in texts]
     logistic: Callable[..., Any] = partial(linear.LogisticRegression, max_iter=1000)
     classifiers = {
         "logistic regression, words": (1, logistic),
@@ -302,7 +302,7 @@ def classify_bags_of_words(
         inputs = vectorizer.fit_transform(train.texts)
         fitted = [build(C=c).fit(inputs, train.labels) for c in STRENGTHS]
         held_out = vectorizer.transform(validation.texts)
-        best = max(fitted, key=lambda one: one.score(held_out, validation.labels))
+        best = max(fitted, key=lambda classifier: classifier.score(held_out, validation.labels))
         predictions[name] = best.predict(vectorizer.transform(words)).tolist()
     return predictions
 

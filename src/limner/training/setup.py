@@ -357,15 +357,15 @@ def initialise_image_encoder(model: Model, run: Path) -> dict[str, str]:
         devices=[]
     ):  # building the other model leaves the random state of this training as it is
         source = trained_convolutions(cast(nn.Module, load_trained_model(run).model))
-    own = trained_convolutions(cast(nn.Module, model))
-    if not own:
+    convolutions = trained_convolutions(cast(nn.Module, model))
+    if not convolutions:
         raise SettingsError(f"{setting}: this model trains no convolutions on pixels or feature maps; leave it out")
     if not source:
         raise SettingsError(f"{setting}: {run}: expected convolutions on pixels or feature maps, found none")
     weights = source[0].state_dict()
-    for layers in own:
-        expected, found = ({name: tuple(w.shape) for name, w in s.items()} for s in (layers.state_dict(), weights))
-        if expected != found:
+    for layers in convolutions:
+        expected, actual = ({name: tuple(w.shape) for name, w in s.items()} for s in (layers.state_dict(), weights))
+        if expected != actual:
             raise SettingsError(
                 f"{setting}: {run}: its convolutions have other shapes than this model's; set "
                 "model.image_encoder.convnet_width and features.tables as in that run, or leave it out"

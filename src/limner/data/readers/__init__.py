@@ -326,8 +326,8 @@ def without_own_files(items: list[Item], source: Path, target: Path, tally: Tall
             owners.setdefault(os.path.realpath(target / known.media_path), set()).add(known.id)
     kept = []
     for item in items:
-        own = owners.get(os.path.realpath(item.media_path)) if item.media_path else None
-        if own and item.id not in own:
+        item_ids = owners.get(os.path.realpath(item.media_path)) if item.media_path else None
+        if item_ids and item.id not in item_ids:
             tally.skip(OWN_FILES, item.id)
         else:
             kept.append(item)

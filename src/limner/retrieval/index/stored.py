@@ -328,8 +328,8 @@ class IndexedCollection:
             model = self._source.model.model
             return pair_log_probs(model, [tokens], candidates, self._source.features)[0].double().numpy()
 
-        found = self.index.search(Query(sentence, tokens, exact_scores), count, options)
-        return found, self._items(found.rows)
+        matches = self.index.search(Query(sentence, tokens, exact_scores), count, options)
+        return matches, self._items(matches.rows)
 
     def _ids(self, rows: NDArray[np.int64]) -> list[str]:
         ids: list[str] = self.index.ids.take(rows).to_pylist()

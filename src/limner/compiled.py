@@ -1,8 +1,8 @@
 """Compiled loops: numba, with a cache on disk for the present sources.
 
 numba's cache of a function is renewed when the file of the function changes, but not when that of a function changes
-which it calls, and which is compiled into it. The cache here is of all files of a folder: compiled functions call those
-of their own folder only.
+which it calls, and which is compiled into it. The cache here is of all files of a folder: compiled functions call
+functions of their own folder only.
 """
 
 from __future__ import annotations

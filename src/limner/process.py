@@ -162,7 +162,7 @@ def require_memory(needed: int, purpose: str, remedy: str, available: int | None
         needed: estimate in bytes; rather too low than too high, as what would fit is not refused.
         purpose: what needs the memory.
         remedy: settings to lower.
-        available: result of `available_memory`; by default that of the machine.
+        available: result of `available_memory`; by default the available memory of the machine.
 
     Raises:
         ResourceError: there is less.

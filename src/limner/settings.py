@@ -53,7 +53,7 @@ class Settings(BaseModel):
 def _explain(error: ValidationError, where: str, settings: type[BaseModel]) -> str:
     messages = []
     for detail in error.errors():
-        keys, _ = _walk(settings, detail["loc"])
+        keys, _ = _settings_at(settings, detail["loc"])
         key = ".".join(keys)
         value = detail.get("input")
         got = f" (got {_shown(value)})" if isinstance(value, str | int | float | bool | None) else ""
@@ -64,7 +64,7 @@ def _explain(error: ValidationError, where: str, settings: type[BaseModel]) -> s
             message = f"expected {key}.name, which selects the kind"
         if detail["type"] == "extra_forbidden":
             *parents, last = detail["loc"]
-            known = [key for candidate in _walk(settings, parents)[1] for key in candidate.model_fields]
+            known = [key for candidate in _settings_at(settings, parents)[1] for key in candidate.model_fields]
             message = "unknown key" + (did_you_mean(str(last), known) or "; check the name")
         if detail["type"] in _CHOICES:
             value_key, known_key = _CHOICES[detail["type"]]
@@ -81,7 +81,7 @@ def _shown(value: str | int | float | None) -> str:
     return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}…"
 
 
-def _walk(settings: type[BaseModel], path: Sequence[int | str]) -> tuple[list[str], list[type[BaseModel]]]:
+def _settings_at(settings: type[BaseModel], path: Sequence[int | str]) -> tuple[list[str], list[type[BaseModel]]]:
     """Follow a path in an error of pydantic, which names the types of unions as well as the keys.
 
     Returns:

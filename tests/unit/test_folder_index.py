@@ -343,7 +343,7 @@ def test_candidates_share_words_or_look_like_those_that_do():
 def test_a_large_index_scores_candidates(folder, captioner, monkeypatch):
     index = FolderIndex(folder, captioner=captioner)
     index.update(captioner)
-    monkeypatch.setattr(search, "EXACT_IMAGES", 3)
+    monkeypatch.setattr(search, "EXACT_SEARCH_IMAGES", 3)
     monkeypatch.setattr(search, "CANDIDATES", 2)
     assert not index.is_exact
     assert len(index.search("a red wall", 4)) == 2

@@ -27,7 +27,7 @@ class Shards(Protocol):
         ...
 
     def gather(self, results: Sequence[T]) -> list[T]:
-        """Return the results of all batches in their order, given those of this process; every process calls it."""
+        """Return the results of all batches in order, given the results of this process; all processes call it."""
         ...
 
 
@@ -153,7 +153,7 @@ class TokenLists(Sequence[list[int]]):
     @overload
     def __getitem__(self, index: slice) -> list[list[int]]: ...
     def __getitem__(self, index: int | slice) -> list[int] | list[list[int]]:
-        """Return a list of token ids, or those of a slice."""
+        """Return the token ids of one row, or of each row of a slice."""
         if isinstance(index, slice):
             return [self[row] for row in range(*index.indices(len(self)))]
         row = range(len(self))[index]

@@ -132,7 +132,7 @@ class Collection:
             yield from zip(map(int, chunk), self.items_at(chunk, columns), strict=True)
 
     def items_at(self, positions: Positions, columns: Sequence[str] | None = None) -> list[Item]:
-        """Read the items at some positions of the table; arguments and errors are those of `iter_items`."""
+        """Read the items at some positions of the table; see `iter_items` for arguments and errors."""
         return self._take(positions, [*SCHEMA.names, CHECKSUM] if columns is None else ["id", "split", *columns])
 
     @property
@@ -243,7 +243,7 @@ class Collection:
             yield values.to_pylist()
 
     def take(self, positions: Positions) -> list[Item]:
-        """Read the items at some positions of the table, which ascend; verify their checksums."""
+        """Read the items at ascending positions of the table, and verify their checksums."""
         with without_cycle_collection():
             return self._take(positions, [*SCHEMA.names, CHECKSUM])
 

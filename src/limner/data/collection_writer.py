@@ -94,7 +94,7 @@ class CollectionWriter:
             file.write_bytes(data)
 
     def finish(self, files: Mapping[str, Path] | None = None, on_progress: Progress | None = None) -> Changes:
-        """Copy files, merge the items into the collection and commit them; arguments are those of `write_items`.
+        """Copy files, merge the items into the collection and commit them; see `write_items` for the arguments.
 
         Raises:
             CollectionError: there are no items; an item exists with another split, label or file; the disk cannot be

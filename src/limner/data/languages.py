@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 class RegionItem(Item):
     """One described region of an image: an item with one region, whose text is its only sentence.
 
-    Its id is that of the image, '#' and the number of the region.
+    Its id consists of the id of the image, '#' and the number of the region.
     """
 
     image_id: str = ""

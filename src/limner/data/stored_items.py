@@ -72,7 +72,7 @@ class StoredItems(Sequence[Item]):
         Args:
             cache: reads the items.
             read_media: function that reads the ids, splits and files of the items at some positions of the table.
-            selected: indices of the items of this sequence among those of the cache; None for all of them.
+            selected: indices of the items of this sequence among the items of the cache; None for all of them.
         """
         self._cache, self._read_media, self._selected = cache, read_media, selected
 

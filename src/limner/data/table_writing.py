@@ -66,7 +66,7 @@ def append_rows(table: Any, batches: Iterator[Any], splits: Mapping[str, int]) -
 
 
 def overwrite_rows(table: Any, batches: Iterator[Any], splits: Mapping[str, int]) -> None:  # noqa: ANN401
-    """Replace all rows of a table in one commit; arguments are those of `append_rows`."""
+    """Replace all rows of a table in one commit; see `append_rows` for the arguments."""
     with _uncommitted(table):
         new = write_fragments(_reader(batches), table, schema=STORED_SCHEMA, mode="overwrite")
         _commit(table, lance.LanceOperation.Overwrite(_schema(splits, place(table.uri)), new))

@@ -44,7 +44,7 @@ class _Progress(NamedTuple):
 
 @dataclass(frozen=True)
 class Automaton:
-    """Deterministic finite-state machine over tokens; state 0 is that of the empty sentence."""
+    """Deterministic finite-state machine over tokens; state 0 is the state of the empty sentence."""
 
     boundaries: WordBoundaries
     """Tokens that are not words of their own."""

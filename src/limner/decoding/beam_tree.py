@@ -26,7 +26,7 @@ class BeamNode:
     token: int
     """Last token; begin-of-sentence for the root."""
     log_prob: float
-    """Log-probability of the last token given the tokens before; of the root that of the prefix."""
+    """Log-probability of the last token given the tokens before; for the root, the log-probability of the prefix."""
     total: float
     """Log-probability of the hypothesis."""
     length: int

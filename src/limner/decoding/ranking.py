@@ -45,7 +45,7 @@ class HypothesisLists:
         *,
         ended: bool,
     ) -> None:
-        """Add one hypothesis of each of some examples, with its fields; those of probability zero are left out."""
+        """Add one hypothesis to each of some examples; hypotheses of probability zero are left out."""
         for example, log_prob, ids, before in zip(examples, log_probs, tokens, totals, strict=True):
             if log_prob > -math.inf:
                 score = ranking_score(log_prob, len(ids) + ended, self.settings)
@@ -97,8 +97,8 @@ def require_prefixes(
     """Check the prefixes of examples; None stands for no words.
 
     Raises:
-        SettingsError: the number of prefixes is not that of the examples, or a prefix is too long or has ids that are
-            not in the vocabulary.
+        SettingsError: the number of prefixes differs from the number of examples, or a prefix is too long or has ids
+            that are not in the vocabulary.
     """
     prefixes = [()] * len(ids) if prefixes is None else prefixes
     if len(prefixes) != len(ids):

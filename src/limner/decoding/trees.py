@@ -54,7 +54,7 @@ def flatten(tree: Tree, name: str) -> dict[str, Any]:
 
 
 def rebuild(tree: Tree, name: str, tensors: Mapping[str, Any]) -> Tree:
-    """Return a memory or state of the structure of `tree`, whose tensors are those of their paths in `tensors`."""
+    """Return a memory or state of the structure of `tree`, with each tensor looked up in `tensors` by its path."""
     if tree is None:
         return None
     if not isinstance(tree, tuple | list):

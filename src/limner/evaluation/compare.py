@@ -151,7 +151,7 @@ def _contrasts(
     settings: ComparisonSettings,
     on_progress: PartProgress,
 ) -> tuple[Contrast, ...]:
-    """Test the difference of every system to each baseline before it, by every metric, and adjust the p-values."""
+    """Test every system against each baseline listed before the system, by every metric, and adjust the p-values."""
     baselines = list(statistics)[: len(DAGGERS)]
     metrics = list(statistics[baselines[0]])
     pairs = [(system, baseline) for baseline, system in combinations(statistics, 2) if baseline in baselines]

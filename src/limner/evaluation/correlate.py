@@ -194,7 +194,7 @@ class Correlation(NamedTuple):
     """Bootstrap interval; None with fewer than `MIN_IMAGES` images, or if no sample has a correlation."""
     undefined: int = 0
     """Number of bootstrap samples without a correlation, all of whose ratings or scores are the same; the interval is
-    that of the others."""
+    computed from the other samples."""
 
 
 def correlate(

@@ -155,8 +155,8 @@ def validate(
 ) -> dict[str, float]:
     """Compute metrics of a model on a split; the model is left in the mode it was in.
 
-    Sentences are scored and decoded in the batches of one process, divided among all; the metrics are then those of one
-    process.
+    Sentences are scored and decoded in the batches of one process, divided among all; the metrics then equal the
+    metrics of one process.
 
     Args:
         trained: model to validate; sentences are decoded with the settings of its recipe.

@@ -156,7 +156,7 @@ class CompactedTable(NamedTuple):
     """Size of a table before and after its compaction."""
 
     name: str
-    """Name of the table; 'items' for that of the items."""
+    """Name of the table; 'items' for the table of items."""
     fragments_before: int
     fragments_after: int
     bytes_before: int

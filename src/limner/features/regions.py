@@ -225,7 +225,7 @@ def select_regions(boxes: Sequence[Box], size: tuple[int, int], count: int) -> l
         count: maximum number of regions; of boxes that cover the same pixels one is used.
 
     Returns:
-        Regions in ascending order of size (Huang et al., 2016), those of equal size from left to right.
+        Regions in ascending order of size (Huang et al., 2016), regions of equal size from left to right.
 
     Raises:
         MediaError: a box lies outside the image.

@@ -276,7 +276,7 @@ class RegionStore(FeatureStore):
         return super().covers(item.whole if isinstance(item, RegionItem) else item)
 
     def take(self, items: Sequence[Item]) -> list[StoredFeatures | None]:
-        """Read the features of items; those of a region are the features of its image and its box."""
+        """Read the features of items; a region has the features of its image and its box."""
         features = super().take([item.whole if isinstance(item, RegionItem) else item for item in items])
         return [
             {**values, "box": self.relative_box(item)}

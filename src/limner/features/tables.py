@@ -41,7 +41,7 @@ class DamagedTableError(FeatureError):
 
 
 def table_path(collection: Path, name: str) -> Path:
-    """Folder of a feature table; SettingsError if the name cannot be that of a file."""
+    """Folder of a feature table; SettingsError if the name cannot be the name of a file."""
     return collection / FEATURES / f"{require_name(name, 'feature table')}.lance"
 
 
@@ -115,7 +115,7 @@ def read_spec(path: Path, schema: pa.Schema) -> FeatureSpec:
     """Read the specification of the features from the schema of their table.
 
     Raises:
-        DamagedTableError: the specification is missing or damaged, or the columns are not those of features.
+        DamagedTableError: the specification is missing or damaged, or the columns do not hold features.
         FeatureError: the table has another name than its folder.
     """
     if set(schema.names) != set(COLUMNS):
@@ -284,7 +284,7 @@ def commit_fragments(path: Path, spec: FeatureSpec, fragments: Iterable[Fragment
 
 
 def data_files(path: Path) -> list[str]:
-    """Names of all data files in the folder of a table, those of no version and incomplete ones included."""
+    """Names of all data files in the folder of a table, including incomplete files and files that no version uses."""
     return sorted(file.name for file in path.glob("data/*"))
 
 

@@ -157,7 +157,7 @@ class BaseCaptioner(ABC):
         """Name the things in images, without captioning them.
 
         Args:
-            images: as for `describe`.
+            images: images to tag, see `describe`.
             batch_size: number of images that are encoded together.
 
         Returns:
@@ -165,7 +165,7 @@ class BaseCaptioner(ABC):
 
         Raises:
             MediaError: an image cannot be read.
-            SettingsError: the model reads other features than those of a built-in backbone's last layer.
+            SettingsError: the model does not read the features of the last layer of a built-in backbone.
         """
         self.rules.check(RuleOptions(with_tags=True))
         tagger, port = self.rules.tagger, self.features_port(images)

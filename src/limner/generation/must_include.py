@@ -25,11 +25,11 @@ logger = logging.getLogger(__name__)
 
 
 def words_of_inputs(tokenizer: Tokenizer, must_include: MustInclude | None, count: int) -> list[tuple[str, ...]]:
-    """Check words, and return those of each of `count` inputs; alternatives that are left out are logged.
+    """Check words, and return the words of each of `count` inputs; alternatives that are left out are logged.
 
     Raises:
         SettingsError: a word is not in the vocabulary and has no alternative that is, an alternative is empty, there
-            are too many words, or the number of lists is not that of the inputs.
+            are too many words, or the number of lists differs from the number of inputs.
     """
     if isinstance(must_include, str):  # a sequence of characters
         raise SettingsError(f"must_include: expected a list of strings, got the string '{must_include}'")

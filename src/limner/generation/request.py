@@ -65,7 +65,7 @@ class RuleOptions(NamedTuple):
     concepts: bool = True
     """Whether the concepts choose among the hypotheses, and may replace the caption by a plain sentence."""
     min_confidence: float | None = None
-    """Confidence below which a caption is replaced or withheld; None for that of the concepts."""
+    """Confidence below which a caption is replaced or withheld; None for the threshold of the concepts."""
 
 
 NO_RULE_OPTIONS = RuleOptions()

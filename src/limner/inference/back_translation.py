@@ -60,7 +60,7 @@ class BackTranslationSettings(NamedTuple):
     limit: int | None = None
     """Maximum number of sentences; None for all."""
     decoding: DecodingSettings | None = None
-    """Decoding settings; None for those of the recipe."""
+    """Decoding settings; None for the settings of the recipe."""
     batch_size: int = 128
     """Sentences a batch; it changes no result."""
     write_batch_size: int = WRITE_BATCH_SIZE
@@ -131,14 +131,14 @@ def translate_untranslated(
     """Translate the sentences of a split that people wrote and whose group has no translation.
 
     Args:
-        models: one translation model, or an ensemble; the languages are those of its recipe.
+        models: one translation model, or an ensemble; the recipe of the model gives the languages.
         collection: sentences to translate, and the features of models that use images.
         settings: selection and decoding.
         generate: decodes the sentences.
         on_progress: called with the number of sentences done and their total.
 
     Yields:
-        About `settings.write_batch_size` translations, all those of an item together.
+        About `settings.write_batch_size` translations; the translations of one item are in the same batch.
 
     Raises:
         CollectionError: there is no such split.

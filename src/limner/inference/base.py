@@ -111,8 +111,8 @@ class TextGenerator:
             source: image to describe, or source sentence to translate.
             settings: decoding settings.
             prefix: words that the sentence starts with.
-            rules: as for `Request`.
-            trace: as for `Request`.
+            rules: options of the rules of the generator.
+            trace: called with every step of the search.
             make: creates the request.
 
         Raises:
@@ -199,7 +199,7 @@ def require_ensemble(models: Sequence[TrainedModel]) -> None:
 def load_models(
     runs: Sequence[Path | str], backbone: str | None, device: str, encode_images: bool = True
 ) -> tuple[list[TrainedModel], Backbone | None]:
-    """Load trained models and the backbone of the first; arguments and errors are those of `TextGenerator.load`."""
+    """Load trained models and the backbone of the first model; see `TextGenerator.load` for arguments and errors."""
     models = [load_trained_model(run, device) for run in runs]
     return models, load_backbone_of(models[0], backbone, device) if encode_images else None
 

@@ -69,10 +69,10 @@ class Captioner(TextGenerator, BaseCaptioner):
         *,
         on_progress: Progress | None = None,
     ) -> list[Explanation]:
-        """Compute the attention over the image for each word of captions; of an ensemble, that of the first model.
+        """Compute the attention over the image for each word of captions, by the first model of an ensemble.
 
         Args:
-            images: as for `describe`.
+            images: images of the captions, see `describe`.
             captions: one caption of each image, as returned by `describe`.
             on_progress: called with the number of captions done and their total.
 
@@ -96,7 +96,7 @@ class Captioner(TextGenerator, BaseCaptioner):
         Args:
             image: path, encoded bytes, PIL image or array (H, W, 3).
             prefix: words that the caption starts with.
-            must_include: words or phrases that the caption includes, as for `describe`.
+            must_include: words or phrases that the caption includes, see `describe`.
             decoding: settings of `DecodingSettings` to change, such as beam_size=5.
 
         Raises:

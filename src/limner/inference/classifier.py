@@ -215,8 +215,8 @@ class Classifier(TextGenerator):
         """Compute the labels of each input; an input that cannot be read does not stop the others.
 
         Args:
-            inputs: as for `classify`.
-            batch_size: as for `classify`.
+            inputs: inputs to classify, see `classify`.
+            batch_size: number of inputs that are computed together.
 
         Returns:
             For each input its labels, or the error that it cannot be read.

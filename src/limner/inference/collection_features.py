@@ -25,7 +25,7 @@ def open_features(model: TrainedModel, collection: Collection, cache_mib: int | 
     Args:
         model: trained model.
         collection: collection with the feature tables.
-        cache_mib: size in MiB up to which a table is held in memory; None for that of the recipe.
+        cache_mib: size in MiB up to which a table is held in memory; None for the size in the recipe.
 
     Raises:
         FeatureError: a table is missing, or was computed by another backbone or with other settings.
@@ -54,8 +54,9 @@ def control_features(
         model: trained model; its recipe names the training split.
         collection: collection with the training split.
         features: features of the collection; None for a model without features.
-        control: 'right' for the features of each item, 'shuffled' for those of another item of the split, 'mean' for
-            the mean features of the training split, 'zero' for zeros; items without an image never receive features.
+        control: 'right' for the features of each item, 'shuffled' for the features of another item of the split, 'mean'
+            for the mean features of the training split, 'zero' for zeros; items without an image never receive
+            features.
         items: items of the split.
         seed: seed of the shuffling.
 

@@ -46,15 +46,15 @@ class Explanation(NamedTuple):
     target: tuple[str, ...]
     """T target words, the last of which is the end-of-sentence token, unless the model is a `PhraseBased`."""
     alignment: Weights | None
-    """Weights over the source, (T, S): summed over the subwords of a source word, averaged over those of a target
-    word. None for models without attention over a source."""
+    """Weights over the source, (T, S): summed over the subwords of a source word, averaged over the subwords of a
+    target word. None for models without attention over a source."""
     attention: Weights | None
     """Weights over the image locations, (T, L). None without an image, or for models without attention over it."""
     gate: Weights | None
     """Gate of the image context, (T,), from 0 to 1. None without an image, or for models without a gate."""
     selected: Weights | None = None
-    """Locations that hard attention selects, (T, L): 1 for that of a word, averaged over its subwords. None for models
-    without hard attention."""
+    """Locations that hard attention selects, (T, L): 1 for the location of a word, averaged over the subwords of the
+    word. None for models without hard attention."""
 
     phrases: tuple[tuple[Span, Span], ...] = ()
     """Phrases of a phrase-based translation, in the order of the target: source and target words."""

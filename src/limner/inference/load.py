@@ -31,9 +31,9 @@ def load(
     Args:
         runs: run directories, or one exported model; none for the built-in captioner.
         lang: language of the built-in captioner, 'en' by default; only without `runs`.
-        backbone: as for `Captioner.load`.
-        device: as for `Captioner.load`.
-        encode_images: as for `Captioner.load`.
+        backbone: where the network is that computed the features, if it has moved since the training.
+        device: 'cpu' or 'cuda'.
+        encode_images: false where no image will be given; the backbone is then not loaded.
 
     Returns:
         A `Classifier` for models of labels, a `Translator` for translation models, a `Captioner` for all others, and an
@@ -41,8 +41,8 @@ def load(
 
     Raises:
         SettingsError: there is no built-in captioner of the language, or `lang` is given with `runs`.
-        RunError: as for `Captioner.load`.
-        BackboneError: as for `Captioner.load`.
+        RunError: a directory holds no complete model, or the models do not form an ensemble.
+        BackboneError: the backbone cannot be found or loaded.
     """
     runs = choose_runs(runs, lang)
     if len(runs) == 1 and is_exported(Path(runs[0])) and backbone is None and device == "cpu":

@@ -120,7 +120,7 @@ class Retriever:
     def load(
         cls, run: Path | str, *, backbone: str | None = None, device: str = "cpu", encode_images: bool = True
     ) -> Self:
-        """Load a trained model; arguments and errors are those of `Captioner.load`."""
+        """Load a trained model; see `Captioner.load` for arguments and errors."""
         (model,), encoder = load_models([run], backbone, device, encode_images)
         return cls(model, encoder, Path(run))
 
@@ -184,7 +184,8 @@ class Retriever:
             collection: images to search and their features.
             split: split to search; None for all.
             count: number of results.
-            index: folder of the index; None for that of `build_index`, or a search of all images without one.
+            index: folder of the index; None for the index of `build_index`, or a search of all images if there is no
+                index.
             options: limits of the search.
             on_progress: called with the number of images done and their total, in a search of all images.
 
@@ -217,7 +218,7 @@ class Retriever:
         count: int = 5,
         on_progress: Progress | None = None,
     ) -> list[RetrievalResult]:
-        """Rank the images of a collection for a sentence; arguments and errors are those of `search_images`."""
+        """Rank the images of a collection for a sentence; see `search_images` for arguments and errors."""
         return self.search_images(sentence, collection, split=split, count=count, on_progress=on_progress).results
 
     def _search_all(
@@ -279,10 +280,10 @@ class Retriever:
     ) -> list[RetrievalResult]:
         """Rank the sentences of a collection for an image by log P(w|I) - alpha log P(w); each text occurs once.
 
-        Alpha 1 is eq. 7 of Mao et al. (2015), other values are those of VisualGPTScore (Lin et al., 2024), and 0 ranks
-        by the probability alone. The order of images for one sentence does not depend on it. P(w) is the mean over at
-        most `MARGINAL_IMAGES` sampled training images, or images of the searched split where the collection has no
-        training split; it is computed by the first query and kept in the run directory.
+        Alpha 1 is eq. 7 of Mao et al. (2015), other values give VisualGPTScore (Lin et al., 2024), and 0 ranks by the
+        probability alone. The order of images for one sentence does not depend on it. P(w) is the mean over at most
+        `MARGINAL_IMAGES` sampled training images, or images of the searched split where the collection has no training
+        split; it is computed by the first query and kept in the run directory.
 
         Args:
             image: query; a path, encoded bytes, a PIL image or an array (H, W, 3).

@@ -87,8 +87,8 @@ class Translator(TextGenerator):
             sentences: plain text in the source language.
             images: for each sentence a path, encoded bytes, a PIL image, an array (H, W, 3), or None.
             missing: how a model trained with images treats a sentence without one.
-            must_include: words or phrases that every translation includes, as for `Captioner.describe`; or one such
-                list for each sentence.
+            must_include: words or phrases that every translation includes, see `Captioner.describe`; or one such list
+                for each sentence.
             batch_size: sentences a batch; it changes no result.
             on_progress: called with the number of sentences done and their total.
             decoding: settings of `DecodingSettings` to change, such as beam_size=6, n_best=3.
@@ -140,13 +140,13 @@ class Translator(TextGenerator):
         missing: MissingImage = "refuse",
         on_progress: Progress | None = None,
     ) -> list[Explanation | None]:
-        """Compute the attention for each word of translations; of an ensemble, that of the first model.
+        """Compute the attention for each word of translations, by the first model of an ensemble.
 
         Args:
-            sentences: as for `translate`.
+            sentences: source sentences, see `translate`.
             translations: one translation of each sentence, as returned by `translate`.
-            images: as for `translate`.
-            missing: as for `translate`.
+            images: image of each sentence, see `translate`.
+            missing: treatment of sentences without an image, see `translate`.
             on_progress: called with the number of sentences done and their total.
 
         Returns:
@@ -172,7 +172,7 @@ class Translator(TextGenerator):
             sentence: plain text in the source language.
             image: its image, or None.
             missing: how a model trained with images treats a sentence without one.
-            must_include: words or phrases that the translation includes, as for `translate`.
+            must_include: words or phrases that the translation includes, see `translate`.
             decoding: settings of `DecodingSettings` to change, such as beam_size=6.
 
         Raises:

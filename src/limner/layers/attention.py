@@ -68,7 +68,7 @@ class AdditiveAttention(nn.Module):
         return weighted_sum(alpha, annotations), alpha
 
     def weights(self, query: Tensor, annotations: Annotations, word: Tensor | None = None) -> Tensor:
-        """Compute the weights alpha, (N K, L), of each query; arguments are those of `forward`."""
+        """Compute the weights alpha, (N K, L), of each query; see `forward` for the arguments."""
         _, keys, mask = annotations
         projected = self.query(query) if word is None else self.query(query) + word
         projected = projected.to(keys.dtype).unflatten(0, (keys.shape[0], -1))  # (N, K, A)

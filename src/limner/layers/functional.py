@@ -45,7 +45,7 @@ _exporting: ContextVar[bool] = ContextVar("_exporting", default=False)
 
 
 def is_exporting() -> bool:
-    """Whether this thread traces a graph for export, which has to hold for inputs other than those of the example.
+    """Whether this thread traces a graph for export, which has to hold for inputs other than the example.
 
     Layers then take the path that is right for any values, in place of one that depends on the values of a tensor, and
     the plain form of what they have an optimised form of.

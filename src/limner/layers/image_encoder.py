@@ -107,7 +107,7 @@ class ImageEncoder(nn.Module):
 
 
 def require_image_maps(shape: tuple[int, ...]) -> None:
-    """Check that maps are those of an image, (C, H, W); SettingsError for the frames of videos, (L, C, H, W)."""
+    """Check that maps belong to an image, (C, H, W); SettingsError for the frames of videos, (L, C, H, W)."""
     if len(shape) != 3:
         raise SettingsError(
             f"features.tables: this model reads the pixels of one image, got those of {shape[0]} frames; use model "

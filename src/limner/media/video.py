@@ -76,7 +76,7 @@ def read_frames(path: Path | str, sampling: FrameSampling) -> list[Image.Image]:
 
 
 def check_video(path: Path | str) -> Path:
-    """Check that the first frames of a video file can be decoded; the errors are those of `read_frames`."""
+    """Check that the first frames of a video file can be decoded; see `read_frames` for the errors."""
     read_frames(path, FrameSampling(count=1))
     return Path(path)
 
@@ -89,8 +89,8 @@ def choose(index: _Index, sampling: FrameSampling) -> list[int]:
         picked = ((2 * k + 1) * len(times) // (2 * sampling.count) for k in range(sampling.count))
         return times if len(times) <= sampling.count else sorted({times[row] for row in picked})
     duration = index.end - times[0]
-    middles = (times[0] + duration * (2 * k + 1) / (2 * sampling.count) for k in range(sampling.count))
-    return sorted({times[max(0, bisect.bisect_right(times, middle) - 1)] for middle in middles})
+    segment_times = (times[0] + duration * (2 * k + 1) / (2 * sampling.count) for k in range(sampling.count))
+    return sorted({times[max(0, bisect.bisect_right(times, segment_time) - 1)] for segment_time in segment_times})
 
 
 def av_module(need: str) -> Any:  # noqa: ANN401 (PyAV is optional)

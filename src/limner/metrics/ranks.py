@@ -251,7 +251,7 @@ def match_curve(ranks: Ranks, candidates: Ranks) -> Points:
 
 
 def _curve_shares(candidates: Ranks) -> NDArray[np.float64]:
-    """Return the shares of candidates at which a curve of queries with different candidates has its points."""
+    """Return the x-axis of a match curve: increasing shares of retrieved candidates, from 0 to 1."""
     most = int(candidates.max())
     return np.append(0, _curve_ranks(most)[1:] / most)
 

@@ -58,8 +58,8 @@ class LBLState(NamedTuple):
 class LBL(nn.Module):
     """LBL (eqs. 1-2), MLBL-B (eqs. 3-4) and MLBL-F (eqs. 5-9) of Kiros et al. (2014).
 
-    The representations r_w of the context tokens w_1 … w_{n-1}, the most recent last, predict that of the next token,
-    q. x is the image vector:
+    The representations r_w of the context tokens w_1 … w_{n-1}, the most recent last, predict the representation of the
+    next token, q. x is the image vector:
 
         LBL      q = sum_i C_i r_{w_i}                  (1)    P(w_n = w) = softmax_w(q r_w + b_w)         (2)
         MLBL-B   q = sum_i C_i r_{w_i} + C_m x          (3)    P(w_n = w) = softmax_w(q r_w + b_w)         (4)

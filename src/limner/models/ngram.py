@@ -273,7 +273,7 @@ class NGram(nn.Module):
         return log_probs
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> object:
-        """Load tables of any size; arguments are those of `nn.Module.load_state_dict`.
+        """Load tables of any size; see `nn.Module.load_state_dict` for the arguments.
 
         Raises:
             RunError: the unigrams have another vocabulary size, or the tensors of a table are inconsistent.

@@ -118,8 +118,8 @@ class NMT(nn.Module):
 
     An example without an image has a zero image context, a closed gate, no addition to its initial state and no image
     prefix tokens. One model can therefore be trained on sentences with and without images, and the weights of a
-    text-only model are, by name, a subset of those of a multimodal one. Rows of zeros in stored grids are padding and
-    are masked.
+    text-only model are, by name, a subset of the weights of a multimodal model. Rows of zeros in stored grids are
+    padding and are masked.
 
     Departures from the papers, where they give no details: a sum of products has one bias (eqs. 2, 5, 9, 10); the 2016
     models use the read-out of the 2017 ones (eq. 10 without the missing terms), and their GRU reads the word and the

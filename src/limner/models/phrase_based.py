@@ -288,7 +288,7 @@ class PhraseBased(nn.Module):
         self._system = None
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> object:
-        """Load tables of any size; arguments are those of `nn.Module.load_state_dict`.
+        """Load tables of any size; see `nn.Module.load_state_dict` for the arguments.
 
         Raises:
             RunError: the tensors do not fit one another or the vocabularies.

@@ -122,7 +122,8 @@ class ConditionalLM(Protocol):
         """Compute the logits after one more token of each hypothesis.
 
         Args:
-            tokens: previous tokens of K hypotheses of each of N examples, (N K,); those of an example are adjacent.
+            tokens: previous tokens of K hypotheses of each of N examples, (N K,); the hypotheses of an example are
+                adjacent.
             memory: memory of the N examples, not repeated for their hypotheses.
             state: state of the N K hypotheses.
 
@@ -132,7 +133,7 @@ class ConditionalLM(Protocol):
         ...
 
     def forward(self, batch: Batch) -> Output:
-        """Compute the logits of all positions of `batch.target_in`, equal to those of `step` at each of them."""
+        """Compute the logits of all positions of `batch.target_in`, equal to the logits of `step` at each position."""
         ...
 
 

@@ -67,7 +67,7 @@ class RNNSettings(RecurrentSettings, ConditionalLMSettings):
 
 
 class LengthTerms(NamedTuple):
-    """Explicit distribution of the length, position by position; the last column is that of all positions from M on."""
+    """Explicit distribution of the length, position by position; the last column stands for all positions from M on."""
 
     end: Tensor  # (B, M + 1): log P(T = t | T >= t)
     more: Tensor  # (B, M + 1): log P(T > t | T >= t)
@@ -269,7 +269,7 @@ def _log_sums_from(log_probs: Tensor) -> Tensor:
 
 
 def _end_by_length(logits: Tensor, end: Tensor, more: Tensor) -> Tensor:
-    """Replace the probability of </s> by that of an explicit length (eqs. 7 and 8).
+    """Replace the probability of </s> by the probability of an explicit length (eqs. 7 and 8).
 
     Args:
         logits: logits of all tokens, (…, V).

@@ -189,7 +189,7 @@ def _strength(cells: Floats, size: tuple[int, int], area: tuple[int, int, int, i
 
 
 def _upsampling(count: int, length: int, smooth: bool) -> Floats:
-    """Matrix (length, count) from the weights of cells to those of pixels; rows sum to 1."""
+    """Matrix (length, count) that maps weights of cells to weights of pixels; rows sum to 1."""
     pixels = (np.arange(length) + 0.5) * count / length  # centres of the pixels, in cells
     if not smooth:
         nearest: Floats = np.eye(count)[pixels.astype(int)]

@@ -45,7 +45,7 @@ def pretrained_run(lang: str | None = None) -> Path:
 
 
 def choose_runs(runs: Sequence[Path | str], lang: str | None) -> tuple[Path | str, ...]:
-    """Return run directories, or that of the built-in captioner where there are none.
+    """Return run directories; without any, the directory of the built-in captioner.
 
     Raises:
         SettingsError: there is no built-in captioner of the language, or a language is given with `runs`.

@@ -116,8 +116,8 @@ class Recipe(Settings):
     text: TextSettings = TextSettings()
     """Tokenisation and vocabulary of the captions or target sentences."""
     source_text: TextSettings | None = None
-    """Tokenisation and vocabulary of the source sentences; keys that are not set are those of `text`, or the defaults
-    where the target is labels."""
+    """Tokenisation and vocabulary of the source sentences; keys that are not set have the value in `text`, or the
+    default where the target is labels."""
     features: FeatureSettings = FeatureSettings()
     """Image features."""
     model: ModelSettings
@@ -241,8 +241,8 @@ def load_recipe(name: str, assignments: list[str]) -> Recipe:
     """Read a recipe and apply `key=value` assignments.
 
     A recipe may inherit from another one, named in its `base` key by name or as a file relative to its own folder. Its
-    sections (model, training, …) override those of the base key by key; the value of each key is replaced as a whole,
-    and so is a model section with another `name`.
+    sections (model, training, …) override the sections of the base key by key; the value of each key is replaced as a
+    whole, and so is a model section with another `name`.
 
     Args:
         name: name of a recipe of Limner ('mao2015/flickr8k'), or path of a YAML file.

@@ -315,7 +315,7 @@ class Evaluation(Record):
     decoding: str = ""
     """Signature of the decoding, if it differs from the recipe's or an ensemble was evaluated."""
     image_control: str = "right"
-    """Images given to the model: its own ('right'), or those of a control ('shuffled', 'mean', 'zero')."""
+    """Images given to the model: its own images ('right'), or the images of a control ('shuffled', 'mean', 'zero')."""
     measured: str = ""
     """Evaluation settings that differ from the recipe's."""
     collection: str

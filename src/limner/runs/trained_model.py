@@ -37,7 +37,7 @@ SOURCE_TOKENIZER = "source_tokenizer.json"
 PACKAGES = ("limner", "torch", "transformers", "tokenizers", "sacrebleu", "numpy")
 """Packages whose versions are recorded."""
 _FREE_SECTIONS = ("description", "features", "training", "published")
-"""Sections of a recipe that do not determine the results of a trained model; its features are those of config.json."""
+"""Sections of a recipe that do not determine the results of a trained model; its features are named in config.json."""
 _VOCABULARIES = {"vocab_size", "tokenizer_sha256", "source_vocab_size", "source_tokenizer_sha256"}
 _DIGESTS = "config"
 """Entry of the weights with the digests of config.json."""
@@ -166,7 +166,8 @@ def load_trained_model(folder: Path | str, device: str = "cpu") -> TrainedModel:
         device: device of the model: 'cpu', 'cuda' or 'cuda:N'.
 
     Raises:
-        RunError: a file is missing or damaged, or a vocabulary is not the one the model was trained with.
+        RunError: a file is missing or damaged, or a vocabulary differs from the vocabulary that the model was trained
+            with.
         SettingsError: the device is not available.
     """
     folder = Path(folder)
@@ -186,7 +187,7 @@ def load_trained_model(folder: Path | str, device: str = "cpu") -> TrainedModel:
 
 
 def _require_same_config(path: Path, config: ModelConfig, expected: dict[str, str]) -> None:
-    """Check that a configuration is the one of the weights; those of earlier versions have no digests.
+    """Check that a configuration belongs to the weights; weights of earlier versions have no digests.
 
     Raises:
         RunError: a section differs.

@@ -174,7 +174,7 @@ class ExportedCaptioner(ExportedModel, BaseCaptioner):
         prefixes: Sequence[str] | None = None,
         **decoding: Any,  # noqa: ANN401
     ) -> list[list[Sentence]]:
-        """Generate captions of images or videos from their features by kind; other arguments as for `describe`."""
+        """Generate captions of images or videos from their features by kind; see `describe` for the other arguments."""
         settings = change_decoding(self.decoding, decoding)
         warn_of_unknown_words(self.tokenizer, prefixes or (), UNKNOWN_PREFIX)
         starts = [self.tokenizer.encode(text) for text in prefixes or [""] * len(features)]

@@ -99,7 +99,7 @@ class Graph:
         Args:
             name: name of the graph, for errors.
             data: content of the file.
-            threads: number of threads; None for that of the cores.
+            threads: number of threads; None for the number of cores.
             weights: tensors that the file only names.
 
         Raises:

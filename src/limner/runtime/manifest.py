@@ -26,7 +26,7 @@ TOKENIZER, SOURCE_TOKENIZER = "tokenizer.json", "source_tokenizer.json"
 MODEL_WEIGHTS, BACKBONE_WEIGHTS = "model.", "module."
 """Beginnings of the names of weights in graphs that only name them."""
 MAX_FILE_BYTES = 2**31 - 1
-"""Maximum size of a file of an exported model: that of a message of protobuf, in which graphs are stored."""
+"""Maximum size of a file of an exported model: the maximum of a protobuf message, in which graphs are stored."""
 FORMAT: Literal[1] = 1
 """Version of the files of an exported model."""
 EXPORT_AGAIN = "repeat 'limner export'"

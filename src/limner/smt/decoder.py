@@ -47,7 +47,7 @@ class Lattice(NamedTuple):
 
 @compiled
 def _remaining(future: Floats, gap: int, mask: int, size: int) -> float:
-    """Return the estimate of what is not translated: words from `gap` on, without those of `mask` (bit 0 is `gap`)."""
+    """Return the estimate of the untranslated words: from `gap` on, without the words in `mask` (bit 0 is `gap`)."""
     total, position = 0.0, gap
     while mask:
         start = position

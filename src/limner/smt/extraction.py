@@ -304,8 +304,8 @@ def extract_all(
 ) -> Instances:
     """Extract the phrase pairs of all sentence pairs, without those that have an unknown word on a side.
 
-    Unknown words are copied: one token stands for all of them, so that a pair with it would translate any of them.
-    Arguments are those of `lexical_probabilities` and `extract`.
+    Unknown words are copied: one token stands for all of them, so that a pair with it would translate any of them. See
+    `lexical_probabilities` and `extract` for the arguments.
     """
     given_target, given_source = lexical_probabilities(sources, targets, alignments, sizes, lexical_weights)
     all_rows, all_lexical, source_offset, target_offset = [], [], 0, 0

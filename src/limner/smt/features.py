@@ -184,7 +184,7 @@ class Limits(NamedTuple):
 
 
 class PhraseOptions(NamedTuple):
-    """Phrase pairs that translate spans of a sentence, those of a span together, best first."""
+    """Phrase pairs that translate spans of a sentence, grouped by span, best first."""
 
     starts: Ints  # (O,): first source word
     ends: Ints  # (O,): last source word

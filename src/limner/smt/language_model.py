@@ -346,8 +346,8 @@ def _ngrams(path: Path, stated: Counter[int]) -> Iterator[tuple[int, float, list
         )
     if not ended or counts != stated:
         raise RunError(
-            f"{path}: expected {_counts(stated)} and then '\\end\\', found {_counts(counts)}; the file is not complete: "
-            "copy or create it again"
+            f"{path}: expected {_counts(stated)} and then '\\end\\', found {_counts(counts)}; the file is not "
+            "complete: copy or create it again"
         )
 
 

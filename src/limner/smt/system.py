@@ -139,7 +139,7 @@ class ScoredTranslation(NamedTuple):
     """Weighted sum of the features, which is no probability."""
     features: Floats
     phrases: tuple[tuple[tuple[int, int], tuple[int, int]], ...]
-    """First token of each source phrase and the one after its last, and the same of its translation."""
+    """First token of each source phrase, the token after its last, and the same two positions of its translation."""
     alignment: tuple[tuple[int, int], ...]
     """Aligned source and target tokens."""
 

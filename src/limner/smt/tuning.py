@@ -49,7 +49,7 @@ class Reference:
         self.lengths = sorted(len(tokens) for tokens in references)
 
     def statistics(self, hypothesis: Sequence[int]) -> Floats:
-        """Compute the statistics of a hypothesis, (NUM_STATISTICS,); the length is that of the closest reference."""
+        """Compute the statistics of a hypothesis, (NUM_STATISTICS,), with the length of the closest reference."""
         result = np.zeros(NUM_STATISTICS)
         for ngram, count in ngram_counts(hypothesis).items():
             result[len(ngram) - 1] += min(count, self.counts[ngram])
@@ -72,7 +72,7 @@ def bleu(statistics: Floats) -> float:
 
 
 class Candidates(NamedTuple):
-    """N-best translations of many sentences, those of a sentence together."""
+    """N-best translations of many sentences, grouped by sentence."""
 
     features: Floats  # (N, F)
     statistics: Floats  # (N, NUM_STATISTICS): statistics of BLEU
@@ -219,7 +219,7 @@ class Tuned(NamedTuple):
 
     weights: Floats
     history: tuple[float, ...]
-    """BLEU, 0 to 1, of the translations of each iteration; the weights are those of the largest."""
+    """BLEU, 0 to 1, of the translations of each iteration; the iteration with the largest gives the weights."""
 
 
 def tune(

@@ -50,7 +50,7 @@ def _plain(value: object) -> Any:  # noqa: ANN401 (any JSON value)
 
 
 def printable(value: object, *, keep: str = "") -> str:
-    r"""Return a name or a text with escapes such as `\x1b` for what would control a terminal or divide a line.
+    r"""Return a text in which control characters and line separators are replaced by escapes such as `\x1b`.
 
     Args:
         value: path, caption or other text, which may come from anywhere.

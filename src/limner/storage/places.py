@@ -27,7 +27,7 @@ _CAUSES = (
 
 
 def place(path: Path | str) -> Path:
-    """Return the path of a folder, or that of a URI of an object store, which has the methods of a path as well.
+    """Return a folder as a path, or the URI of an object store as an object with the methods of a path.
 
     Raises:
         SettingsError: the URI is of an unknown store, or the extra is not installed.

@@ -137,7 +137,7 @@ _Row = tuple[str, str, list[bytes] | bytes]
 
 @contextmanager
 def _open(path: Path) -> Iterator[_Source]:
-    """Open a file and detect its format; errors while it is open name the file."""
+    """Open a file of embeddings and detect its format; errors raised inside the context name the file."""
     try:
         with open_file(path) as raw:
             compressed = raw.peek(len(_GZIP)).startswith(_GZIP)

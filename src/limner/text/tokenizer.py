@@ -149,7 +149,7 @@ class Tokenizer:
         return pieces
 
     def token_id(self, piece: str) -> int:
-        """Return the id of a piece of any sentence, see `pieces`; that of <unk> where it is no entry."""
+        """Return the id of a piece of any sentence, see `pieces`, or the id of <unk> if the piece has none."""
         entry = piece if self.settings.level == "bpe" else piece.removeprefix(WORD_START)
         token_id: int | None = None if entry in SPECIAL_TOKEN_STRINGS else self._inner.token_to_id(entry)
         return SPECIAL_TOKENS.unk if token_id is None else token_id
@@ -250,7 +250,7 @@ class Tokenizer:
 
 
 def _require_entries(inner: tokenizers.Tokenizer, path: Path) -> None:
-    """Check that token ids are consecutive, begin with those of the special tokens, and that every word has one."""
+    """Check that token ids are consecutive and begin with the special tokens, and that every word has an id."""
     vocab = inner.get_vocab()
     entries = sorted(vocab, key=vocab.__getitem__)
     consecutive = all(vocab[entry] == token_id for token_id, entry in enumerate(entries))

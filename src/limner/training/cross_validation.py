@@ -144,7 +144,7 @@ def cross_validate(
     """Train and evaluate a model on every fold; folds that are finished in `out` are not trained again.
 
     Args:
-        recipe: settings of the model and the training; its splits are replaced by those of the folds.
+        recipe: settings of the model and the training; its splits are replaced by the splits of the folds.
         collection: collection whose items are divided into folds.
         out: folder of the runs `fold-1`, `fold-2`, … and of the record `crossvalidation.json`; further models of a fold
             are `fold-1-model-2`, `fold-1-model-3`, ….
@@ -224,7 +224,7 @@ def fold_scores(name: str, values: Sequence[float]) -> FoldScores:
 def _baselines(
     recipe: Recipe, items: Sequence[Item], folds: Sequence[Mapping[str, str]], evaluations: Sequence[Evaluation]
 ) -> Iterable[BaselineScore]:
-    """Train the classifiers of bags of words on every fold and compare their accuracy with that of the model."""
+    """Train the classifiers of bags of words on every fold and compare them with the model by accuracy."""
     assert recipe.source_text is not None and recipe.data.source_lang is not None
     lang, by_id = recipe.data.source_lang, {item.id: item for item in items}
     predictions: dict[str, list[list[str]]] = {}

@@ -45,8 +45,8 @@ def train(
         recipe: settings of the data, the model and the training.
         collection: collection with the training and the validation split.
         out: run directory: receives the model, the log and the state to resume from.
-        resume: continue an interrupted run; on a CPU the weights are bit-identical to those of an uninterrupted run.
-            Settings that do not affect the weights may differ: `evaluation` except `skip_words`, and `decoding` if
+        resume: continue an interrupted run; on a CPU the weights are bit-identical to the weights of an uninterrupted
+            run. Settings that do not affect the weights may differ: `evaluation` except `skip_words`, and `decoding` if
             validation does not decode. Higher `training.epochs` or `training.patience` extend the training.
         init: run whose vocabularies are used, and its weights where names and shapes match.
         device: device to train on: cpu, cuda or cuda:N; None for cuda where it is available, else cpu. Or several, of
@@ -225,7 +225,7 @@ def claim(out: Path, config: ModelConfig, resume: bool) -> None:
 
 
 def _extend(recorded: dict[str, Any], current: dict[str, Any], run: Path) -> bool:
-    """Record the epochs and the patience of a longer training in place of those of the recorded one.
+    """Record the epochs and the patience of a longer training in place of the recorded values.
 
     Raises:
         RunError: there are more epochs, and the learning rate or a later stage depends on their number.

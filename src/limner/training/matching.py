@@ -122,7 +122,7 @@ class Matching:
     """
 
     def __init__(self, run: TrainingContext) -> None:
-        """Compute the teacher's scores, or read those of an interrupted training."""
+        """Compute the teacher's scores, or read the scores that an interrupted training stored."""
         self.run, self.settings, self.examples = run, run.settings.matching, run.training_set
         self.model = run.trained.model
         self._groups: dict[int, list[Group]] = {}

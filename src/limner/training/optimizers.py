@@ -54,7 +54,7 @@ def build_optimizer(parameters: Iterable[tuple[str, nn.Parameter]], settings: Tr
 def _match_patterns(
     parameters: list[tuple[str, nn.Parameter]], patterns: dict[str, float], default: float, setting: str
 ) -> dict[str, float]:
-    """Return the value of each parameter: that of the first pattern that matches its name, or the default."""
+    """Return a value for each parameter: the value of the first pattern that matches its name, or the default."""
     values: dict[str, float] = {}
     used: set[str] = set()
     for name, _ in parameters:

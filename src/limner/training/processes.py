@@ -229,7 +229,7 @@ class Processes:
         return bool(self.rank == 0)
 
     def seed(self, seed: int, step: int = 0) -> None:
-        """Give every process random numbers of its own, for dropout; those of the first are of `seed` itself."""
+        """Give every process random numbers of its own, for dropout; the first process uses `seed` itself."""
         if self.rank or step:
             torch.manual_seed(int(np.random.SeedSequence([seed, self.rank, step]).generate_state(1)[0]))
 
@@ -294,7 +294,7 @@ class Processes:
         process of every machine then raises the stored reason, and the others end without a message.
 
         Raises:
-            LimnerError: the error of this process, or a TrainingError with that of another one.
+            LimnerError: the error of this process, or a TrainingError with the error of another process.
             SystemExit: this is neither the first process of its machine nor the one that failed.
         """
         try:

@@ -75,8 +75,8 @@ class GradientStage:
 
         Args:
             objective: what is minimised.
-            improves_model: whether the initial weights are those of a trained model: they are validated too, and kept
-                if no later ones are better.
+            improves_model: whether the initial weights come from a trained model: they are validated too, and kept if
+                no later ones are better.
         """
         self.objective, self.improves_model = objective, improves_model
 

@@ -27,7 +27,7 @@ STATE_FILE = "train_state.json"
 
 
 class Timestamp(NamedTuple):
-    """A point in time, by the clock of the machine and by that of the process."""
+    """A point in time, by the clock of the machine and by the clock of the process."""
 
     seconds: float
     processor_seconds: float
@@ -118,7 +118,7 @@ def save_state(
     """Write RUN/state-STEP-EPOCH atomically, then remove the previous state.
 
     The end of an epoch may be saved twice, before and after validation; the epoch in the name keeps the two apart, so
-    that a complete state exists at every moment. The random states are those of all processes (`rng_state`).
+    that a complete state exists at every moment. The random states of all processes are included (`rng_state`).
 
     Raises:
         RunError: a file cannot be written; the previous state is unchanged.
@@ -185,7 +185,7 @@ def load_rng_state(folder: Path, rank: int) -> bool:
 
 
 def _by_process(rng_states: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
-    """Name the random states of all processes: those of the first by the device, the others '<device>.<process>'."""
+    """Name the random states of all processes: by the device for the first, '<device>.<process>' for others."""
     return {
         f"{device}.{rank}" if rank else device: value
         for rank, states in enumerate(rng_states)

@@ -233,10 +233,10 @@ class StoredCaptions:
 
         A caption of a person in the file would be hidden by a new sidecar.
         """
-        from limner.apps.photos.captions import caption_in_file, caption_of_sidecar, require_embeddable
+        from limner.apps.photos.captions import caption_in_file, caption_of_sidecar, require_caption_support
 
         if self._embed:
-            require_embeddable(file)
+            require_caption_support(file)
         if self._kind == "txt":
             text_file = _text_file(file)
             return text_file.name if text_file.exists() and text_file.stat().st_size else ""

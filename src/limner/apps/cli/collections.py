@@ -53,7 +53,7 @@ def import_(
             webdataset, parquet, datasets, folder, audio, imdb or rt-polarity.
         source: Folder or file to read.
         collection: Collection to create or to extend.
-        images (DIR): Image folder; default: that of the corpus.
+        images (DIR): Image folder; default: the image folder of the corpus.
         splits (DIR): Folder with train.txt, val.txt and test.txt.
         lang: Language code of the sentences, where the format has none.
         split: Split of items without one; auto assigns 80/10/10 % at random.

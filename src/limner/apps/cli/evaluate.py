@@ -83,7 +83,7 @@ def evaluate(
         memory: Working memory of retrieval in MiB; default: 128.
         exact: Compute retrieval in float32 without estimates; takes several times as long.
         region_baseline: Sentences for the boxes that a dense captioner detects, in place of its own: the most frequent
-            description, that of the nearest training region, or the caption of the whole image.
+            description, the description of the nearest training region, or the caption of the whole image.
         region_captioner (RUN): Captioner of --region-baseline caption.
         print_all (--all): Print all scores and their signatures, not only the main ones.
     """
@@ -216,7 +216,7 @@ def compare(
             commas.
         split: Split to compare on; default: test.
         metric: Metric to compare; default: bleu4, meteor, ter and chrf3, or all of labels. Repeatable.
-        lang: Language code of the sentences; default: that of the first run.
+        lang: Language code of the sentences; default: the language of the first run.
         trials: Number of trials of approximate randomisation, the test of systems with one seed; default: 10000.
         seed: Random seed of trials and samples; default: 1.
         samples: Number of bootstrap samples of the sentences, for intervals and for tests of systems with several

@@ -206,8 +206,8 @@ def reproduce(
         init (RUN): Start every row from the weights and vocabularies of this run.
         back_translator (RUN): Run of the opposite direction, which generates source sentences for the rows that train
             with them; default: the table's recipe, which is trained first.
-        corpus (DIR): Collection of sentence pairs, such as those of WMT'15, for the rows that train with another
-            corpus; default: these rows are left out.
+        corpus (DIR): Collection of sentence pairs, such as WMT'15, for the rows that train with another corpus;
+            default: these rows are left out.
         budget: Share of the recipes' epochs and samples to use, above 0, at most 1; default: 1.
         list_: List the tables: the data, and the published scores of every row.
     """

@@ -203,8 +203,8 @@ SHARED = option_texts(
             to, or HOST:PORT. The machines share the folders that are named. Needs the extra 'scale'.
         as_json (--json): Print JSON instead of text.
         skip_missing: Skip items whose image has no features, and count them.
-        image_control: Features given to the model: those of the right image, or as a control those of another image
-            (shuffled), the training mean or zeros.
+        image_control: Features given to the model: the features of the right image, or as a control the features of
+            another image (shuffled), the training mean or zeros.
         force: Replace files that exist, and write inside runs and collections.
 
     Decoding:

@@ -97,7 +97,7 @@ def correlate(
 ) -> None:
     """Correlate a score with human judgements of captions: Kendall's tau-b and tau-c.
 
-    The score is that of a captioning model, which needs no references, or any other, from a file.
+    The score is computed by a captioning model, which needs no references, or read from a file.
 
     Example: `limner correlate ExpertAnnotations.txt --model runs/mrnn --collection collections/flickr8k`
 

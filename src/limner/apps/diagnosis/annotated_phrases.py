@@ -90,8 +90,8 @@ def _targets(item: Item, lang: str, source: SourceLanguage | None) -> list[tuple
 def align_phrase(phrase: Phrase, text: str, tokenizer: Tokenizer) -> range | None:
     """Find the words of a tokenizer that a phrase consists of.
 
-    The sentence is tokenised up to the beginning and up to the end of the phrase; the words in between are those of the
-    phrase. None if the tokenizer joins or splits words differently in the whole sentence, or omits the phrase.
+    The sentence is tokenised up to the beginning and up to the end of the phrase; the words in between are the words of
+    the phrase. None if the tokenizer joins or splits words differently in the whole sentence, or omits the phrase.
 
     Args:
         phrase: phrase, whose position refers to the tokens of the sentence split at whitespace.

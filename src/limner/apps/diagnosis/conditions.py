@@ -69,7 +69,7 @@ class ConditionComparison:
         inputs: Sequence[GenerationInput] | None = None,
         model: TrainedModel | None = None,
     ) -> list[Sentence]:
-        """Generate the best hypothesis for each input, by default for those of the comparison with its model."""
+        """Generate the best hypothesis for each input, by default with the model and the inputs of the comparison."""
         n_best = generate(
             [model or self.model],
             self.inputs if inputs is None else inputs,

@@ -55,7 +55,7 @@ class DiagnosisSettings(MeasurementSettings):
     """Scope of a diagnosis: the split, the metrics and the optional experiments."""
 
     decoding: DecodingSettings | None = None
-    """Decoding settings; None for those of the model's recipe."""
+    """Decoding settings; None for the settings of the model's recipe."""
     metrics: tuple[str, ...] = ("bleu4", "chrf3", "ter", PERPLEXITY)
     """Names of sentence metrics, or 'perplexity'; the verdict uses the first. The default needs neither an extra nor
     Java."""

@@ -91,7 +91,7 @@ def measure_grounding(
     """Measure whether a model attends to the boxes of the phrases that it is about to write.
 
     The model reads the reference sentences (teacher forcing). The attention of a phrase is the mean of the attention of
-    its words; that of a word of several subwords is the mean over them.
+    its words; the attention of a word of several subwords is the mean over its subwords.
 
     Args:
         model: captioning or translation model with attention over image locations.
@@ -214,7 +214,7 @@ class _Measured:
     def examples(
         self, collection: Collection, preprocessing: Preprocessing
     ) -> tuple[tuple[GroundingExample, ...], tuple[GroundingExample, ...]]:
-        """Choose the best hits and the worst misses by the mass above that of uniform attention, one of each image."""
+        """Choose the best hits and the worst misses by the mass in excess of uniform attention, one of each image."""
         gain = self._mass["model"] - self._mass["uniform"]
         order = np.argsort(-gain, kind="stable").tolist()
         hits = self._first_of_images([row for row in order if self._pointing["model"][row] == 1])

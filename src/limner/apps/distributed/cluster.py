@@ -277,7 +277,7 @@ def run_units(cluster: Cluster, job: UnitJob, count: int) -> Iterator[int]:
         The numbers of the units, in order, each when its result is stored.
 
     Raises:
-        LimnerError: that of the first unit, in order, that failed; likewise the two below.
+        LimnerError: a unit failed; the error of the first failed unit, in order, is raised.
         OSError: a file cannot be read or written.
         RuntimeError: a unit failed in another way; with the traceback of the actor.
         ResourceError: the actors of a unit end again and again, such as for lack of memory, or the cluster is lost.

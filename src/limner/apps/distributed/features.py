@@ -58,7 +58,7 @@ class ExtractionOptions(NamedTuple):
     """Options of an extraction; see `limner.features.extract.extract`."""
 
     name: str | None = None
-    """Name of the tables; None for that of the backbone."""
+    """Name of the tables; None for the name of the backbone."""
     splits: tuple[str, ...] | None = None
     """Splits to encode; None for all."""
     batch_size: int = 32
@@ -92,20 +92,20 @@ class FeatureJob(NamedTuple):
         for spec, expected in zip(backbone.specs, self.specs, strict=True):
             require_compatible(spec, expected, self.backbone.name, "install the same files on all machines")
         positions = np.load(self.journal.folder / _POSITIONS, mmap_mode="r")
-        absent = np.load(self.journal.folder / _ABSENT, mmap_mode="r")
+        is_missing = np.load(self.journal.folder / _ABSENT, mmap_mode="r")
 
         def compute(unit: int) -> None:
             if self.journal.read(unit) is not None:
                 return
             rows = slice(unit * self.unit_rows, (unit + 1) * self.unit_rows)
             items = collection.items_at(positions[rows], MEDIA_COLUMNS)
-            is_absent = dict(zip((item.id for item in items), absent[rows], strict=True))
+            missing_tables = dict(zip((item.id for item in items), is_missing[rows], strict=True))
             skipped: dict[str, str] = {}
             writers = [FragmentWriter(table_path(self.collection, spec.name), spec) for spec in self.specs]
             errors = None if self.options.strict else skipped
             for ids, features in encode_items(collection, items, backbone, self.options.batch_size, errors):
                 for table, writer in enumerate(writers):
-                    chosen = [row for row, item_id in enumerate(ids) if is_absent[item_id][table]]
+                    chosen = [row for row, item_id in enumerate(ids) if missing_tables[item_id][table]]
                     writer.add([ids[row] for row in chosen], features[writer.spec.kind][chosen])
             for writer in writers:
                 writer.flush()
@@ -131,8 +131,8 @@ def extract_distributed(
         backbone: encoder, which every actor loads.
         address: 'local', 'auto' or HOST:PORT; see `limner.apps.distributed.cluster.connected`.
         options: options of the extraction.
-        on_progress: as for `extract`.
-        on_verified: as for `extract`.
+        on_progress: called with the number of items done and their total.
+        on_verified: called with the number of rows of a stored table that are verified, and their total.
 
     Raises:
         MissingExtraError: Ray is not installed.
@@ -149,12 +149,12 @@ def extract_distributed(
     with locked_tables(collection, specs):
         _commit(collection, specs, folder)  # the units of an interrupted extraction
         intact = intact_rows(collection, specs, on_verified)
-        total, positions, absent = _missing(collection, options.splits, intact)
+        total, positions, is_missing = _missing(collection, options.splits, intact)
         present = total - len(positions)
         skipped: dict[str, str] = {}
         if len(positions):
             with connected(address) as cluster:
-                journal = _begin(collection, specs, folder, positions, absent)
+                journal = _begin(collection, specs, folder, positions, is_missing)
                 job = _job(collection, backbone, specs, options, journal, cluster)
                 for result in _results(cluster, job, len(positions), collection.path):
                     skipped |= result["skipped"]
@@ -192,12 +192,12 @@ def _begin(
     specs: Sequence[FeatureSpec],
     folder: Path,
     positions: NDArray[np.int64],
-    absent: NDArray[np.bool_],
+    is_missing: NDArray[np.bool_],
 ) -> Journal:
     """Begin the journal of an extraction, with the items that its units compute."""
     files = {spec.name: data_files(table_path(collection.path, spec.name)) for spec in specs}
     journal = Journal.begin(folder, {"fingerprints": _fingerprints(specs), "files": files})
-    for name, values in ((_POSITIONS, positions), (_ABSENT, absent)):
+    for name, values in ((_POSITIONS, positions), (_ABSENT, is_missing)):
         with atomic_write(folder / name) as temporary, temporary.open("wb") as stream:
             np.save(stream, values)
     return journal

@@ -77,8 +77,8 @@ def claim_export(out: Path) -> Path:
     claim_folder(out, "OUT")
     names = {entry.name for entry in out.iterdir()} if out.exists() else set()
     if names and not (is_exported(out) and names <= set(FILES)):
-        other = min(names - set(FILES), default=min(names))
-        raise SettingsError(f"OUT {out}: contains {other}, and is no exported model; name a new folder")
+        foreign_file = min(names - set(FILES), default=min(names))
+        raise SettingsError(f"OUT {out}: contains {foreign_file}, and is no exported model; name a new folder")
     return out
 
 

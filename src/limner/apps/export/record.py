@@ -41,7 +41,7 @@ RELATIVE_TOLERANCE = 1e-5
 """What is allowed besides, relative to the largest log-probability of the same distribution, which float32 rounds."""
 _STEPS = 4
 _LENGTHS = ((7,), (4, 4, 4, 4), (3, 6, 2, 1, 1))
-"""Lengths of the source sentences of the batches that are compared, other than those of the recording."""
+"""Lengths of the source sentences of the batches that are compared, other than the recorded lengths."""
 
 
 ShapesByName = dict[str, tuple[torch.dtype, tuple[int | None, ...]]]

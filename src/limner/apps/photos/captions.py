@@ -55,7 +55,7 @@ def caption_in_file(image: Path) -> str:
     return read_metadata(image).caption
 
 
-def require_embeddable(image: Path) -> None:
+def require_caption_support(image: Path) -> None:
     """Check before an image is described that its file can hold a caption; MetadataError if it cannot."""
     with _named(image):
         _with_caption(read_bytes(image), "", "")

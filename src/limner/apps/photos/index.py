@@ -105,7 +105,7 @@ class FolderIndex:
 
     @classmethod
     def open(cls, folder: Path | str, index: Path | str | None = None, captioner: Captioner | None = None) -> Self:
-        """Open an existing index; the arguments are those of the constructor.
+        """Open an existing index; see the constructor for the arguments.
 
         Raises:
             FolderError: there is no index, it is damaged, or it was made with another model.
@@ -240,8 +240,8 @@ class FolderIndex:
     def search(self, query: str, count: int = DEFAULT_COUNT, *, exact: bool | None = None) -> list[FolderMatch]:
         """Find the images that a sentence describes best, by log P(w|I) and the concepts that it names.
 
-        In an index of more than `EXACT_IMAGES` images, `CANDIDATES` of them are scored: those whose captions and tags
-        share the rarest words with the query, and those whose features are similar to theirs.
+        In an index of more than `EXACT_SEARCH_IMAGES` images, `CANDIDATES` of them are scored: images whose
+        captions and tags share the rarest words with the query, and images with similar features.
 
         Args:
             query: a sentence or some words.

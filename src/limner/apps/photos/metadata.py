@@ -72,7 +72,8 @@ def find_captions(packet: bytes, *, is_damaged: bool = False) -> list[str]:
 def add_caption(packet: bytes | None, text: str, lang: str) -> bytes:
     """Return a packet with a caption; all other properties stay as they are.
 
-    The caption is the default text of both properties and that of its language; texts in other languages are kept.
+    The caption becomes the default text and the text of its language in both properties; texts in other languages are
+    kept.
 
     Args:
         packet: existing packet; None for a new one.
@@ -80,7 +81,7 @@ def add_caption(packet: bytes | None, text: str, lang: str) -> bytes:
         lang: its language code.
 
     Raises:
-        MetadataError: as for `find_captions`, or the packet contains no RDF.
+        MetadataError: the packet cannot be read, see `find_captions`, or contains no RDF.
     """
     rdf = _parse_rdf(_NEW.encode() if packet is None else packet)
     descriptions = _descriptions(rdf) or [etree.SubElement(rdf, _DESCRIPTION, {f"{{{_RDF}}}about": ""})]

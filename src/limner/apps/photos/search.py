@@ -25,7 +25,7 @@ from limner.runs.concepts import Concepts
 from limner.runs.trained_model import TrainedModel
 from limner.text.vocab import SPECIAL_TOKENS
 
-EXACT_IMAGES = 2000
+EXACT_SEARCH_IMAGES = 2000
 """Number of images up to which a search scores all of them."""
 CANDIDATES = 1000
 """Number of images that a search in a larger index scores."""
@@ -61,7 +61,7 @@ class Snapshot:
     @property
     def is_exact(self) -> bool:
         """Whether all images are scored; otherwise `CANDIDATES` of them are."""
-        return len(self._rows) <= EXACT_IMAGES
+        return len(self._rows) <= EXACT_SEARCH_IMAGES
 
     def score_sentence(
         self,
@@ -77,7 +77,7 @@ class Snapshot:
             trained: the captioner.
             codec: its annotations.
             query: the sentence w.
-            exact: whether all images are scored, or candidates only; None for all up to `EXACT_IMAGES`.
+            exact: whether all images are scored, or candidates only; None for all up to `EXACT_SEARCH_IMAGES`.
             concepts: concepts of the captioner; None for the log-probabilities alone.
         """
         require_words(trained, [query])

@@ -29,7 +29,7 @@ from limner.storage.lance_tables import WRITE_ERRORS, damage_as, open_table, sta
 FILES, IMAGES = "files.lance", "images.lance"
 """Tables of an index: one row for each path, and one for each digest."""
 DETAILS_CHECKSUM = "details_checksum"
-"""Checksum of the caption and the thumbnail; `CHECKSUM` is that of the annotations and the vector."""
+"""Checksum of the caption and the thumbnail; `CHECKSUM` covers the annotations and the vector."""
 KEPT_VERSIONS = timedelta(hours=1)
 """Age up to which replaced versions are kept for programs that still read them."""
 MAX_FRAGMENTS = 100

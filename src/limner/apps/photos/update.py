@@ -223,7 +223,7 @@ def read_image_file(folder: Path, path: str, backbone: Backbone, known: Containe
 
 
 def _decode(file: Path, backbone: Backbone) -> tuple[EncoderInput, bytes]:
-    """Decode an image once, for the backbone and the thumbnail; the pixels are those of `backbone.read(file)`."""
+    """Decode an image once, for the backbone and the thumbnail; the pixels equal `backbone.read(file)`."""
     side = backbone.specs[0].preprocessing.get("short")
     if not isinstance(side, int):
         return backbone.read(file), make_thumbnail(open_image(file, min_side=THUMBNAIL_SIDE))

@@ -62,7 +62,7 @@ class AttendedSentence(NamedTuple):
     """Name of the image file, or source sentence."""
     image: Path | None
     attention: Sequence[ModelAttention]
-    """Attention of each model, from top to bottom; the words are those of the first. Empty for no plots."""
+    """Attention of each model, from top to bottom; the words come from the first model. Empty for no plots."""
 
 
 def save_attention(
@@ -305,7 +305,7 @@ def _is_generated_by(model: TrainedModel, item: EvaluatedItem) -> bool:
 def _attended_image(
     explanation: Explanation, item: EvaluatedItem, features: Sequence[FeatureSpec], thumbnails: Thumbnails
 ) -> AttendedImage | None:
-    """Plot the attention over the image of a sentence; that of captions as in Xu et al. (2015)."""
+    """Plot the attention over the image of a sentence; captions are plotted as in Xu et al. (2015)."""
     if explanation.image_weights is None or item.image is None:
         return None
     path, words = Path(item.image), explanation.words[:MAX_WORDS]

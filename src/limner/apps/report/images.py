@@ -183,7 +183,7 @@ def save_sheet(sheet: Image.Image, path: Path) -> None:
     """Write a contact sheet in the image format of the file name's suffix; an existing file is replaced.
 
     Raises:
-        SettingsError: the suffix is not that of an image format that can be written.
+        SettingsError: the suffix names no image format that can be written.
         WriteError: the file cannot be written; an existing file is unchanged.
     """
     require_sheet_suffix(path)

@@ -125,7 +125,7 @@ def full_label(name: str, modality: Modality) -> str:
 
 
 def title_of(evaluation: Evaluation) -> str:
-    """The split, with decoding and evaluation settings that differ from those of the recipe."""
+    """The split, with decoding and evaluation settings that differ from the recipe."""
     differences = [part for name in (evaluation.decoding, evaluation.measured) for part in name.split(",") if part]
     return ", ".join((evaluation.split, *differences))
 
@@ -143,7 +143,7 @@ def format_score(score: Score, value: float | None = None) -> str:
 def score_tables(
     scores: Sequence[Score], published: Mapping[str, float], modality: Modality, task: str
 ) -> dict[str, list[ScoreRow]]:
-    """Tables of scores by title: those of the task, and those of both directions of retrieval."""
+    """Tables of scores by title: scores of the task, and scores of both directions of retrieval."""
     titles = retrieval_titles(modality)
     tables: dict[str, list[ScoreRow]] = {title: [] for title in (task, *titles.values())}
     for score in scores:
@@ -196,7 +196,7 @@ def baselines(
     vocabulary: int | None = None,
     lang: str = "en",
 ) -> dict[str, list[Baseline]]:
-    """Collect the baselines of scores by their names, those of chance first.
+    """Collect the baselines of scores by their names, chance baselines first.
 
     Args:
         evaluation: the evaluation of the right images.
@@ -225,7 +225,7 @@ def random_ranking(score: Score) -> float | None:
     """Compute the expected value of a retrieval score for a random ranking, from the counts in its signature.
 
     The first of m relevant candidates among n has at most rank k with probability 1 - C(n-m, k) / C(n, k). The number m
-    is that of all candidates divided by that of the queries, at least 1. None for other scores.
+    is the number of candidates divided by the number of queries, at least 1. None for other scores.
     """
     counts = {key: int(value) for key, value in re.findall(r"(queries|candidates):(\d+)(?=\||$)", score.signature)}
     match = re.fullmatch(r"(image_to_text|text_to_image|region)_(r\d+|median_rank)", score.name)

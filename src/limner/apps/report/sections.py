@@ -216,7 +216,7 @@ def sentence_queries(evaluation: Evaluation, thumbnails: Thumbnails) -> list[dic
 
 
 def _items(evaluation: Evaluation) -> list[EvaluatedItem]:
-    """The items of an evaluation; those of tracks have their position errors as scores."""
+    """The items of an evaluation; items with tracks have their position errors as scores."""
     return by_position_error(evaluation.items) if is_of_tracks(evaluation) else list(evaluation.items)
 
 

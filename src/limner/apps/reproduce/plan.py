@@ -24,7 +24,7 @@ class ReproductionSettings(Settings):
     rows: tuple[str, ...] = ()
     """Names of the rows to reproduce; empty for all rows with a recipe."""
     seeds: Few = 1
-    """Number of training runs of each row, with consecutive random seeds from that of its recipe."""
+    """Number of training runs of each row, with consecutive random seeds from the seed of its recipe."""
     dataset: str | None = None
     """Key of the data set, for a table whose recipes depend on it; None to recognise it by the ids of the items."""
     recipes: str | None = None
@@ -68,7 +68,7 @@ class TrainingRun(NamedTuple):
 
 
 TrainingSequence = tuple[TrainingRun, ...]
-"""Training runs, each initialised from the previous one; the last is that of the row itself."""
+"""Training runs, each initialised from the previous run; the last run trains the model of the row."""
 
 
 class RowPlan(NamedTuple):
@@ -125,7 +125,7 @@ def select_rows(table: PublishedTable, settings: ReproductionSettings) -> list[P
 
 
 def plan_row(row: PublishedRow, job: ReproductionJob, repetition: int = 0) -> RowPlan:
-    """Plan the training runs of a row; the random seed is that of the recipe plus `repetition`."""
+    """Plan the training runs of a row; the random seed is the seed of the recipe plus `repetition`."""
     changes = (*_feature_changes(row, job), *row.changes)
     overrides = [(*changes, *alternative) for alternative in row.alternatives]
     of_stages, of_row = (row.corpus, None) if row.corpus == "pretraining" else (None, row.corpus)

@@ -82,7 +82,7 @@ class RowResult(Record):
     back_translated_by: str | None = None
     """Run that generated the source sentences of a derived collection, if a stage was trained on it."""
     corpus: CorpusRecord | None = None
-    """Collection of sentence pairs that the row trained with, besides that of the table."""
+    """Collection of sentence pairs that the row trained with, besides the collection of the table."""
     features: tuple[str, ...] = ()
     """Fingerprints of the features of the model."""
     run: str
@@ -101,7 +101,7 @@ class RowResult(Record):
 
     @property
     def scores(self) -> dict[str, Score]:
-        """Scores by name: those of the evaluation, the training time and the norms of gradients."""
+        """Scores by name: metrics of the evaluation, the training time and the norms of gradients."""
         time = Score("training_minutes", self.seconds / 60, "training and validation")
         return {score.name: score for score in (*self.evaluation.scores, time, *self._gradient_scores())}
 

@@ -83,10 +83,10 @@ class TableColumn(Settings):
     digits: FewOrNone
     """Number of decimal places."""
     scale: PositiveWeight = 1.0
-    """Factor from our scale to that of the paper."""
+    """Factor from our scale to the scale of the paper."""
 
     def format(self, value: float | None) -> str:
-        """Write a score of our scale on that of the paper, with the digits of the column; '–' if there is none."""
+        """Write a score on the scale of the paper, with the digits of the column; '–' if there is none."""
         return "–" if value is None else format_value(value * self.scale, self.digits)
 
 
@@ -120,7 +120,7 @@ class PublishedRow(Settings):
     """Changes KEY=VALUE of `decoding` and `evaluation` after training. Rows that differ in these alone share a run."""
     features: tuple[str, ...] = ()
     """Feature tables of the paper's backbone. The row reads the first one that the collection has, or else the tables
-    of its recipe. Empty for those of the recipe."""
+    of its recipe. Empty for the tables of the recipe."""
     corpus: CorpusUse | None = None
     """Use of the sentence pairs of another collection; None for a row that trains on the table's collection alone."""
     other_authors: bool = False

@@ -42,7 +42,7 @@ class ServerError(LimnerError):
         Args:
             message: what was expected, what was found, what to do.
             param: field of the request that is wrong.
-            status: status of HTTP; default: that of the class.
+            status: status of HTTP; default: the status of the class.
         """
         super().__init__(message)
         self.param, self.status = param, status or self.status

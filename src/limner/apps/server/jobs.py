@@ -73,7 +73,7 @@ class RequestFeatures:
         self.cache = cache
 
     def __call__(self, requests: Sequence[Request]) -> list[StoredFeatures | None]:
-        """Return the features of the image of each job; those of equal shape are computed together.
+        """Return the features of the image of each job; images of equal shape are encoded together.
 
         Raises:
             BackboneError: a feature is not finite.

@@ -37,7 +37,7 @@ START_SECONDS = 60
 """Time limit for one of several processes to answer its supervisor, which it does once it has imported its modules; it
 is then replaced."""
 HEAD_SECONDS = 10.0
-"""Time limit of the head of a request; that of its body is a setting."""
+"""Time limit of the head of a request; the time limit of the body is a setting."""
 
 _Base: Any = AutoHTTPProtocol
 

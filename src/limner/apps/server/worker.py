@@ -34,7 +34,7 @@ class Metrics:
     """Counters of one application."""
 
     def __init__(self, *, several_processes: bool = False) -> None:
-        """Create the counters; those of all processes of the service are added up where there are several."""
+        """Create the counters; the counters of all processes of the service are added up where there are several."""
         registry = CollectorRegistry()
         self._registry = CollectorRegistry() if several_processes else registry
         if several_processes:

@@ -49,8 +49,8 @@ def read_flickr(source: Path, options: ReaderOptions, builder: ItemBuilder) -> N
 
     The sentences of an image were written independently: each has a group of its own.
 
-    Options: `images` and `splits`, if not in the usual folders; `lang`, by default that of the tag of a line, or
-    English.
+    Options: `images` and `splits`, if not in the usual folders; `lang`, by default the language that a line is tagged
+        with, or English.
 
     Raises:
         CollectionError: a file is missing, ambiguous or malformed.
@@ -127,7 +127,7 @@ def read_flickr30k_entities(source: Path, options: ReaderOptions, builder: ItemB
 
     Source: folder of the corpus, or a file that ends in `.jsonl` or `.jsonl.gz`. Options: `images`, if not below
     `source`; `splits`, lists of images, of which images in no list are skipped; `split` without lists. By default the
-    split is that of the JSON line, or of lists in the source.
+    split is named in the JSON line, or in lists in the source.
     """
     as_json = source.name.endswith(JSON_SUFFIXES)
     images = ImageFolder.of(source, options, builder)

@@ -33,7 +33,7 @@ class SourceLocation(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ReaderResult:
-    """Items read from a source, whose media paths are those of the source files."""
+    """Items read from a source, with media paths that name the source files."""
 
     items: list[Item]
     tally: Tally = field(default_factory=Tally)

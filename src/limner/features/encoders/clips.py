@@ -105,7 +105,7 @@ def read_clip(backbone: Backbone, source: ImageInput, sampling: FrameSampling) -
 
 
 def frame_spec(spec: FeatureSpec) -> FeatureSpec:
-    """Return the specification of the features of one frame, which are those of an image."""
+    """Return the specification of the features of one frame, which is encoded like an image."""
     shape = spec.shape[1:] if spec.frame_by_frame else spec.shape
     name = spec.name.removesuffix(".frames")
     kind = "pooled" if spec.kind == "grid" else spec.kind

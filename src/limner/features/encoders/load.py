@@ -136,7 +136,7 @@ def load_clip_backbone(name: str, kind: str, sampling: Mapping[str, Any], **opti
 def load_backbone_for(
     specs: Sequence[FeatureSpec], name: str | None = None, *, precision: str = "auto", device: str = "cpu"
 ) -> Backbone:
-    """Load the backbone that computed some features, to compute those of new images in the same way.
+    """Load the backbone that computed some features, to compute the features of new images in the same way.
 
     For features of regions, only the row of the whole image is computed, as the regions of a new image are unknown.
 

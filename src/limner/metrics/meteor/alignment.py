@@ -53,7 +53,7 @@ def _intersect(lists: RaggedArray, first: int, second: int) -> bool:
 
 
 @compiled
-def _entry(corpus: Any, phrase: int, paraphrase: int) -> int:  # noqa: ANN401
+def _paraphrase_entry(corpus: Any, phrase: int, paraphrase: int) -> int:  # noqa: ANN401
     """Return the entry of the table that lists a paraphrase of a phrase, or -1."""
     start, end = corpus.paraphrases.starts[phrase], corpus.paraphrases.starts[phrase + 1]
     place = start + np.searchsorted(corpus.paraphrases.values[start:end], paraphrase)
@@ -96,7 +96,7 @@ def _match_phrases(
         first = len(matches)
         order = np.empty(len(hyp_phrases) // 3, np.int64)
         for n in range(0, len(hyp_phrases), 3):
-            entry = _entry(corpus, ref_phrases[k + 2], hyp_phrases[n + 2])
+            entry = _paraphrase_entry(corpus, ref_phrases[k + 2], hyp_phrases[n + 2])
             if entry >= 0:
                 match = (ref_phrases[k], ref_phrases[k + 1], hyp_phrases[n], hyp_phrases[n + 1], PARAPHRASE)
                 _insert_match(matches, order, first, entry, match)
@@ -104,7 +104,7 @@ def _match_phrases(
         first = len(matches)
         order = np.empty(len(ref_phrases) // 3, np.int64)
         for k in range(0, len(ref_phrases), 3):
-            entry = _entry(corpus, hyp_phrases[n + 2], ref_phrases[k + 2])
+            entry = _paraphrase_entry(corpus, hyp_phrases[n + 2], ref_phrases[k + 2])
             if entry >= 0:
                 match = (ref_phrases[k], ref_phrases[k + 1], hyp_phrases[n], hyp_phrases[n + 1], PARAPHRASE)
                 _insert_match(matches, order, first, entry, match)

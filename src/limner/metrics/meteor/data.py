@@ -63,7 +63,7 @@ def function_words(place: Path) -> frozenset[str]:
 
 @cache
 def prefixes(place: Path, lang: str) -> dict[str, bool]:
-    """Return the abbreviations of a language; true for those that a full stop belongs to only before digits."""
+    """Return the abbreviations of a language; true if the full stop is part of it only before digits."""
     lines = _lines(place, f"nonbreaking/{NAMES[lang]}.prefixes")
     return {
         line.partition("#")[0].strip(): NUMERIC_ONLY in line

@@ -43,7 +43,7 @@ class SceneObject:
         y: lower edge.
         span: longer side.
         flip: whether the drawing is mirrored.
-        stretch: ratio of the width to that of the drawing.
+        stretch: ratio of the width to the width of the drawing.
         variant: number that selects a variant of the drawing.
     """
 

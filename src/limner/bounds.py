@@ -54,7 +54,7 @@ class Bounds:
         return value  # type: ignore[no-any-return]
 
     def __get_pydantic_core_schema__(self, source: Any, handler: Callable[[Any], Any]) -> Any:  # noqa: ANN401
-        """Return the schema of pydantic: that of the number, with the range; 'true' is not 1."""
+        """Return the pydantic schema of the number with its range; 'true' is not 1."""
         from pydantic_core import core_schema
 
         no_bool = core_schema.union_schema(

@@ -39,7 +39,7 @@ def compiled(function: F) -> F:
 
 @functools.cache
 def _cache_folder(sources: Path, cache_root: str) -> str:
-    """Return the cache folder of the sources in a folder, and delete those of its earlier sources.
+    """Return the cache folder of the sources in a folder, and delete the cache folders of earlier sources.
 
     Args:
         sources: folder of sources.

@@ -119,7 +119,7 @@ def available_memory(device: torch.device | None = None) -> int | None:
     """Return the bytes that can be allocated without swapping; None if they are not known.
 
     Args:
-        device: a CUDA device, whose own memory counts; otherwise that of the machine, or of the control group
+        device: a CUDA device, whose own memory counts; otherwise the memory of the machine, or of the control group
             (container) of the process if it is less.
     """
     if device is not None and device.type == "cuda":

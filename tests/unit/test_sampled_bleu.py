@@ -88,7 +88,7 @@ def test_given_words_are_scored_on_request(model, examples, monkeypatch):
     sampled = sum(len(one.reference.split()) for one in inputs)
     without = scored(model, examples, given=3)["sampled_bleu1"].value / 100 * sampled
     result = scored(model, examples, given=3, scored=True)
-    both = [(one.whole(one.reference).split(), one.given.split()) for one in inputs]
+    both = [(one.whole(one.reference).split(), one.prefix_text.split()) for one in inputs]
     matched = sum(len(given) + ("green" in whole[3:] and "green" not in given) for whole, given in both)
     repeated = sum(whole.count("green") - given.count("green") > 0 for whole, given in both if "green" in given)
     total = 3 * len(inputs) + sampled

@@ -95,8 +95,8 @@ class Collection:
     def items(self, split: str | None = None) -> StoredItems:
         """Items of one split, or of the whole collection, in stored order.
 
-        The items of a collection that fits into the budget are read and verified now, those of a larger one when they
-        are used; at most the budget of them is in memory.
+        The items of a collection that fits into the budget are read and verified now, the items of a larger collection
+        when they are used; at most the budget of them is in memory.
 
         Raises:
             CollectionError: the split has no items, or the table is damaged.

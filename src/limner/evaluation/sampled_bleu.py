@@ -38,14 +38,14 @@ class SampleInput(NamedTuple):
     """Token ids that every sample starts with."""
     length: int
     """Number of tokens of a sample with its prefix, and of the reference."""
-    given: str
+    prefix_text: str
     """The words of the reference in the prefix, joined by spaces."""
     reference: str
     """The reference after the prefix, as tokens joined by spaces."""
 
     def whole(self, text: str) -> str:
         """Return the sentence of the prefix and the text after it."""
-        return f"{self.given} {text}".strip()
+        return f"{self.prefix_text} {text}".strip()
 
 
 def sampled_scores(
@@ -61,8 +61,8 @@ def sampled_scores(
 
     A sample is conditioned on the image and the first words of its reference, and has the length of the reference. The
     remaining words are compared with the remaining words of the reference, over the whole corpus; with
-    `settings.score_prefix` the given words are compared too. Kiros et al. (2014), section 7.1, give neither the number
-    of given words nor whether they are scored. Given words are right in every sample of every model: they raise all
+    `settings.score_prefix` the prefix words are compared too. Kiros et al. (2014), section 7.1, give neither the number
+    of prefix words nor whether they are scored. Prefix words are right in every sample of every model: they raise all
     scores and shrink the differences between models, so that they are not scored by default.
 
     Args:

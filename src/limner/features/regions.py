@@ -208,7 +208,7 @@ def _region_spec(whole: FeatureSpec, rows: RegionRows) -> FeatureSpec:
 def _pooled_spec(backbone: Backbone) -> FeatureSpec:
     spec = backbone.specs[0]
     if len(backbone.specs) > 1 or spec.kind != "pooled" or backbone.modality != IMAGE:
-        kinds = " and ".join(f"'{each.kind}'" for each in backbone.specs)
+        kinds = " and ".join(f"'{spec.kind}'" for spec in backbone.specs)
         raise FeatureError(
             f"{spec.backbone}: expected a backbone with one pooled vector per image for features of regions, got "
             f"{kinds} of {backbone.modality.plural}; choose a network with kind 'pooled'"
@@ -272,14 +272,16 @@ def read_boxes(path: Path) -> dict[str, list[Box]]:
             raise CollectionError(f"{location}: expected an object of images and their boxes, got {_excerpt(entry)}")
         for name in entry:
             values = require_field(entry, name, list, location)
-            boxes.setdefault(name, []).extend(_box(each, name, number, location) for number, each in enumerate(values))
+            boxes.setdefault(name, []).extend(
+                _box(value, name, number, location) for number, value in enumerate(values)
+            )
     return boxes
 
 
 def _box(values: Any, name: str, number: int, location: SourceLocation) -> Box:  # noqa: ANN401 (any JSON value)
     numbers: Any = [values.get(key) for key in ("x", "y", "width", "height")] if isinstance(values, dict) else values
     valid = isinstance(numbers, list) and len(numbers) in (4, 5)
-    if not valid or not all(type(each) in (int, float) and math.isfinite(each) for each in numbers):
+    if not valid or not all(type(value) in (int, float) and math.isfinite(value) for value in numbers):
         raise CollectionError(
             f"{location}: box {number} of '{name}' is {_excerpt(values)}; expected [left, top, width, height] or "
             "[left, top, width, height, score] in pixels, or an object with x, y, width and height"
@@ -347,7 +349,7 @@ def _boxes_by_image(collection: Collection, boxes: Boxes, where: str) -> dict[Pa
         elif named_boxes:
             assigned[collection.path / matches[0]] += named_boxes
     if not assigned:
-        expected, actual = (f" (such as '{next(iter(some))}')" if some else "" for some in (images, unknown))
+        expected, actual = (f" (such as '{next(iter(names))}')" if names else "" for names in (images, unknown))
         raise FeatureError(
             f"{where}: no box of an image in {collection.path}; expected the ids of items{expected} or the names of "
             f"their images, got other names{actual}"

@@ -168,7 +168,7 @@ TIE_NOISE = 1e-6
 
 
 class LocalisationSettings(Settings):
-    """Settings of the localisation network; the defaults are those of the paper, where it gives them."""
+    """Settings of the localisation network; the defaults follow the paper, where it gives them."""
 
     filters: Width = 256
     """Number of filters of the 3x3 convolution."""

@@ -75,7 +75,7 @@ class RecurrentSettings(Settings):
     cell: CellSettings = CellSettings()
     """Recurrent cell."""
     layers: Layers = 1
-    """Number of layers, each of which reads the states of the one below."""
+    """Number of layers; each layer reads the states of the layer below."""
     transition_layers: LayersOrNone = 0
     """Number of further layers between the cell's output and h_t (deep hidden-to-hidden transition)."""
     transition_skip: bool = False

@@ -61,7 +61,7 @@ class Modality(NamedTuple):
 
 
 def is_image(path: Path) -> bool:
-    """Whether the header of a file is that of an image that can be decoded."""
+    """Whether a file has the header of an image that can be decoded."""
     try:
         image_size(path)
     except MediaError:

@@ -104,8 +104,9 @@ class HierarchicalDifference(NamedTuple):
     between_runs: float
     """Variance of the difference by the choice of runs; 0 if it cannot be estimated."""
     freedom: int
-    """Degrees of freedom of the variance between runs: the number of runs of both systems minus two; that of one minus
-    one if the systems are compared run by run, or the other is deterministic. 0 if the variance cannot be estimated."""
+    """Degrees of freedom of the variance between runs: the number of runs of both systems minus two; the number of runs
+    of one system minus one if the systems are compared run by run, or the other is deterministic. 0 if the variance
+    cannot be estimated."""
     between_segments: float
     """Variance of the difference by the choice of segments."""
     samples: NDArray[np.float64]

@@ -120,11 +120,11 @@ def approximate_randomisation(
     a_value, b_value = value(a.sum(axis=0)), value(b.sum(axis=0))
     # Sorted, so that the trials are the same for both orders of the outputs.
     first, second = sorted((a, b), key=lambda output: output.tobytes())
-    both = first.sum(axis=0) + second.sum(axis=0)
+    summed = first.sum(axis=0) + second.sum(axis=0)
     threshold = abs(a_value - b_value) - ROUNDING * (1 + abs(a_value - b_value))
     reached = done = 0
     for block in _exchanged_totals(first, second, trials, np.random.default_rng(seed)):
-        reached += sum(abs(value(totals) - value(both - totals)) >= threshold for totals in block)
+        reached += sum(abs(value(totals) - value(summed - totals)) >= threshold for totals in block)
         done += len(block)
         if on_progress is not None:
             on_progress(done, trials)

@@ -188,11 +188,11 @@ def precision_and_recall(totals: Statistics) -> tuple[float, float]:
     Returns:
         Precision and recall, averaged over the orders for which hypothesis and reference have n-grams, as in sacrebleu.
     """
-    hypothesis, reference, both = totals.reshape(CHARACTER_ORDERS, 3).T
+    hypothesis, reference, common = totals.reshape(CHARACTER_ORDERS, 3).T
     known = (hypothesis > 0) & (reference > 0)
     if not known.any():
         return 0.0, 0.0
-    precision, recall = np.mean(both[known] / hypothesis[known]), np.mean(both[known] / reference[known])
+    precision, recall = np.mean(common[known] / hypothesis[known]), np.mean(common[known] / reference[known])
     return float(100 * precision), float(100 * recall)
 
 

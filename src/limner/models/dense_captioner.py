@@ -44,7 +44,7 @@ class DetectedRegions(NamedTuple):
 
 
 class LossWeights(Settings):
-    """Weights of the five losses; the defaults are those of the paper, section 3.3."""
+    """Weights of the five losses; the defaults follow the paper, section 3.3."""
 
     proposal_score: Weight = 0.1
     """Weight of the confidences of the localisation network."""
@@ -70,7 +70,7 @@ class DetectionSettings(Settings):
 
 
 class DenseCaptionerSettings(ConditionalLMSettings):
-    """Settings of the dense captioner; the default sizes are those of the paper and of its published program."""
+    """Settings of the dense captioner; the default sizes follow the paper and its published program."""
 
     describes_regions: ClassVar = True
     name: Literal["dense_captioner"] = "dense_captioner"
@@ -227,7 +227,7 @@ class DenseCaptioner(nn.Module):
     def forward(self, batch: Batch) -> Output:
         """Compute the logits (B, T, V) of all positions; in training with annotated regions also their loss.
 
-        The logits are then those of the positive regions, (P, T, V).
+        The logits then cover the positive regions only, (P, T, V).
         """
         if self.training and batch.regions is not None:
             losses, logits = self.losses(batch.image, batch.regions)
@@ -285,7 +285,7 @@ class DenseCaptioner(nn.Module):
             regions: annotated regions of the images.
 
         Returns:
-            The regions, the loss of their confidences, and that of the offsets of the positive ones.
+            The regions, the loss of their confidences, and the loss of the offsets of the positive regions.
         """
         settings = self.settings
         side = (settings.region_size, settings.region_size)

@@ -22,7 +22,7 @@ from limner.text.vocab import SPECIAL_TOKENS
 
 
 class IndependentSettings(ConditionalLMSettings):
-    """Settings of the independent descriptions; sizes and dropout are those of the authors' published program."""
+    """Settings of the independent descriptions; sizes and dropout follow the authors' published program."""
 
     translates: ClassVar = True
     name: Literal["independent"] = "independent"

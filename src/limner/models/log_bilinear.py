@@ -22,7 +22,7 @@ Variant = Literal["LBL", "MLBL-B", "MLBL-F"]
 
 
 class LBLSettings(ConditionalLMSettings):
-    """Settings of the log-bilinear models; the default context and initialisation are those of the paper."""
+    """Settings of the log-bilinear models; the default context and initialisation follow the paper."""
 
     name: Literal["lbl"] = "lbl"
     variant: Variant = "MLBL-B"

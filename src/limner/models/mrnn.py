@@ -41,7 +41,7 @@ class VariantParts(NamedTuple):
     image_in_rnn: bool = False
     """Whether V_I^(1) I is added to w(t)."""
     image_in_multimodal: Literal["V_I", "V_I^(1)"] | None = "V_I"
-    """Matrix of the image term of eq. 3: its own, that of word embedding layer II, or no such term."""
+    """Matrix of the image term of eq. 3: its own matrix, the matrix of word embedding layer II, or no image term."""
 
 
 VARIANTS: dict[Variant, VariantParts] = {
@@ -57,7 +57,7 @@ VARIANTS: dict[Variant, VariantParts] = {
 
 
 class MRNNSettings(ConditionalLMSettings):
-    """Settings of the m-RNN; the default sizes are those of the paper."""
+    """Settings of the m-RNN; the default sizes follow the paper."""
 
     name: Literal["mrnn"] = "mrnn"
     variant: Variant = "m-RNN"

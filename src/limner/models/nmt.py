@@ -26,7 +26,7 @@ from limner.models.protocols import ConditionalLMSettings, ModelInputs, Output
 
 
 class NMTSettings(ConditionalLMSettings):
-    """Settings of the translation models; the sizes are those of Calixto et al. (2017), section 5."""
+    """Settings of the translation models; the sizes follow Calixto et al. (2017), section 5."""
 
     translates: ClassVar = True
     name: Literal["nmt"] = "nmt"

@@ -63,7 +63,7 @@ class TuningSettings(Settings):
 
 
 class PhraseBasedSettings(ConditionalLMSettings):
-    """Settings of phrase-based translation; defaults are those of Koehn et al. (2007) unless the papers differ."""
+    """Settings of phrase-based translation; defaults follow Koehn et al. (2007) unless the papers differ."""
 
     translates: ClassVar = True
     scores_sentences: ClassVar = False
@@ -83,11 +83,11 @@ class PhraseBasedSettings(ConditionalLMSettings):
     max_phrase_length: Annotated[int, Bounds(1, 7)] = 7
     """Maximum number of words of a phrase."""
     lexical_weights: Literal["moses", "koehn"] = "moses"
-    """Estimate of the lexical weights: that of Moses, or the formula of Koehn et al. (2003), section 3.3. For the
-    probability of a source word given a target word, Moses also counts the occurrences of the target word that are
+    """Estimate of the lexical weights: the estimate of Moses, or the formula of Koehn et al. (2003), section 3.3. For
+    the probability of a source word given a target word, Moses also counts the occurrences of the target word that are
     aligned with no source word, so that the probability is smaller; in the other direction likewise."""
     table_limit: Few = 20
-    """Maximum number of phrase pairs of a source phrase that are kept, those of largest phi(e | f)."""
+    """Maximum number of phrase pairs of a source phrase that are kept: the pairs of largest phi(e | f)."""
     distortion_limit: Annotated[int, Bounds(0, 40)] = 6
     """Maximum distance in words from the first untranslated source word to the end of the next phrase. A phrase that
     begins at that word is always allowed."""

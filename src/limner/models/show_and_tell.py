@@ -19,7 +19,7 @@ from limner.models.protocols import ConditionalLMSettings, EmbeddedWords, ModelI
 
 
 class ShowAndTellSettings(ConditionalLMSettings):
-    """Settings of Show and Tell; the default sizes are those of the paper."""
+    """Settings of Show and Tell; the default sizes follow the paper."""
 
     name: Literal["show_and_tell"] = "show_and_tell"
     cell: CellSettings = CellSettings(name="lstm", linear_output=True)
@@ -60,10 +60,10 @@ class ShowAndTell(EmbeddedWords, nn.Module):
     where the LSTM has m_t = o_t c_t, without a tanh (eq. 8).
 
     Departures from the paper: the gates have biases, which it does not print, with 1 for the forget gates; eq. 9
-    applies the softmax to m_t itself, here a layer W_p changes the size to that of the vocabulary; initialisation is
-    orthogonal for recurrent weights and that of `nn.Linear` otherwise. The paper's CNN is tuned in a second stage; here
-    it is a backbone whose features are stored, or a convnet that is trained jointly. An example without an image has
-    the initial state of zeros in place of the state after the image.
+    applies the softmax to m_t itself, here a layer W_p changes the size to the size of the vocabulary; initialisation
+    is orthogonal for recurrent weights and the default of `nn.Linear` otherwise. The paper's CNN is tuned in a second
+    stage; here it is a backbone whose features are stored, or a convnet that is trained jointly. An example without an
+    image has the initial state of zeros in place of the state after the image.
     """
 
     Settings: ClassVar = ShowAndTellSettings

@@ -107,7 +107,7 @@ class ShowAttendTell(EmbeddedWords, nn.Module):
     REINFORCE term.
 
     The probability that hard attention gives to a sentence in evaluation mode is log p(y | s) of one path s of
-    locations, by default that of the most probable location of each step, and not the marginal log sum_s p(y, s).
+    locations, by default the path of the most probable location of each step, and not the marginal log sum_s p(y, s).
     `Output.attention` is alpha for both kinds of attention; `Output.selected` has the locations s_t of hard attention.
 
     Departures from the paper: the attention model has one hidden layer and the initial states have one tanh layer
@@ -244,7 +244,7 @@ class ShowAttendTell(EmbeddedWords, nn.Module):
         return Mean(self.settings.doubly_stochastic * missing.sum(), batch.target_mask.sum())
 
     def _hard_loss(self, logits: Tensor, alpha: Tensor, weights: Tensor, batch: Batch) -> Mean:
-        """Compute a loss whose gradient is that of eq. 12 for one sample of each example, per token.
+        """Compute a loss whose gradient is eq. 12 for one sample of each example, per token.
 
         Args:
             logits: logits, (B, T, V).

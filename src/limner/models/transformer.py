@@ -20,7 +20,7 @@ from limner.models.protocols import ConditionalLMSettings, ModelInputs, Output
 
 
 class TransformerSettings(ConditionalLMSettings):
-    """Settings of the Transformer; the sizes are those of the base model of Vaswani et al. (2017), Table 3."""
+    """Settings of the Transformer; the sizes follow the base model of Vaswani et al. (2017), Table 3."""
 
     translates: ClassVar = True
     has_growing_state: ClassVar = True

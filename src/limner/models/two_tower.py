@@ -23,7 +23,7 @@ from limner.models.protocols import ConditionalLMSettings, EmbeddedWords, ModelI
 
 
 class TwoTowerSettings(ConditionalLMSettings):
-    """Settings of the two-tower model; sizes are those of VSE++."""
+    """Settings of the two-tower model; sizes follow VSE++."""
 
     generates: ClassVar = False
     scores_sentences: ClassVar = False

@@ -63,7 +63,7 @@ class VideoCaptionerSettings(ConditionalLMSettings):
 
 
 class VideoMemory(NamedTuple):
-    """Terms of the clip, constant over the time steps; one of them is None."""
+    """Terms of the clip, constant over the time steps; exactly one field is None."""
 
     visual: Tensor | None  # (B, G H): W_v v
     annotations: Annotations | None  # frames, for attention

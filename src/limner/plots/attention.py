@@ -71,7 +71,8 @@ def alignment(
         target: target words (T), the rows.
         weights: attention weights (T, S); each row sums to 1 or less.
         gates: image gate of each target word (T), printed after the word.
-        phrases: phrase pairs that are outlined: first source word and the one after the last, and those of the target.
+        phrases: phrase pairs that are outlined: first source word and the word after the last, and the same for the
+            target.
     """
     cells = np.asarray(weights, dtype=np.float64)[:MAX_WORDS, :MAX_WORDS]
     rows, columns = _labels(target, gates)[:MAX_WORDS], _labels(source, None)[:MAX_WORDS]
@@ -261,7 +262,7 @@ def attention_strips(words: Sequence[str], strips: Sequence[AttentionStrip], *, 
 
 
 class _Layout(NamedTuple):
-    """Positions of the panels of strips in inches from the top left corner; position 0 is that of the image."""
+    """Positions of the panels of strips in inches from the top left corner; position 0 belongs to the image."""
 
     columns: int
     lines: int

@@ -283,12 +283,12 @@ def _merge(base: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
     result = dict(base)
     for section, changes in values.items():
         inherited = base.get(section)
-        both = (
+        is_merged = (
             isinstance(changes, dict)
             and isinstance(inherited, dict)
             and changes.get("name") in (None, inherited.get("name"))
         )
-        result[section] = {**inherited, **changes} if both else changes  # type: ignore[dict-item]  # both are mappings
+        result[section] = {**inherited, **changes} if is_merged else changes  # type: ignore[dict-item]  # both are mappings
     return result
 
 

@@ -46,8 +46,9 @@ def summarise_recipe(name: str, recipe: Recipe, changes: tuple[str, ...] = ()) -
     features = [f"features {', '.join(tables)}"] if tables else []
     scst = recipe.training.objective == "scst"
     start = ["a run of a captioner to start from"] if scst else []
-    both = {table.removesuffix(".grid") for table in tables if table.endswith(".grid")}  # one command makes both tables
-    made = dict.fromkeys(table_command(table, COLLECTION) for table in tables if table not in both)
+    # One command makes a table of a grid and its pooled table.
+    pooled = {table.removesuffix(".grid") for table in tables if table.endswith(".grid")}
+    made = dict.fromkeys(table_command(table, COLLECTION) for table in tables if table not in pooled)
     init = f" --init {RUN}" if scst else ""
     out = f"{RUN}-2" if scst else RUN
     quoted = "".join(f" {shlex.quote(change)}" for change in changes)

@@ -91,8 +91,8 @@ class SelfCriticalSettings(Settings):
     frequencies of the training split; BLEU-4 of one sentence is smoothed. The end-of-sentence token counts as a word.
     """
     baseline: Literal["greedy", "mean"] = "greedy"
-    """Baseline of the reward: that of the greedy sentence, as in the paper, or the mean reward of the other samples of
-    the same image (Luo, 2020)."""
+    """Baseline of the reward: the reward of the greedy sentence, as in the paper, or the mean reward of the other
+    samples of the same image (Luo, 2020)."""
     samples: Count = 1
     """Number of sentences drawn for each image."""
     temperature: Temperature = 1.0

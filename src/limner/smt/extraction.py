@@ -146,7 +146,7 @@ def _is_aligned(alignment: Bools, i: int, j: int) -> bool:
 
 @compiled
 def _orientations(alignment: Bools, start: int, end: int, first: int, last: int) -> tuple[int, int]:
-    """Return the orientation of a phrase pair to the previous phrase and that of the next, by the words at its corners.
+    """Return the orientations of a phrase pair to the previous and of the next phrase, by the words at its corners.
 
     Where the words at both corners are aligned, the orientation is monotone.
     """
@@ -193,8 +193,9 @@ def extract(alignment: Bools, max_length: int) -> list[tuple[int, int, int, int,
         max_length: largest number of words of a phrase.
 
     Returns:
-        First and last source word, first and last target word, the orientation to the previous phrase, and that of the
-        next phrase, both by the alignment of the adjacent words; sorted by target span, then source span.
+        First and last source word, first and last target word, the orientation to the previous phrase, and the
+        orientation of the next phrase, both by the alignment of the adjacent words; sorted by target span, then source
+        span.
     """
     height, width = alignment.shape
     pairs = [(0, 0, 0, 0, 0, 0) for _ in range(0)]

@@ -22,7 +22,7 @@ SMOOTHING = 0.5
 class PhraseTable(NamedTuple):
     """Phrase pairs by source phrase. A source phrase is a node of a trie of words; node 0 is the empty phrase.
 
-    P is the number of pairs, M that of nodes, W the number of words of all target phrases.
+    P is the number of pairs, M the number of nodes, W the number of words of all target phrases.
     """
 
     vocab_size: int

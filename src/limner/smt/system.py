@@ -69,7 +69,7 @@ def best_paths(tables: Tables, options: PhraseOptions, lattice: Lattice, count: 
         options: options of the sentence.
         lattice: hypotheses of a search.
         count: largest number of paths.
-        limit: largest number of paths that are read, those of equal words as well.
+        limit: largest number of paths that are read, including paths of equal words.
 
     Returns:
         Numbers of the options of each path in the order of the target, the best path first; of several of equal words

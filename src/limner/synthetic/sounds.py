@@ -80,7 +80,7 @@ class SoundSequenceSettings(GeneratedSettings):
     rate: SampleRate = 16000
     """Sampling rate in Hz."""
     frame: Window = 0.032
-    """Duration of a labelled frame in seconds, that of the frames of the backbone `logmel:FRAMES`."""
+    """Duration of a labelled frame in seconds, equal to the frames of the backbone `logmel:FRAMES`."""
 
     @property
     def file_bytes(self) -> float:

@@ -34,7 +34,7 @@ _MAX_LENGTH = 100  # letters; bounds the time for a line of noise
 
 
 class CompoundSettings(Settings):
-    """Conditions for splitting a word; the names are those of the options of Moses."""
+    """Conditions for splitting a word, named like the options of Moses."""
 
     min_size: Length = 4
     """Minimum number of letters of a part, without linking letters."""

@@ -112,9 +112,9 @@ def read_embeddings(path: Path, words: Collection[str]) -> dict[str, NDArray[np.
                 chosen[word] = _parse_vector(numbers, f"{path}, {where}: the vector of '{name}'")
     vectors = lowered | exact
     if not vectors:
-        some = ", ".join(f"'{word}'" for word in islice(words, 3))
+        examples = ", ".join(f"'{word}'" for word in islice(words, 3))
         raise SettingsError(
-            f"{path}: has none of the {counted(len(requested), 'word')} of the vocabulary (such as {some}); use "
+            f"{path}: has none of the {counted(len(requested), 'word')} of the vocabulary (such as {examples}); use "
             "vectors of the same language, and word vectors only for a vocabulary of words"
         )
     return {word: vectors[word] for word in words if word in vectors}

@@ -63,8 +63,8 @@ class BPEDropout:
     """Segmentation of words into subwords with random merges left out (Provilkov et al., 2020, algorithm 1).
 
     A word starts as its characters. In each round, every possible merge is left out with probability `rate`; the one
-    learned first among the others is applied. The word is finished when a round has no merge. With rate 0 the subwords
-    are those of the tokenizer, with rate 1 characters. Words with an unknown character keep their subwords.
+    learned first among the others is applied. The word is finished when a round has no merge. Rate 0 gives the subwords
+    of the tokenizer, rate 1 characters. Words with an unknown character keep their subwords.
     """
 
     def __init__(self, tokenizer: Tokenizer, rate: float) -> None:

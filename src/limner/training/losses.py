@@ -100,24 +100,24 @@ class _CrossEntropy(torch.autograd.Function):
         weight = weights.unsqueeze(1) * counted  # (N, 1)
         losses, gradient = [], torch.empty_like(logits) if ctx.needs_input_grad[0] else None
         height = max(1, ELEMENTS_PER_CHUNK // logits.shape[1])
-        for some in (slice(top, top + height) for top in range(0, len(logits), height)):
-            values = precise(logits[some])
+        for rows in (slice(top, top + height) for top in range(0, len(logits), height)):
+            values = precise(logits[rows])
             if len(excluded):
                 values = values.index_fill(1, excluded, -math.inf)
             values = values - values.amax(1, keepdim=True)
-            loss = values.gather(1, tokens[some])
+            loss = values.gather(1, tokens[rows])
             mean = values.sum(1, keepdim=True) if smoothing else None
             total = values.exp_().sum(1, keepdim=True)  # in place: one exponential per logit
             loss = loss - total.log()
             if mean is not None:  # without smoothing, 0 times a logit of -inf would be nan
                 loss = (1 - smoothing) * loss + share * (mean - values.shape[1] * total.log())
-            losses.append((loss * weight[some])[counted[some]].sum())
+            losses.append((loss * weight[rows])[counted[rows]].sum())
             if gradient is not None:
-                target_gradient = values.new_full(tokens[some].shape, smoothing - 1)
-                values.mul_(weight[some] / total)
+                target_gradient = values.new_full(tokens[rows].shape, smoothing - 1)
+                values.mul_(weight[rows] / total)
                 if smoothing:
-                    values.sub_(share * weight[some])
-                gradient[some] = values.scatter_add_(1, tokens[some], target_gradient * weight[some])
+                    values.sub_(share * weight[rows])
+                gradient[rows] = values.scatter_add_(1, tokens[rows], target_gradient * weight[rows])
         if gradient is not None:
             ctx.save_for_backward(gradient)
         return -torch.stack(losses).sum()

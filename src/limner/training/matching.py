@@ -174,7 +174,7 @@ class Matching:
     def _teacher_scores(self, run: Path) -> Tensor:
         """Return log P(w|I) of the teacher for the pairs of every group of every partition, (P, N, G).
 
-        Sentences are tokenised by the vocabulary of the teacher. Stored scores are those of its weights.
+        Sentences are tokenised by the vocabulary of the teacher. Stored scores belong to the weights of the teacher.
         """
         teacher, path = load_trained_model(run), self.run.out / TEACHER_SCORES
         require_teacher(teacher, run)

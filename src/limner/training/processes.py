@@ -43,9 +43,9 @@ class Devices(NamedTuple):
     number: int | None = None
     """Number of devices of each machine; None for 1, or for the number of processes that torchrun has started."""
     nodes: int | None = None
-    """Number of machines; None for 1, or for that of torchrun."""
+    """Number of machines; None for 1, or for the number of torchrun."""
     strategy: Literal["auto", "ddp"] = "auto"
-    """How the processes work together: `ddp` averages their gradients, and is that of `auto` for several devices."""
+    """How the processes work together: `ddp` averages their gradients; `auto` is `ddp` for several devices."""
     timeout: timedelta = TIMEOUT
     """Time after which a process that does not answer ends the training."""
 

@@ -87,7 +87,7 @@ class SelfCritical:
     """Policy gradient with the reward of the greedy sentence as the baseline, Rennie et al. (2017), eqs. 5-10.
 
     The objective is the expected negative reward L = -E[r(w^s)] of a sentence w^s drawn from the model (eq. 3). Its
-    gradient is estimated from S samples of each of B images as that of
+    gradient is estimated from S samples of each of B images as the gradient of
 
         -1/(B S) sum_b sum_s (r(w^s_b) - r(w^g_b)) log p(w^s_b),   log p(w) = sum_t log p(w_t | w_1 … w_t-1),
 

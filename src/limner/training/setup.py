@@ -279,7 +279,7 @@ def require_training_memory(model: Model, recipe: Recipe, examples: Examples, de
     """Check that the memory of a training is available on its devices; processes on one CPU share its memory.
 
     Raises:
-        ResourceError: it is not; names the setting that needs most of it.
+        ResourceError: there is less; the message names the setting that needs most memory.
     """
     needed = estimate_memory(model, recipe.training, examples)
     remedy = f"lower training.batch_size ({recipe.training.batch_size:,})"

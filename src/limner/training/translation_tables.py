@@ -117,9 +117,9 @@ def _tuning_sentences(
 
 
 def _language_model_sentences(run: TrainingContext, targets: Sequence[Sequence[int]]) -> Sequence[Sequence[int]]:
-    """Return the sentences of the language model: those of the pairs, or all that people wrote in the target language.
+    """Return the target sentences of the pairs, or all human sentences, for the language model.
 
-    Words that are not in the vocabulary have numbers of their own, apart from those of validation sentences.
+    Words that are not in the vocabulary have numbers of their own, apart from the words of validation sentences.
     """
     assert isinstance(run.trained.model, PhraseBased)
     if not run.trained.model.reads_all_sentences():

@@ -52,7 +52,7 @@ def demo(*, out: Path = Path("demo"), seed: Seed = 1, as_json: bool = False) -> 
         print_json(
             {
                 **{name: str(path) for name, path in paths.items()},
-                **{name: [score._asdict() for score in each.scores] for name, each in scores.items()},
+                **{name: [score._asdict() for score in comparison.scores] for name, comparison in scores.items()},
                 "seconds": seconds,
                 "diagnosis": diagnosis.model_dump(),
             }

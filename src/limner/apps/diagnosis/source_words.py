@@ -1,8 +1,8 @@
 """Masked and ambiguous source words, whose translation depends on the image.
 
-Masks are those of Caglayan et al. (2019), "Probing the Need for Visual Context in Multimodal Machine Translation":
-colour deprivation and progressive masking. The paper masks the training sentences as well; here only the input of a
-trained model is masked. Ambiguous words are those of the generated scenes.
+Masks follow Caglayan et al. (2019), "Probing the Need for Visual Context in Multimodal Machine Translation": colour
+deprivation and progressive masking. The paper masks the training sentences as well; here only the input of a trained
+model is masked. Ambiguous words come from the generated scenes.
 """
 
 from __future__ import annotations

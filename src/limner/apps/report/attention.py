@@ -90,16 +90,16 @@ def save_attention(
             entries.append({"number": number, "source": sentence.source, "target": target, "plots": files})
         if on_progress is not None:
             on_progress(number, len(sentences))
-    explained = [each.explanation for sentence in sentences for each in sentence.attention]
+    explained = [attended.explanation for sentence in sentences for attended in sentence.attention]
     page = render_page(
         "attention.html",
         styles=STYLES[:1],
         scripts=(),
         sentences=title,
         entries=entries,
-        has_alignment=any(each.alignment is not None for each in explained),
-        has_attention=any(each.attention is not None for each in explained),
-        has_gate=any(each.gate is not None for each in explained),
+        has_alignment=any(explanation.alignment is not None for explanation in explained),
+        has_attention=any(explanation.attention is not None for explanation in explained),
+        has_gate=any(explanation.gate is not None for explanation in explained),
     )
     write_text(folder / PAGE, page)
     return folder / PAGE

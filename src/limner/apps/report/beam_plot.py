@@ -32,9 +32,9 @@ def beam_tree(explanation: BeamExplanation) -> Figure:
     """Plot the tree of a beam search from left to right, one column for each step.
 
     As in the usual drawings of beam search, the number on an arrow is the log-probability of the word, and the number
-    above a node that of the whole hypothesis. Grey hypotheses fell out of the beam; green ones are complete, with their
-    final rank; a dashed frame marks hypotheses that were in the beam when the search stopped or that were cut off at
-    the maximum length. The path of the best one is blue.
+    above a node is the log-probability of the whole hypothesis. Grey hypotheses fell out of the beam; green ones are
+    complete, with their final rank; a dashed frame marks hypotheses that were in the beam when the search stopped or
+    that were cut off at the maximum length. The path of the best one is blue.
     """
     tree = explanation.tree
     places = _layout(tree)
@@ -151,7 +151,7 @@ def _ranking_lines(explanation: BeamExplanation) -> list[str]:
 def beam_text(explanation: BeamExplanation) -> str:
     """Write the tree of a beam search as text, one hypothesis a line, and the final ranking.
 
-    A line has the word, its log-probability and that of the hypothesis, and what became of the hypothesis.
+    A line has the word, its log-probability, the log-probability of the hypothesis, and what became of the hypothesis.
     """
     tree = explanation.tree
     children: list[list[int]] = [[] for _ in tree.nodes]

@@ -57,7 +57,7 @@ class Card(NamedTuple):
 
 
 def choose_first(items: Sequence[EvaluatedItem], seed: int) -> list[int]:
-    """Draw the rows of the items at the beginning at random, those with an image first, no image twice."""
+    """Draw at random the rows of the items shown first: items with an image before others, no image twice."""
     order = random.Random(seed).sample(range(len(items)), len(items))
     order.sort(key=lambda row: items[row].image is None)
     return _distinct(order, items, FIRST, set())
@@ -72,10 +72,10 @@ def choose_gallery(items: Sequence[EvaluatedItem], seed: int) -> dict[int, str]:
     """
     scored = [row for row, item in enumerate(items) if item.sentence_score is not None]
     scored.sort(key=lambda row: items[row].sentence_score or 0.0, reverse=True)
-    each = min(EACH, len({_image_of(items[row]) for row in scored}) // 3)
+    per_group = min(EACH, len({_image_of(items[row]) for row in scored}) // 3)
     taken: set[str] = set()
-    groups = dict.fromkeys(_distinct(scored, items, each, taken), "best")
-    groups |= dict.fromkeys(_distinct(reversed(scored), items, each, taken), "worst")
+    groups = dict.fromkeys(_distinct(scored, items, per_group, taken), "best")
+    groups |= dict.fromkeys(_distinct(reversed(scored), items, per_group, taken), "worst")
     order = random.Random(seed).sample(range(len(items)), len(items))
     sample = _distinct(order, items, EACH, taken)
     sample += [row for row in order if row not in groups and row not in sample][: EACH - len(sample)]

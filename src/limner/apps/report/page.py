@@ -62,7 +62,9 @@ def write_report(run: Path, out: Path) -> Path:
         RunError: the folder is not a run directory, or a record or the model is damaged.
     """
     config = RunConfig.load(run / "config.json")
-    evaluations = sorted(read_evaluations(run), key=lambda each: (each.split, each.decoding, each.measured))
+    evaluations = sorted(
+        read_evaluations(run), key=lambda evaluation: (evaluation.split, evaluation.decoding, evaluation.measured)
+    )
     context = _context(run, config, evaluations)
     html = render_page(
         "report.html", day=f"{(today := date.today()).day} {today:%B %Y}", **_content(run, config, context)
@@ -80,7 +82,9 @@ def choose_first_evaluation(evaluations: Sequence[Evaluation], test: str) -> Eva
         is_other = evaluation.split != test
         return is_other, bool(evaluation.decoding), bool(evaluation.measured), -len(evaluation.scores)
 
-    return min((each for each in evaluations if each.image_control == "right"), key=distance, default=None)
+    return min(
+        (evaluation for evaluation in evaluations if evaluation.image_control == "right"), key=distance, default=None
+    )
 
 
 def learning_curves(config: RunConfig, log: Sequence[LogLine]) -> LearningCurves:
@@ -152,7 +156,9 @@ def _content(run: Path, config: RunConfig, context: PageContext) -> dict[str, An
         "learning": learning_curves(config, log),
         "modality": context.modality,
         "evaluations": [
-            evaluation_section(each, context) for each in context.evaluations if each.image_control == "right"
+            evaluation_section(evaluation, context)
+            for evaluation in context.evaluations
+            if evaluation.image_control == "right"
         ],
         "controls": control_tables(context.evaluations, context.modality),
         "diagnoses": read_diagnoses(run),

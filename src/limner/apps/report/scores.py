@@ -158,7 +158,7 @@ def score_tables(
 def control_tables(evaluations: Sequence[Evaluation], modality: Modality) -> list[dict[str, Any]]:
     """Tables of the scores under each image control, one table for each split and its settings."""
     groups: dict[str, list[Evaluation]] = {}
-    for evaluation in sorted(evaluations, key=lambda each: each.image_control != "right"):
+    for evaluation in sorted(evaluations, key=lambda candidate: candidate.image_control != "right"):
         groups.setdefault(title_of(evaluation), []).append(evaluation)
     tables = []
     for title, group in groups.items():
@@ -200,8 +200,8 @@ def baselines(
 
     Args:
         evaluation: the evaluation of the right images.
-        scores: scores of it.
-        evaluations: all evaluations of the run; those of image controls and of baselines of regions are compared.
+        scores: scores of the evaluation.
+        evaluations: all evaluations of the run; evaluations with image controls or region baselines are compared.
         published: published row of the recipe: its name and its values.
         vocabulary: number of words of the vocabulary, for the perplexity of a uniform distribution.
         lang: target language of the model.
@@ -288,14 +288,14 @@ def _of_labels(items: Sequence[EvaluatedItem], names: Sequence[str], lang: str) 
     if not compared or not items or not all(item.references for item in items):
         return {}
     references = [item.references for item in items]
-    labels = [each for labels in references for each in labels[0].split()]
+    labels = [label for labels in references for label in labels[0].split()]
     if any(metric.name in METRICS_OF_LABELS[TRACK] for metric in compared):
-        points = [read_position(each) for each in labels]
+        points = [read_position(label) for label in labels]
         mean = [sum(axis) / len(points) for axis in zip(*points, strict=True)] if points else [50.0, 50.0]
         constant, name = f"{mean[0]:.2f},{mean[1]:.2f} (1.0000)", "always the mean position"
     else:
         counts = Counter(labels)
-        constant = max(counts, key=lambda each: (counts[each], each), default="")
+        constant = max(counts, key=lambda label: (counts[label], label), default="")
         name = f"always '{constant}'"
     predicted = [" ".join([constant] * len(labels[0].split())) for labels in references]
     return {

@@ -207,9 +207,12 @@ def sentence_queries(evaluation: Evaluation, thumbnails: Thumbnails) -> list[dic
     built = []
     for query in evaluation.retrieval.text_to_image[:QUERIES] if evaluation.retrieval else ():
         results = [
-            ranked(each.id, each.image, place, right=each.right) for place, each in enumerate(query.top, start=1)
+            ranked(candidate.id, candidate.image, place, right=candidate.right)
+            for place, candidate in enumerate(query.top, start=1)
         ]
-        images = {name: item.image for name, item in items.items()} | {each.id: each.image for each in query.top}
+        images = {name: item.image for name, item in items.items()} | {
+            candidate.id: candidate.image for candidate in query.top
+        }
         described = ranked(query.image_id, images.get(query.image_id), query.rank, right=True)
         built.append({"query": query, "results": results, "described": described})
     return built

@@ -130,8 +130,10 @@ def plan_row(row: PublishedRow, job: ReproductionJob, repetition: int = 0) -> Ro
     overrides = [(*changes, *alternative) for alternative in row.alternatives]
     of_stages, of_row = (row.corpus, None) if row.corpus == "pretraining" else (None, row.corpus)
     recipe = str(row.recipe)
-    trained = [_load_recipe(recipe, job, repetition, each, of_row) for each in overrides]
-    evaluated = [_load_recipe(recipe, job, repetition, (*each, *row.evaluation), of_row) for each in overrides]
+    trained = [_load_recipe(recipe, job, repetition, assignments, of_row) for assignments in overrides]
+    evaluated = [
+        _load_recipe(recipe, job, repetition, (*assignments, *row.evaluation), of_row) for assignments in overrides
+    ]
     seed = trained[0].training.seed if repetition else None
     suffix = "" if seed is None else f"-seed{seed}"
     pretraining: list[TrainingRun] = []

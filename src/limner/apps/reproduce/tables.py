@@ -152,7 +152,7 @@ class PublishedTable(Settings):
     datasets: tuple[str, ...] = ()
     """Data sets that the paper reports scores for."""
     trained_on: tuple[Annotated[DataSet, BeforeValidator(_data_set)], ...] = ()
-    """Data sets that the rows can be trained on, those of `datasets` first; empty if the rows have the same recipe for
+    """Data sets that the rows can be trained on, beginning with `datasets`; empty if the rows have the same recipe for
     any collection. In a data file, their keys."""
     retrieval: bool = True
     """Whether image-text retrieval is evaluated, which is slow for models without a faster all-pairs scoring."""

@@ -65,7 +65,7 @@ EVENT: dict[str, Any] = {
     "properties": {"event": {"type": "string"}, "data": {"type": "string", "contentMediaType": "application/json"}},
     "required": ["event", "data"],
 }
-"""Schema of one server-sent event; before OpenAPI 3.2, the schema of `text/event-stream` is that of an event."""
+"""Schema of one server-sent event; before OpenAPI 3.2, the schema of `text/event-stream` describes one event."""
 EVENT_STREAM: dict[int | str, dict[str, Any]] = {
     200: {"content": {"application/json": {}, "text/event-stream": {"schema": EVENT}}}
 }

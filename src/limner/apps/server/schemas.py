@@ -187,9 +187,9 @@ class TranslationRequest(DecodingBody):
     )
     """A sentence, or a list of them."""
     source: str | None = None
-    """Language of the text; default: that of the model."""
+    """Language of the text; default: the language of the model."""
     target: str | None = None
-    """Language of the translation; default: that of the model."""
+    """Language of the translation; default: the language of the model."""
     image: str | None = None
     """Image of the sentences in base64, or as a `data:` URL."""
     explain: bool = False

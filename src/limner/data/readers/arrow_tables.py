@@ -49,7 +49,7 @@ def read_parquet(source: Path, options: ReaderOptions, builder: ItemBuilder) -> 
 def read_datasets(source: Path, options: ReaderOptions, builder: ItemBuilder) -> None:
     """Read a folder that `Dataset.save_to_disk` or `DatasetDict.save_to_disk` wrote; columns as in `read_parquet`.
 
-    The splits of a `DatasetDict` are those of the items.
+    The splits of a `DatasetDict` become the splits of the items.
 
     Raises:
         CollectionError: the extra `datasets` is not installed, or the folder has no such data set.

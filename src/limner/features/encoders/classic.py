@@ -58,7 +58,7 @@ def _vgg(counts: Sequence[int]) -> ClassicNetwork:
 
 
 def vgg16() -> ClassicNetwork:
-    """Build VGG-16 (configuration D): fc7 is the fifteenth layer with weights, that of Mao et al. (2015), section 4."""
+    """Build VGG-16 (configuration D): fc7 is the fifteenth layer with weights (Mao et al., 2015, section 4)."""
     return _vgg((2, 2, 3, 3, 3))
 
 

@@ -103,7 +103,7 @@ def fuse_convolutions(network: nn.Module, layer: str | None) -> None:
         if not isinstance(block, nn.Sequential) or not block or (layer and layer.rpartition(".")[0] == path):
             continue
         convolution, *rest = block.children()
-        if isinstance(convolution, SameConv2d) and all(isinstance(each, nn.Identity | nn.ReLU6) for each in rest):
-            block[0] = FusedConvolution(convolution, any(isinstance(each, nn.ReLU6) for each in rest))
+        if isinstance(convolution, SameConv2d) and all(isinstance(layer, nn.Identity | nn.ReLU6) for layer in rest):
+            block[0] = FusedConvolution(convolution, any(isinstance(layer, nn.ReLU6) for layer in rest))
             for number in range(1, len(block)):
                 block[number] = nn.Identity()

@@ -2,8 +2,8 @@
 
 Sentences are normalised, aligned with each reference by the modules exact, stem, synonym and paraphrase, and counted;
 the score is computed from the sum of these statistics, so that resampling needs no further alignment. The statistics
-are those of the Java program of the authors, which parity tests run, but for its collisions: it compares hash codes of
-words and of stems, so that it takes the Czech "pán" for "ten".
+match the Java program of the authors, which parity tests run, but for its collisions: it compares hash codes of words
+and of stems, so that it takes the Czech "pán" for "ten".
 
 METEOR has parameters, stemmers and function words for the languages in `LANGUAGES`. The signature lists the modules
 whose data are installed.

@@ -169,12 +169,12 @@ def meteor_values(lang: str, rows: Statistics) -> NDArray[np.float64]:
     lengths, function_words = rows[:, :2], rows[:, 2:4]
     weighted = tuned.delta * matched[:, :2] + (1 - tuned.delta) * matched[:, 2:]
     total = tuned.delta * (lengths - function_words) + (1 - tuned.delta) * function_words
-    some = (weighted > 0).all(axis=1)
-    precision, recall = (weighted[some] / total[some]).T
+    is_positive = (weighted > 0).all(axis=1)
+    precision, recall = (weighted[is_positive] / total[is_positive]).T
     f_mean = 1 / ((1 - tuned.alpha) / precision + tuned.alpha / recall)
-    fragments = rows[some, 20] / (rows[some, 21:].sum(axis=1) / 2)
+    fragments = rows[is_positive, 20] / (rows[is_positive, 21:].sum(axis=1) / 2)
     values = np.zeros(len(rows))
-    values[some] = 100 * f_mean * (1 - tuned.gamma * fragments**tuned.beta)
+    values[is_positive] = 100 * f_mean * (1 - tuned.gamma * fragments**tuned.beta)
     return values
 
 

@@ -157,7 +157,7 @@ class ExpansionIndex:
         rows = self.candidates(query.tokens, max(count, options.max_scored or CANDIDATES))
         if self._coder.averages:
             return ranked_candidates(rows, count, len(self), query.exact_scores)
-        return ranked_candidates(rows, count, len(self), lambda some: self.code_scores(query.tokens, some))
+        return ranked_candidates(rows, count, len(self), lambda images: self.code_scores(query.tokens, images))
 
     @torch.inference_mode()
     def code_scores(self, tokens: Sequence[int], rows: NDArray[np.int64]) -> NDArray[np.float64]:

@@ -297,7 +297,7 @@ class IndexedCollection:
 
     @classmethod
     def open(cls, collection: Collection, source: IndexSource, place: Path) -> Self:
-        """Open an index; arguments and errors are those of `limner.retrieval.index.stored.open_index`."""
+        """Open an index; see `open_index` for arguments and errors."""
         state = _state(collection, source, place)  # first: changes from now on are seen by `is_current`
         return cls(collection, source, open_index(place, source), state)
 

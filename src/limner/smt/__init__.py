@@ -6,6 +6,13 @@ lists of token ids of the vocabularies. Arrays are NumPy's, and the inner loops 
 
 from __future__ import annotations
 
+import numpy as np
+from numpy.typing import NDArray
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+Bools = NDArray[np.bool_]
+
 MAX_PHRASE_LENGTH = 7
 """Largest length of a phrase; the alignment of a phrase pair then fits into the bits of an integer."""
 MONOTONE, SWAP, DISCONTINUOUS = 0, 1, 2

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from limner.compiled import compiled
-
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
+from limner.smt import Floats, Ints
 
 NOT_FOUND = -1
 _MULTIPLIER = 0x9E3779B97F4A7C15 - (1 << 64)  # Knuth's multiplicative hashing, golden ratio of 64 bits

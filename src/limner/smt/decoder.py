@@ -9,10 +9,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from limner.compiled import compiled
-from limner.smt import NUM_FEATURES
+from limner.smt import NUM_FEATURES, Floats, Ints
 from limner.smt.containers import pop, push
 from limner.smt.features import (
     BOS,
@@ -25,9 +24,6 @@ from limner.smt.features import (
     future_scores,
     weighted,
 )
-
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
 
 NONE = -1
 

@@ -11,16 +11,11 @@ from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from limner.compiled import compiled
 from limner.errors import MissingExtraError
-from limner.smt import DISCONTINUOUS, MAX_PHRASE_LENGTH, MONOTONE, SWAP
+from limner.smt import DISCONTINUOUS, MAX_PHRASE_LENGTH, MONOTONE, SWAP, Bools, Floats, Ints
 from limner.text.vocab import SPECIAL_TOKENS
-
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
-Bools = NDArray[np.bool_]
 
 ITERATIONS = {
     "ibm1": {"Ibm1": 5},

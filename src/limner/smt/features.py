@@ -12,14 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from limner.compiled import compiled
-from limner.smt import DISCONTINUOUS, MONOTONE, NUM_FEATURES, NUM_ORIENTATIONS, SWAP
+from limner.smt import DISCONTINUOUS, MONOTONE, NUM_FEATURES, NUM_ORIENTATIONS, SWAP, Floats, Ints
 from limner.smt.containers import NOT_FOUND, find
 from limner.smt.language_model import LanguageModel, next_word
 from limner.smt.phrases import PhraseTable
 from limner.text.vocab import SPECIAL_TOKENS
 
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
 Scores = NDArray[np.float32]
 
 

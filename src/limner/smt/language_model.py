@@ -21,12 +21,9 @@ from numpy.typing import NDArray
 from limner.compiled import compiled
 from limner.errors import RunError, system_reason
 from limner.files import read_bytes, write_text
+from limner.smt import Floats, Ints
 from limner.smt.containers import NOT_FOUND, build_table, find
 from limner.text.vocab import SPECIAL_TOKEN_STRINGS, SPECIAL_TOKENS
-
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
-
 
 IMPOSSIBLE = -99 * np.log(10)
 """Log-probability of <pad> and <s>, which are never predicted: -99 in decimal logarithms, as ARPA files have it."""

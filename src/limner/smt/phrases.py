@@ -7,13 +7,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from limner.smt import NUM_ORIENTATIONS
+from limner.smt import NUM_ORIENTATIONS, Floats, Ints
 from limner.smt.containers import build_table
 from limner.smt.extraction import Instances
-
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
-
 
 SMOOTHING = 0.5
 """Number sigma of added observations of an orientation, distributed as in the whole data; Moses adds 0.5 to each."""

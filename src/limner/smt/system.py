@@ -10,11 +10,10 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from limner.compiled import compiled
 from limner.process import usable_cores
-from limner.smt import NUM_FEATURES
+from limner.smt import NUM_FEATURES, Floats, Ints
 from limner.smt.containers import pop, push
 from limner.smt.decoder import NONE, Lattice, search
 from limner.smt.extraction import alignment_bit
@@ -28,10 +27,6 @@ from limner.smt.features import (
     add_phrase_features,
     copying,
 )
-
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
-
 
 _MULTIPLIER = 6364136223846793005  # of the 64-bit congruential generator of Knuth
 

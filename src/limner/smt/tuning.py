@@ -16,16 +16,11 @@ from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from limner.compiled import compiled
-from limner.smt import NUM_FEATURES
+from limner.smt import NUM_FEATURES, Floats, Ints
 from limner.smt.features import NUM_TUNED
 from limner.smt.system import ScoredTranslation, System
-
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
-
 
 MAX_ORDER = 4
 NUM_STATISTICS = 2 * MAX_ORDER + 2

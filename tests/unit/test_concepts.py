@@ -148,8 +148,8 @@ def test_arrays_and_tensors_favour_tokens_alike():
     values, bonus = random.normal(size=(2, 3, 7)).astype(np.float32), random.normal(size=(2, 7)).astype(np.float32)
     used = random.integers(0, 7, (2, 3, 4))
     array, tensor = NumpyNextTokens(values.copy()), TorchNextTokens(torch.from_numpy(values.copy()))
-    array.favour(bonus, used)
-    tensor.favour(bonus, used)
+    array.add_bonus(bonus, used)
+    tensor.add_bonus(bonus, used)
     np.testing.assert_array_equal(array.values, tensor.values.numpy())
     for n, k, v in itertools.product(range(2), range(3), range(7)):
         expected = values[n, k, v] + (0 if v in used[n, k] else bonus[n, v])

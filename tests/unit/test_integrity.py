@@ -30,7 +30,7 @@ from limner.media.image import open_image
 from limner.runs.trained_model import load_trained_model
 from limner.storage.hashes import IdSet, infinite_rows
 from limner.storage.json_text import to_json
-from limner.storage.lance_tables import damage_as
+from limner.storage.lance_tables import damage_raised_as
 from limner.storage.tensors import load_tensors, read_tensors, save_tensors
 
 SPEC = FeatureSpec(name="t", kind="pooled", shape=(64,), backbone="b", preprocessing={}, weights_sha256="")
@@ -317,7 +317,7 @@ class PanicException(BaseException):
 
 
 def test_a_panic_of_lance_is_an_error():
-    with pytest.raises(CollectionError, match=r"^out of bounds$"), damage_as(CollectionError):
+    with pytest.raises(CollectionError, match=r"^out of bounds$"), damage_raised_as(CollectionError):
         raise PanicException("out of bounds\nmore")
 
 

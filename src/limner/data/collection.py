@@ -23,7 +23,7 @@ from limner.files.structured import parse_json
 from limner.process import without_cycle_collection
 from limner.progress import Progress
 from limner.storage.hashes import CHECKSUM
-from limner.storage.lance_tables import damage_as, open_table
+from limner.storage.lance_tables import damage_raised_as, open_table
 from limner.storage.places import is_remote, place, unreachable
 
 ITEMS = "items.lance"
@@ -70,7 +70,7 @@ class Collection:
             CollectionError: the folder is not a collection, or its items table is damaged.
         """
         path = place(path)
-        with damage_as(lambda reason: _damaged_table(path, reason), path):
+        with damage_raised_as(lambda reason: _damaged_table(path, reason), path):
             if not (path / ITEMS).is_dir():
                 state = f"is not a collection (it has no {ITEMS})" if path.exists() else "does not exist"
                 raise CollectionError(f"{path}: this folder {state}; create a collection with 'limner import'")
@@ -228,7 +228,7 @@ class Collection:
 
     def _scan(self, column: str) -> Iterator[Any]:
         """Read one column in batches of Arrow."""
-        with damage_as(lambda reason: _damaged_table(self.path, reason), self.path):
+        with damage_raised_as(lambda reason: _damaged_table(self.path, reason), self.path):
             for batch in self._dataset.to_batches(columns=[column], batch_size=SCANNED_ROWS, batch_readahead=1):
                 yield batch.column(0)
 
@@ -251,7 +251,7 @@ class Collection:
         """Positions of the items of a split, or of all items, in the table."""
         splits = self._splits
         if split is None and splits is None:
-            with damage_as(lambda reason: _damaged_table(self.path, reason), self.path):
+            with damage_raised_as(lambda reason: _damaged_table(self.path, reason), self.path):
                 return range(self._dataset.count_rows())
         parts, begin = [np.empty(0, np.int64)], 0
         for values in self._scan("split" if splits is None else "id"):
@@ -273,7 +273,7 @@ class Collection:
 
     def _take(self, positions: Positions, columns: list[str]) -> list[Item]:
         """Read the items at some positions; verify their checksums if the columns include these."""
-        with damage_as(lambda reason: _damaged_table(self.path, reason), self.path):
+        with damage_raised_as(lambda reason: _damaged_table(self.path, reason), self.path):
             rows = self._dataset.take(list(map(int, positions)), columns=columns).to_pylist() if len(positions) else []
         if len(rows) != len(positions):
             raise _damaged_table(self.path, f"{len(rows):,} of {len(positions):,} rows can be read")
@@ -286,7 +286,7 @@ class Collection:
         return [item_of_row(row) for row in rows]
 
     def _check_count(self, count: int, split: str | None) -> None:
-        """Compare a number of items with the one that was stored for a split, or for all."""
+        """Compare a number of items with the stored number of a split, or of all splits."""
         if self._splits is not None:
             return
         counts = parse_json((self._dataset.schema.metadata or {}).get(SPLITS_KEY, b"null"))

@@ -57,7 +57,7 @@ class NextTokens(Protocol):
         """Add the log-probabilities (N, K) of the hypotheses."""
         ...
 
-    def favour(self, bonus: Floats, used: Tokens) -> None:
+    def add_bonus(self, bonus: Floats, used: Tokens) -> None:
         """Add a bonus (N, V) to each token that a hypothesis does not have; `used` are the tokens it has, (N, K, T)."""
         ...
 
@@ -107,7 +107,7 @@ class NumpyNextTokens:
         """Add the log-probabilities (N, K) of the hypotheses."""
         self.values += totals[:, :, None]
 
-    def favour(self, bonus: Floats, used: Tokens) -> None:
+    def add_bonus(self, bonus: Floats, used: Tokens) -> None:
         """Add a bonus (N, V) to each token that a hypothesis does not have."""
         kept = self.gather(used)
         self.values += bonus[:, None]

@@ -157,7 +157,7 @@ class Search:
         beam = self.beam
         assert beam is not None, "a search that is done"
         if self.bonus is not None:
-            next_tokens.favour(self.bonus[beam.live], beam.tokens)
+            next_tokens.add_bonus(self.bonus[beam.live], beam.tokens)
         self._rules.apply(next_tokens, beam)
         choice = self._select(next_tokens, beam)
         if self.trace is not None:

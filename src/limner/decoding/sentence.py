@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from limner.text.tokenizer import Tokenizer
 
 Span = tuple[int, int]
-"""First token or word, and the one after the last."""
+"""Indices of the first token or word and of the token or word after the last."""
 NOT_SURE = "not sure"
 """What is printed for people in place of a caption that is withheld."""
 

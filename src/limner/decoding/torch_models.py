@@ -169,7 +169,7 @@ class TorchNextTokens:
         """Add the log-probabilities (N, K) of the hypotheses."""
         self.values += self._tensor(totals)[:, :, None]
 
-    def favour(self, bonus: Floats, used: Tokens) -> None:
+    def add_bonus(self, bonus: Floats, used: Tokens) -> None:
         """Add a bonus (N, V) to each token that a hypothesis does not have."""
         columns = self._tensor(used)
         kept = self.values.gather(2, columns)

@@ -32,7 +32,7 @@ from limner.features.tables import (
 from limner.files import LOCK_FILE, locked
 from limner.progress import Progress
 from limner.storage.hashes import IdSet
-from limner.storage.lance_tables import damage_as, open_table
+from limner.storage.lance_tables import damage_raised_as, open_table
 from limner.storage.places import is_remote, place
 
 logger = logging.getLogger(__name__)
@@ -108,7 +108,7 @@ def _remove_damaged(
 
     for fragment in dataset.get_fragments():
         try:
-            with damage_as(lambda reason: damaged_table(path, reason), path):
+            with damage_raised_as(lambda reason: damaged_table(path, reason), path):
                 intact, bad = _check_fragment(fragment, spec, ids, on_rows)
         except DamagedTableError:
             bad_fragments.append(fragment.fragment_id)
@@ -200,7 +200,7 @@ def _compact(name: str, path: Path, older_than: timedelta) -> CompactedTable:
             "again; check the permissions and the free disk space"
         )
 
-    with damage_as(error, path):
+    with damage_raised_as(error, path):
         table = open_table(path)
         before, size = len(table.get_fragments()), _size(path)
         indexed = any(index.field_names == ["id"] for index in table.describe_indices())

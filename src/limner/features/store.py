@@ -30,7 +30,7 @@ from limner.features.tables import (
 )
 from limner.media.image import image_size
 from limner.storage.hashes import CHECKSUM, RowsById, infinite_rows
-from limner.storage.lance_tables import damage_as
+from limner.storage.lance_tables import damage_raised_as
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -83,7 +83,7 @@ class FeatureTable:
         self.path = path
         self._dataset = open_features_table(path)
         self.spec = read_spec(path, self._dataset.schema)
-        with damage_as(self._damaged, self.path):
+        with damage_raised_as(self._damaged, self.path):
             self._rows = RowsById(self._id_batches())
         self._cache: FeatureArray | None = None
         self._cacheable = len(self._rows) * row_bytes(self.spec) <= cache_bytes
@@ -113,7 +113,7 @@ class FeatureTable:
 
     def ids(self) -> list[str]:
         """Read the ids of the items in stored order."""
-        with damage_as(self._damaged, self.path):
+        with damage_raised_as(self._damaged, self.path):
             return [item_id for batch in self._id_batches() for item_id in batch]
 
     def take(self, ids: Sequence[str]) -> FeatureArray:
@@ -136,7 +136,7 @@ class FeatureTable:
             )
         if not self._cacheable:
             unique, inverse = np.unique(rows, return_inverse=True)
-            with damage_as(self._damaged, self.path):
+            with damage_raised_as(self._damaged, self.path):
                 return self._verified(self._dataset.take(unique.tolist(), columns=COLUMNS))[inverse]
         if self._cache is None:
             self._cache = self._read_all()
@@ -150,7 +150,7 @@ class FeatureTable:
     def digest(self) -> str:
         """A digest of the rows by their checksums, whatever their order and files: compaction does not change it."""
         count, total, parity = 0, np.uint64(0), np.uint64(0)
-        with damage_as(self._damaged, self.path), np.errstate(over="ignore"):
+        with damage_raised_as(self._damaged, self.path), np.errstate(over="ignore"):
             for batch in self._dataset.to_batches(columns=[CHECKSUM], batch_size=_SCANNED_IDS, batch_readahead=1):
                 checksums = np.asarray(batch.column(0).fill_null(0), np.uint64)
                 count, total = count + len(checksums), total + checksums.sum(dtype=np.uint64)
@@ -165,7 +165,7 @@ class FeatureTable:
         count = len(self._rows)
         values = np.empty((count, *self.spec.shape), dtype=np.float16)
         row = 0
-        with damage_as(self._damaged, self.path):
+        with damage_raised_as(self._damaged, self.path):
             for batch in self._dataset.to_batches(columns=COLUMNS, batch_size=chunk_rows(self.spec)):
                 if len(batch):
                     values[row : row + len(batch)] = self._verified(batch)

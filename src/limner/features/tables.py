@@ -21,7 +21,7 @@ from limner.features.spec import FeatureArray, FeatureSpec
 from limner.files.structured import StructureError, parse_json
 from limner.storage.hashes import CHECKSUM, IdSet, infinite_rows, row_checksums
 from limner.storage.json_text import to_json
-from limner.storage.lance_tables import WRITE_ERRORS, damage_as, open_table
+from limner.storage.lance_tables import WRITE_ERRORS, damage_raised_as, open_table
 from limner.storage.outputs import require_name
 from limner.storage.places import is_remote, storage_options, unreachable
 
@@ -102,7 +102,7 @@ def open_features_table(path: Path) -> Any:  # noqa: ANN401 (Lance has no types)
     Raises:
         DamagedTableError: it cannot be opened.
     """
-    with damage_as(lambda reason: damaged_table(path, reason), path):
+    with damage_raised_as(lambda reason: damaged_table(path, reason), path):
         return open_table(path)
 
 

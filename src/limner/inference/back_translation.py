@@ -56,7 +56,7 @@ class BackTranslationSettings(NamedTuple):
     """Which sentences of a collection are translated, and how."""
 
     split: str | None = None
-    """Split to translate; None for the one the model was trained on."""
+    """Split to translate; None for the training split of the model."""
     limit: int | None = None
     """Maximum number of sentences; None for all."""
     decoding: DecodingSettings | None = None

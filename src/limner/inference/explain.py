@@ -27,7 +27,7 @@ from limner.text.vocab import SPECIAL_TOKEN_STRINGS, SPECIAL_TOKENS
 
 EXPLANATION_BATCH_SIZE = 32
 EXPLAINED_CANDIDATES = 100
-"""Number of best translations among which a `PhraseBased` looks for the one to explain."""
+"""Number of best translations in which a `PhraseBased` searches the translation to explain."""
 END_OF_SENTENCE = SPECIAL_TOKEN_STRINGS[SPECIAL_TOKENS.eos]
 IMAGE_TOKEN = "«image»"
 """Name of the visual prefix token that represents the whole image."""

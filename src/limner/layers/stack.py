@@ -308,7 +308,7 @@ def _is_complete(mask: Tensor) -> bool:
 
 
 def _is_padding(mask: Tensor) -> bool:
-    """Whether the missing positions of a mask (B, T) are all behind the ones that exist."""
+    """Whether the missing positions of a mask (B, T) are all behind the existing positions."""
     return bool((mask[:, 1:] <= mask[:, :-1]).all())
 
 

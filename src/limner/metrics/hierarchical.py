@@ -8,11 +8,11 @@ all segments are independent. The variance of a mean score has two parts:
   same samples for all runs), of which there are many: the normal distribution.
 
 This is the analysis of several readers who judge the same cases (Obuchowski and Rockette, 1995), with runs as readers
-within systems and segments as cases. The quantile of the sum of both is that of Cochran and Cox (1950): the mean of the
+within systems and segments as cases. The quantile of the sum of both follows Cochran and Cox (1950): the mean of the
 quantiles of the two parts, weighted by their variances. It keeps the level with two runs, where the approximation of
 Satterthwaite does not. Two systems that are evaluations of the same runs, such as two ways of decoding, are compared
-run by run. A system with one run has no variance between runs that could be estimated: its interval is that of the
-bootstrap over segments, for this run alone, and so is that of its difference from a deterministic system.
+run by run. A system with one run has no variance between runs that could be estimated: its interval is the bootstrap
+interval over segments, for this run alone, and so is the interval of its difference from a deterministic system.
 """
 
 from __future__ import annotations
@@ -118,8 +118,8 @@ class HierarchicalDifference(NamedTuple):
 
         The variance between runs is taken to be the same for both systems and is pooled: with two runs each, a variance
         of each system would have one degree of freedom. With equally many runs of both the level holds without this
-        assumption; with few runs of the system that varies more it does not. A deterministic system has no variance,
-        so that it says nothing about that of a system with one run.
+        assumption; with few runs of the system that varies more it does not. A deterministic system has no variance, so
+        that it says nothing about the variance of a system with one run.
 
         Args:
             a: scores of the first system.

@@ -37,7 +37,7 @@ class ShowAndTellSettings(ConditionalLMSettings):
 
 
 class ShowAndTellMemory(NamedTuple):
-    """State after the image, the only thing that depends on it."""
+    """State after the image; nothing else depends on the image."""
 
     layers: tuple[LayerState, ...]  # (B, H) each: after x_{-1}
 

@@ -24,7 +24,7 @@ ITERATIONS = {
     "ibm3": {"Ibm1": 5, "Hmm": 5, "Ibm3": 3},
     "ibm4": {"Ibm1": 5, "Hmm": 5, "Ibm3": 3, "Ibm4": 3},
 }
-"""Iterations of each model, which starts from the one before it; of IBM model 4 as Koehn et al. (2007) run GIZA++."""
+"""Iterations of each model, which starts from the previous model; of IBM model 4 as Koehn et al. (2007) run GIZA++."""
 
 
 def align(sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]], model: str = "ibm4") -> list[Bools]:

@@ -81,7 +81,7 @@ def _number(words: Ints, lengths: int, vocab_size: int) -> _Phrases:
 def score(instances: Instances, source: Ints, target: Ints, sizes: tuple[int, int], limit: int) -> PhraseTable:
     """Build the phrase table.
 
-    phi are relative frequencies. Of several alignments of a pair the one with the largest lexical weights counts,
+    phi are relative frequencies. Of several alignments of a pair the alignment with the largest lexical weights counts,
     Koehn et al. (2003), section 3.3: the maximum of each direction. Of each source phrase the `limit` pairs of largest
     phi(e | f) are kept.
 

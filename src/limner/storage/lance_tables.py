@@ -22,7 +22,7 @@ _HINT = "_versions/latest_version_hint.json"
 
 
 @contextmanager
-def damage_as(error_of: Callable[[str], LimnerError], path: Path | None = None) -> Iterator[None]:
+def damage_raised_as(error_of: Callable[[str], LimnerError], path: Path | None = None) -> Iterator[None]:
     """Convert what Lance and Arrow raise for damaged files, panics of Lance included.
 
     Args:
@@ -50,7 +50,7 @@ def open_table(path: Path) -> Any:  # noqa: ANN401 (Lance has no types)
     """Open the newest version of a table.
 
     Raises:
-        OSError, ValueError: the table is damaged, or its newest version is missing; see `damage_as`.
+        OSError, ValueError: the table is damaged, or its newest version is missing; see `damage_raised_as`.
     """
     import lance
 

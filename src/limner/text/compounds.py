@@ -1,7 +1,7 @@
 """Splitting of compound words into their parts, and joining of the parts.
 
 Koehn and Knight (2003), "Empirical Methods for Compound Splitting": of all splits of a word into known words, with a
-linking "s" or "es" between two of them, take the one with the highest geometric mean of the frequencies of the parts;
+linking "s" or "es" between two of them, take the split with the highest geometric mean of the frequencies of the parts;
 the whole word is one of the candidates. As in Moses' compound-splitter.perl, a part is written in its most frequent
 case, so that the "Spieler" of a "Fußballspieler" has the same vocabulary entry as the word "Spieler", and frequent
 words stay whole.

@@ -295,7 +295,7 @@ class Processes:
 
         Raises:
             LimnerError: the error of this process, or a TrainingError with the error of another process.
-            SystemExit: this is neither the first process of its machine nor the one that failed.
+            SystemExit: this is neither the first process of its machine nor the process that failed.
         """
         try:
             yield

@@ -223,7 +223,8 @@ def connected(address: str) -> Iterator[Cluster]:
     """Connect to a Ray cluster, or start one on this machine; it is stopped or left at the end.
 
     Args:
-        address: 'local' for a cluster on this machine, 'auto' for the one that this machine belongs to, or HOST:PORT.
+        address: 'local' for a cluster on this machine, 'auto' for the cluster that this machine belongs to, or
+            HOST:PORT.
 
     Raises:
         MissingExtraError: Ray is not installed.

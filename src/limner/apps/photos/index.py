@@ -89,8 +89,8 @@ class FolderIndex:
         Args:
             folder: folder of images.
             index: folder of the index; default: `.limner` in the folder.
-            captioner: model that scores queries; default: the one that the index was made with, loaded at the first
-                search.
+            captioner: model that scores queries; default: the captioner that the index was made with, loaded at the
+                first search.
 
         Raises:
             FolderError: there is no such folder.

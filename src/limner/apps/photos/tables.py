@@ -24,7 +24,7 @@ from limner.errors import DamagedIndexError, FolderError, WriteError, system_rea
 from limner.features.spec import FeatureArray
 from limner.storage.hashes import CHECKSUM
 from limner.storage.json_text import to_json
-from limner.storage.lance_tables import WRITE_ERRORS, damage_as, open_table, state_of
+from limner.storage.lance_tables import WRITE_ERRORS, damage_raised_as, open_table, state_of
 
 FILES, IMAGES = "files.lance", "images.lance"
 """Tables of an index: one row for each path, and one for each digest."""
@@ -104,7 +104,7 @@ class IndexParts:
     def __init__(self, index: Path) -> None:
         """Read all but the contents; FolderError names a part that is missing, damaged, or of another state."""
         self._index, self.record = index, IndexRecord.load(index)
-        with damage_as(self._damaged):
+        with damage_raised_as(self._damaged):
             files, self._images = (_open_table(index, name) for name in (FILES, IMAGES))
             if self.record.state not in ("", _state_of_tables(files, self._images)):
                 raise self._damaged(f"{FILES} or {IMAGES} is of another state than {RECORD}")
@@ -116,7 +116,7 @@ class IndexParts:
 
     def features(self) -> tuple[FeatureArray, FeatureArray]:
         """Read the annotations (N, *shape) and the vectors (N, D) of all rows; FolderError if they are damaged."""
-        with damage_as(self._damaged):
+        with damage_raised_as(self._damaged):
             table = self._images.to_table(columns=["digest", "annotations", "vector", CHECKSUM])
             flat, vectors = (
                 table.column(name).combine_chunks().flatten().to_numpy(zero_copy_only=False).reshape(-1, size)
@@ -128,13 +128,13 @@ class IndexParts:
 
     def texts(self) -> list[str]:
         """Read the caption and the tags of all rows; FolderError if the table is damaged."""
-        with damage_as(self._damaged):
+        with damage_raised_as(self._damaged):
             table = self._images.to_table(columns=["caption", "tags"]).to_pydict()
         return [" ".join((caption, *(tags or ()))) for caption, tags in zip(*table.values(), strict=True)]
 
     def details(self, rows: Sequence[int]) -> list[ImageRow]:
         """Read the captions and the thumbnails of some rows; FolderError if the table is damaged."""
-        with damage_as(self._damaged):
+        with damage_raised_as(self._damaged):
             table = self._images.take(list(rows), columns=_DETAILS_SCHEMA.names).to_pylist() if rows else []
             checksums = [values.pop(DETAILS_CHECKSUM) for values in table]
             details = [ImageRow(**{**values, "tags": tuple(values["tags"] or ())}) for values in table]
@@ -180,7 +180,7 @@ def has_index(index: Path) -> bool:
 
 def _is_empty(table: Path) -> bool:
     try:
-        with damage_as(FolderError):
+        with damage_raised_as(FolderError):
             return not exists(table) or not open_table(table).count_rows()
     except FolderError:
         return False

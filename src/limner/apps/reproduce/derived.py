@@ -66,7 +66,7 @@ def check_back_translation(data: DataSettings, job: ReproductionJob) -> None:
     """Check that the sentences of a derived collection can be generated, and that an existing one fits.
 
     Raises:
-        SettingsError: the table has no model of the opposite direction, or the one given has other languages; or the
+        SettingsError: the table has no model of the opposite direction, or the given model has other languages; or the
             collection has no sentence to translate.
         RunError: the derived collection in the table's folder was made from another collection.
     """

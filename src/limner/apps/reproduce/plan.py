@@ -35,7 +35,7 @@ class ReproductionSettings(Settings):
     """Run directory of the initial vocabularies and, where name and shape agree, weights of every row."""
     back_translator: Path | None = None
     """Run directory of a model of the opposite direction, which generates the source sentences of rows that train with
-    them; None to train the one of the table."""
+    them; None to train the model of the table."""
     corpus: Path | None = None
     """Collection of sentence pairs for the rows that train with another collection; None to leave these rows out."""
     budget: PositiveShare = 1.0

@@ -308,7 +308,9 @@ def _back_translation(trainings: Iterable[TrainingRun], job: ReproductionJob) ->
 
 
 def _remaining_alternatives(plan: RowPlan, job: ReproductionJob) -> tuple[TrainingSequence, ...]:
-    """The alternatives to train: all with the first seed, with later seeds the one selected with the first."""
+    """The alternatives to train: all with the first seed; with later seeds the alternative selected with the first
+    seed.
+    """
     first = plan_row(plan.row, job)
     if len(plan.alternatives) == 1 or plan.result_path == first.result_path:
         return plan.alternatives

@@ -101,7 +101,7 @@ class PublishedRow(Settings):
     image_control: ImageControl = "right"
     """Image control of the evaluation."""
     alternatives: tuple[tuple[str, ...], ...] = ((),)
-    """Alternative recipe overrides KEY=VALUE; the one with the lowest validation perplexity is evaluated."""
+    """Alternative recipe overrides KEY=VALUE; the alternative with the lowest validation perplexity is evaluated."""
     published: Mapping[str, Mapping[str, Measured]] = {}
     """Published scores on our scale, by data set and score name. In a data file, a text of the scores of a data set as
     printed, in the order of the columns: '-' where there is none, † and ‡ after a score."""

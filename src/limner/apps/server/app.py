@@ -19,7 +19,7 @@ from starlette.responses import Response
 from starlette.types import Scope
 
 import limner
-from limner.apps.server import libretranslate_api, ollama_api, openai_api, own_api
+from limner.apps.server import libretranslate_api, limner_api, ollama_api, openai_api
 from limner.apps.server.engine import ServiceEngine
 from limner.apps.server.errors import COMPATIBLE, Problem, error_body, problem_of
 from limner.apps.server.indexes import FolderOpener, open_indexes
@@ -30,12 +30,12 @@ from limner.apps.server.settings import ServerSettings, read_keys
 from limner.errors import LimnerError
 
 ROUTERS: tuple[APIRouter, ...] = (
-    own_api.router,
+    limner_api.router,
     ollama_api.router,
     openai_api.router,
     libretranslate_api.router,
 )
-"""Routers of all APIs. A router gets the engine by `Depends(get_engine)` (`limner.apps.server.own_api`)."""
+"""Routers of all APIs. A router gets the engine by `Depends(get_engine)` (`limner.apps.server.limner_api`)."""
 SUMMARY = (
     "Captions and translations by image-conditioned language models. Besides the API of Limner, the service speaks "
     "those of Ollama, OpenAI and LibreTranslate, as far as its models can do what they request."

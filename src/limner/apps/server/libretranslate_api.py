@@ -16,8 +16,8 @@ from limner.apps.server.engine import ServiceEngine
 from limner.apps.server.errors import InvalidRequestError, NotSupportedError
 from limner.apps.server.images import read_image_reference
 from limner.apps.server.jobs import GenerationRequest
+from limner.apps.server.limner_api import EngineOf
 from limner.apps.server.ollama_api import ERRORS
-from limner.apps.server.own_api import EngineOf
 from limner.apps.server.request_bodies import FORM, FormRoute, LenientBody, reads
 from limner.errors import MissingExtraError
 

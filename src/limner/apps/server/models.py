@@ -185,7 +185,7 @@ def load_served_models(settings: ServerSettings) -> Models:
 
 
 def _load_built_in(settings: ServerSettings) -> ServedModel:
-    """Load the built-in captioner: one run a language, which share the backbone where their features are equal."""
+    """Load the built-in captioner: one run for each language; runs with equal features share a backbone."""
     by_lang: dict[str, Captioner | Translator] = {}
     backbones: dict[object, Backbone | None] = {}
     for lang in pretrained_languages() or (DEFAULT_LANG,):

@@ -17,7 +17,7 @@ from fastapi.responses import StreamingResponse
 from pydantic import BaseModel
 
 import limner
-from limner.apps.server import own_api
+from limner.apps.server import limner_api
 from limner.apps.server.chats import (
     DEFAULT_TAG,
     ChatFields,
@@ -29,8 +29,8 @@ from limner.apps.server.chats import (
 from limner.apps.server.engine import EventStream, ServiceEngine
 from limner.apps.server.errors import InvalidRequestError, error_body, problem_of
 from limner.apps.server.jobs import FinalEvent
+from limner.apps.server.limner_api import EngineOf
 from limner.apps.server.models import ServedModel
-from limner.apps.server.own_api import EngineOf
 from limner.apps.server.request_bodies import AnyTypeRoute, LenientBody
 from limner.storage.json_text import to_json
 
@@ -82,7 +82,7 @@ class OllamaError(BaseModel):
     error: str
 
 
-ERRORS: dict[int | str, dict[str, Any]] = {status: {"model": OllamaError} for status in own_api.ERRORS}
+ERRORS: dict[int | str, dict[str, Any]] = {status: {"model": OllamaError} for status in limner_api.ERRORS}
 GenerationBody = GenerateBody | ChatBody
 Content = Callable[[str], dict[str, Any]]
 """Makes the field with the generated text: `response` or `message`."""

@@ -1,4 +1,4 @@
-"""The OpenAI interface: /v1/chat/completions and /v1/models/{id}; /v1/models is in `limner.apps.server.own_api`.
+"""The OpenAI interface: /v1/chat/completions and /v1/models/{id}; /v1/models is in `limner.apps.server.limner_api`.
 
 See `read_chat` for what the texts of a request mean. Requests and responses have the field names of OpenAI.
 """
@@ -24,7 +24,7 @@ from limner.apps.server.chats import (
 from limner.apps.server.engine import EventStream
 from limner.apps.server.errors import NotSupportedError, error_body, problem_of
 from limner.apps.server.jobs import FinalEvent
-from limner.apps.server.own_api import ERRORS, EngineOf, model_body, sse_response
+from limner.apps.server.limner_api import ERRORS, EngineOf, model_body, sse_response
 from limner.apps.server.request_bodies import JSONRoute, LenientBody
 from limner.apps.server.schemas import ModelBody
 from limner.storage.json_text import to_json

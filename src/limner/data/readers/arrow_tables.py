@@ -14,7 +14,7 @@ from limner.errors import CollectionError, MediaError
 from limner.files import is_file, require_regular
 from limner.files.structured import StructureError, parse_json
 from limner.media.image import image_size
-from limner.storage.lance_tables import damage_as
+from limner.storage.lance_tables import damage_raised_as
 
 BATCH_ROWS = 64
 """Rows that are read together; each may hold an image."""
@@ -37,7 +37,7 @@ def read_parquet(source: Path, options: ReaderOptions, builder: ItemBuilder) -> 
     import pyarrow.parquet as parquet
 
     for path in find_files(source, ["*.parquet"], "Parquet files"):
-        with damage_as(partial(_damaged, path)):
+        with damage_raised_as(partial(_damaged, path)):
             require_regular(path)
             file = parquet.ParquetFile(path)
             names = [name for name in file.schema_arrow.names if name in _COLUMNS]
@@ -60,7 +60,7 @@ def read_datasets(source: Path, options: ReaderOptions, builder: ItemBuilder) ->
         raise CollectionError(
             f"{source}: data sets need the extra 'datasets'; run 'pip install limner[datasets]'"
         ) from None
-    with damage_as(lambda reason: CollectionError(f"{source}: no data set that save_to_disk wrote ({reason})")):
+    with damage_raised_as(lambda reason: CollectionError(f"{source}: no data set that save_to_disk wrote ({reason})")):
         loaded = datasets.load_from_disk(str(source))
         parts = dict(loaded) if isinstance(loaded, dict) else {"": loaded}
         for split, part in parts.items():
@@ -95,7 +95,7 @@ def _rows(path: Path, batches: Iterable[Any], class_names: dict[str, list[str]])
     for batch in batches:
         batch = batch.select([name for name in batch.schema.names if name in _COLUMNS])
         for name in batch.schema.names:
-            with damage_as(partial(_damaged_rows, path, first, first + batch.num_rows, name)):
+            with damage_raised_as(partial(_damaged_rows, path, first, first + batch.num_rows, name)):
                 batch.column(name).validate(full=True)
         first += batch.num_rows
         for row in batch.to_pylist(maps_as_pydicts="strict"):

@@ -50,7 +50,7 @@ def read_flickr(source: Path, options: ReaderOptions, builder: ItemBuilder) -> N
     The sentences of an image were written independently: each has a group of its own.
 
     Options: `images` and `splits`, if not in the usual folders; `lang`, by default the language that a line is tagged
-        with, or English.
+    with, or English.
 
     Raises:
         CollectionError: a file is missing, ambiguous or malformed.

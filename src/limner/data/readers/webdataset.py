@@ -47,7 +47,7 @@ def read_webdataset(source: Path, options: ReaderOptions, builder: ItemBuilder) 
 
     The item id is the name of the sample. Its sentences are the lines of the member `txt`, or the captions of the
     member `json`, as `sentences_in` reads them. Members of a sample follow each other, as in every WebDataset. A name
-    ends at its first dot; of several images or texts of a sample the one counts that has no further dots.
+    ends at its first dot; of several images or texts of a sample the file without further dots counts.
 
     Source: folder of `*.tar`, or one such file. Options: `split` of the items, by default `train`; `lang` of the
     sentences, by default English.

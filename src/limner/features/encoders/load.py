@@ -149,7 +149,7 @@ def load_backbone_for(
 
     Raises:
         BackboneError: the network cannot be found or loaded, or the features differ in their preprocessing.
-        FeatureError: the network at `name` is not the one that computed the features.
+        FeatureError: the features were not computed by the network at `name`.
     """
     for spec in specs[1:]:
         if spec.preprocessing != specs[0].preprocessing:

@@ -36,7 +36,7 @@ from limner.retrieval.index.protocol import (
     ranked_candidates,
 )
 from limner.runs.trained_model import WEIGHTS, TrainedModel, load_trained_model, model_fingerprint
-from limner.storage.lance_tables import damage_as, open_table
+from limner.storage.lance_tables import damage_raised_as, open_table
 
 NAME = "embeddings"
 VECTORS = "vectors.lance"
@@ -102,7 +102,7 @@ def _build(
     batches = _vector_batches(retriever, images, on_progress)
     first = next(batches)
     reader = pa.RecordBatchReader.from_batches(first.schema, chain([first], batches))
-    with damage_as(lambda reason: SearchIndexError(f"{folder}: the vectors cannot be written ({reason})")):
+    with damage_raised_as(lambda reason: SearchIndexError(f"{folder}: the vectors cannot be written ({reason})")):
         table = lance.write_dataset(reader, str(folder / VECTORS))
         count = images.size
         if count > COMPARED:
@@ -140,7 +140,7 @@ class EmbeddingIndex:
     def open(cls, folder: Path, model: TrainedModel) -> EmbeddingIndex:
         """Open the files of an index."""
         retriever = load_trained_model(folder / RETRIEVER, str(device_of(model.model)))
-        with damage_as(lambda reason: SearchIndexError(f"{folder}: damaged vectors ({reason}); {REBUILD}")):
+        with damage_raised_as(lambda reason: SearchIndexError(f"{folder}: damaged vectors ({reason}); {REBUILD}")):
             return cls(retriever, open_table(folder / VECTORS), folder)
 
     def __len__(self) -> int:
@@ -162,6 +162,6 @@ class EmbeddingIndex:
         nearest = {"column": "vector", "q": vector, "k": count, "metric": "cosine"}
         if len(self) > COMPARED:
             nearest |= {"nprobes": max(1, round(PROBED_SHARE * len(self) ** 0.5)), "refine_factor": REFINED}
-        with damage_as(lambda reason: SearchIndexError(f"{self._place}: damaged vectors ({reason}); {REBUILD}")):
+        with damage_raised_as(lambda reason: SearchIndexError(f"{self._place}: damaged vectors ({reason}); {REBUILD}")):
             neighbours = self._table.to_table(columns=["row", "_distance"], nearest=nearest)
         return np.sort(neighbours["row"].to_numpy())

@@ -70,7 +70,7 @@ class Scene:
 
     Attributes:
         background: name of the background.
-        objects: objects in the order of mention, the most salient first; of three, the one in the middle.
+        objects: objects in the order of mention, the most salient first; of three objects, the object in the middle.
         relation: position of the first object relative to the others; of a single object, its position in the image.
         background_seed: random seed of the background.
         motion: motion of the object in a clip; None for an image.

@@ -344,7 +344,6 @@ def packages(tmp_path, monkeypatch):
         ("video", "av", "9.2", "av>=14, found 9.2"),
         ("ja", "ipadic", None, "ipadic"),  # of the extra of a requirement
         ("ko", "mecab-ko", "0.9", "mecab-ko<2.0.0,>=1.0.2, found 0.9"),
-        ("audio", "cffi", None, "cffi"),  # of the requirement of a requirement
     ],
 )
 def test_doctor_names_what_an_extra_lacks_and_the_command_that_installs_it(

@@ -114,31 +114,23 @@ def _version(package: str) -> str | None:
 
 def _extra(name: str, requirements: list[Requirement]) -> dict[str, Any]:
     """Return what an extra is for, what of it is missing, and the command that installs it."""
-    checked: set[str] = set()
     of_extra = (package for package in requirements if _is_needed(package, name) and not _is_needed(package, ""))
-    missing = [lacking for requirement in of_extra for lacking in _missing(requirement, checked)]
+    missing = [lacking for requirement in of_extra for lacking in _missing(requirement)]
     command = f"pip install 'limner[{name}]'"
     return {"purpose": PURPOSES.get(name, name), "installed": not missing, "missing": missing, "command": command}
 
 
-def _missing(requirement: Requirement, checked: set[str]) -> Iterator[str]:
-    """Yield what is not satisfied of a requirement, of its extras and of the requirements of its package.
-
-    Packages may require each other: requirements in `checked` were followed already.
-    """
-    text = str(requirement).partition(";")[0]
-    if text in checked:
-        return
-    checked.add(text)
+def _missing(requirement: Requirement) -> Iterator[str]:
+    """Yield what is not satisfied of a requirement and of its extras; `pip check` follows those of its package."""
     version = _version(requirement.name)
     if version is None:
         yield requirement.name
     elif not requirement.specifier.contains(version, prereleases=True):
         yield f"{requirement.name}{requirement.specifier}, found {version}"
-    else:
+    elif requirement.extras:
         for inner in map(Requirement, metadata.requires(requirement.name) or ()):
-            if _is_needed(inner, "", *requirement.extras):
-                yield from _missing(inner, checked)
+            if _is_needed(inner, *requirement.extras) and not _is_needed(inner, ""):
+                yield from _missing(inner)
 
 
 def _devices() -> list[str]:

@@ -313,14 +313,9 @@ def _to_plain(table: PublishedTable, results: Sequence[RowResult], comparison: T
 
 def _plain_results(row: PublishedRow, seeds: Sequence[RowResult], comparison: TableComparison) -> dict[str, Any]:
     first = seeds[0]
+    origin = {"run", "recipe_folder", "overrides", "image_control", "budget", "initialised_from", "corpus"}
     return {
-        "run": first.run,
-        "recipe_folder": first.recipe_folder,
-        "overrides": first.overrides,
-        "image_control": first.image_control,
-        "budget": first.budget,
-        "initialised_from": None if first.initialised_from is None else first.initialised_from.model_dump(),
-        "corpus": None if first.corpus is None else first.corpus.model_dump(),
+        **first.model_dump(include=origin),
         "training_seconds": round(sum(result.seconds for result in seeds), 1),
         "scores": [
             {"name": score.name, "value": mean.value, "std": mean.std, "signature": score.signature}

@@ -56,8 +56,8 @@ def rate_outside(intervals):
 @pytest.mark.parametrize(
     ("runs", "run_effect", "system_effect"),
     [
-        *(((2, 2), *effects) for effects in ((0, 0), (0.2, 0), (0, 0.5), (1, 0.5))),
-        *((runs, 1, 0.5) for runs in ((3, 3), (2, 3), (1, 2), (1, 3))),
+        *(((2, 2), *effects) for effects in ((0, 0), (0.2, 0), (0, 0.5))),
+        *((runs, 1, 0.5) for runs in ((2, 3), (1, 2))),
         ((1, 3), 0.2, 0),
     ],
 )

@@ -133,8 +133,7 @@ def expected_reward(run, objective, batch, temperature=1.0):
     return total
 
 
-@pytest.mark.parametrize("temperature", [1.0, 1.7])
-@pytest.mark.parametrize("translates", [False, True])
+@pytest.mark.parametrize(("temperature", "translates"), [(1.0, False), (1.7, True)])
 def test_the_expected_estimate_is_the_gradient_of_the_expected_reward(monkeypatch, temperature, translates):
     """Sum over all sentences of p(w) times the gradient of the loss of w, greedy baseline included."""
     run = training(translates, scst={"temperature": temperature}, decoding={"min_length": 0})
@@ -293,11 +292,16 @@ def test_without_improvement_the_initial_weights_are_saved(tiny, recipe_of, star
         assert torch.equal(values, last[name])
 
 
-@pytest.mark.parametrize("moment", [1, 3, 4])
-def test_a_resumed_self_critical_training_equals_an_uninterrupted_one(tiny, recipe_of, started, tmp_path, moment):
+@pytest.fixture(scope="module")
+def uninterrupted(tiny, recipe_of, started, tmp_path_factory):
+    """A recipe, and a training by it."""
     recipe = self_critical(recipe_of, 3, model={"dropout": 0.3}, save_every=1, ema_decay=0.9)
+    return recipe, train(recipe, tiny, tmp_path_factory.mktemp("whole") / "run", init=started)
 
-    whole = train(recipe, tiny, tmp_path / "whole", init=started)
+
+@pytest.mark.parametrize("moment", [1, 3, 4])
+def test_a_resumed_self_critical_training_equals_an_uninterrupted_one(uninterrupted, tiny, started, tmp_path, moment):
+    recipe, whole = uninterrupted
     train_until(moment, recipe, tiny, tmp_path / "run", init=started)
     run = train(recipe, tiny, tmp_path / "run", init=started, resume=True)
     states = [next(folder.glob("state-*")) / "model.safetensors" for folder in (whole, run)]

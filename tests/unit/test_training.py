@@ -144,12 +144,17 @@ def test_averaged_weights_are_validated_and_saved(tiny, recipe_of, tmp_path):
         assert not torch.equal(saved[name], last[name])
 
 
+@pytest.fixture(scope="module", params=[1, 5], ids="save_every{}".format)
+def uninterrupted(tiny, recipe_of, tmp_path_factory, request):
+    """A recipe, and a training by it."""
+    recipe = recipe_of(epochs=3, model={"dropout": 0.3}, ema_decay=0.9, save_every=request.param, bucket=2)
+    return recipe, train(recipe, tiny, tmp_path_factory.mktemp("whole") / "run")
+
+
 # 5 steps an epoch: 7 is in the middle, 5 and 10 are the end of an epoch that is not validated yet.
 @pytest.mark.parametrize("moment", [1, 5, 7, 10])
-@pytest.mark.parametrize("save_every", [1, 5])
-def test_a_resumed_run_equals_an_uninterrupted_run(tiny, recipe_of, tmp_path, moment, save_every):
-    recipe = recipe_of(epochs=3, model={"dropout": 0.3}, ema_decay=0.9, save_every=save_every, bucket=2)
-    whole = train(recipe, tiny, tmp_path / "whole")
+def test_a_resumed_run_equals_an_uninterrupted_run(uninterrupted, tiny, tmp_path, moment):
+    recipe, whole = uninterrupted
     train_until(moment, recipe, tiny, tmp_path / "run")
     run = train(recipe, tiny, tmp_path / "run", resume=True)
     assert (run / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()

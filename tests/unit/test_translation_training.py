@@ -346,10 +346,18 @@ SOFT = {f"{part}_dropout": 0.2 for part in ("encoder", "annotation", "decoder", 
 }
 
 
-@pytest.mark.parametrize("step", [1, 3, 4])  # three steps per epoch: in the middle, at the end, and in the next epoch
-def test_an_initialised_run_that_is_resumed_equals_an_uninterrupted_run(walls, text_only, tmp_path, step):
+@pytest.fixture(scope="module")
+def uninterrupted(walls, text_only, tmp_path_factory):
+    """A recipe, and a training by it."""
     recipe = recipe_of({"image": ["attention"], **SOFT}, "quarters", ema_decay=0.9, save_every=1)
-    whole = train(recipe, walls, tmp_path / "whole", init=text_only)
+    return recipe, train(recipe, walls, tmp_path_factory.mktemp("whole") / "run", init=text_only)
+
+
+@pytest.mark.parametrize("step", [1, 3, 4])  # three steps per epoch: in the middle, at the end, and in the next epoch
+def test_an_initialised_run_that_is_resumed_equals_an_uninterrupted_run(
+    uninterrupted, walls, text_only, tmp_path, step
+):
+    recipe, whole = uninterrupted
     train_until(step, recipe, walls, tmp_path / "run", init=text_only)
     run = train(recipe, walls, tmp_path / "run", init=text_only, resume=True)
     assert (run / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()

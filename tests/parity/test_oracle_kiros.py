@@ -6,8 +6,6 @@ import numpy as np
 import pytest
 from oracle_kiros import (
     convnet,
-    katz_counts,
-    katz_distribution,
     lbl_distribution,
     lbl_predict,
     mlblb_distribution,
@@ -102,19 +100,3 @@ def test_convnet_by_hand():
 
 
 # Katz back-off; ids: start token 0, end token 1, words a 2, b 3 and c 4
-
-
-def table(sentences, order, k, context):
-    counts = katz_counts(sentences, order, start=0, end=1)
-    return katz_distribution(context, counts, k, never={0})
-
-
-def test_bigrams_by_hand():
-    # unigrams: nothing is discounted and c was not counted, so the total is 6
-    sentences = [[2, 3], [2]]
-    assert_close(table(sentences, 2, 5, ()), [0, 2 / 6, 2 / 6, 1 / 6, 1 / 6])
-    # bigrams: n_1 = 3, n_2 = 1, so d_1 = 2/3 and d_2 = 1
-    assert_close(table(sentences, 2, 5, (0,)), [0, 2 / 12, 8 / 12, 1 / 12, 1 / 12])  # a of 3; alpha = 1/3 / 2/3
-    assert_close(table(sentences, 2, 5, (2,)), [0, 3 / 9, 2 / 9, 3 / 9, 1 / 9])  # alpha = 1/3 / 1/2
-    assert_close(table(sentences, 2, 5, (3,)), [0, 8 / 12, 2 / 12, 1 / 12, 1 / 12])
-    assert_close(table(sentences, 2, 5, (4,)), table(sentences, 2, 5, ()))  # c does not occur

@@ -3,29 +3,11 @@
 import numpy as np
 import oracle_regions as oracle
 import pytest
-import torch
 
 SQUARE = (0.0, 0.0, 10.0, 10.0)
 
 
 # Features
-
-
-@pytest.mark.parametrize("clamp", [False, True])
-@pytest.mark.parametrize("convention", ["cells", "corners"])
-def test_samples_equal_torch(convention, clamp):
-    features, box = np.random.default_rng(0).normal(size=(2, 3, 4)), (-5.0, 10.0, 50.0, 60.0)
-    points = oracle.sampling_points(box, 5, 6, (48, 64), (3, 4), convention)
-    # To torch's coordinates, -1 and 1 being the map's edges ('cells') or the outermost centres ('corners')
-    size = np.array([3, 4])
-    grid = (2 * points + 1) / size - 1 if convention == "cells" else 2 * points / (size - 1) - 1
-    expected = torch.nn.functional.grid_sample(
-        torch.from_numpy(features)[None],
-        torch.from_numpy(grid[..., ::-1].copy())[None],
-        padding_mode="border" if clamp else "zeros",
-        align_corners=convention == "corners",
-    )[0]
-    np.testing.assert_allclose(oracle.bilinear_sample(features, points, clamp), expected, atol=1e-12)
 
 
 # Evaluation

@@ -214,11 +214,6 @@ def test_a_long_recording_is_refused_before_it_is_read(tmp_path, monkeypatch):
         encode(tmp_path, sine(1000, seconds=3))
 
 
-def test_an_image_is_not_an_audio_file(tiny):
-    with pytest.raises(MediaError, match="not a readable audio file"):
-        LogMelBackbone().read(tiny.image_path(tiny.items("test")[0]))
-
-
 @pytest.mark.parametrize(
     ("values", "message"),
     [

@@ -67,7 +67,7 @@ def test_the_example_of_every_command_is_accepted(name):
 
 def documented_commands():
     """Commands in the bash blocks of the README and the documentation, each with its page."""
-    for page in (DOCS.parent / "README.md", *sorted(DOCS.glob("*.md"))):
+    for page in (DOCS.parent / "README.md", *sorted(DOCS.rglob("*.md"))):
         for block in re.findall(r"^```bash\n(.*?)^```", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE):
             for line in block.replace("\\\n", " ").splitlines():
                 match = re.search(r'(?:^|\| )(limner [a-z](?:"[^"]*"|[^"#|>&])*)', line)

@@ -1,7 +1,6 @@
 """Constrained beam search against enumeration of all sentences that satisfy the constraints."""
 
 import math
-import random
 
 import pytest
 import torch
@@ -46,18 +45,6 @@ def includes(tokens, constraints, boundaries=None):
         return tuple(tokens[start:end]) == tuple(one) and not joined and not set(after) & boundaries.continues
 
     return all(any(occurs(one, start) for one in c for start in range(len(tokens))) for c in constraints)
-
-
-@pytest.mark.parametrize("boundaries", [None, SUBWORDS, COMPOUNDS], ids=["words", "subwords", "compounds"])
-@pytest.mark.parametrize("constraints", CONSTRAINTS.values(), ids=CONSTRAINTS)
-def test_the_machine_accepts_the_sentences_with_all_words(constraints, boundaries):
-    machine, chance = Automaton.build(constraints, boundaries), random.Random(0)
-    accepted = 0
-    for _ in range(3000):
-        tokens = [chance.choice(range(UNK, VOCAB)) for _ in range(chance.randrange(9))]
-        assert machine.accepts(tokens) == includes(tokens, constraints, boundaries), tokens
-        accepted += machine.accepts(tokens)
-    assert accepted > 10
 
 
 @pytest.mark.parametrize(
@@ -120,8 +107,7 @@ def test_a_prefix_may_satisfy_constraints_or_begin_to(prefix):
 
 
 @pytest.mark.parametrize("boundaries", [None, SUBWORDS, COMPOUNDS], ids=["words", "subwords", "compounds"])
-@pytest.mark.parametrize("beam_size", [1, 2, 3])
-@pytest.mark.parametrize("length_penalty", [0.0, 1.0])
+@pytest.mark.parametrize(("beam_size", "length_penalty"), [(1, 1.0), (2, 0.0), (3, 1.0)])
 def test_every_sentence_of_a_narrow_beam_satisfies_its_constraints(beam_size, length_penalty, boundaries):
     settings = DecodingSettings(beam_size=beam_size, n_best=beam_size, max_length=7, length_penalty=length_penalty)
     for constraints in CONSTRAINTS.values():

@@ -1,7 +1,6 @@
 """Features of regions: selection and order of boxes, file formats, errors."""
 
 import gzip
-import hashlib
 import json
 
 import numpy as np
@@ -269,20 +268,6 @@ def test_fingerprint_changes_with_the_boxes_and_their_number(collection, backbon
     prints = {with_regions(backbone, collection, path).specs[0].fingerprint for path in paths}
     prints.add(with_regions(backbone, collection, paths[0], count=3).specs[0].fingerprint)
     assert len(prints | {backbone.specs[0].fingerprint}) == 6
-
-
-def test_fingerprint_without_regions_excludes_that_field(backbone):
-    spec = backbone.specs[0]
-    content = {
-        "kind": "pooled",
-        "shape": [3],
-        "backbone": "eye",
-        "layer": None,
-        "grid_size": None,
-        "preprocessing": backbone.preprocessing.model_dump(mode="json"),
-        "weights_sha256": "1",
-    }
-    assert spec.fingerprint == hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def test_other_boxes_are_refused(collection, backbone):

@@ -1,6 +1,5 @@
 """The costs in the documentation are computed, and the manifest for Kubernetes fits its definition."""
 
-import copy
 import importlib.util
 import json
 from pathlib import Path
@@ -48,26 +47,11 @@ def test_costs_follow_from_the_constants(costs, constants):
     assert queries == "0.694"
 
 
-def test_what_is_not_measured_is_a_dash(costs, constants):
-    for one in constants["measured"].values():
-        one["value"] = None
-    assert row(costs, constants, 10_000_000)[0] == "–"
-
-
-def test_every_measured_constant_names_its_command(constants):
-    assert all(one["command"] for one in constants["measured"].values())
-
-
 def test_the_manifest_fits_its_definition():
     jsonschema = pytest.importorskip("jsonschema", reason="jsonschema comes with Ray, which is not installed")
     schema = json.loads((Path(__file__).parent / "rayjob.schema.json").read_text(encoding="utf-8"))
     manifest = yaml.safe_load((ROOT / "docs" / "assets" / "rayjob.yaml").read_text(encoding="utf-8"))
     jsonschema.validate(manifest, schema)
-
-    wrong = copy.deepcopy(manifest)
-    wrong["spec"]["rayClusterSpec"]["workerGroupSpecs"][0]["replica"] = 1
-    with pytest.raises(jsonschema.ValidationError):
-        jsonschema.validate(wrong, schema)
 
 
 def test_the_manifest_runs_a_command_that_limner_has():

@@ -280,8 +280,6 @@ def test_images_on_the_command_line(limner_translate, multimodal_run, photos, tm
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
-        (["eins", "--write"], "--write: possible only with --collection"),
-        (["eins", "--collection", "c"], "SENTENCE: not possible with --collection"),
         (["eins", "--input", "file"], "give one or the other"),
         (["eins", "--image", "a", "--image-list", "b"], "give one or the other"),
         (["eins", "zwei", "drei", "--image", "a", "--image", "b"], "2 images (--image) and 3 sentences"),

@@ -8,8 +8,14 @@ from scipy.stats import kendalltau
 
 import limner.apps.cli.score  # noqa: F401  (adds the commands)
 from limner.errors import CollectionError, SettingsError
-from limner.evaluation.correlate import correlate, correlate_with_judgements, score_judged_pairs
-from limner.evaluation.judgements import Judgements, read_judgements, read_scores
+from limner.evaluation.correlate import (
+    Judgements,
+    correlate,
+    correlate_with_judgements,
+    read_judgements,
+    read_scores,
+    score_judged_pairs,
+)
 from limner.inference.collection_features import open_features
 from limner.retrieval.marginal import log_marginal, log_ratio_signature, sample_items
 from limner.runs.trained_model import load_trained_model

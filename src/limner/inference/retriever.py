@@ -346,8 +346,7 @@ class Retriever:
 
         if stored is None:
             return compute()
-        settings = self.model.recipe.model.model_dump_json()
-        origin = marginal_origin(self.model.model, settings, targets, marginal_images, features)
+        origin = marginal_origin(self.model, targets, marginal_images, features)
         return stored_log_marginal(stored, origin, len(targets), compute)
 
     def _open(self, collection: Collection, cache_mib: int | None = None) -> FeatureStore:

@@ -39,6 +39,7 @@ from limner.media.image import ImageInput
 from limner.models.phrase_based import PhraseBased
 from limner.progress import Progress
 from limner.runs.trained_model import TrainedModel
+from limner.smt import FEATURES
 
 TRANSLATION_BATCH_SIZE = 64
 
@@ -109,7 +110,7 @@ class Translator(TextGenerator):
         model = self.models[0].model
         if isinstance(model, PhraseBased):
             effect = COPIED_SOURCE if self.source.tokenizer.settings.level == "word" else COPIED_CHARACTERS
-            empty = empty._replace(features=tuple((name, 0.0) for name in model.feature_names()))
+            empty = empty._replace(features=tuple((name, 0.0) for name in FEATURES))
         warn_of_unknown_words(self.source.tokenizer, (source.source or "" for source in inputs), effect)
         if isinstance(model, PhraseBased):
             hypotheses = search_translations(self.models, inputs, settings, on_progress=on_progress)

@@ -16,8 +16,7 @@ from torch import Tensor, nn
 
 from limner.bounds import EpochsOrNone, Few, Seed, Weight, Width
 from limner.data.examples import Batch
-from limner.errors import TrainingError
-from limner.models.protocols import ConditionalLMSettings, ModelInputs, Output
+from limner.models.protocols import ConditionalLMSettings, ModelInputs, Output, require_words
 from limner.text.vocab import SPECIAL_TOKENS
 
 logger = logging.getLogger(__name__)
@@ -253,16 +252,9 @@ def _emitted(vocab_size: int) -> Tensor:
 
 def _by_length(sentences: Sequence[Sequence[int]], vocab_size: int) -> list[Tensor]:
     """Group sentences by length, each with </s>: tensors (T, N) of at most `SENTENCES_PER_CHUNK` sentences."""
-    if not sentences:
-        raise TrainingError("hmm: no sentences to fit; expected at least one (is the training split empty?)")
+    require_words(sentences, vocab_size, "hmm")
     groups: dict[int, list[list[int]]] = defaultdict(list)
-    for number, sentence in enumerate(sentences):
-        invalid = [token for token in sentence if not SPECIAL_TOKENS.unk <= token < vocab_size]
-        if invalid:
-            raise TrainingError(
-                f"hmm: sentence {number} has the token id {invalid[0]}: expected {SPECIAL_TOKENS.unk} to "
-                f"{vocab_size - 1}, without <pad>, <s> and </s>; encode it with the tokenizer of the model"
-            )
+    for sentence in sentences:
         groups[len(sentence)].append([*sentence, SPECIAL_TOKENS.eos])
     return [
         chunk.t().contiguous()

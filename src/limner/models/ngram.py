@@ -18,8 +18,8 @@ from torch.nn.functional import pad
 
 from limner.bounds import Count, Order
 from limner.data.examples import Batch
-from limner.errors import RunError, TrainingError
-from limner.models.protocols import ConditionalLMSettings, ModelInputs, Output
+from limner.errors import RunError
+from limner.models.protocols import ConditionalLMSettings, ModelInputs, Output, require_words
 from limner.text.vocab import SPECIAL_TOKENS
 
 logger = logging.getLogger(__name__)
@@ -188,15 +188,7 @@ class NGram(nn.Module):
 
     def _stream(self, sentences: Sequence[Sequence[int]]) -> Ints:
         """Concatenate all sentences, each after `order` - 1 tokens <s> and before </s>."""
-        if not sentences:
-            raise TrainingError("n-grams: no sentences to count; expected at least one (is the training split empty?)")
-        for number, sentence in enumerate(sentences):
-            invalid = [token for token in sentence if not SPECIAL_TOKENS.unk <= token < self.vocab_size]
-            if invalid:
-                raise TrainingError(
-                    f"n-grams: sentence {number} has the token id {invalid[0]}: expected {SPECIAL_TOKENS.unk} to "
-                    f"{self.vocab_size - 1}, without <pad>, <s> and </s>; encode it with the tokenizer of the model"
-                )
+        require_words(sentences, self.vocab_size, "n-grams")
         begin, end = [SPECIAL_TOKENS.bos] * (self.settings.order - 1), [SPECIAL_TOKENS.eos]
         return np.fromiter(chain.from_iterable([*begin, *sentence, *end] for sentence in sentences), np.int64)
 

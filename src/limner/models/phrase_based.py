@@ -145,14 +145,6 @@ class PhraseBased(nn.Module):
             self.register_buffer(name, torch.zeros(0, dtype=dtype))
         self._system: System | None = None  # what compiled code reads, made of the buffers when it is first needed
 
-    def reads_all_sentences(self) -> bool:
-        """Whether the language model is estimated from all training sentences of the target language."""
-        return self.settings.language_model == "all" and self.settings.language_model_file is None
-
-    def feature_names(self) -> tuple[str, ...]:
-        """Names of the features, in the order of the weights."""
-        return FEATURES
-
     def fit_pairs(self, corpus: ParallelCorpus, beam_size: int, on_progress: StageProgress) -> dict[str, object]:
         """Estimate all tables from the training data, and tune the weights.
 

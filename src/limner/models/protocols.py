@@ -15,8 +15,10 @@ import torch
 from torch import Tensor, nn
 
 from limner.data.examples import Batch, ImageFeatures
+from limner.errors import TrainingError
 from limner.layers.functional import repeat_rows
 from limner.settings import Settings
+from limner.text.vocab import SPECIAL_TOKENS
 
 Memory = Any
 """Tensors that are constant while a sentence is generated: a NamedTuple of batch-first tensors (or None)."""
@@ -234,3 +236,20 @@ class AllPositions(Protocol):
             Logits (N, T, V).
         """
         ...
+
+
+def require_words(sentences: Sequence[Sequence[int]], vocab_size: int, name: str) -> None:
+    """Check the training sentences of a `CountBasedModel`, token ids without special tokens.
+
+    Raises:
+        TrainingError: there are no sentences, or an id is not a word of the vocabulary.
+    """
+    if not sentences:
+        raise TrainingError(f"{name}: no sentences to count; expected at least one (is the training split empty?)")
+    for number, sentence in enumerate(sentences):
+        invalid = [token for token in sentence if not SPECIAL_TOKENS.unk <= token < vocab_size]
+        if invalid:
+            raise TrainingError(
+                f"{name}: sentence {number} has the token id {invalid[0]}: expected {SPECIAL_TOKENS.unk} to "
+                f"{vocab_size - 1}, without <pad>, <s> and </s>; encode it with the tokenizer of the model"
+            )

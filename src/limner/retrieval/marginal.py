@@ -33,6 +33,7 @@ from limner.models.two_tower import TwoTower
 from limner.process import all_threads
 from limner.progress import Progress
 from limner.retrieval.all_pairs import MEMORY_BUDGET, allocate_matrix, pair_arithmetic, score_tiles
+from limner.retrieval.index.protocol import features_digest
 from limner.runs.trained_model import TrainedModel, model_fingerprint
 from limner.storage.tensors import read_tensors, save_tensors
 
@@ -223,7 +224,7 @@ _NAME = "log_marginal"
 logger = logging.getLogger(__name__)
 
 Origin = dict[str, str]
-"""What a marginal was computed from: a SHA-256 for each part."""
+"""What a marginal was computed from: a digest for each part."""
 
 
 def marginal_path(run: Path, collection: Path, split: str | None) -> Path:
@@ -233,32 +234,21 @@ def marginal_path(run: Path, collection: Path, split: str | None) -> Path:
 
 
 def marginal_origin(
-    model: Model,
-    settings: str,
-    targets: Sequence[Sequence[int]],
-    marginal_images: Sequence[Item],
-    features: FeatureStore,
+    model: TrainedModel, targets: Sequence[Sequence[int]], others: Sequence[Item], features: FeatureStore
 ) -> Origin:
     """Compute the fingerprints of everything that a marginal depends on.
 
     Args:
         model: model of P(w|I).
-        settings: settings of the model in JSON.
         targets: S sentences as token ids.
-        marginal_images: items of the images of the marginal.
+        others: items of the images of the marginal.
         features: features of the images.
     """
-    weights = hashlib.sha256(json.dumps([version("limner"), settings]).encode())
-    for name, value in model.state_dict().items():
-        content = value.detach().cpu().contiguous()
-        weights.update(f"{name} {content.dtype} {tuple(content.shape)} ".encode())
-        weights.update(content.view(-1).view(torch.uint8).numpy().data)
-    tables = [part for table in features.tables for part in (table.spec.fingerprint, table.digest)]
     return {
-        "weights": weights.hexdigest(),
+        "weights": f"{version('limner')} {model_fingerprint([model])}",
         "sentences": _digest(" ".join(map(str, target)) for target in targets),
-        "images": _digest(f"{item.id} {item.media_path}" for item in marginal_images),
-        "features": _digest(tables),
+        "images": _digest(f"{item.id} {item.media_path}" for item in others),
+        "features": features_digest(features),
     }
 
 

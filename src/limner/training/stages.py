@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Sequence
 from typing import Protocol
 
 from limner.data.dataset import Examples
@@ -63,7 +62,7 @@ def schedule_stages(run: TrainingContext) -> list[Stage]:
         first = GradientStage(CrossEntropy(run, run.training_set))
     stages = [first]
     if run.settings.train_on_val_epochs:
-        stages.append(RefitOnTrainAndValidationStage() if count_based else TrainAndValidationStage())
+        stages.append(CountStage(joint=True) if count_based else TrainAndValidationStage())
     return stages
 
 
@@ -191,46 +190,30 @@ class TrainAndValidationStage:
 
 
 class CountStage:
-    """Estimation of a count-based model from the training split in one pass."""
+    """Estimation of a count-based model in one pass over the training split, or over both splits after a validation."""
+
+    def __init__(self, joint: bool = False) -> None:
+        """Create the stage of the training split, or of the training and the validation split (`joint`)."""
+        self.joint = joint
 
     def start(self, run: TrainingContext) -> None:
         """Nothing to prepare."""
 
     def finished(self, run: TrainingContext) -> bool:
-        """Whether the pass over the training split is done."""
-        return run.state.epoch > 0
+        """Whether the pass is done."""
+        return (run.state.train_on_val_epochs if self.joint else run.state.epoch) > 0
 
     def run_epoch(self, run: TrainingContext) -> None:
-        """Fit the model to the training split, validate and save it."""
-        _fit(run, run.training_set.targets)
-        run.state.epoch = 1
-        run.state.best_values = validate(
-            run.trained, run.validation_set, dict.fromkeys(("perplexity", *run.settings.metrics))
-        )
-        run.log.validation(run.state, run.state.best_values)
+        """Fit the model, validate it unless it has seen the validation split, and save it."""
+        model, state, validation = run.trained.model, run.state, run.validation_set
+        assert isinstance(model, CountBasedModel)
+        if self.joint:
+            model.fit([*run.training_set.targets, *validation.targets])
+            state.train_on_val_epochs = 1
+            note = f"refitted on the training split and {len(validation):,} validation sentences"
+            return run.save_model(train_on_val=note)
+        model.fit(run.training_set.targets)
+        state.epoch = 1
+        state.best_values = validate(run.trained, validation, dict.fromkeys(("perplexity", *run.settings.metrics)))
+        run.log.validation(state, state.best_values)
         run.save_model()
-
-
-class RefitOnTrainAndValidationStage:
-    """Estimation of a count-based model from the training and the validation split, after it was validated."""
-
-    def start(self, run: TrainingContext) -> None:
-        """Nothing to prepare."""
-
-    def finished(self, run: TrainingContext) -> bool:
-        """Whether the model was fitted to both splits."""
-        return run.state.train_on_val_epochs > 0
-
-    def run_epoch(self, run: TrainingContext) -> None:
-        """Fit the model to both splits and save it with the metrics of the first fit."""
-        _fit(run, [*run.training_set.targets, *run.validation_set.targets])
-        run.state.train_on_val_epochs = 1
-        run.save_model(
-            train_on_val=f"refitted on the training split and {len(run.validation_set):,} validation sentences"
-        )
-
-
-def _fit(run: TrainingContext, sentences: Sequence[Sequence[int]]) -> None:
-    """Fit a count-based model."""
-    assert isinstance(run.trained.model, CountBasedModel)
-    run.trained.model.fit(sentences)

@@ -122,7 +122,8 @@ def _language_model_sentences(run: TrainingContext, targets: Sequence[Sequence[i
     Words that are not in the vocabulary have numbers of their own, apart from the words of validation sentences.
     """
     assert isinstance(run.trained.model, PhraseBased)
-    if not run.trained.model.reads_all_sentences():
+    settings = run.trained.model.settings
+    if settings.language_model == "pairs" or settings.language_model_file is not None:
         return targets
     data, words = run.trained.recipe.data, _Words(run.trained.tokenizer)
     sentences = [words.encode(text) for item in run.collection.items(data.train) for text in item.texts(data.lang)]

@@ -116,8 +116,7 @@ def correlate(
         refuse(options, "not possible with --scores; leave out one or the other")
     elif model is None or collection is None:
         raise SettingsError("expected --scores FILE, or --model RUN and --collection DIR; give one of them")
-    from limner.evaluation.correlate import correlate_with_judgements
-    from limner.evaluation.judgements import read_judgements, read_scores
+    from limner.evaluation.correlate import correlate_with_judgements, read_judgements, read_scores
 
     judged = read_judgements(judgements)
     missing, signature = 0, ""

@@ -33,7 +33,7 @@ from limner.inference.collection_features import control_features, mean_training
 from limner.inference.generate import Generate, generate
 from limner.metrics import REGION_METRICS, Score, default_metrics, novelty, require_metrics, sentence_scores
 from limner.metrics.classification import accuracy_statistics, label_f1_scores
-from limner.retrieval.all_pairs import MEMORY_BUDGET, require_budget
+from limner.retrieval.all_pairs import MEMORY_BUDGET, require_budget, retrieval_cost
 from limner.retrieval.marginal import MARGINAL_IMAGES, sample_items
 from limner.runs.recipe import EvaluationSettings
 from limner.runs.records import EvaluatedItem, Evaluation, GateStatistics
@@ -123,6 +123,7 @@ def evaluate(
     command: str = "limner.evaluate",
     generate: Generate = generate,
     on_progress: Callable[[str, int, int], None] | None = None,
+    on_message: Callable[[str], None] | None = None,
 ) -> Evaluation:
     """Evaluate models on a split: sentence metrics of decoded hypotheses, perplexity and retrieval.
 
@@ -133,6 +134,7 @@ def evaluate(
         command: command line, for the record.
         generate: decodes the hypotheses, with the features of the right images.
         on_progress: called with the name of a part of the work, the number of units done and their total.
+        on_message: called with a line that says what retrieval will cost, before any work, if there are many pairs.
 
     Raises:
         RunError: the models cannot be combined.
@@ -148,12 +150,11 @@ def evaluate(
     task = _open(models, collection, options, generate, on_progress or (lambda part, done, total: None))
     retrieval_features = task.features if options.retrieval and _supports_retrieval(task) else None
     marginal_images = [] if retrieval_features is None else _images_of_marginal(task, retrieval_features)
-    control = options.image_control
-    controlled = control_features(task.first, collection, task.features, control, task.examples.items, options.seed)
-    task = task._replace(examples=task.examples.with_features(controlled))
+    task = _with_image_control(task)
+    if on_message is not None and retrieval_features is not None:
+        _announce(task, marginal_images, on_message)
     decoded = _decode(task)
-    scores = [] if decoded is None else _sentence_scores(task, decoded)
-    gates = None if decoded is None else _gates(task, decoded)
+    scores, gates = ([], None) if decoded is None else (_sentence_scores(task, decoded), _gates(task, decoded))
     scores += [] if gates is None else gate_scores(gates)
     retrieval = _evaluate_retrieval(task, retrieval_features, marginal_images)
     regions, recipe = _evaluate_regions(task), task.first.recipe
@@ -260,11 +261,8 @@ def _decode(task: _Task) -> Hypotheses | None:
         return None
     inputs, features = task.examples.generation_inputs(), task.examples.features
     on_progress = partial(task.on_progress, "decoding")
-    best = [
-        hypotheses[0]
-        for hypotheses in task.generate(task.models, inputs, features, task.decoding, on_progress=on_progress)
-    ]
-    return Hypotheses.decoded(task.models, inputs, best, features)
+    n_best = task.generate(task.models, inputs, features, task.decoding, on_progress=on_progress)
+    return Hypotheses.decoded(task.models, inputs, [hypotheses[0] for hypotheses in n_best], features)
 
 
 def _sentence_scores(task: _Task, decoded: Hypotheses) -> list[Score]:
@@ -302,6 +300,19 @@ def _gates(task: _Task, decoded: Hypotheses) -> GateStatistics | None:
         return None
     on_progress = partial(task.on_progress, "gate values")
     return measure_gates(task.first, decoded.inputs, decoded.best, task.examples.features, on_progress=on_progress)
+
+
+def _with_image_control(task: _Task) -> _Task:
+    """Replace the features of the examples by the features of the image control."""
+    control, seed = task.options.image_control, task.options.seed
+    features = control_features(task.first, task.collection, task.features, control, task.examples.items, seed)
+    return task._replace(examples=task.examples.with_features(features))
+
+
+def _announce(task: _Task, marginal_images: Sequence[Item], on_message: Callable[[str], None]) -> None:
+    """Say what retrieval will cost, if there are many pairs."""
+    if cost := retrieval_cost(task.first, task.examples, marginal_images, task.options.exact):
+        on_message(str(cost))
 
 
 def _images_of_marginal(task: _Task, features: FeatureStore) -> list[Item]:

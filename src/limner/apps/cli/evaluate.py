@@ -21,6 +21,7 @@ from limner.apps.cli.options import (
 from limner.apps.cli.terminal import (
     activity,
     echo,
+    err,
     main_scores,
     print_json,
     print_next,
@@ -129,6 +130,7 @@ def evaluate(
             command=command_line(),
             generate=generate,
             on_progress=progress,
+            on_message=lambda line: err.print(f"{line}; --no-retrieval leaves it out", highlight=False, soft_wrap=True),
         )
     saved = save_output(evaluation_path(evaluation, runs[0]), evaluation.save)
     if not evaluation.scores:  # the decoded sentences are kept

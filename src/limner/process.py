@@ -125,8 +125,8 @@ def available_memory(device: torch.device | None = None) -> int | None:
     if device is not None and device.type == "cuda":
         import torch
 
-        kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)  # by torch for next tensors
-        return int(torch.cuda.mem_get_info(device)[0]) + kept
+        reserved = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)  # by torch for next tensors
+        return int(torch.cuda.mem_get_info(device)[0]) + reserved
     limits = [free for free in (_of_machine(), _of_control_group()) if free is not None]
     return min(limits, default=None)
 

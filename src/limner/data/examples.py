@@ -138,11 +138,15 @@ class Item:
         """
         before = [sentence for sentence in self.sentences if sentence.lang == source]
         if target in LABEL_LANGUAGES:
-            return [(other, labels) for labels in self._written(target) for other in before]
+            return [(source_sentence, labels) for labels in self._written(target) for source_sentence in before]
         by_group: dict[int, list[ItemSentence]] = {}
         for sentence in before:
             by_group.setdefault(sentence.group, []).append(sentence)
-        return [(other, sentence) for sentence in self._written(target) for other in by_group.get(sentence.group, ())]
+        return [
+            (source_sentence, sentence)
+            for sentence in self._written(target)
+            for source_sentence in by_group.get(sentence.group, ())
+        ]
 
     def _written(self, lang: str) -> list[ItemSentence]:
         """Human-written sentences in a language, or the sentence of labels."""

@@ -146,7 +146,7 @@ def _distances(transitions: Sequence[Sequence[int]], accepting: Sequence[bool]) 
     distances = [0.0 if accepts else math.inf for accepts in accepting]
     for _ in transitions:  # a shortest path visits no state twice
         distances = [
-            min(distance, 1 + min(distances[other] for other in row))
+            min(distance, 1 + min(distances[successor] for successor in row))
             for distance, row in zip(distances, transitions, strict=True)
         ]
     return tuple(distances)

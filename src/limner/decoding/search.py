@@ -181,13 +181,13 @@ class Search:
         tokens, totals = beam.all_tokens, beam.all_totals
         parent, unchanged = choice.parent, np.arange(width)
         if len(keep) < count or parent.shape[1] != width or (parent != unchanged).any():
-            kept = np.array(keep)
-            rows = (kept[:, None] * width + parent[kept]).reshape(-1)
+            kept_examples = np.array(keep)
+            rows = (kept_examples[:, None] * width + parent[kept_examples]).reshape(-1)
             state = self.model.select(state, rows)
-            tokens, totals = (values[kept[:, None], parent[kept]] for values in (tokens, totals))
+            tokens, totals = (values[kept_examples[:, None], parent[kept_examples]] for values in (tokens, totals))
             if len(keep) < count:
-                live, token, total = [live[n] for n in keep], token[kept], total[kept]
-                memory = self.model.select(memory, kept)
+                live, token, total = [live[n] for n in keep], token[kept_examples], total[kept_examples]
+                memory = self.model.select(memory, kept_examples)
         tokens[:, :, beam.length], totals[:, :, beam.length] = token, total
         return Beam(live, beam.length + 1, total, token, tokens, totals, memory, state)
 

@@ -307,8 +307,8 @@ def require_same_sentences(systems: Systems) -> None:
         RunError: names two runs and their first difference.
     """
     (first_run, first), *further = evaluated_runs(systems)
-    for run, other in further:
-        if difference := _difference(first, other):
+    for run, evaluation in further:
+        if difference := _difference(first, evaluation):
             raise RunError(
                 f"{first_run} and {run} cannot be compared: {difference}; evaluate both on the same split of the same "
                 "collection with 'limner evaluate'"
@@ -354,8 +354,8 @@ def require_same_tokens(systems: Systems, metrics: Sequence[str]) -> None:
     if not any(METRICS[name].reads == "tokens" for name in metrics):
         return
     (first_run, first), *further = evaluated_runs(systems)
-    for run, other in further:
-        for ours, theirs in zip(first.items, other.items, strict=True):
+    for run, evaluation in further:
+        for ours, theirs in zip(first.items, evaluation.items, strict=True):
             if ours.reference_tokens != theirs.reference_tokens:
                 text = ", ".join(name for name, metric in METRICS.items() if metric.reads == "text")
                 raise RunError(

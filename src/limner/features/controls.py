@@ -59,7 +59,7 @@ class ControlFeatures:
             )
         cycle = np.random.default_rng(seed).permutation(len(with_image)).tolist()
         successors = zip(cycle, [*cycle[1:], *cycle[:1]], strict=True)
-        return cls(features, {with_image[item].id: with_image[other] for item, other in successors})
+        return cls(features, {with_image[item].id: with_image[successor] for item, successor in successors})
 
 
 def mean_features(features: FeatureSource, items: Sequence[Item], batch_size: int = 1024) -> StoredFeatures:

@@ -182,15 +182,15 @@ def require_ensemble(models: Sequence[TrainedModel]) -> None:
         RunError: the vocabularies or the features differ.
     """
     first = models[0].config
-    for other in (model.config for model in models[1:]):
-        if other.tokenizer_sha256 != first.tokenizer_sha256 or (
-            other.source_tokenizer_sha256 != first.source_tokenizer_sha256
+    for config in (model.config for model in models[1:]):
+        if config.tokenizer_sha256 != first.tokenizer_sha256 or (
+            config.source_tokenizer_sha256 != first.source_tokenizer_sha256
         ):
             raise RunError(
                 "the models of an ensemble must share one vocabulary: train them on the same collection with the same "
                 "text settings and another training.seed"
             )
-        if [spec.fingerprint for spec in other.features] != [spec.fingerprint for spec in first.features]:
+        if [spec.fingerprint for spec in config.features] != [spec.fingerprint for spec in first.features]:
             raise RunError(
                 "the models of an ensemble must be trained on the same features; name models that are, or one --model"
             )

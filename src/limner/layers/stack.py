@@ -105,7 +105,7 @@ class RecurrentLayer(nn.Module):
     """One recurrent layer in one direction.
 
     With K transition layers, the output u_0 of the cell passes through u_k = act(W_k u_{k-1} + b_k), and h_t = u_K, the
-    deep transition of Pascanu et al. (2014); act is that of a `relu` cell, otherwise tanh. With a skip connection, the
+    deep transition of Pascanu et al. (2014); act is ReLU for a `relu` cell, otherwise tanh. With a skip connection, the
     last layer reads W_S h_{t-1} too. With a delay, W_D h_{t-D} is added to the input of every gate of the cell, and h_t
     is zero for t < 1.
     """

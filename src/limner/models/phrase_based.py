@@ -76,7 +76,7 @@ class PhraseBasedSettings(ConditionalLMSettings):
     """Sentences that the language model is estimated from: the target sides of the training pairs, or all sentences of
     the training split in the target language, those without a translation as well."""
     language_model_file: Path | None = None
-    """ARPA file of a language model, which is used in place of an estimated one. Its words are those of the target
+    """ARPA file of a language model, which is used in place of an estimated one. Its words are looked up in the target
     vocabulary; words of the vocabulary that it lacks have the probability of <unk>."""
     word_alignment: Literal["ibm1", "ibm2", "hmm", "ibm3", "ibm4"] = "ibm4"
     """Model of the word alignments: IBM models (Brown et al., 1993) or hidden Markov model (Vogel et al., 1996)."""

@@ -23,7 +23,7 @@ from limner.layers.image_encoder import GridEncoder, ImageEncoderSettings
 from limner.models.protocols import ConditionalLMSettings, EmbeddedWords, Mean, ModelInputs, Output
 
 DRAWS = 256
-"""Number of random numbers of an example for `test_attention: sample`; those of longer sentences repeat."""
+"""Number of random numbers of an example for `test_attention: sample`; longer sentences repeat the numbers."""
 
 
 class ShowAttendTellSettings(ConditionalLMSettings):

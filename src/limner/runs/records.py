@@ -387,7 +387,7 @@ def load_evaluation(run: Path, split: str) -> Evaluation:
             logger.info("%s: read instead of %s, because it is newer", newest, path.name)
         return Evaluation.load(newest)
     require_run_directory(run)
-    splits = ", ".join(sorted(other.stem for other in path.parent.glob("*.json")))
+    splits = ", ".join(sorted(file.stem for file in path.parent.glob("*.json")))
     raise RunError(
         f"{path}: no such evaluation; create it with 'limner evaluate --model {run} --split {split} "
         "--collection COLLECTION'" + (f", or name an existing one with --split: {splits}" if splits else "")

@@ -271,7 +271,7 @@ def _lexical_weight(weights: Floats, alignment: Bools, null: Floats) -> float:
 def _instances(alignment: Bools, max_length: int, w_fe: Floats, w_ef: Floats, rows: Ints, lexical: Floats) -> int:
     """Extract the pairs of one sentence pair to `rows` (N, 7) and `lexical` (N, 2); return their number.
 
-    `w_fe` and `w_ef` are (S + 1, T + 1), the last row and column those of NULL.
+    `w_fe` and `w_ef` are (S + 1, T + 1); the last row and column belong to NULL.
     """
     height, width = alignment.shape
     pairs = extract(alignment, max_length)

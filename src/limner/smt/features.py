@@ -141,7 +141,7 @@ def add_order_features(
     Args:
         tables: language model and phrase table.
         last: first and last source word of the last phrase, -1 at the beginning; its number in `Tables.next_kinds`; and
-            the number of known words of `context`, (4,). Set to those of the pair.
+            the number of known words of `context`, (4,). Set to the values of the pair.
         start: first source word of the pair.
         end: last source word of the pair.
         pair: phrase pair; below 0 for a copied word.

@@ -171,7 +171,7 @@ def _numbers_at(phrases: _Phrases, starts: Ints, lengths: Ints) -> Ints:
 def _used_nodes(phrases: Ints, parents: Ints) -> tuple[Ints, Ints]:
     """Return the numbers of the given phrases and of all that they begin with; and the new number of each phrase.
 
-    `parents` are those of the phrases from number 1 on. New numbers are from 1 on in the same order, and 0 is the
+    `parents` has the parent of every phrase from number 1 on. New numbers are from 1 on in the same order, and 0 is the
     empty phrase.
     """
     used = np.unique(phrases)

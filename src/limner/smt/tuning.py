@@ -3,7 +3,7 @@
 Held-out sentences are decoded again with each new weights, and the n-best lists of all iterations are merged (section
 7). Departures from the program mert of Moses: 5 starts (the last weights, the best ones, and 3 random points with
 weights from 0 to 1) in place of 20 random restarts; the lines of the single weights and of random directions in random
-order, where the first improvement is taken, not the best of a round; the tuned weights, all but that of the copied
+order, where the first improvement is taken, not the best of a round; the tuned weights, all except the weight of copied
 words, are scaled to absolute values that sum to 1.
 """
 

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from typing import Any
 
 _RANGES = r"\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff"
-"""Ranges of a regular expression: control characters above those of ASCII, separators of lines, marks that reorder
-text, and bytes of file names that are not UTF-8. The standard of JSON allows them in strings."""
+"""Ranges of a regular expression: control characters above ASCII, separators of lines, marks that reorder text, and
+bytes of file names that are not UTF-8. The standard of JSON allows them in strings."""
 _UNPRINTABLE = re.compile(f"[{_RANGES}]")
 _CONTROLS = re.compile(rf"[\x00-\x1f{_RANGES}]")
 _ESCAPES = {"\t": "\\t", "\n": "\\n", "\r": "\\r"}

@@ -141,9 +141,9 @@ def save_state(
     finally:
         if partial.exists():
             shutil.rmtree(partial)
-    for other in run.glob("state-*"):
-        if other != folder:
-            shutil.rmtree(other)
+    for stored in run.glob("state-*"):
+        if stored != folder:
+            shutil.rmtree(stored)
 
 
 def find_state(run: Path) -> Path | None:

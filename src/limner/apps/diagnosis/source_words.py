@@ -261,7 +261,7 @@ def other_sense_label(item: Item) -> str | None:
     senses = SENSES.get(word, ())
     if sense not in senses:
         return None
-    return next(f"{word}:{other}" for other in senses if other != sense)
+    return next(f"{word}:{other_sense}" for other_sense in senses if other_sense != sense)
 
 
 def _nouns(label: str, lang: str) -> frozenset[str]:

@@ -44,9 +44,9 @@ def caption_of_sidecar(image: Path) -> str:
     if (sidecar := sidecar_path(image)).exists():
         with _named(sidecar):
             caption = next(filter(is_caption, find_captions(read_bytes(sidecar))), "")
-    if not caption and (other := existing_path(image.with_suffix(".xmp"))).exists():
+    if not caption and (short_path := existing_path(image.with_suffix(".xmp"))).exists():
         with suppress(MetadataError, OSError):  # nothing is written to it
-            caption = next(filter(is_caption, find_captions(read_bytes(other))), "")
+            caption = next(filter(is_caption, find_captions(read_bytes(short_path))), "")
     return caption
 
 
@@ -208,8 +208,8 @@ def _replace(parts: Sequence[Part], packets: Sequence[Part], before: bytes | Non
     """Join the parts of a file, with a new packet in place of the packet before."""
     if len(packets) != (before is not None):
         raise MetadataError(f"expected one XMP packet that can be read, found {len(packets)}; {_SIDECAR}")
-    kept = [part.data for part in parts if part not in packets]
-    return b"".join([*kept[:position], new, *kept[position:]])
+    remaining = [part.data for part in parts if part not in packets]
+    return b"".join([*remaining[:position], new, *remaining[position:]])
 
 
 def _write_jpeg(data: bytes, packet: bytes, before: bytes | None) -> bytes:

@@ -1,6 +1,6 @@
 """Attention: plots of alignments and of images in a folder with a page, and the section of the report.
 
-The figure of the report whose script shows the attention of one word is that of the page of the service, with the same
+The figure of the report whose script shows the attention of one word is also on the page of the service, with the same
 script (`plots/web/attention.js`).
 """
 

@@ -200,7 +200,7 @@ class PublishedTable(Settings):
         the paper, on its own data, beside ours.
         """
         is_other_data = not any(dataset.name in row.published for row in self.rows)
-        hidden = set() if is_other_data else {other.name for other in self.trained_on} - {dataset.name}
+        hidden = set() if is_other_data else {data_set.name for data_set in self.trained_on} - {dataset.name}
         shown = [row for row in self.rows if is_other_data or dataset.name in row.published or not row.published]
         names = {row.name for row in shown}
         rows = tuple(

@@ -1,1 +1,1 @@
-"""The service: own API, and the routers of other programs' conventions, over one engine."""
+"""The service: API of Limner, and the routers of other programs' conventions, over one engine."""

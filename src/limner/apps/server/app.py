@@ -116,7 +116,7 @@ def _add_error_handlers(app: FastAPI) -> None:
 def _describe_api(app: FastAPI) -> None:
     """Add what all routes share to the OpenAPI description, which is made at the first request.
 
-    The status that only the own API answers an invalid body with is left out of the others.
+    The status that only the API of Limner answers an invalid body with is left out of the others.
     """
     generate = app.openapi
 

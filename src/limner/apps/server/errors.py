@@ -120,7 +120,7 @@ def problem_of(error: BaseException) -> Problem:
 def error_body(path: str, problem: Problem) -> dict[str, Any]:
     """Return the error object of the API that a path belongs to.
 
-    The own API and OpenAI's share `{"error": {"message", "type", "param", "code"}}`.
+    The API of Limner and OpenAI's share `{"error": {"message", "type", "param", "code"}}`.
     """
     if path.startswith(STRING_ERRORS):
         return {"error": problem.message}

@@ -1,4 +1,4 @@
-"""The own API: /v1/describe, /v1/translate, /v1/score, /v1/search, /v1/explain, /v1/models, /health and /metrics."""
+"""The API of Limner: /v1/describe, /translate, /score, /search, /explain, /models; /health and /metrics."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Requests and responses of the own API, as its OpenAPI description documents them."""
+"""Requests and responses of the API of Limner, as its OpenAPI description documents them."""
 
 from __future__ import annotations
 
@@ -329,7 +329,7 @@ class ExplainResponse(BaseModel):
 
 
 class ModelBody(BaseModel):
-    """A served model; the first four fields are those of OpenAI's list of models."""
+    """A served model; the first four fields follow OpenAI's list of models."""
 
     id: str
     object: str = "model"

@@ -63,8 +63,8 @@ def read_media_folder(
     for path in files.media:
         relative = path.relative_to(source)
         id = relative.with_suffix("").as_posix()
-        if (other := paths.setdefault(id, path)) != path:
-            raise CollectionError(f"{path}: has the item id '{id}', like {other}; rename one of them")
+        if (first_path := paths.setdefault(id, path)) != path:
+            raise CollectionError(f"{path}: has the item id '{id}', like {first_path}; rename one of them")
         top = relative.parts[0] if len(relative.parts) > 1 else ""
         split = SPLIT_ALIASES.get(top, top) if top in SPLIT_FOLDERS else assign_split(id, options)
         builder.add_item(id, SourceLocation(path), split=split, image=path)
@@ -87,8 +87,8 @@ def _texts(files: list[Path]) -> dict[str, Path]:
     """Return the files of sentences by their path without suffix."""
     texts: dict[str, Path] = {}
     for path in files:
-        if path.suffix.lower() == TEXT_SUFFIX and (other := texts.setdefault(_without_suffix(path), path)) != path:
-            raise CollectionError(f"{path}: has the same name as {other}; join the two files of sentences")
+        if path.suffix.lower() == TEXT_SUFFIX and (first_path := texts.setdefault(_without_suffix(path), path)) != path:
+            raise CollectionError(f"{path}: has the same name as {first_path}; join the two files of sentences")
     return texts
 
 

@@ -24,7 +24,7 @@ _ATTENTION = ("eager", "sdpa")
 """Attention implementations that are part of transformers and PyTorch."""
 
 MAX_LAYERS = 1000
-"""Maximum number of layers of a network: those of the largest vision networks are below a hundred."""
+"""Maximum number of layers of a network: the largest vision networks have less than a hundred."""
 
 _FAMILIAR = (
     *(f"efficientnet-lite{n}" for n in range(3)),

@@ -157,13 +157,15 @@ def certain_matches(matches: Ids, hyp_length: int, ref_length: int) -> NDArray[n
     """Whether no word of a match is in another match, (M,): such a match is part of every alignment."""
     in_hyp, in_ref = np.zeros(hyp_length, np.int32), np.zeros(ref_length, np.int32)
     for n in range(len(matches)):
-        start, length, other, other_length, _ = matches[n]
+        start, length, other_start, other_length, _ = matches[n]
         in_ref[start : start + length] += 1
-        in_hyp[other : other + other_length] += 1
+        in_hyp[other_start : other_start + other_length] += 1
     certain = np.zeros(len(matches), np.bool_)
     for n in range(len(matches)):
-        start, length, other, other_length, _ = matches[n]
-        certain[n] = (in_ref[start : start + length] == 1).all() and (in_hyp[other : other + other_length] == 1).all()
+        start, length, other_start, other_length, _ = matches[n]
+        certain[n] = (in_ref[start : start + length] == 1).all() and (
+            in_hyp[other_start : other_start + other_length] == 1
+        ).all()
     return certain
 
 
@@ -208,9 +210,9 @@ def _empty_beam(size: int, hyp_length: int) -> PartialAlignments:
 @compiled
 def _extended(beam: PartialAlignments, state: int, match: Ids) -> tuple[int, int]:
     """Return covered words and chunks of a partial alignment with one more match."""
-    start, length, other, other_length, module = match
+    start, length, other_start, other_length, module = match
     covered = length + other_length if module == EXACT else length // 2 + other_length // 2
-    continued = beam.ends[state] == start and beam.other_ends[state] == other
+    continued = beam.ends[state] == start and beam.other_ends[state] == other_start
     return beam.covered[state] + covered, beam.chunks[state] + (not continued)
 
 
@@ -220,9 +222,9 @@ def _insert(ranked: NDArray[np.int64], kept: int, candidate: tuple[int, int, int
     covered, chunks, distance, _, _ = candidate
     place = kept
     while place > 0:
-        other = ranked[place - 1]
-        if other[0] > covered or (
-            other[0] == covered and (other[1] < chunks or (other[1] == chunks and other[2] <= distance))
+        entry = ranked[place - 1]
+        if entry[0] > covered or (
+            entry[0] == covered and (entry[1] < chunks or (entry[1] == chunks and entry[2] <= distance))
         ):
             break
         place -= 1
@@ -259,12 +261,12 @@ def _rank(
         distance = beam.distances[state]
         inside = beam.ends[state] > i
         for n in range(first, first if inside else last):
-            other, other_length = matches[n, 2], matches[n, 3]
-            if beam.used[state, other : other + other_length].any():
+            other_start, other_length = matches[n, 2], matches[n, 3]
+            if beam.used[state, other_start : other_start + other_length].any():
                 continue
             covered, chunks = _extended(beam, state, matches[n])
             kept = _insert(ranked, kept, (covered, chunks - 1, distance, state, n))
-            distance += abs(i - other)
+            distance += abs(i - other_start)
         if inside or not certain:
             kept = _insert(ranked, kept, (beam.covered[state], beam.chunks[state] - inside, distance, state, NONE))
     return kept
@@ -283,9 +285,9 @@ def _extend(
         new.used[row] = beam.used[state]
         if n != NONE:
             new.covered[row], new.chunks[row] = _extended(beam, state, matches[n])
-            start, length, other, other_length, _ = matches[n]
-            new.ends[row], new.other_ends[row] = start + length, other + other_length
-            new.used[row, other : other + other_length] = True
+            start, length, other_start, other_length, _ = matches[n]
+            new.ends[row], new.other_ends[row] = start + length, other_start + other_length
+            new.used[row, other_start : other_start + other_length] = True
             history[first + row, 0], history[first + row, 1] = n, beam.links[state]
             new.links[row] = first + row
 
@@ -336,16 +338,16 @@ def _count(hyp: Ids, ref: Ids, matches: Ids, corpus: Any, row: NDArray[np.float6
     row[2], row[3] = corpus.is_function_word[hyp].sum(), corpus.is_function_word[ref].sum()
     end, other_end = -1, -1
     for n in range(len(matches)):
-        start, length, other, other_length, module = matches[n]
+        start, length, other_start, other_length, module = matches[n]
         field = 4 + 4 * corpus.slots[module]
-        for word in hyp[other : other + other_length]:
+        for word in hyp[other_start : other_start + other_length]:
             row[field + 2 * corpus.is_function_word[word]] += 1
         for word in ref[start : start + length]:
             row[field + 1 + 2 * corpus.is_function_word[word]] += 1
-        row[20] += end != start or other_end != other
+        row[20] += end != start or other_end != other_start
         row[21] += other_length
         row[22] += length
-        end, other_end = start + length, other + other_length
+        end, other_end = start + length, other_start + other_length
 
 
 @compiled

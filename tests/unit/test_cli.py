@@ -190,12 +190,6 @@ def test_options_of_sampling_need_sample(given, message, trained, tiny, command_
     assert command_line("describe", image, "--model", trained, "--sample", *given)[0] == 0
 
 
-def test_options_of_other_generated_kinds_are_refused(tmp_path, command_line):
-    for kind, option, owner in [("scenes", "--occluded", "clips"), ("clips", "--ambiguous", "scenes")]:
-        status, _, errors = command_line("generate", kind, tmp_path / "c", option, 0.5)
-        assert status == 1 and f"{option} is an option of {owner}, not of {kind}" in errors
-
-
 def test_the_default_batch_size_of_captions_is_that_of_the_captioner():
     (default,) = [one.default for one in COMMANDS["describe"].params if one.name == "batch_size"]
     assert default == CAPTION_BATCH_SIZE

@@ -85,6 +85,7 @@ def place(tmp_path, trained_on_colours, monkeypatch) -> Path:
         ("import visual-genome . new --split val --splits lists", "split 'val': has no effect with lists of splits"),
         ("import csv texts.csv new --splits lists", "'csv' does not support the option 'splits'"),
         ("generate sounds new --occluded 0", "--occluded is an option of clips, not of sounds"),
+        ("generate clips new --ambiguous 0.5", "--ambiguous is an option of scenes, not of clips"),
     ],
 )
 def test_an_option_without_effect_is_refused(place, command, message, command_line):

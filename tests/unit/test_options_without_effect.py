@@ -68,7 +68,6 @@ def place(tmp_path, trained_on_colours, monkeypatch) -> Path:
         ("evaluate --model run --collection c --no-retrieval --memory 9", "--memory: have an effect only on retrieval"),
         ("evaluate --model run --collection c --region-captioner run", "--region-captioner: has an effect only with"),
         ("evaluate --model run --collection c --length-penalty 1", "--length-penalty: has no effect on one hypothesis"),
-        ("diagnose --model run --collection c --backbone b", "--backbone: has an effect only on the image files of"),
         ("show c --split test", "--split: has an effect only on the contact sheet; add --sheet FILE"),
         ("show c --boxes", "--boxes: has an effect only on the contact sheet; add --sheet FILE"),
         ("reproduce --list --row LBL --out x", "--out, --row: --list only lists; leave one of them out"),

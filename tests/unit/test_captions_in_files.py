@@ -1,6 +1,8 @@
 """Captions in image files and sidecars: what is written, what stays as it was, and what is refused."""
 
+import csv
 import io
+import json
 import os
 import re
 import shutil
@@ -314,6 +316,32 @@ def test_describe_writes_texts_beside_the_images(photos, trained, command_line):
     (photos / "a.txt").write_text("mine\n")
     assert command_line(*command, "txt")[0] == 0
     assert ((photos / "a.txt").read_text(), (photos / "inside" / "b.txt").read_text()) == ("mine\n", text)
+
+
+def test_describe_writes_a_table_in_the_folder(photos, trained, command_line):
+    command = ("describe", photos, "--recursive", "--model", trained, "--write", "csv")
+    status, _, errors = command_line(*command)
+    assert status == 0 and errors.endswith("captions: 2 written\n")
+    rows = list(csv.DictReader((photos / "captions.csv").open()))
+    assert [row["image"] for row in rows] == ["a.jpg", "inside/b.png"] and all(row["caption"] for row in rows)
+    status, _, errors = command_line(*command)
+    assert status == 1 and "add --replace" in errors
+
+
+def test_tables_list_the_captions_that_are_kept_in_the_files(photos, trained, command_line):
+    embed_caption(photos / "a.jpg", "Grandma, 1954", "en")
+    pixels().save(photos / "c.gif")
+    command = ("describe", photos, "--recursive", "--model", trained, "--embed", "--write")
+    assert command_line(*command, "jsonl")[0] == 1
+    kept, refused, generated = (json.loads(line) for line in (photos / "captions.jsonl").read_text().splitlines())
+    assert (kept["image"], kept["captions"][0]["text"], kept["origin"]) == ("a.jpg", "Grandma, 1954", "file")
+    assert (generated["image"], generated["origin"]) == ("inside/b.png", "model")
+    assert refused["image"] == "c.gif" and "expected JPEG, PNG or WebP" in refused["error"]
+    (photos / "c.gif").unlink()
+    status, printed, errors = command_line(*command, "csv")  # nothing is left to describe
+    assert (status, printed) == (0, "") and "0 written, 2 kept" in errors
+    rows = list(csv.DictReader((photos / "captions.csv").open()))
+    assert [(row["image"], row["origin"]) for row in rows] == [("a.jpg", "file"), ("inside/b.png", "file")]
 
 
 def test_describe_embeds_and_names_files_that_cannot_hold_a_caption(photos, trained, command_line):

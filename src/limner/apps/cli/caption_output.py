@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 from unicodedata import normalize
 
 from limner.apps.cli.options import refuse
@@ -20,7 +20,7 @@ from limner.apps.cli.terminal import err, printable, tab_separated
 from limner.errors import LimnerError, SettingsError, did_you_mean
 from limner.files import write_text
 from limner.storage.json_text import to_json
-from limner.storage.outputs import OutputStream, claim_file
+from limner.storage.outputs import OutputStream, claim_file, require_writable
 
 if TYPE_CHECKING:
     from limner.decoding.sentence import Sentence
@@ -39,7 +39,13 @@ COLUMNS = ("image", "rank", "caption", "log_prob")
 """Header of tables of captions."""
 
 
-WriteCaptions = Callable[[Path, "list[Sentence] | LimnerError"], None]
+class KeptCaption(NamedTuple):
+    """The caption that an image file has already, which is kept."""
+
+    text: str
+
+
+WriteCaptions = Callable[[Path, "list[Sentence] | KeptCaption | LimnerError"], None]
 """Called with each input and its captions, or with the error that it cannot be read."""
 
 
@@ -74,7 +80,8 @@ def caption_output(output: Path | None, kind: CaptionFormat, columns: Sequence[s
     Args:
         output: file to write; None for standard output.
         kind: format.
-        columns: what is written besides captions: 'confidence', which text leaves out, and 'tags'.
+        columns: what is written besides captions: 'confidence', which text leaves out, 'tags', and in tables 'origin',
+            'model' for generated captions and 'file' for captions that are kept.
 
     Raises:
         WriteError: the file cannot be written; the captions are printed.
@@ -95,7 +102,7 @@ def _write(emit: Callable[[str], None], kind: CaptionFormat, columns: Sequence[s
     """Yield the function that writes the captions of an input."""
     records: list[dict[str, Any]] = []
 
-    def write(file: Path, result: list[Sentence] | LimnerError) -> None:
+    def write(file: Path, result: list[Sentence] | KeptCaption | LimnerError) -> None:
         if isinstance(result, list):
             result = [caption for caption in result if caption.is_sure] or result[:1]
         if kind == "json":
@@ -112,10 +119,14 @@ def _write(emit: Callable[[str], None], kind: CaptionFormat, columns: Sequence[s
         emit(to_json(records, indent=1) + "\n")
 
 
-def _record(file: Path, result: list[Sentence] | LimnerError, columns: Sequence[str]) -> dict[str, Any]:
+def _record(file: Path, result: list[Sentence] | KeptCaption | LimnerError, columns: Sequence[str]) -> dict[str, Any]:
     if isinstance(result, LimnerError):
         return {"image": str(file), "error": str(result)}
+    if isinstance(result, KeptCaption):
+        kept = {"text": result.text, "log_prob": None, "score": None}
+        return {"image": str(file), "captions": [kept], "origin": "file"}
     record: dict[str, Any] = {"image": str(file), "captions": [_caption(hypothesis, columns) for hypothesis in result]}
+    record |= {"origin": "model"} if "origin" in columns else {}
     if "tags" in columns:
         record["tags"] = [
             {"word": tag.word, "probability": tag.probability, "kind": tag.kind} for tag in result[0].tags
@@ -135,13 +146,18 @@ def _caption(caption: Sentence, columns: Sequence[str]) -> dict[str, Any]:
     return values
 
 
-def _lines(file: Path, result: list[Sentence], kind: CaptionFormat, columns: Sequence[str]) -> Iterator[str]:
+def _lines(
+    file: Path, result: list[Sentence] | KeptCaption, kind: CaptionFormat, columns: Sequence[str]
+) -> Iterator[str]:
     """Yield the lines of an input; the log-probability is part of the text where there are several captions.
 
     In place of a caption that is withheld, text says so, and tables have an empty one.
     """
     from limner.decoding.sentence import NOT_SURE, format_tags
 
+    if isinstance(result, KeptCaption):
+        yield _row((str(file), 1, result.text, "", *("file" if name == "origin" else "" for name in columns)), kind)
+        return
     for rank, hypothesis in enumerate(result, 1):
         if kind == "text":
             log_prob = (f"{hypothesis.log_prob:.2f}",) if len(result) > 1 else ()
@@ -154,6 +170,7 @@ def _lines(file: Path, result: list[Sentence], kind: CaptionFormat, columns: Seq
             values = {
                 "confidence": "" if hypothesis.confidence is None else f"{hypothesis.confidence:.4f}",
                 "tags": ";".join(tag.word for tag in hypothesis.tags),
+                "origin": "model",
             }
             yield _row(
                 (
@@ -176,7 +193,9 @@ def _row(values: Sequence[object], kind: CaptionFormat) -> str:
     return line.getvalue()
 
 
-WriteKind = Literal["txt", "xmp"]
+WriteKind = Literal["csv", "jsonl", "txt", "xmp"]
+TABLES: dict[str | None, Literal["csv", "jsonl"]] = {"csv": "csv", "jsonl": "jsonl"}
+"""Kinds of which one file in a folder lists all captions."""
 
 
 class StoredCaptions:
@@ -187,25 +206,54 @@ class StoredCaptions:
         if kind is None and not embed:
             refuse({"--replace": replace}, "has an effect only with --write or --embed; add one of them")
         self._kind, self._embed, self._replace = kind, embed, replace
+        self._table_of: dict[Path, Path] = {}  # of each file, in their order
+        self._results: dict[Path, list[Sentence] | KeptCaption | LimnerError] = {}
         self.errors: list[LimnerError] = []
         self.total = self.written = self.kept = self.unsure = 0
 
-    def select(self, files: Sequence[Path]) -> list[Path]:
+    def select(self, files: Sequence[Path], named: Sequence[Path] = ()) -> list[Path]:
         """Return the files that need a caption; nothing is computed for those that have one.
 
+        Args:
+            files: files to describe.
+            named: files and folders that the user named; a table is in the folder named, else in the folder of its
+                files.
+
         Raises:
-            SettingsError: two files have the same text file.
+            SettingsError: two files have the same text file, or a table exists or cannot be written.
         """
         self.total = len(files)
         self._require_files_beside(files)
+        if self._kind in TABLES:
+            for file in files:
+                folder = next((path for path in named if path.is_dir() and file.is_relative_to(path)), file.parent)
+                self._table_of[file] = folder / f"captions.{self._kind}"
+            for table in dict.fromkeys(self._table_of.values()):
+                if table.exists() and not self._replace:
+                    raise SettingsError(f"--write {self._kind}: {table} exists; add --replace to replace it")
+                require_writable(table.parent, f"--write {self._kind} {table}")
         return [file for file in files if self._needs_caption(file)]
 
     def store(self, file: Path, result: list[Sentence] | LimnerError, lang: str) -> None:
         """Store the best caption of an image, in a language, unless the model is not sure of it."""
+        self._results[file] = result
         if isinstance(result, list) and (self._kind or self._embed):
             self.unsure += not result[0].is_sure
             if result[0].is_sure and result[0].text.strip():
                 self._store(file, result[0].text, lang)
+
+    def write_tables(self, columns: Sequence[str] = ()) -> None:
+        """Write the tables, in which images that keep a caption have the text of that caption.
+
+        Args:
+            columns: as for `caption_output`.
+        """
+        columns = (*columns, *(["origin"] if self._embed else []))
+        for table in dict.fromkeys(self._table_of.values()):
+            with caption_output(table, TABLES[self._kind], columns) as write:
+                for file, place in self._table_of.items():
+                    if place == table:
+                        write(file.relative_to(table.parent), self._results[file])
 
     def report(self) -> None:
         """Print how many images have got a caption, have kept theirs, and have none that the model is sure of."""
@@ -216,16 +264,18 @@ class StoredCaptions:
         err.print(f"captions: {self.written:,} written{kept}{unsure}", soft_wrap=True, highlight=False)
 
     def _needs_caption(self, file: Path) -> bool:
-        if not (self._kind or self._embed) or not file.exists():
+        if (self._kind in (None, *TABLES) and not self._embed) or not file.exists():
             return True
         try:
             text = self._stored_text(file)
         except LimnerError as error:
             self.errors.append(error)
+            self._results[file] = error
             return False
         if not text or self._replace:
             return True
         self.kept += 1
+        self._results[file] = KeptCaption(text)
         return False
 
     def _stored_text(self, file: Path) -> str:
@@ -245,7 +295,7 @@ class StoredCaptions:
     def _store(self, file: Path, text: str, lang: str) -> None:
         from limner.apps.photos.captions import embed_caption, write_sidecar
 
-        is_written = False
+        is_written = self._kind in TABLES
         try:
             if self._kind == "txt":
                 write_text(_text_file(file), f"{text}\n")

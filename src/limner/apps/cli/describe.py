@@ -103,7 +103,8 @@ def describe(
         output (FILE): Write the captions to a file as they are decided; the suffix selects the format: .txt, .tsv,
             .csv, .jsonl or .json; default: standard output.
         format_: Format of the captions; default: by the suffix of --output, else text.
-        write: Store the captions beside the images, one file for each: txt or xmp (photo.txt, photo.jpg.xmp).
+        write: Store the captions beside the images: csv or jsonl, one table in each folder named (captions.csv,
+            captions.jsonl); txt or xmp, one file for each image (photo.txt, photo.jpg.xmp).
         embed: Store the captions in the image files, as XMP: JPEG, PNG and WebP; pixels are kept.
         replace: With --write or --embed: replace captions that are there; default: keep them.
 
@@ -137,9 +138,10 @@ def describe(
     graphs = uses_graphs(runs, {"attention": attention, "backbone": backbone, "ray": ray}, device)
     modality, readable = _modality(() if graphs else check_runs(runs, device, decoding, backbone).features)
     stored = StoredCaptions(write, embed, replace)
-    files = stored.select(find_input_files(images, modality, readable, recursive))
+    files = stored.select(find_input_files(images, modality, readable, recursive), images)
     graphs = graphs and not uses_clips(runs[0], files)
     if not files:
+        stored.write_tables()
         stored.report()
         return report_unreadable(stored.errors, stored.total)
     captioner, strips = _load(runs, graphs, backbone, device, attention, compare or ())
@@ -158,6 +160,7 @@ def describe(
     with caption_output(output, kind, columns) as write_caption:
         writers = (write_caption, partial(stored.store, lang=captioner.lang))
         unreadable = _write(files, results, writers, strips)
+    stored.write_tables(columns)
     if strips is not None:
         strips.save()
     stored.report()

@@ -186,7 +186,7 @@ def export_language_model(run: Path | str, out: Path | str) -> int:
             "choose --format onnx"
         )
     require_compiler()
-    from limner.smt.language_model import write_arpa
+    from limner.smt.arpa import write_arpa
 
     model = trained.model.language_model()
     write_arpa(model, trained.tokenizer.entries, out)

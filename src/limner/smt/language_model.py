@@ -1,8 +1,7 @@
 """N-gram language model with modified Kneser-Ney smoothing: Chen and Goodman (1998), Heafield et al. (2013).
 
 An n-gram is a node of a trie that grows to the left: the node of w_1 … w_n is the child w_1 of the node of w_2 … w_n.
-The node of a single word is its token id. A model is written to an ARPA
-file and read from one, as of KenLM, SRILM and Moses.
+The node of a single word is its token id. `limner.smt.arpa` writes and reads files.
 """
 
 from __future__ import annotations

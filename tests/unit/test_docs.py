@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+import limner
 from limner.models import MODELS
 
 ROOT = Path(__file__).parents[2]
@@ -17,6 +18,16 @@ PAGES = sorted(page.relative_to(DOCS) for page in DOCS.rglob("*.md") if page.nam
 def test_the_page_of_the_models_lists_every_model():
     listed = re.findall(r"^\| `(\w+)` \| \[", (DOCS / "models.md").read_text(encoding="utf-8"), re.MULTILINE)
     assert set(listed) == {settings.model_fields["name"].default for settings in MODELS}
+
+
+def test_the_photographs_of_the_readme_have_the_captions_of_the_built_in_captioner():
+    images, _, captions = re.search(
+        r"(\| !\[.*)\n(.*)\n(.*)\n", (ROOT / "README.md").read_text(encoding="utf-8")
+    ).groups()
+    files = [ROOT / name for name in re.findall(r"\((.*?)\)", images)]
+    assert len(files) == 4
+    described = limner.load().describe(files)
+    assert [n_best[0].text for n_best in described] == [text.strip() for text in captions.strip("|").split("|")]
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if page.parts[0] != GENERATED], ids=str)

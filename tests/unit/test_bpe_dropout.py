@@ -20,8 +20,9 @@ from limner.runs.training_settings import TrainingSettings
 from limner.text.tokenizer import Tokenizer
 from limner.text.vocab import SPECIAL_TOKENS, WORD_START
 from limner.text.words import TextSettings
-from limner.training.epoch import BPEDropout, CrossEntropy, draw_subwords
+from limner.training.epoch import CrossEntropy
 from limner.training.loop import train
+from limner.training.subwords import BPEDropout, draw_subwords
 
 SENTENCES = [
     "Ein Mann läuft am Strand entlang.",

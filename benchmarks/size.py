@@ -41,14 +41,14 @@ LIMITS = {
 }
 """Largest value that each figure should have."""
 TODAY = {
-    "lines of src": 63_300,
-    "files of src": 340,
-    "lines of tests": 45_700,
+    "lines of src": 62_200,
+    "files of src": 315,
+    "lines of tests": 44_800,
     "lines of files that six commands enter": 28_600,
-    "files that six commands enter": 148,
-    "photograph: functions": 255,
-    "photograph: calls": 6_200,
-    "photograph: files": 42,
+    "files that six commands enter": 137,
+    "photograph: functions": 247,
+    "photograph: calls": 5_750,
+    "photograph: files": 40,
     "photograph: passes of the backbone": 1,
     "request: functions": 130,
     "request: calls": 1_000,

@@ -284,6 +284,7 @@ def _with_text(parameter: inspect.Parameter, hint: Any, text: OptionText) -> ins
     return parameter.replace(annotation=Annotated[kind, info])
 
 
+@functools.cache
 def _plain(hint: Any) -> tuple[Any, Callable[[Any], Any] | None]:  # noqa: ANN401  (types have no type)
     """Return a type without its bounds, and their parser; a tuple of settings is an option that can be repeated."""
     for bounds in getattr(hint, "__metadata__", ()):

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from test_cli import run
 from toy_translation import GridBackbone, image_collection, learn
 
 from limner.apps.diagnosis import GroundingSettings, grounding_verdict, measure_grounding
@@ -347,16 +346,16 @@ def translator(tmp_path_factory):
     return Collection.open(folder / "c"), learn(collection, folder / "run", image=("attention",), steps=5)
 
 
-def test_the_command_writes_a_record_and_the_report_shows_it(translator, capsys, monkeypatch, tmp_path):
+def test_the_command_writes_a_record_and_the_report_shows_it(translator, command_line, tmp_path):
     collection, folder = translator
     command = ["diagnose", "--model", folder, "--collection", collection.path, "--grounding", "--trials", 20]
-    status, printed, _ = run(capsys, monkeypatch, *command, "--json")
+    status, printed, _ = command_line(*command, "--json")
     record = Grounding.load(folder / "diagnosis" / "grounding" / "train.json")
     assert status == 0 and json.loads(printed)["file"].endswith("grounding/train.json")
     assert json.loads(printed)["groups"][0]["phrases"] == record.groups[0].phrases == 6
     uniform = record.groups[0].scores[1]
     assert (uniform.mass, uniform.pointing) == (pytest.approx(50), pytest.approx(50))  # the left half of the images
-    status, printed, _ = run(capsys, monkeypatch, *command, "--out", tmp_path / "own.json")
+    status, printed, _ = command_line(*command, "--out", tmp_path / "own.json")
     assert status == 0 and Grounding.load(tmp_path / "own.json").groups == record.groups
     assert "6 phrases of 6 images of 'train'" in printed and "uniform" in printed
 
@@ -380,10 +379,10 @@ def test_heat_maps_have_the_outlines_of_the_boxes(dogs):
     assert picture.getpixel((300, 20)) != (255, 201, 20)
 
 
-def test_options_without_a_meaning_are_refused(translator, capsys, monkeypatch):
+def test_options_without_a_meaning_are_refused(translator, command_line):
     collection, folder = translator
     command = ["diagnose", "--model", folder, "--collection", collection.path, "--grounding", "--mask", "colours"]
-    status, _, message = run(capsys, monkeypatch, *command)
+    status, _, message = command_line(*command)
     assert status == 1 and "--mask: has no effect on --grounding" in message
 
 

@@ -53,7 +53,7 @@ TODAY = {
     "request: functions": 130,
     "request: calls": 1_000,
     "request: files": 25,
-    "describe: calls from command to step": 6,
+    "describe: calls from command to step": 5,
     "translate: calls from command to step": 5,
     "train: calls from command to forward": 5,
 }

@@ -237,6 +237,8 @@ class StoredCaptions:
     def store(self, file: Path, result: list[Sentence] | LimnerError, lang: str) -> None:
         """Store the best caption of an image, in a language, unless the model is not sure of it."""
         self._results[file] = result
+        if isinstance(result, LimnerError):
+            self.errors.append(result)
         if isinstance(result, list) and (self._kind or self._embed):
             self.unsure += not result[0].is_sure
             if result[0].is_sure and result[0].text.strip():

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +12,6 @@ from limner.apps.cli.app import USE
 from limner.apps.cli.caption_output import (
     CaptionFormat,
     StoredCaptions,
-    WriteCaptions,
     WriteKind,
     caption_output,
     choose_format,
@@ -32,11 +30,10 @@ from limner.apps.cli.options import (
 )
 from limner.apps.cli.terminal import activity, print_error, progress_bar
 from limner.bounds import BatchSize, Probability
-from limner.errors import LimnerError, MediaError, SettingsError
+from limner.errors import LimnerError, SettingsError
 from limner.runs.pretrained import is_pretrained
 
 if TYPE_CHECKING:
-    from limner.decoding.sentence import Sentence
     from limner.features.spec import FeatureSpec
     from limner.generation.captioning import BaseCaptioner
     from limner.media.modality import Modality
@@ -120,14 +117,8 @@ def describe(
         claim_plots(attention, force)
     decoding |= {"sample": sampling} if sample else {}
     if explain_beam is not None:
-        useless: dict[str, Any] = {
-            "attention": attention,
-            "write": write,
-            "embed": embed,
-            "tags": tags,
-            "no_concepts": no_concepts,
-        }
-        useless |= {"min_confidence": min_confidence, "format": format_, "output": output, "recursive": recursive}
+        useless: dict[str, Any] = {"attention": attention, "write": write, "embed": embed, "tags": tags}
+        useless |= {"no_concepts": no_concepts, "min_confidence": min_confidence, "format": format_, "output": output}
         reason = "has no effect on --explain-beam, which explains one search; leave one of them out"
         refuse(useless | {"recursive": recursive, "json": as_json}, reason)
         require_beam_file(explain_beam, images, force)
@@ -157,14 +148,19 @@ def describe(
         results = describe_distributed(
             runs, files, ray, place, prefix=prefix, options=options, backbone=backbone, device=device
         )
-    with caption_output(output, kind, columns) as write_caption:
-        writers = (write_caption, partial(stored.store, lang=captioner.lang))
-        unreadable = _write(files, results, writers, strips)
+    with caption_output(output, kind, columns) as write_caption, progress_bar("describing", prints=True) as bar:
+        for done, (file, (_, result)) in enumerate(zip(files, results, strict=True), 1):
+            write_caption(file, result)
+            stored.store(file, result, captioner.lang)
+            if strips is not None and isinstance(result, list):
+                strips.add(file, result[0])
+            if len(files) > 1:
+                bar(done, len(files))
     stored.write_tables(columns)
     if strips is not None:
         strips.save()
     stored.report()
-    report_unreadable([*unreadable, *stored.errors], stored.total)
+    report_unreadable(stored.errors, stored.total)
 
 
 def _modality(features: Sequence[FeatureSpec]) -> tuple[Modality, tuple[Modality, ...]]:
@@ -221,27 +217,6 @@ def _rule_options(
         refuse({"no_concepts": no_concepts}, "this model has no concepts; leave it out")
     captioner.rules.check(RuleOptions(tags, not no_concepts, min_confidence))
     return {"with_tags": tags, "concepts": not no_concepts, "min_confidence": min_confidence}
-
-
-def _write(
-    files: Sequence[Path],
-    results: Iterable[tuple[Path, list[Sentence] | MediaError]],
-    writers: Sequence[WriteCaptions],
-    strips: StripPlotter | None,
-) -> list[MediaError]:
-    """Write the captions of each file as soon as they are decided; return the errors of unreadable files."""
-    unreadable: list[MediaError] = []
-    with progress_bar("describing", prints=True) as bar:
-        for done, (file, (_, result)) in enumerate(zip(files, results, strict=True), 1):
-            for write in writers:
-                write(file, result)
-            if isinstance(result, MediaError):
-                unreadable.append(result)
-            elif strips is not None:
-                strips.add(file, result[0])
-            if len(files) > 1:
-                bar(done, len(files))
-    return unreadable
 
 
 def report_unreadable(errors: Sequence[LimnerError], total: int) -> None:

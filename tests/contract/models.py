@@ -158,8 +158,8 @@ CASES = [
         floor=2 * log(2) / 13,  # a word that comes twice in a sentence has two successors
     ),
     Case("mlbl-f-conv", _lbl("MLBL-F", image_encoder={"convnet_dim": 32}, init_std=0.1), {"maps": (5, 9, 9)}),
-    Case("dense-maps", _dense(), {"maps": (5, 4, 3)}, lr=0.05, of_regions=True),
-    Case("dense-pixels", _dense(cell="gru"), {"maps": (3, 32, 32)}, lr=0.05, of_regions=True),
+    Case("dense-maps", _dense(), {"maps": (5, 4, 3)}, lr=0.025, of_regions=True),
+    Case("dense-pixels", _dense(cell="gru"), {"maps": (3, 32, 32)}, lr=0.025, of_regions=True),
     Case("nmt", _nmt(), {}, uses_image=False, lr=0.03),
     Case("nmt-lstm", _nmt(cell="lstm"), {}, uses_image=False, lr=0.03),
     Case("nmt-peephole", _nmt(cell="peephole", decoder="plain", image=["attention"]), {"grid": (3, 4)}, lr=0.03),

@@ -13,7 +13,7 @@ from filelock import FileLock
 
 from limner import files
 from limner.errors import CollectionError, RunError
-from limner.files import LOCK_FILE, atomic_write, locked, temporary_path, write_text
+from limner.files import LOCK_FILE, PARTIAL, atomic_write, locked, temporary_path, write_text
 
 
 @pytest.fixture
@@ -117,14 +117,32 @@ def test_a_folder_that_cannot_be_written_is_refused(tmp_path, monkeypatch, numbe
         pytest.fail("the block ran without a lock")
 
 
-def test_what_a_killed_process_left_is_removed_when_it_is_abandoned(tmp_path):
-    left, of_the_user = temporary_path(tmp_path / "a.txt"), tmp_path / ".a.txt.x"
-    for file in (left, of_the_user):
+@pytest.fixture
+def ended():
+    """The number of a process that has ended."""
+    with subprocess.Popen([sys.executable, "-c", ""]) as process:
+        pass
+    return process.pid
+
+
+def test_what_a_killed_process_left_is_removed_by_the_next_write(tmp_path, ended):
+    own = temporary_path(tmp_path / "a.txt").name.removesuffix(str(os.getpid()))
+    left, of_a_living_process = tmp_path / f"{own}{ended}", tmp_path / f"{own}{os.getppid()}"
+    of_the_user = tmp_path / f".a.txt.{ended}"
+    for file in (left, of_a_living_process, of_the_user):
         file.touch()
     write_text(tmp_path / "a.txt", "x")
-    assert left.exists()
-    changed = left.stat().st_mtime - files.ABANDONED_SECONDS - 60
-    for file in (left, of_the_user):
-        os.utime(file, (changed, changed))
+    assert not left.exists()
+    assert of_a_living_process.exists()
+    assert of_the_user.exists()
+
+
+def test_what_another_machine_writes_is_kept_until_it_is_abandoned(tmp_path, ended):
+    other = tmp_path / f".a.txt{PARTIAL}0123456789ab-{ended}"
+    other.touch()
     write_text(tmp_path / "a.txt", "x")
-    assert not left.exists() and of_the_user.exists()
+    assert other.exists()
+    changed = other.stat().st_mtime - files.ABANDONED_SECONDS - 60
+    os.utime(other, (changed, changed))
+    write_text(tmp_path / "a.txt", "x")
+    assert not other.exists()

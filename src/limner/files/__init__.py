@@ -7,16 +7,19 @@ from __future__ import annotations
 
 import errno
 import glob
+import hashlib
 import io
 import logging
 import os
+import platform
+import re
 import stat
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
-from uuid import uuid4
 
 from limner.errors import LimnerError, WriteError, system_reason
 
@@ -25,9 +28,12 @@ logger = logging.getLogger(__name__)
 LOCK_FILE = ".lock"
 """Name of the lock file in a locked folder."""
 PARTIAL = ".partial-"
-"""Between the name of a file and a random number, in the name of its temporary file."""
-ABANDONED_SECONDS = 24 * 3600.0
-"""Seconds without a write after which a temporary file is removed."""
+"""Between the name of a file and the host and process that write it, in the name of its temporary file."""
+ABANDONED_SECONDS = 7 * 24 * 3600.0
+"""Seconds without a write after which the temporary file of another host is removed."""
+_WRITER = re.compile(r"(?P<host>[0-9a-f]{12})-(?P<process>[0-9]+)")
+"""End of the name of a temporary file."""
+
 
 _KINDS = {
     stat.S_IFREG: "file",
@@ -117,16 +123,46 @@ def atomic_write(path: Path, *error_types: type[Exception]) -> Iterator[Path]:
 
 
 def temporary_path(path: Path) -> Path:
-    """Return a hidden path beside `path` that no other process writes to."""
-    return path.with_name(f".{path.name}{PARTIAL}{uuid4().hex[:12]}")
+    """Return a hidden path beside `path` that no other process of any machine writes to."""
+    return path.with_name(f".{path.name}{PARTIAL}{_host()}-{os.getpid()}")
 
 
 def _remove_leftovers(path: Path) -> None:
-    """Remove the temporary files of killed processes: those that nothing was written to for a day."""
+    """Remove the temporary files of processes that were killed while they wrote a file.
+
+    Another machine or container may be writing to the folder: of its files only those are removed that nothing was
+    written to for days.
+    """
     for leftover in path.parent.glob(f".{glob.escape(path.name)}{PARTIAL}*"):
+        if (writer := _WRITER.fullmatch(leftover.name.rpartition(PARTIAL)[2])) is None:
+            continue
         with suppress(OSError):  # another process has removed it
-            if time.time() - leftover.stat().st_mtime > ABANDONED_SECONDS:
+            ended = writer["host"] == _host() and not _runs(int(writer["process"]))
+            if ended or time.time() - leftover.stat().st_mtime > ABANDONED_SECONDS:
                 leftover.unlink()
+
+
+def _runs(process: int) -> bool:
+    """Whether a process of this host runs, as far as this can be known."""
+    if sys.platform == "win32":  # where asking for a process ends it
+        return True
+    try:
+        os.kill(process, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:  # it runs as another user
+        return True
+    return True
+
+
+@cache
+def _host() -> str:
+    """Return what tells apart the places whose process ids have other meanings: machines, containers, and boots."""
+    facts = [platform.node()]
+    with suppress(OSError):
+        facts.append(Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii"))
+        facts.append(os.readlink("/proc/self/ns/pid"))
+    return hashlib.sha256("\n".join(facts).encode(errors="replace")).hexdigest()[:12]
 
 
 def is_file(path: Path) -> bool:

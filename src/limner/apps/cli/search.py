@@ -287,7 +287,7 @@ def _save_sheet(query: str, matches: list[FolderMatch], file: Path) -> None:
             }
             for match in matches
         ]
-        styles = ("shared/look.css",)
+        styles = ("look.css",)
         write_text(file, render_page("matches.html", styles=styles, scripts=(), query=query, entries=entries))
     elif matches:
         tiles = [(Image.open(io.BytesIO(match.thumbnail)), match.display_text or NOT_SURE) for match in matches]

@@ -1,4 +1,4 @@
-"""The record of a generated sentence, whoever generates it and whatever for."""
+"""The record of a generated sentence, of every generator and for every use."""
 
 from __future__ import annotations
 

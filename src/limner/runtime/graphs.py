@@ -70,11 +70,17 @@ def graph_limits() -> GraphLimits:
     return GraphLimits(seconds or DEFAULT_SECONDS, memory if mebibytes is None else int(mebibytes) * MEBIBYTE)
 
 
-def within(seconds: float, function: Callable[[], ResultT]) -> ResultT:
+def within(seconds: float, function: Callable[[], ResultT], cancel: Callable[[], object]) -> ResultT:
     """Call a function in a thread of its own, which does not keep the process from ending.
 
+    Args:
+        seconds: time that the function may take.
+        function: what is called.
+        cancel: makes the function end early; called after the time, and by Ctrl-C, which waits for the end: an
+            interpreter that ends while ONNX Runtime computes aborts.
+
     Raises:
-        TimeoutError: it takes longer; it is still running then.
+        TimeoutError: it takes longer; it may be running still.
     """
     result: Future[ResultT] = Future()
 
@@ -84,8 +90,17 @@ def within(seconds: float, function: Callable[[], ResultT]) -> ResultT:
         except BaseException as error:
             result.set_exception(error)
 
-    Thread(target=call, daemon=True).start()
-    return result.result(seconds)
+    thread = Thread(target=call, daemon=True)
+    thread.start()
+    try:
+        return result.result(seconds)
+    except TimeoutError:
+        cancel()
+        raise
+    except KeyboardInterrupt:
+        cancel()
+        thread.join(seconds)
+        raise
 
 
 class Graph:
@@ -127,9 +142,12 @@ class Graph:
             raise RunError(f"{self.name}: the graph reads {error}, which is not given; {EXPORT_AGAIN}") from None
         seconds = graph_limits().seconds
         try:
-            results = within(seconds, lambda: self._session.run(None, inputs, options))
+            results = within(
+                seconds,
+                lambda: self._session.run(None, inputs, options),
+                lambda: setattr(options, "terminate", True),
+            )
         except TimeoutError:
-            options.terminate = True
             raise _too_long(self.name, "computed", seconds) from None
         except Exception as error:  # the library raises several types
             raise _failed(self.name, "computed", error) from None
@@ -163,9 +181,9 @@ def _start_session(
         return within(
             limits.seconds,
             lambda: onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"]),
+            lambda: options.set_load_cancellation_flag(True),
         )
     except TimeoutError:
-        options.set_load_cancellation_flag(True)
         raise _too_long(name, "loaded", limits.seconds) from None
     except Exception as error:  # the library raises several types
         raise _failed(name, "loaded", error) from None

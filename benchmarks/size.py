@@ -41,10 +41,10 @@ LIMITS = {
 }
 """Largest value that each figure should have."""
 TODAY = {
-    "lines of src": 62_200,
+    "lines of src": 62_400,
     "files of src": 315,
-    "lines of tests": 44_800,
-    "lines of files that six commands enter": 28_600,
+    "lines of tests": 45_000,
+    "lines of files that six commands enter": 28_800,
     "files that six commands enter": 137,
     "photograph: functions": 247,
     "photograph: calls": 5_750,

@@ -53,14 +53,8 @@ def find_phrases(
 ) -> tuple[list[PhraseSentence], Counter[str]]:
     """Find the sentences in the target language that have phrases with boxes.
 
-    Args:
-        items: items with an image.
-        target: language and tokenizer of the sentences.
-        source: source language of a translation model: only sentences with a human-written source sentence are used,
-            once for each source sentence.
-
-    Returns:
-        The sentences, and the number of phrases without a box or without an alignment, by reason.
+    Of a translation model, sentences with a human-written source sentence are used, once for each. The second result is
+    the number of phrases without a box or without an alignment, by reason.
     """
     sentences: list[PhraseSentence] = []
     excluded: Counter[str] = Counter()
@@ -92,11 +86,6 @@ def align_phrase(phrase: Phrase, text: str, tokenizer: Tokenizer) -> range | Non
 
     The sentence is tokenised up to the beginning and up to the end of the phrase; the words in between are the words of
     the phrase. None if the tokenizer joins or splits words differently in the whole sentence, or omits the phrase.
-
-    Args:
-        phrase: phrase, whose position refers to the tokens of the sentence split at whitespace.
-        text: sentence.
-        tokenizer: tokenizer of the model.
     """
     tokens, words = text.split(), tokenizer.words(text)
     if len(words_of(tokenizer, tokenizer.encode(text))) != len(words):  # a word without a token of its own
@@ -120,9 +109,7 @@ class LocationCoverage(NamedTuple):
 def cover(cells: Weights, boxes: Sequence[Box]) -> LocationCoverage:
     """Compute which part of each cell is inside the union of some boxes.
 
-    Args:
-        cells: left, top, right and bottom of each cell, (L, 4).
-        boxes: left, top, width and height of each box, in the same coordinates.
+    Cells are left, top, right and bottom, (L, 4); boxes left, top, width and height in the same coordinates.
     """
     left, top, right, bottom = (
         np.array(side) for side in zip(*((x, y, x + w, y + h) for x, y, w, h in boxes), strict=True)
@@ -150,12 +137,8 @@ def _overlap(low: Weights, high: Weights, edges: Weights) -> Weights:
 def pointing_hits(weights: Weights, centre_inside: NDArray[np.bool_]) -> Weights:
     """Compute whether the location of the maximum weight is inside a box, (P,).
 
-    Args:
-        weights: attention weights, (P, L).
-        centre_inside: whether the centre of each location is inside a box, (P, L).
-
-    Returns:
-        1 or 0; where several locations have the maximum weight, the fraction of them that is inside.
+    The weights and `centre_inside` are (P, L). Where several locations have the maximum weight, the result is the
+    fraction of them that is inside.
     """
     maximum = weights >= weights.max(1, keepdims=True) * (1 - _TIE)
     hits: Weights = (maximum & centre_inside).sum(1) / maximum.sum(1)
@@ -165,9 +148,7 @@ def pointing_hits(weights: Weights, centre_inside: NDArray[np.bool_]) -> Weights
 def centre_prior(grid: tuple[int, int], sigma: float) -> Weights:
     """Compute a Gaussian over the locations of a grid around its centre, (L,), with a sum of 1.
 
-    Args:
-        grid: rows and columns.
-        sigma: standard deviation as a fraction of each side.
+    `sigma` is the standard deviation as a fraction of each side.
     """
     rows, columns = grid
     y, x = (np.arange(rows) + 0.5) / rows - 0.5, (np.arange(columns) + 0.5) / columns - 0.5

@@ -116,12 +116,7 @@ def diagnose(
 
 
 def verdict(image_controls: Sequence[ConditionResult], items: int) -> str:
-    """Summarise the effect of the image in one sentence, by the first metric with right and with shuffled images.
-
-    Args:
-        image_controls: scores under each image control.
-        items: number of items, which the significance tests exchange.
-    """
+    """Summarise the effect of the image in one sentence, by the first metric with right and with shuffled images."""
     if len(image_controls) == 1:
         return "The model does not use images."
     right, shuffled = image_controls[:2]

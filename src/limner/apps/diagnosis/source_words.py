@@ -114,15 +114,8 @@ class MaskedTokenizer(Tokenizer):
 def create_mask(name: str, source: str, target: str) -> SourceMask:
     """Create a mask from its name.
 
-    Args:
-        name: 'colours'; 'last:3' for the last three words; or the path of a file with one source word a line, followed
-            by a tab and its translations, separated by spaces, where they are known.
-        source: source language.
-        target: target language.
-
-    Raises:
-        SettingsError: the name is not a mask, or there is no list of colours for the source language.
-        CollectionError: the file cannot be read.
+    It is 'colours'; 'last:3' for the last three words; or the path of a file with one source word a line, followed by a
+    tab and its translations, separated by spaces, where they are known.
     """
     if name == "colours":
         return WordListMask(name, _colours(source, target))
@@ -211,10 +204,8 @@ def find_ambiguous_inputs(
 ) -> list[AmbiguousInput]:
     """Find the source sentences that contain the ambiguous word of their item's label.
 
-    Args:
-        inputs: English source sentences with their items.
-        words: the words of each source sentence.
-        lang: target language. Words whose senses have the same translation (French 'grue') are left out.
+    `words` are the words of each English source sentence. Words whose senses have the same translation (French 'grue')
+    are left out.
     """
     ambiguous = []
     for position, (entry, sentence) in enumerate(zip(inputs, words, strict=True)):

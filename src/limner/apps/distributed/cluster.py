@@ -43,11 +43,7 @@ class Journal(NamedTuple):
 
     @classmethod
     def begin(cls, folder: Path, plan: dict[str, Any]) -> Self:
-        """Begin the journal of a computation, or continue an interrupted one with the same plan.
-
-        Raises:
-            WriteError: the folder cannot be written.
-        """
+        """Begin the journal of a computation, or continue an interrupted one with the same plan."""
         if (interrupted := cls.find(folder)) is not None and interrupted.plan == plan:
             return interrupted
         shutil.rmtree(folder, ignore_errors=True)
@@ -84,11 +80,7 @@ class Journal(NamedTuple):
         yield from filter(None, map(self.read, numbers))
 
     def require(self, unit: int) -> dict[str, Any]:
-        """Return the result of a finished unit.
-
-        Raises:
-            ResourceError: another machine has written it to a folder that this one does not see.
-        """
+        """Return the result of a finished unit; ResourceError if this machine does not see the folder of the writer."""
         result = self.read(unit)
         if result is None:
             raise ResourceError(
@@ -107,11 +99,7 @@ class Journal(NamedTuple):
 
 @contextmanager
 def locked_journal(folder: Path) -> Iterator[None]:
-    """Hold the lock of the folder of a journal: a second computation in it would remove the results of the first.
-
-    Raises:
-        ResourceError: another process computes there.
-    """
+    """Hold the lock of the folder of a journal: a second computation in it would remove the results of the first."""
     with locked(folder, ResourceError, folder.with_name(f"{folder.name}.lock")):
         yield
 
@@ -158,12 +146,7 @@ class Cluster:
     """A cluster that the driver is connected to."""
 
     def __init__(self, address: str, driver: subprocess.Popen[bytes]) -> None:
-        """Wait until the driver is connected.
-
-        Raises:
-            ResourceError: there is no cluster at the address.
-            SettingsError: the address has another form.
-        """
+        """Wait until the driver is connected."""
         self._address, self._driver = address, driver
         resources = self.receive()
         self.cpus = int(resources["cpus"])
@@ -172,11 +155,7 @@ class Cluster:
         """Number of GPUs."""
 
     def actors(self, device: str) -> int:
-        """Return how many actors compute at the same time: one for each core, or for each GPU.
-
-        Raises:
-            ResourceError: the cluster has none.
-        """
+        """Return how many actors compute at the same time: one for each core, or for each GPU."""
         count = self.cpus if device == "cpu" else self.gpus
         if device == "cpu" and self.gpus:
             logger.warning("the cluster has GPUs (%d), which --device cuda uses", self.gpus)
@@ -195,12 +174,7 @@ class Cluster:
             raise self._loss() from None
 
     def receive(self) -> dict[str, Any]:
-        """Return the next message of the driver.
-
-        Raises:
-            Exception: the error that the message describes.
-            ResourceError: the driver has ended.
-        """
+        """Return the next message of the driver."""
         assert self._driver.stdout is not None
         line = self._driver.stdout.readline()
         if not line.endswith(b"\n"):
@@ -225,11 +199,6 @@ def connected(address: str) -> Iterator[Cluster]:
     Args:
         address: 'local' for a cluster on this machine, 'auto' for the cluster that this machine belongs to, or
             HOST:PORT.
-
-    Raises:
-        MissingExtraError: Ray is not installed.
-        ResourceError: there is no cluster at the address.
-        SettingsError: the address has another form.
     """
     require_ray()
     _require_answer(address)
@@ -254,11 +223,7 @@ def require_ray() -> None:
 
 
 def require_folder(collection: Path) -> None:
-    """Check that a collection is in a folder: the machines share it, and the journal of finished units is beside it.
-
-    Raises:
-        SettingsError: it is in an object store.
-    """
+    """Raise SettingsError for a collection in an object store: the machines share its folder with the journal."""
     if is_remote(place(collection)):
         raise SettingsError(
             f"{place(collection)}: --ray needs a collection in a folder that all machines share, not in an object "
@@ -269,19 +234,9 @@ def require_folder(collection: Path) -> None:
 def run_units(cluster: Cluster, job: UnitJob, count: int) -> Iterator[int]:
     """Compute units on the cluster.
 
-    Args:
-        cluster: the cluster.
-        job: the computation.
-        count: number of units.
-
-    Yields:
-        The numbers of the units, in order, each when its result is stored.
-
-    Raises:
-        LimnerError: a unit failed; the error of the first failed unit, in order, is raised.
-        OSError: a file cannot be read or written.
-        RuntimeError: a unit failed in another way; with the traceback of the actor.
-        ResourceError: the actors of a unit end again and again, such as for lack of memory, or the cluster is lost.
+    The numbers of the units are yielded in order, each when its result is stored. The error of the first failed unit,
+    in order, is raised as the actor raised it; ResourceError if the actors of a unit end again and again, such as for
+    lack of memory, or the cluster is lost.
     """
     actors = min(cluster.actors(job.device), count)
     cluster.send(job=pickle.dumps(job), device=job.device, count=count, actors=actors, retries=RETRIES)

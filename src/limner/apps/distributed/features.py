@@ -126,19 +126,8 @@ def extract_distributed(
 ) -> Extraction:
     """Compute and store the features of a collection on a Ray cluster, as `extract` does on one machine.
 
-    Args:
-        collection: collection of the items, in a folder that all machines see under the same path.
-        backbone: encoder, which every actor loads.
-        address: 'local', 'auto' or HOST:PORT; see `limner.apps.distributed.cluster.connected`.
-        options: options of the extraction.
-        on_progress: called with the number of items done and their total.
-        on_verified: called with the number of rows of a stored table that are verified, and their total.
-
-    Raises:
-        MissingExtraError: Ray is not installed.
-        ResourceError: there is no cluster at the address, or the machines do not share the folder.
-        SettingsError: the collection is in an object store.
-        LimnerError: as `extract`.
+    The folder of the collection is seen by all machines under the same path; for `address` see `connected`.
+    `on_progress` counts items, `on_verified` rows of stored tables.
     """
     require_ray()
     require_folder(collection.path)
@@ -172,9 +161,8 @@ def _missing(
 ) -> tuple[int, NDArray[np.int64], NDArray[np.bool_]]:
     """Find the items whose features a table lacks.
 
-    Returns:
-        Number of items with a file, positions of the N items with missing features, and the tables that lack them,
-        (N, tables).
+    The result is the number of items with a file, the positions of the N items with missing features, and the tables
+    that lack them, (N, tables).
     """
     total, positions, absent = 0, array("q"), bytearray()
     for position, item in encoded_items(collection, splits and list(dict.fromkeys(splits))):

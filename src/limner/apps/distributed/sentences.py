@@ -83,20 +83,8 @@ def describe_distributed(
     """Generate captions on a Ray cluster, in the order of the files.
 
     Finished units stay in the journal until all are done, so that an interrupted command computes only the others, and
-    those with a file that has changed since.
-
-    Args:
-        runs: run directories of the captioner, which all machines see under the same paths.
-        files: images, which they see as well.
-        address: see `limner.apps.distributed.cluster.connected`.
-        journal_folder: folder for the results of finished units.
-        backbone: where the backbone is, if it has moved.
-        device: device of each actor.
-        prefix: words that every caption starts with.
-        options: options of `Captioner.describe_each`, with the batch size.
-
-    Yields:
-        Each file with its captions, or with the error that it cannot be read.
+    those with a file that has changed since. All machines see the run directories and the files under the same paths;
+    `options` are options for `Captioner.describe_each`.
     """
     names, folders = tuple(map(str, files)), tuple(run.absolute() for run in runs)
     plan = _plan(folders, [names, str(Path.cwd()), dict(options), prefix, backbone, device])
@@ -146,15 +134,7 @@ def generator_on(
 ) -> Iterator[Generate]:
     """Yield the function that decodes inputs: `generate` in this process, or on the Ray cluster at an address.
 
-    Args:
-        address: see `limner.apps.distributed.cluster.connected`; None for this process.
-        runs: run directories of the models.
-        collection: collection of the inputs.
-        journal: folder for the results of finished units.
-        device: device of each actor.
-
-    Raises:
-        SettingsError: the collection of a cluster is in an object store.
+    `journal` is the folder for the results of finished units; for the address see `connected`.
     """
     if address is None:
         yield generate

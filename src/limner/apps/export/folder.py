@@ -128,14 +128,6 @@ def add_graphs(run: Path) -> None:
     """Make a run directory an exported model as well, whose graphs take the weights of the run and of the backbone.
 
     The backbone has to be one whose weights are in a package.
-
-    Args:
-        run: run directory.
-
-    Raises:
-        RunError: the run is not complete, or the graphs compute something else than the model.
-        BackboneError: the backbone cannot be found or loaded.
-        WriteError: the folder cannot be written.
     """
     trained = load_trained_model(run)
     network, _ = _backbone_of(trained, None)
@@ -161,18 +153,7 @@ def add_graphs(run: Path) -> None:
 
 
 def export_language_model(run: Path | str, out: Path | str) -> int:
-    """Write the language model of a phrase-based run; return the number of its n-grams.
-
-    Args:
-        run: run directory.
-        out: new file.
-
-    Raises:
-        SettingsError: the model has no n-gram language model, or the file must not be written.
-        RunError: the run is not complete.
-        MissingExtraError: Numba is not installed.
-        WriteError: the file cannot be written.
-    """
+    """Write the language model of a phrase-based run; return the number of its n-grams."""
     out = Path(out)
     what = f"OUT {out}"
     if os.path.lexists(out):

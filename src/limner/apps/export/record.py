@@ -103,11 +103,7 @@ def record_model(
 ) -> Recorded:
     """Record the encoder and the step of a model in evaluation mode.
 
-    Args:
-        model: the model.
-        features: features that it reads.
-        source_vocab_size: number of source tokens; None for a model that does not translate.
-        fold: whether operations on weights alone are computed; otherwise the weights keep their names.
+    With `fold`, operations on weights alone are computed; otherwise the weights keep their names.
     """
     examples = [example_inputs(features, source_vocab_size, lengths) for lengths in ((3, 1, 5), (2, 4))]
     with exporting(), torch.no_grad():
@@ -137,12 +133,7 @@ def record_backbone(backbone: RecordableBackbone) -> bytes:
 
 
 def without_weights(graph: bytes, names: Container[str]) -> bytes:
-    """Remove the values of weights from a graph, which then only names them.
-
-    Args:
-        graph: graph whose weights have their names.
-        names: names of the weights in the graph.
-    """
+    """Remove the values of weights from a graph, which then only names them."""
     import onnx
 
     model = onnx.load_model_from_string(graph)
@@ -168,11 +159,7 @@ def example_inputs(
 ) -> dict[str, Tensor]:
     """Draw inputs of an encoder graph; the second example has no image unless all have one.
 
-    Args:
-        features: features that the model reads.
-        source_vocab_size: number of source tokens; None for a model that does not translate.
-        lengths: length of the source sentence of each example.
-        all_present: whether all examples have an image.
+    `lengths` are the lengths of the source sentences, one for each example.
     """
     random = np.random.default_rng(sum(lengths))
     examples = []
@@ -249,11 +236,8 @@ class Difference(NamedTuple):
 def verify_model(trained: TrainedModel, recorded: Recorded) -> float:
     """Compare the log-probabilities of several batches and steps.
 
-    Returns:
-        The difference that is the largest in proportion to the allowed one.
-
-    Raises:
-        RunError: it is above `TOLERANCE` + `RELATIVE_TOLERANCE` times the largest log-probability of its distribution.
+    Return the difference that is the largest in proportion to the allowed one, which is `TOLERANCE` +
+    `RELATIVE_TOLERANCE` times the largest log-probability of its distribution; RunError if it is above.
     """
     config = trained.config
     difference = largest_difference(trained.model, config.features, config.source_vocab_size, recorded)
@@ -298,11 +282,7 @@ def _largest(expected: NDArray[np.float32], computed: NDArray[np.float32]) -> fl
 
 
 def verify_backbone(backbone: RecordableBackbone, graph: bytes) -> None:
-    """Compare the features of one image of noise.
-
-    Raises:
-        RunError: they differ by more than `TOLERANCE` of the largest one.
-    """
+    """Raise RunError if features of an image of noise differ by more than `TOLERANCE` of the largest one."""
     size, crops = backbone.preprocessing.size, backbone.preprocessing.crops
     pixels = np.random.default_rng(0).integers(0, 256, (1, crops, size, size, 3)).astype(np.uint8)
     with torch.no_grad():

@@ -70,17 +70,8 @@ def save_attention(
 ) -> Path:
     """Plot the alignment, the attention over the image and the image gate of captions or translations; return the page.
 
-    Args:
-        sentences: the sentences with their attention.
-        folder: folder of the page and of the plots, which are named by the number of the sentence: 1-alignment.png,
-            1-image.png. Existing files of the same names are replaced.
-        title: what the sentences are called in the title of the page: 'captions' or 'translations'.
-        on_progress: called with the number of plotted sentences and their total.
-
-    Raises:
-        RunError: a file cannot be written.
-        MediaError: an image cannot be read.
-        MissingExtraError: a file is a video and PyAV is not installed.
+    The plots are named by the number of the sentence: 1-alignment.png, 1-image.png; existing files of these names are
+    replaced. `title` is what the sentences are called on the page: 'captions' or 'translations'.
     """
     entries = []
     for number, sentence in enumerate(sentences, start=1):
@@ -110,18 +101,9 @@ def attended_panels(
 ) -> list[Image.Image]:
     """Create an image, or a strip of the frames of a video, and a heat map of the attention over it for each word.
 
-    Args:
-        path: image or video file.
-        weights: attention weights, (T, L).
-        features: specifications of the model's features, which define the grid of image locations or the frames.
-        side: longer side of a heat map in pixels; twice as long for a strip of frames.
-        film: whether the heat maps are grey with white highlights, as in Xu et al. (2015).
-
-    Returns:
-        The image or strip and T heat maps; empty if no features have L locations or frames.
-
-    Raises:
-        MediaError, MissingExtraError: the file cannot be read.
+    The weights are (T, L); the features define the grid of the L locations or the frames. `side` is the longer side of
+    a heat map in pixels, of a strip of frames half of it. With `film` the heat maps are grey with white highlights, as
+    in Xu et al. (2015). The result is empty if no features have L locations or frames.
     """
     values = np.asarray(weights, dtype=np.float64)
     locations = values.shape[1]
@@ -140,11 +122,7 @@ def attended_panels(
 
 
 def require_attention(model: TrainedModel, where: Path | str) -> None:
-    """Check that the attention of a captioning model, whose run directory is `where`, can be plotted.
-
-    Raises:
-        SettingsError: it has no attention over image locations or frames.
-    """
+    """Raise SettingsError if a captioner, whose run directory is `where`, has no attention that can be plotted."""
     locations = count_locations(model)
     specs = model.config.features
     if locations is None or not any(_has_frames(spec, locations) or grid_of(spec, locations) for spec in specs):
@@ -254,13 +232,7 @@ class ExplainedSentence(NamedTuple):
 def explain_items(
     model: TrainedModel, evaluation: Evaluation, items: Sequence[EvaluatedItem], thumbnails: Thumbnails
 ) -> list[ExplainedSentence]:
-    """Compute and plot the attention of generated sentences of an evaluation; empty if the model has no attention.
-
-    Raises:
-        RunError: the model did not generate these sentences, because it was trained again since the evaluation.
-        CollectionError: the collection or an item does not exist any more.
-        FeatureError: the features are missing, or were made by another backbone.
-    """
+    """Compute and plot the attention of generated sentences of an evaluation; empty if the model has no attention."""
     if not all(_is_generated_by(model, item) for item in items):
         raise RunError("the evaluated sentences are not those of the present model; run 'limner evaluate' again")
     collection = Collection.open(evaluation.collection)

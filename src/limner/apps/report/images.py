@@ -105,12 +105,7 @@ class Thumbnails:
 
 
 def open_stills(path: Path, count: int = KEY_FRAMES, *, min_side: int | None = None) -> list[Image.Image]:
-    """Open an image, or at most `count` key frames of a video, evenly spaced in time.
-
-    Raises:
-        MediaError: the file cannot be read.
-        MissingExtraError: the file is a video and PyAV is not installed.
-    """
+    """Open an image, or at most `count` key frames of a video, evenly spaced in time."""
     if VIDEO.matches(path):
         return read_frames(path, FrameSampling(count=count))
     return [open_image(path, min_side=min_side)]
@@ -141,9 +136,6 @@ def contact_sheet(collection: Collection, split: str | None = None, *, boxes: bo
 
     A missing or damaged image is drawn as a grey tile with the name of its file. There are at most `ROWS` and
     `COLUMNS`. With `boxes`, the boxes of the regions are drawn; boxes of one entity have one colour.
-
-    Raises:
-        CollectionError: the split does not exist or has no images.
     """
     items = [item for item in collection.items(split) if item.modality in (IMAGE, VIDEO)]
     if not items:
@@ -180,12 +172,7 @@ def require_sheet_suffix(path: Path) -> None:
 
 
 def save_sheet(sheet: Image.Image, path: Path) -> None:
-    """Write a contact sheet in the image format of the file name's suffix; an existing file is replaced.
-
-    Raises:
-        SettingsError: the suffix names no image format that can be written.
-        WriteError: the file cannot be written; an existing file is unchanged.
-    """
+    """Write a contact sheet in the image format of the file name's suffix; an existing file is replaced."""
     require_sheet_suffix(path)
     with atomic_write(path, ValueError) as beside:
         sheet.save(beside, format=SHEET_FORMATS[path.suffix.lower()])

@@ -50,14 +50,6 @@ class LearningCurves(NamedTuple):
 def write_report(run: Path, out: Path) -> Path:
     """Write the report of a run.
 
-    Args:
-        run: run directory with `config.json` and, optionally, `log.jsonl`, `evaluation/*.json`, `diagnosis/*.json`,
-            `diagnosis/grounding/*.json` and the model.
-        out: HTML file to write; an existing file is replaced.
-
-    Returns:
-        `out`.
-
     Raises:
         RunError: the folder is not a run directory, or a record or the model is damaged.
     """

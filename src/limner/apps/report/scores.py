@@ -198,13 +198,8 @@ def baselines(
 ) -> dict[str, list[Baseline]]:
     """Collect the baselines of scores by their names, chance baselines first.
 
-    Args:
-        evaluation: the evaluation of the right images.
-        scores: scores of the evaluation.
-        evaluations: all evaluations of the run; evaluations with image controls or region baselines are compared.
-        published: published row of the recipe: its name and its values.
-        vocabulary: number of words of the vocabulary, for the perplexity of a uniform distribution.
-        lang: target language of the model.
+    `published` is the row of the recipe, its name and its values; `vocabulary` the number of tokens, for the perplexity
+    of a uniform distribution.
     """
     names = [score.name for score in scores]
     chance = {**_of_labels(evaluation.items, names, lang), **_of_other_items(evaluation.items, names, lang)}

@@ -63,13 +63,7 @@ def needs_back_translation(data: DataSettings, collection: Collection) -> bool:
 
 
 def check_back_translation(data: DataSettings, job: ReproductionJob) -> None:
-    """Check that the sentences of a derived collection can be generated, and that an existing one fits.
-
-    Raises:
-        SettingsError: the table has no model of the opposite direction, or the given model has other languages; or the
-            collection has no sentence to translate.
-        RunError: the derived collection in the table's folder was made from another collection.
-    """
+    """Check that the sentences of a derived collection can be generated, and that an existing one fits."""
     if job.settings.back_translator is None and job.table.reverse is None:
         raise SettingsError(
             f"{job.table.name}: data.synthetic={data.synthetic:g} needs generated source sentences, and the table has "
@@ -89,11 +83,7 @@ def check_back_translation(data: DataSettings, job: ReproductionJob) -> None:
 
 
 def require_descriptions(data: DataSettings, job: ReproductionJob) -> None:
-    """Check that the training split has sentences in the target language that translate nothing.
-
-    Raises:
-        SettingsError: it has none.
-    """
+    """Raise SettingsError if no sentence of the training split in the target language is without a translation."""
     source, target = str(data.source_lang), data.lang
     if not any(untranslated(item, target, source) for item in job.collection.items(data.train)):
         raise SettingsError(
@@ -103,11 +93,7 @@ def require_descriptions(data: DataSettings, job: ReproductionJob) -> None:
 
 
 def back_translated(data: DataSettings, translator: Path, job: ReproductionJob) -> Collection:
-    """Return the derived collection, translating the sentences that have no translation yet.
-
-    Raises:
-        RunError: the derived collection has another origin, or no translation is complete.
-    """
+    """Return the derived collection, translating the sentences that have no translation yet."""
     folder = job.out / BACK_TRANSLATED
     derived = BackTranslatedRecord(fingerprint=job.collection.fingerprint(), generated_by=run_name(translator))
     if (path := folder / RECORD).exists():
@@ -144,11 +130,6 @@ def with_corpus(training: TrainingRun, job: ReproductionJob) -> Collection:
 
     It has sentences alone: those of the table's collection in all splits, of its training split the human translations;
     and in the training split those of the corpus, as `training.corpus` says.
-
-    Raises:
-        SettingsError: the corpus has no sentences in the languages of the training.
-        CollectionError: the corpus has no training split.
-        RunError: the derived collection was made from another collection or corpus.
     """
     assert training.corpus is not None and job.corpus is not None, "the rows of a corpus are planned with one"
     data, folder = training.recipe.data, job.out / WITH_CORPUS / training.corpus
@@ -170,11 +151,7 @@ def with_corpus(training: TrainingRun, job: ReproductionJob) -> Collection:
 
 
 def require_same_corpus(path: Path, stored: CorpusRecord | None, job: ReproductionJob) -> None:
-    """Check that a stored result was made with the corpus of this reproduction.
-
-    Raises:
-        RunError: it was made with another one.
-    """
+    """Raise RunError if a stored result was made with another corpus than this reproduction has."""
     expected = job.corpus and CorpusRecord.from_collection(job.corpus)
     if (stored and stored.fingerprint) != (expected and expected.fingerprint):
         raise RunError(

@@ -165,9 +165,6 @@ def table_of_collection(table: PublishedTable, collection: Collection, key: str 
     """Return the part of a table about the data set of a collection, which `key` names or the ids of its items show.
 
     It is the table itself if its recipes fit any collection.
-
-    Raises:
-        SettingsError: the collection is of none of the data sets of the table, or the key is unknown.
     """
     if key is not None:
         return table.on(table.data_set(key))

@@ -59,11 +59,7 @@ LANGUAGES = {"de": "German", "en": "English"}
 
 
 def list_tables(name: str | None) -> dict[str, Any]:
-    """List all tables and figures, or the table of a name, as plain values for JSON.
-
-    Raises:
-        SettingsError: there is no such table.
-    """
+    """List all tables and figures, or the table of a name, as plain values for JSON."""
     everything: dict[str, PublishedTable | PropertyTable] = {**published_tables(), **property_tables()}
     if name is not None:
         return {"tables": [_entry(everything[name] if name in everything else find_table(name))], "figures": []}
@@ -88,12 +84,7 @@ def listing_text(listing: dict[str, Any]) -> str:
 
 
 def open_collection(table: PublishedTable, path: Path | None) -> Collection:
-    """Open the collection of a table.
-
-    Raises:
-        SettingsError: no collection is given.
-        CollectionError: it cannot be opened; names the data that the table needs.
-    """
+    """Open the collection of a table."""
     if path is None:
         raise SettingsError(f"{table.name}: expected --collection, the folder of {required_data(table)}")
     try:

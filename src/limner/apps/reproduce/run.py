@@ -51,11 +51,7 @@ from limner.training.setup import prepare, require_counted_words
 
 
 def check(rows: Sequence[PublishedRow], job: ReproductionJob) -> None:
-    """Validate stored results, data and settings of all rows, so that no error occurs after hours of training.
-
-    Raises:
-        LimnerError: any error that training or evaluation would raise for the data and settings.
-    """
+    """Validate stored results, data and settings of all rows, so that no error occurs after hours of training."""
     for run in (job.settings.init, job.settings.back_translator):
         if run is not None:
             require_trained(run)

@@ -216,11 +216,7 @@ class PublishedTable(Settings):
         return self.model_copy(update={"rows": rows, "datasets": datasets, "trained_on": (dataset,)})
 
     def data_set(self, key: str) -> DataSet:
-        """Return one of the table's data sets by its key.
-
-        Raises:
-            SettingsError: the table has no scores on a data set of this name.
-        """
+        """Return one of the data sets by its key; SettingsError if the table has no scores on it."""
         for dataset in self.trained_on:
             if dataset.key == key:
                 return dataset

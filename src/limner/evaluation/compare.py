@@ -206,11 +206,7 @@ def _words_signature(evaluation: Evaluation) -> str:
 
 
 def _statistics(systems: Systems, lang: str, metrics: Sequence[str], on_progress: PartProgress) -> StatisticsBySystem:
-    """Compute the metric statistics of all runs.
-
-    Raises:
-        SettingsError: no metric can be computed for the language or on this machine.
-    """
+    """Compute the metric statistics of all runs; SettingsError if no metric can be computed."""
     runs = [(system, evaluation) for system, evaluations in systems.items() for evaluation in evaluations.values()]
     # Without case or punctuation in any model, the evaluations gave tokens to all metrics; the comparison does, too.
     tokens_only = all(any("|input:tokens" in score.signature for score in evaluation.scores) for _, evaluation in runs)
@@ -301,11 +297,7 @@ def evaluated_runs(systems: Systems) -> list[tuple[str, Evaluation]]:
 
 
 def require_same_sentences(systems: Systems) -> None:
-    """Check that all runs were evaluated on the same sentences.
-
-    Raises:
-        RunError: names two runs and their first difference.
-    """
+    """Raise RunError, with the first difference, if two runs were not evaluated on the same sentences."""
     (first_run, first), *further = evaluated_runs(systems)
     for run, evaluation in further:
         if difference := _difference(first, evaluation):
@@ -346,11 +338,7 @@ def _difference_of_items(ours: EvaluatedItem, theirs: EvaluatedItem, number: int
 
 
 def require_same_tokens(systems: Systems, metrics: Sequence[str]) -> None:
-    """Check that all runs tokenised the references alike, if a metric reads tokens.
-
-    Raises:
-        RunError: names two runs and the first item with different tokens.
-    """
+    """Raise RunError if a metric reads tokens and two runs tokenised the references in different ways."""
     if not any(METRICS[name].reads == "tokens" for name in metrics):
         return
     (first_run, first), *further = evaluated_runs(systems)

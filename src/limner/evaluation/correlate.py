@@ -62,11 +62,7 @@ class Judgements(NamedTuple):
 
 
 def read_judgements(path: Path) -> Judgements:
-    """Read a file in the form of Flickr8k-Expert, with three ratings a line, or of Flickr8k-CF, with shares of yes.
-
-    Raises:
-        SettingsError: the file cannot be read, is empty or malformed, or has a pair twice; names the line.
-    """
+    """Read a file in the form of Flickr8k-Expert, with three ratings a line, or of Flickr8k-CF, with shares of yes."""
     ratings: dict[Pair, tuple[float, ...]] = {}
     kinds: set[Literal["expert", "crowd"]] = set()
     for number, fields in _rows(path):
@@ -83,11 +79,7 @@ def read_judgements(path: Path) -> Judgements:
 
 
 def read_scores(path: Path, judgements: Judgements) -> dict[Pair, float]:
-    """Read scores of judged pairs from lines `image<TAB>caption<TAB>score`; others than the correlated may be missing.
-
-    Raises:
-        SettingsError: the file is malformed, or a correlated pair has no score.
-    """
+    """Read scores of judged pairs from lines `image<TAB>caption<TAB>score`, which the correlated pairs need."""
     scores: dict[Pair, float] = {}
     for number, fields in _rows(path):
         where = f"{path}, line {number}"
@@ -189,16 +181,7 @@ def score_judged_pairs(
 ) -> PairScores:
     """Score judged pairs by log P(w|I) - log P(w) under a captioning model.
 
-    Args:
-        model: captioning model with image features.
-        collection: images, captions and features; its training split gives the images of P(w).
-        judgements: pairs of a name of an image file and of a caption.
-        marginal: number of training images over which P(w) is the mean.
-        on_progress: called with the stage, the units done and their total.
-
-    Raises:
-        CollectionError: no pair is in the collection, or its training split has no image.
-        SettingsError: the model uses no image features.
+    The collection has images, captions and features; the mean over `marginal` images of its training split gives P(w).
     """
     require_captioning(model)
     features = open_features(model, collection)
@@ -260,17 +243,8 @@ def correlate_with_judgements(
 ) -> JudgedCorrelation:
     """Correlate scores with judgements; every rating of an expert counts by itself, as in the published correlations.
 
-    Pairs of Flickr8k-Expert whose caption was written for the image are left out (`Judgements.left_out`).
-
-    Args:
-        judgements: ratings of pairs.
-        scores: score of each judged pair; pairs without one are left out.
-        samples: number of bootstrap samples of the images.
-        seed: seed of the samples.
-        on_progress: called with the stage, the units done and their total.
-
-    Raises:
-        SettingsError: all ratings or all scores are the same, or no pair is left.
+    Pairs of Flickr8k-Expert whose caption was written for the image are left out (`Judgements.left_out`). Pairs without
+    a score are left out as well. The bootstrap samples are of the images.
     """
     pairs = [pair for pair in judgements.correlated() if pair in scores]
     if not pairs:
@@ -337,19 +311,8 @@ def correlate(
 ) -> list[Correlation]:
     """Compute Kendall's tau-b and tau-c between ratings and scores.
 
-    The judgements of one image are not independent: the bootstrap resamples images.
-
-    Args:
-        ratings: N ratings.
-        scores: scores of the rated pairs, (N,).
-        images: images of the ratings, (N,).
-        samples: number of bootstrap samples.
-        seed: seed of the samples.
-        level: the intervals have a confidence of 1 - level.
-        on_progress: called with the number of samples done and their total.
-
-    Raises:
-        SettingsError: all ratings or all scores are the same.
+    The judgements of one image are not independent: the bootstrap resamples images. Ratings, scores and images are
+    (N,); the intervals have a confidence of 1 - level.
     """
     for name, values in (("ratings", ratings), ("scores", scores)):
         if len(set(values.tolist())) < 2:

@@ -178,12 +178,7 @@ def evaluate(
 
 
 def _require_fit(model: TrainedModel, options: EvaluationOptions) -> None:
-    """Check that the options fit the model.
-
-    Raises:
-        SettingsError: the model does not describe regions, or the images are not the right ones; or there are metrics
-            of sentences for a model that only ranks.
-    """
+    """Raise SettingsError for options of regions, of sentences or of image controls that do not fit the model."""
     if options.metrics and not model.recipe.model.generates:
         raise SettingsError(
             f"metric '{options.metrics[0]}': expected a model that generates sentences, got "

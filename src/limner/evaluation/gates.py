@@ -60,8 +60,7 @@ def measure_gates(
 ) -> GateStatistics | None:
     """Compute `gate_statistics` of generated sentences batch by batch; see `explain` for arguments.
 
-    Returns:
-        None where the model has no gate (as its first batch shows) or no input has an image.
+    None if the model has no gate (as its first batch shows) or no input has an image.
     """
     rows_with_image = [row for row, entry in enumerate(inputs) if entry.item.media_path is not None]
 

@@ -81,14 +81,8 @@ class ExponentialDecay(Record):
 def fit_decay(norms: Sequence[float], pairs: Sequence[int]) -> ExponentialDecay | None:
     """Fit a multiple of λ^d to the norms at the distances d from 1 on, by least squares of their logarithms.
 
-    The squared errors are weighted by the number of pairs of positions: few sentences reach the largest distances.
-
-    Args:
-        norms: norms at the distances 0, 1, 2, …; norms of zero are left out.
-        pairs: number of pairs of positions at each distance.
-
-    Returns:
-        The decay, or None without positive norms at two distances.
+    The squared errors are weighted by the number of pairs of positions: few sentences reach the largest distances. Both
+    sequences are by distance from 0 on; norms of zero are left out. None without positive norms at two distances.
     """
     fitted = [d for d, (norm, count) in enumerate(zip(norms, pairs, strict=True)) if d and norm > 0 and count]
     if len(fitted) < 2:
@@ -139,20 +133,7 @@ def measure_gradients(
     command: str = "limner.measure_gradients",
     on_progress: StageProgress | None = None,
 ) -> GradientNorms:
-    """Measure how the gradient vanishes or explodes with the distance in a model with a recurrent state.
-
-    Args:
-        model: any model whose state has tensors of real numbers.
-        collection: collection of the split.
-        settings: scope of the measurement.
-        command: the command line, for the record.
-        on_progress: called with the stage, the units done and their total.
-
-    Raises:
-        SettingsError: the state of the model has no tensors of real numbers.
-        CollectionError: the collection has no such split.
-        FeatureError: an image has no features, and `leave_out` is false.
-    """
+    """Measure how the gradient vanishes or explodes with the distance in a model with a recurrent state."""
     began, settings = time.perf_counter(), settings or GradientSettings()
     split = name_or_default(settings.split, model.recipe.data.val, "the split")
     examples = Examples.of_split(
@@ -209,9 +190,6 @@ def squared_norms(model: Model, batch: Batch, probes: int, generator: torch.Gene
     s_t is the state after t tokens, as `start` and `step` return it. Since E |v' J|^2 = |J|_F^2 for a vector v of
     random signs, one backward pass from s_t estimates the norms for all k at once (Hutchinson, 1990). With as many
     probes as a tensor has units, the unit vectors give the exact norms.
-
-    Raises:
-        SettingsError: the state has no tensors of real numbers.
     """
     states, lengths = _states(model, batch), batch.target_mask.sum(1)
     steps = len(states) - 1
@@ -238,8 +216,7 @@ def _row_norms(
 ) -> tuple[Tensor, Tensor]:
     """Estimate the squared norms of the rows of the Jacobian that belong to one tensor of the last state s_t.
 
-    Returns:
-        Squared norms of the derivatives by the same tensor and by the whole state, (t, B) each, for k = t - 1 … 0.
+    The squared norms of the derivatives by the same tensor and by the whole state are (t, B) each, for k = t - 1 … 0.
     """
     output, inputs = states[-1][name], [part for state in states[-2::-1] for part in state.values()]
     of_block = torch.zeros(len(states) - 1, len(output), dtype=torch.float64)

@@ -105,18 +105,8 @@ def evaluate_regions(
 ) -> RegionEvaluation:
     """Detect and describe the regions of a split and compare them with the annotated ones.
 
-    Args:
-        model: dense captioner.
-        examples: descriptions of the regions of the split; all its images count, also those without annotated regions.
-        collection: collection with the training split, for the baselines.
-        decoding: decoding settings.
-        options: baseline and size of the retrieval.
-        seed: seed of the queries.
-        on_progress: called with the number of images done and their total.
-
-    Raises:
-        SettingsError: the baseline `caption` without a captioner.
-        CollectionError: there is no annotated region.
+    All images of the split count, also those without annotated regions; the collection has the training split for the
+    baselines, and the seed draws the queries.
     """
     describe = _baseline(model, collection, examples, options) or partial(_describe, model, decoding)
     images = _detect(model, examples.images, examples, describe, on_progress)
@@ -130,14 +120,7 @@ def evaluate_regions(
 def region_precision(model: TrainedModel, examples: Examples, decoding: DecodingSettings, count: int) -> list[Score]:
     """Compute mean average precision on some images of a split, for validation during training.
 
-    Args:
-        model: dense captioner in evaluation mode.
-        examples: descriptions of the regions of the split.
-        decoding: decoding settings.
-        count: largest number of images; of more images, some at regular intervals.
-
-    Returns:
-        The scores `map` and `localisation_map`; without METEOR on this machine the latter alone.
+    They are `count` images at regular intervals. Without METEOR on this machine the result is `localisation_map` alone.
     """
     total = len(examples.images)
     chosen = [examples.images[number * total // min(count, total)] for number in range(min(count, total))]

@@ -84,17 +84,8 @@ def evaluate_retrieval(
 ) -> RetrievalEvaluation:
     """Retrieve the sentences of a split by its images, and its images by its sentences.
 
-    Args:
-        model: trained model.
-        examples: sentences and images of the split; items without an image are left out.
-        collection: collection of the split.
-        marginal_images: items of the images of the marginal P(w), see `normalised_log_probs`.
-        settings: shortlist, memory and seed.
-        mean: mean features of the training split, which the protocol with a shortlist needs.
-        on_progress: called with the number of pairs done and their total.
-
-    Raises:
-        SettingsError: the shortlist is longer than the number of images.
+    Items without an image are left out. `marginal_images` give the marginal P(w), see `normalised_log_probs`; the
+    protocol with a shortlist needs the mean features of the training split.
     """
     candidates = _with_images(examples)
     if candidates is None:
@@ -191,16 +182,7 @@ def match_scores(
     """Evaluate text-to-image retrieval among all images, and image-to-text retrieval within shortlists.
 
     The match of an image is the first of its own sentences. These are always candidates, because the nearest image of
-    an image is itself.
-
-    Args:
-        scores: scores of all pairs, (S, I); they rank the images of a sentence and the sentences of an image.
-        examples: S sentences of I items.
-        nearest: result of `nearest_images`, (I, k_r).
-        signature: settings of the scores.
-
-    Returns:
-        `text_to_image_match_area`, `image_to_text_match_area` and the curves of both.
+    an image is itself. The scores of S sentences and I images are (S, I), the result of `nearest_images` (I, k_r).
     """
     owners = np.asarray(examples.owners, dtype=np.int64)
     sentences, images = scores.shape
@@ -289,11 +271,7 @@ IMAGES_PER_BATCH = 256
 
 
 def require_shortlist(size: int | None, items: Sequence[Item]) -> None:
-    """Check the size of a shortlist before any scoring; items without any image are not searched.
-
-    Raises:
-        SettingsError: the shortlist is longer than the number of images.
-    """
+    """Raise SettingsError for a shortlist longer than the number of images, before any scoring."""
     images = sum(item.media_path is not None for item in items)
     if size is not None and 0 < images < size:
         raise SettingsError(
@@ -308,15 +286,8 @@ def nearest_images(
 ) -> Tensor:
     """Return the nearest images of each of I images by Euclidean distance, itself first, (I, count).
 
-    The distances are between the vectors that an `ImageVectorModel` computes, or between the stored features for
-    other models and for those that use no image.
-
-    Args:
-        model: trained model.
-        items: I items with an image.
-        features: features of the images.
-        count: k_r, the size of the shortlist.
-        budget: working memory in bytes; vectors that exceed it are stored in a temporary file.
+    The distances are between the vectors that an `ImageVectorModel` computes, or between the stored features for other
+    models and for those that use no image. Vectors that exceed the budget in bytes are stored in a temporary file.
     """
     device = device_of(model.model)
     vectors = _image_vectors(model, items, features, budget)
@@ -362,15 +333,7 @@ def _stored_vector(image: ImageFeatures) -> Tensor:
 def fill_pair_scores(
     model: TrainedModel, ranker: PairRanker, examples: Examples, features: FeatureSource, scores: NDArray[np.float32]
 ) -> None:
-    """Fill a matrix with the scores of a `PairRanker` for every sentence and image, some images at a time.
-
-    Args:
-        model: trained model.
-        ranker: its network.
-        examples: S sentences of I items.
-        features: features of the images.
-        scores: matrix to fill, (S, I); it may be stored in a file.
-    """
+    """Fill a matrix with the scores of a `PairRanker` for every sentence and image, some images at a time."""
     device = device_of(model.model)
     sentences = collate([Example("", target) for target in examples.targets]).to(device)
     for begin in range(0, len(examples.items), IMAGES_PER_BATCH):

@@ -63,22 +63,13 @@ def sampled_scores(
     remaining words are compared with the remaining words of the reference, over the whole corpus; with
     `settings.score_prefix` the prefix words are compared too. Kiros et al. (2014), section 7.1, give neither the number
     of prefix words nor whether they are scored. Prefix words are right in every sample of every model: they raise all
-    scores and shrink the differences between models, so that they are not scored by default.
-
-    Args:
-        models: one model, or an ensemble.
-        examples: examples of the split; sentences without words after the prefix are left out and counted.
-        settings: number of samples, length of the prefix, and whether its words are scored.
-        decoding: `ban_unknown`, and the temperature and truncation of its sampling settings, if it has any.
-        seed: seed of the samples.
-        on_progress: called with the number of sentences done and their total.
+    scores and shrink the differences between models, so that they are not scored by default. Sentences without words
+    after the prefix are left out and counted. Of the decoding settings `ban_unknown` is used, and the temperature and
+    truncation of sampling.
 
     Returns:
         `sampled_bleu1` … `sampled_bleu3`, the mean over the repetitions, and with several repetitions their sample
         standard deviation, `sampled_bleu1_std` ….
-
-    Raises:
-        SettingsError: no sentence has words after the prefix.
     """
     inputs = _sample_inputs(models[0], examples, settings.prefix_words)
     if not inputs:
@@ -146,17 +137,7 @@ def sample_texts(
     seed: int,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> list[list[str]]:
-    """Sample the words after the prefix, `samples` times for each input, in random order.
-
-    Args:
-        models: one model, or an ensemble.
-        examples: examples of the split.
-        inputs: prefixes and lengths.
-        samples: number of samples of each input.
-        decoding: see `sampled_scores`.
-        seed: seed of the samples.
-        on_progress: called with the number of inputs done and their total.
-    """
+    """Sample the words after the prefix, `samples` times for each input, in random order."""
     tokenizer, device = models[0].tokenizer, device_of(models[0].model)
     texts: list[list[str]] = [[] for _ in inputs]
     groups = list(_groups(inputs, max(1, ROWS_PER_BATCH // samples)))

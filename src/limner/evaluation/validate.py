@@ -32,14 +32,8 @@ def label_texts(
 ) -> Texts | None:
     """Write decoded labels with their probabilities and the right labels; None for models of sentences.
 
-    Args:
-        models: one model, or an ensemble, in evaluation mode.
-        inputs: inputs with their references.
-        best: decoded labels of each input.
-        features: features of the inputs; None for models that use none.
-
-    Raises:
-        TrainingError: an input has another number of labels than outputs of a model that labels every step.
+    Models are in evaluation mode. TrainingError if an input has another number of labels than a model that labels every
+    step has outputs.
     """
     if models[0].recipe.data.lang not in LABEL_LANGUAGES:
         return None
@@ -156,19 +150,10 @@ def validate(
     """Compute metrics of a model on a split; the model is left in the mode it was in.
 
     Sentences are scored and decoded in the batches of one process, divided among all; the metrics then equal the
-    metrics of one process.
-
-    Args:
-        trained: model to validate; sentences are decoded with the settings of its recipe.
-        examples: examples of the split.
-        metrics: names of metrics. `perplexity` is of the reference sentences; `map` and `localisation_map` compare
-            detected regions with the annotated ones on `training.validation_images` images; `recall_sum` ranks
-            sentences and images by a model that generates none; the others compare decoded sentences with the
-            references.
-        shards: division of the batches among processes.
-
-    Returns:
-        Value of each metric that can be computed on this machine; of several processes the first returns all of them.
+    metrics of one process. `perplexity` is of the reference sentences; `map` and `localisation_map` compare detected
+    regions with the annotated ones on `training.validation_images` images; `recall_sum` ranks sentences and images by a
+    model that generates none; other metrics compare decoded sentences with the references. The result has each metric
+    that can be computed on this machine; of several processes the first has all of them.
     """
     names = list(metrics)
     values: dict[str, float] = {}

@@ -59,11 +59,7 @@ def default_metrics(lang: str) -> tuple[str, ...]:
 
 
 def require_metrics(names: Iterable[str]) -> None:
-    """Check the names of sentence metrics.
-
-    Raises:
-        SettingsError: a name is unknown.
-    """
+    """Raise SettingsError for the name of an unknown sentence metric."""
     unknown = [name for name in names if name not in METRICS]
     if unknown:
         similar = did_you_mean(unknown[0], METRICS)
@@ -149,8 +145,7 @@ def available_statistics(
 ) -> tuple[list[MetricStatistics], list[str]]:
     """Compute the segment statistics of several metrics; see `sentence_statistics` for arguments and errors.
 
-    Returns:
-        The statistics, and a line for each reason for which metrics were left out.
+    The second result has a line for each reason for which metrics were left out.
     """
     require_metrics(metrics)
     references = check_corpus(hypotheses, references)
@@ -214,14 +209,8 @@ def sentence_scores(hypotheses: Sequence[str], references: References) -> list[f
 def perplexity(total_log_prob: float, tokens: int, selection: str = "", *, count_eos: bool = True) -> Score:
     """Compute the perplexity of a corpus, Mao et al. (2015), eq. 5.
 
-    Args:
-        total_log_prob: log-probability of the corpus in nats.
-        tokens: number of tokens.
-        selection: description of the tokens for the signature; empty for all tokens.
-        count_eos: whether end-of-sentence tokens are among the tokens, for the signature.
-
-    Raises:
-        CollectionError: there are no tokens.
+    `selection` describes the tokens for the signature, and `count_eos` says whether end-of-sentence tokens are among
+    them.
     """
     if tokens < 1:
         raise CollectionError(f"perplexity: expected tokens in the split, found none ({selection or 'all tokens'})")
@@ -234,15 +223,10 @@ def perplexity(total_log_prob: float, tokens: int, selection: str = "", *, count
 def novelty(hypotheses: Sequence[str], training: Iterable[str]) -> list[Score]:
     """Compute the share of generated sentences that are not in the training split (Mao et al., 2015, section 7.5).
 
-    Args:
-        hypotheses: generated sentences as tokens joined by spaces.
-        training: sentences of the training split, normalised in the same way.
+    Sentences are tokens joined by spaces.
 
     Returns:
         `novel` in percent, if there are training sentences, and the number of distinct tokens, `distinct_words`.
-
-    Raises:
-        CollectionError: there are no hypotheses.
     """
     if not hypotheses:
         raise CollectionError("expected generated sentences, found none: the split is empty")

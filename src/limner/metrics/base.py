@@ -38,10 +38,7 @@ class Score(NamedTuple):
 def format_value(value: float, decimals: int = 2, sign: Literal["", "+"] = "") -> str:
     """Write a score with a number of decimals; from a million on with two significant digits, as 4.0e+97.
 
-    Args:
-        value: score, or difference of scores.
-        decimals: number of decimals below a million.
-        sign: '+' to write the sign of positive values.
+    `sign` is '+' to write the sign of positive values.
     """
     return f"{value:{sign}.1e}" if abs(value) >= SCIENTIFIC else f"{value:{sign}.{decimals}f}"
 
@@ -86,9 +83,6 @@ def check_corpus(hypotheses: Sequence[str], references: References) -> list[list
 
     Returns:
         The references without blank ones; blank references would be the closest in length to an empty hypothesis.
-
-    Raises:
-        CollectionError: there are no hypotheses, the numbers differ, or a hypothesis has no reference; names its index.
     """
     if len(hypotheses) != len(references):
         raise CollectionError(

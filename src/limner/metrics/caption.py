@@ -25,15 +25,7 @@ logger = logging.getLogger(__name__)
 
 
 def coco_module(name: str, need: str) -> Any:  # noqa: ANN401  (an untyped module)
-    """Import a module of pycocoevalcap.
-
-    Args:
-        name: name of the module in the package.
-        need: name of the metric, for the error message.
-
-    Raises:
-        MissingExtraError: the extra `coco` is not installed.
-    """
+    """Import a module of pycocoevalcap; `need` is the metric, for the error if the extra `coco` is not installed."""
     try:
         return import_module(f"pycocoevalcap.{name}")
     except ImportError:
@@ -133,11 +125,7 @@ class CiderD:
     """
 
     def __init__(self, references: Sequence[Sequence[Sequence[str]]]) -> None:
-        """Count the document frequencies.
-
-        Args:
-            references: for each of N items the tokens of its references.
-        """
+        """Count the document frequencies in the tokens of the references of N items."""
         frequencies: Counter[Ngram] = Counter()
         for item_references in references:
             frequencies.update({ngram for tokens in item_references for ngram in count_ngrams(tokens)})

@@ -93,10 +93,7 @@ def _calibration_error(totals: Statistics) -> float:
 def position_statistics(hypotheses: Sequence[str], references: References, *, hidden_only: bool = False) -> Statistics:
     """Sum the distances of predicted and right positions, in percent of the frame's width, and the frames, (N, 2).
 
-    Args:
-        hypotheses: predicted positions of each clip.
-        references: right positions.
-        hidden_only: whether only the frames count in which an obstacle hides the object.
+    With `hidden_only`, only the frames count in which an obstacle hides the object.
     """
     rows = []
     for hypothesis, item_references in zip(hypotheses, references, strict=True):

@@ -61,17 +61,8 @@ class Matches(NamedTuple):
 def dense_captioning_scores(images: Sequence[DenseCaptions], similarity: Similarity, signature: str) -> list[Score]:
     """Compute mean average precision of sentences and boxes, and of the boxes alone.
 
-    Args:
-        images: detected and annotated regions of the images, sentences as tokens joined by spaces.
-        similarity: similarity of sentences and references; METEOR in the paper, see `meteor_similarity`.
-        signature: name and settings of the similarity.
-
-    Returns:
-        The scores `map` and `localisation_map`.
-
-    Raises:
-        CollectionError: there is no annotated region.
-        MetricUnavailable: the similarity cannot be computed on this machine.
+    Sentences are tokens joined by spaces; `signature` is the name and the settings of the similarity, METEOR in the
+    paper.
     """
     matches = match(images)
     similarities = _similarities(matches, similarity)
@@ -103,9 +94,6 @@ def match(images: Sequence[DenseCaptions]) -> Matches:
 
     In each image, detections are taken by descending confidence; only the first one of a region can be right. Boxes
     without area are no detections.
-
-    Raises:
-        CollectionError: there is no annotated region.
     """
     rows: list[tuple[float, float, bool, str, list[str]]] = []
     annotated = 0
@@ -165,11 +153,7 @@ def merge_annotations(boxes: Floats, descriptions: Sequence[str]) -> tuple[Float
 def average_precision(matches: Matches, similarities: Floats, min_overlap: float, above: float) -> float:
     """Compute the average precision, 0 to 1, interpolated at `RECALL_LEVELS` levels of recall.
 
-    Args:
-        matches: detections of all images.
-        similarities: similarity of each detection's sentence, (N,).
-        min_overlap: smallest overlap of a right detection.
-        above: similarity that the sentence of a right detection exceeds.
+    A detection is right only if the similarity of its sentence, (N,), exceeds `above`.
     """
     right = matches.first & (matches.overlaps >= min_overlap) & (similarities > above)
     if not right.any():

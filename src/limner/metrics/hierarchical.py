@@ -53,11 +53,7 @@ class RunScores(NamedTuple):
     ) -> Self:
         """Score runs on bootstrap samples of their segments.
 
-        Args:
-            runs: statistics of every segment, (N, k), of each run.
-            value: metric of summed statistics, (k,).
-            samples: number of bootstrap samples B.
-            seed: seed of the samples.
+        The statistics of each run are (N, k); `value` is the metric of summed statistics, (k,).
 
         Raises:
             SettingsError: there is no run, the runs have different segments, or there are fewer than two samples.

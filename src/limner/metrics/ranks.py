@@ -105,10 +105,8 @@ def _own_sentence_ranks(scores: NDArray[np.floating], owners: Ranks, counts: NDA
 def shortlist_ranks(scores: NDArray[np.floating], owners: Ranks, nearest: NDArray[np.integer]) -> Ranks:
     """Compute the rank of the first relevant sentence of each image among the sentences of its shortlist, (I,).
 
-    Args:
-        scores: (S, I), higher is better.
-        owners: column of the image of each sentence, (S,).
-        nearest: columns of the shortlist of each image, which contains the image itself, (I, k_r).
+    The scores are (S, I), the owners (S,), and the columns of the shortlist of each image, which contains the image
+    itself, (I, k_r).
     """
     order = np.argsort(owners, kind="stable")
     ends = np.cumsum(np.bincount(owners, minlength=len(nearest)))
@@ -137,13 +135,7 @@ def median_rank(ranks: Ranks) -> float:
 def recall_curve(ranks: Ranks, queries: Ranks, candidates: int) -> Points:
     """Compute the mean recall of the queries against the share of candidates retrieved (section 9.2).
 
-    Args:
-        ranks: rank of every relevant candidate, (A,).
-        queries: query of each of them, (A,).
-        candidates: number of candidates.
-
-    Returns:
-        Points from (0, 0) to (1, 1), denser at low shares, about `CURVE_POINTS` of them.
+    Ranks and queries are of every relevant candidate, (A,). The points are denser at low shares.
     """
     weights = _relevance_weights(queries)
     recall = np.cumsum(np.bincount(ranks, weights=weights, minlength=candidates + 1), dtype=np.float64)
@@ -173,14 +165,8 @@ def _relevance_weights(queries: Ranks) -> NDArray[np.float64]:
 def chance_curve(relevant: Ranks, candidates: Ranks) -> Points:
     """Compute the expected `match_curve` of a random ranking.
 
-    The first of m relevant candidates among n has at most rank k with probability 1 - C(n-m, k) / C(n, k).
-
-    Args:
-        relevant: number m of relevant candidates of each query, (Q,).
-        candidates: number n of candidates of each query, (Q,).
-
-    Returns:
-        Points from (0, 0) to (1, 1) at the shares of `match_curve`.
+    The first of m relevant candidates among n has at most rank k with probability 1 - C(n-m, k) / C(n, k). Both
+    numbers, m and n, are of each query, (Q,).
     """
     shares = _curve_shares(candidates)
     kinds, counts = np.unique(np.stack([relevant, candidates], 1), axis=0, return_counts=True)
@@ -194,10 +180,6 @@ def chance_curve(relevant: Ranks, candidates: Ranks) -> Points:
 
 def retrieval_scores(ranks: RetrievalRanks, owners: Sequence[int] | NDArray[np.integer]) -> list[Score]:
     """Compute recall@1, @5 and @10, the median rank and the area under the recall curve in both directions.
-
-    Args:
-        ranks: ranks of the relevant candidates.
-        owners: image of each sentence, (S,).
 
     Returns:
         `image_to_text_r1` … `_r10`, `_median_rank` and `_curve_area`, then the same for `text_to_image`.
@@ -237,13 +219,7 @@ def match_curve(ranks: Ranks, candidates: Ranks) -> Points:
     """Compute the share of queries whose match is retrieved against the share of their candidates retrieved.
 
     This is figure 2 of Kiros et al. (2014). A match is the first relevant candidate; the number of candidates may vary.
-
-    Args:
-        ranks: rank of the match of each query, (Q,).
-        candidates: number of candidates of each query, (Q,).
-
-    Returns:
-        Points from (0, 0) to (1, 1).
+    Ranks of the match and numbers of candidates are of each query, (Q,).
     """
     shares = _curve_shares(candidates)
     matched = np.searchsorted(np.sort(ranks / candidates), shares + 1e-9, side="right") / len(ranks)
@@ -265,9 +241,5 @@ def chance_area(relevant: Ranks, candidates: Ranks) -> float:
     """Compute the expected `match_area` of a random ranking: 50 for one relevant candidate, more for several.
 
     The expected rank of the first of m relevant candidates among n is (n + 1) / (m + 1).
-
-    Args:
-        relevant: number m of relevant candidates of each query, (Q,).
-        candidates: number n of candidates of each query, (Q,).
     """
     return float(100 * np.mean((candidates - (candidates + 1) / (relevant + 1) + 0.5) / candidates))

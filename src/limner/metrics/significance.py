@@ -43,11 +43,7 @@ class Significance(NamedTuple):
 
 
 def check_trials(trials: int, level: float = LEVEL) -> int:
-    """Return a number of trials that can make a difference significant; the smallest p is 1 / (trials + 1).
-
-    Raises:
-        ValueError: there are too few trials.
-    """
+    """Return a number of trials that can make a difference significant; the smallest p is 1 / (trials + 1)."""
     needed = math.floor(1 / level + 1e-9)
     if trials < needed:
         raise ValueError(
@@ -136,8 +132,7 @@ def _exchanged_totals(
 ) -> Iterator[Statistics]:
     """Compute the summed statistics of the first output after random exchanges, in blocks with bounded memory.
 
-    Yields:
-        (block, k).
+    Blocks are (block, k).
     """
     segments = len(first)
     height = max(1, BLOCK_BYTES // (8 * max(1, segments)))

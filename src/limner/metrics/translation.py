@@ -49,11 +49,7 @@ _EXTRAS = {"ja-mecab": "ja", "ko-mecab": "ko"}
 
 @cache
 def _counter(name: str, **settings: Any) -> Sacrebleu:  # noqa: ANN401
-    """Create a metric of sacrebleu when it is first used, as sacrebleu takes time to import.
-
-    Raises:
-        MissingExtraError: the tokeniser needs a dictionary that is not installed.
-    """
+    """Create a metric of sacrebleu when it is first used, as sacrebleu takes time to import."""
     from sacrebleu import metrics
 
     try:
@@ -101,11 +97,7 @@ def bleu_statistics(hypotheses: Sequence[str], references: References) -> Statis
 def sentence_bleu(statistics: Statistics) -> NDArray[np.float64]:
     """Compute BLEU-4 of every segment with sacrebleu's exponential smoothing and effective order.
 
-    Args:
-        statistics: statistics of `bleu_statistics`, (N, 10).
-
-    Returns:
-        (N,), 0-100.
+    The statistics are (N, 10), the scores (N,) from 0 to 100.
     """
     return np.array([_bleu(MAX_ORDER, row, smooth="exp") for row in statistics])
 
@@ -130,15 +122,7 @@ def _bleu(order: int, totals: Statistics, smooth: str) -> float:
 def _metric(
     name: str, counter: Callable[[], Sacrebleu], settings: str, *, of_text: bool = False, is_error: bool = False
 ) -> Metric:
-    """Create a metric that sacrebleu computes.
-
-    Args:
-        name: name of the metric.
-        counter: function that creates the metric of sacrebleu.
-        settings: settings for the signature.
-        of_text: whether it reads running text.
-        is_error: whether lower scores are better.
-    """
+    """Create a metric that sacrebleu computes."""
     return Metric(
         name,
         partial(sacrebleu_statistics, counter),
@@ -181,12 +165,8 @@ SACREBLEU_BY_TOKENISER = tuple(
 def precision_and_recall(totals: Statistics) -> tuple[float, float]:
     """Compute character n-gram precision and recall, 0-100, as in Calixto et al. (2017), table 1.
 
-    Args:
-        totals: summed statistics, (18,): for every order the number of n-grams of the hypothesis, of the reference, and
-            of both.
-
-    Returns:
-        Precision and recall, averaged over the orders for which hypothesis and reference have n-grams, as in sacrebleu.
+    The totals are for every order the number of n-grams of the hypothesis, of the reference, and of both, (18,). The
+    mean is over the orders for which hypothesis and reference have n-grams, as in sacrebleu.
     """
     hypothesis, reference, common = totals.reshape(CHARACTER_ORDERS, 3).T
     known = (hypothesis > 0) & (reference > 0)

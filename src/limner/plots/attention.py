@@ -65,14 +65,8 @@ def alignment(
     """Plot the alignment of a translation with its source, Calixto et al. (2017), Figure 3b.
 
     The grey scale is the same in all plots: a weight of 0 is light, a weight of 1 is black. Cells have a fixed size.
-
-    Args:
-        source: source words (S), the columns.
-        target: target words (T), the rows.
-        weights: attention weights (T, S); each row sums to 1 or less.
-        gates: image gate of each target word (T), printed after the word.
-        phrases: phrase pairs that are outlined: first source word and the word after the last, and the same for the
-            target.
+    The weights (T, S) belong to target words T, the rows, and source words S, the columns. Gates are printed after the
+    target words. Phrase pairs are outlined: first source word and the word after the last, and the same for the target.
     """
     cells = np.asarray(weights, dtype=np.float64)[:MAX_WORDS, :MAX_WORDS]
     rows, columns = _labels(target, gates)[:MAX_WORDS], _labels(source, None)[:MAX_WORDS]
@@ -146,9 +140,6 @@ def panels(
         side: longer side of a heat map in pixels.
         smooth: whether weights are smoothed; false for the frames of a video.
         colour: whether the image is coloured where it is attended to; if false, it is grey with white highlights.
-
-    Raises:
-        MediaError: the file cannot be read.
     """
     rows, columns = grid
     maps = np.asarray(weights, dtype=np.float64)
@@ -226,12 +217,7 @@ def attention_strips(words: Sequence[str], strips: Sequence[AttentionStrip], *, 
 
     The image comes first, then a heat map for each word, from left to right. The words are above the heat maps, gates
     below. If the panels need several rows, each line of words is followed by the rows of all strips, so that the heat
-    maps of a word are below each other.
-
-    Args:
-        words: words of the sentence (T); only the first `MAX_WORDS` are drawn.
-        strips: attention of each model, such as soft and hard attention.
-        columns: maximum number of panels in a row.
+    maps of a word are below each other. Only the first `MAX_WORDS` words are drawn, at most `columns` in a row.
     """
     count = min(len(words), MAX_WORDS)
     layout = _arrange(strips, count + 1, columns)

@@ -156,12 +156,7 @@ _DEFAULT_FONT, _FALLBACK_FONT = "DejaVu Sans", "Last Resort"
 
 
 def save_plot(figure: Figure, out: Path) -> Path:
-    """Write a figure as .png or .svg on a white background, and return `out`; an existing file is replaced.
-
-    Raises:
-        SettingsError: `out` has another suffix.
-        RunError: the file cannot be written; an existing file is unchanged.
-    """
+    """Write a figure as .png or .svg on a white background, and return `out`; an existing file is replaced."""
     require_plot_suffix(out)
     kind = out.suffix[1:].lower()
     metadata = {"Software": "Limner"} if kind == "png" else {"Creator": "Limner", "Date": None}

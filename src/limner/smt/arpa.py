@@ -51,10 +51,6 @@ def read_arpa(path: Path, entries: Sequence[str]) -> LanguageModel:
 
     Fields are separated by any number of spaces and tabs, and lines before `\data\` are comments. A log-probability of
     minus infinity is -99, as SRILM writes it.
-
-    Raises:
-        RunError: the file is no ARPA file, is damaged, or lacks a word of the vocabulary and <unk> as well, or an
-            n-gram without the first word of another.
     """
     ids = {entry: number for number, entry in enumerate(entries)}
     nodes: dict[tuple[int, ...], int] = {(number,): number for number in range(len(entries))}

@@ -295,13 +295,8 @@ def search(
 ) -> tuple[PhraseOptions, Lattice]:
     """Search the translations of a sentence.
 
-    Args:
-        tables: language model and phrase table.
-        source: token ids of the sentence, at least one.
-        copies: target word of each source word if it is copied; from the size of the vocabulary on, the language model
-            scores it as unknown.
-        weights: weights of the features, (NUM_FEATURES,).
-        limits: limits of the search.
+    `copies` are the target words of source words that are copied; from the size of the vocabulary on, the language
+    model scores them as unknown.
     """
     size = len(source)
     options = find_options(tables, source, copies, weights, limits)

@@ -30,13 +30,8 @@ ITERATIONS = {
 def align(sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]], model: str = "ibm4") -> list[Bools]:
     """Align the words of sentence pairs.
 
-    Args:
-        sources: token ids of the source sentences, none of them empty.
-        targets: token ids of the target sentences.
-        model: name of the alignment model, of `ITERATIONS`.
-
-    Returns:
-        For each pair, whether source word i and target word j are aligned, (S, T).
+    For each pair, whether source word i and target word j are aligned, (S, T), by a model of `ITERATIONS`; no sentence
+    is empty.
     """
     forward = one_directional(sources, targets, model)
     backward = one_directional(targets, sources, model)
@@ -182,15 +177,8 @@ def extract(alignment: Bools, max_length: int) -> list[tuple[int, int, int, int,
 
     No word of a pair is aligned to a word outside, and at least one pair of words is aligned: Koehn et al. (2003),
     section 2.2, and Och et al. (1999). Words without alignment at the borders are left out and taken in, in all ways.
-
-    Args:
-        alignment: aligned words, (S, T).
-        max_length: largest number of words of a phrase.
-
-    Returns:
-        First and last source word, first and last target word, the orientation to the previous phrase, and the
-        orientation of the next phrase, both by the alignment of the adjacent words; sorted by target span, then source
-        span.
+    The result has first and last source word, first and last target word, and the orientations to the previous and of
+    the next phrase, by the alignment of the adjacent words; sorted by target span, then source span.
     """
     height, width = alignment.shape
     pairs = [(0, 0, 0, 0, 0, 0) for _ in range(0)]
@@ -221,17 +209,9 @@ def lexical_probabilities(
 
     Koehn et al. (2003), section 3.3: w(f | e) = count(f, e) / sum_f' count(f', e), where NULL is added to e and aligned
     with each f without alignment; so that the sum has no occurrences of e without alignment. Moses (get-lexical) counts
-    these too, as aligned with a NULL of f. w(e | f) is estimated with the sides exchanged.
-
-    Args:
-        sources: source sentences f.
-        targets: target sentences e.
-        alignments: aligned words of each pair.
-        sizes: sizes of the vocabularies; these numbers stand for NULL, with which words without alignment are aligned.
-        lexical_weights: whose estimate it is.
-
-    Returns:
-        Both by the key f * (V_e + 1) + e.
+    these too, as aligned with a NULL of f. w(e | f) is estimated with the sides exchanged. The sizes of the
+    vocabularies stand for NULL, with which words without alignment are aligned. Both results are by the key f * (V_e +
+    1) + e.
     """
     source_size, target_size = sizes
     keys = []

@@ -140,13 +140,8 @@ def estimate(sentences: Iterable[Sequence[int]], order: int, vocab_size: int) ->
     With the adjusted count a (the number of distinct words before an n-gram; the count itself for the highest order and
     for n-grams that begin with <s>), and the discounts D_1, D_2, D_3+ of the order:
 
-        P(w | h) = (a(h w) - D(a(h w))) / sum_x a(h x) + b(h) P(w | h')
-        b(h) = sum_x D(a(h x)) / sum_x a(h x)                         P(w | h') of unigrams: 1 / (V - 2)
-
-    Args:
-        sentences: token ids without special tokens.
-        order: largest number of words of an n-gram.
-        vocab_size: V, of which <pad> and <s> are never predicted.
+    P(w | h) = (a(h w) - D(a(h w))) / sum_x a(h x) + b(h) P(w | h') b(h) = sum_x D(a(h x)) / sum_x a(h x) P(w | h') of
+    unigrams: 1 / (V - 2) Sentences are token ids without special tokens.
     """
     words = np.array(
         [id_ for sentence in sentences for id_ in (SPECIAL_TOKENS.bos, *sentence, SPECIAL_TOKENS.eos)], dtype=np.int64

@@ -38,13 +38,8 @@ class PhraseTable(NamedTuple):
 def orientation_log_probs(pairs: Ints, orientations: Ints, num_pairs: int) -> Floats:
     """Estimate log P(o | f, e) = log((sigma P(o) + c(o, f, e)) / (sigma + c(f, e))), Koehn et al. (2005), section 3.
 
-    Args:
-        pairs: number of the phrase pair of each occurrence, (N,).
-        orientations: its orientation, (N,).
-        num_pairs: number of pairs P.
-
-    Returns:
-        Natural logarithms, (P, NUM_ORIENTATIONS). P(o) has one more observation of each orientation, so that none is 0.
+    Pairs and orientations are of each occurrence, (N,). The result is (P, NUM_ORIENTATIONS); P(o) has one more
+    observation of each orientation, so that none is 0.
     """
     keys = pairs * NUM_ORIENTATIONS + orientations
     counts = np.bincount(keys, minlength=num_pairs * NUM_ORIENTATIONS).reshape(num_pairs, NUM_ORIENTATIONS)
@@ -83,14 +78,7 @@ def score(instances: Instances, source: Ints, target: Ints, sizes: tuple[int, in
 
     phi are relative frequencies. Of several alignments of a pair the alignment with the largest lexical weights counts,
     Koehn et al. (2003), section 3.3: the maximum of each direction. Of each source phrase the `limit` pairs of largest
-    phi(e | f) are kept.
-
-    Args:
-        instances: occurrences of the pairs.
-        source: words of all source sentences, one after the other.
-        target: words of all target sentences.
-        sizes: sizes of the vocabularies.
-        limit: largest number of pairs of a source phrase.
+    phi(e | f) are kept. `source` and `target` have the words of all sentences, one after the other.
     """
     longest = int(max(instances.source_lengths.max(), instances.target_lengths.max()))
     source_phrases, target_phrases = (

@@ -59,16 +59,8 @@ def _path(places: Ints, item: int) -> Ints:
 def best_paths(tables: Tables, options: PhraseOptions, lattice: Lattice, count: int, limit: int) -> list[Ints]:
     """Find the best paths of different words, by A* from the end of a lattice with the exact scores of the nodes.
 
-    Args:
-        tables: phrase table.
-        options: options of the sentence.
-        lattice: hypotheses of a search.
-        count: largest number of paths.
-        limit: largest number of paths that are read, including paths of equal words.
-
-    Returns:
-        Numbers of the options of each path in the order of the target, the best path first; of several of equal words
-        the best one.
+    At most `limit` paths are read, including paths of equal words, of which the best one is kept. A path is the numbers
+    of its options in the order of the target, the best path first.
     """
     capacity = 1024
     places = np.empty((capacity, 3), dtype=np.int64)  # node, option that follows it, and the item of that option
@@ -151,14 +143,7 @@ class System(NamedTuple):
     def translate(self, source: Sequence[int], copies: Sequence[int], n_best: int = 1) -> list[ScoredTranslation]:
         """Translate a sentence of at least one word.
 
-        Args:
-            source: token ids.
-            copies: target word of each source word if it is copied; from the size of the vocabulary on, the language
-                model scores it as unknown.
-            n_best: largest number of translations, of different words.
-
-        Returns:
-            Translations, the best first.
+        For `copies` see `search`. The translations have different words, the best first.
         """
         words = np.array(source, dtype=np.int64)
         options, lattice = search(self.tables, words, np.array(copies, dtype=np.int64), self.weights, self.limits)

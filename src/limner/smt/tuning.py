@@ -156,14 +156,8 @@ def optimise(
     """Optimise the weights by line searches from several points, and return the best ones with their BLEU.
 
     From each point the lines of the single weights and of random directions are searched in turn, until a round over
-    all of them gains nothing.
-
-    Args:
-        candidates: n-best translations.
-        starts: initial weights, (F,) each.
-        tuned: number of weights that change, the first ones.
-        rng: draws the random directions.
-        directions: number of random directions of each round.
+    all of them gains nothing. The first `tuned` weights change; `directions` is the number of random directions of each
+    round.
     """
     best, best_bleu = starts[0], -1.0
     for start in starts:
@@ -225,14 +219,8 @@ def tune(
 ) -> Tuned:
     """Tune the weights of a system on BLEU.
 
-    Args:
-        system: system with initial weights.
-        data: held-out sentences.
-        options: sizes and seed.
-        on_iteration: called with the number of each iteration, from 1, and BLEU of its translations.
-
-    Returns:
-        The weights whose own translations have the largest BLEU.
+    The iteration whose own translations have the largest BLEU gives the weights. `on_iteration` gets the number of each
+    iteration, from 1, and its BLEU.
     """
     rng = np.random.default_rng(options.seed)
     lists = _Lists(data)

@@ -42,11 +42,7 @@ class ReviewSettings(GeneratedSettings):
 
 
 def write_review(seed: int, split: str, index: int) -> tuple[str, str]:
-    """Write a review; the sentiments alternate.
-
-    Returns:
-        Text, and label, one of `SENTIMENTS`.
-    """
+    """Write a review; return its text and its label, one of `SENTIMENTS`, which alternate."""
     rng = Random(f"{seed}/{split}/review/{index}")
     sentiment = index % 2
     text = _clause(rng, sentiment)

@@ -63,11 +63,7 @@ def read_texts(name: str) -> Any:  # noqa: ANN401  (any YAML value)
 
 
 def matches_record(path: Path, record_name: str, record: str) -> bool:
-    """Whether a folder has a collection with this record; false for an empty or missing folder.
-
-    Raises:
-        CollectionError: the folder has a collection generated with other settings, or other files.
-    """
+    """Whether a folder has a collection with this record; false for an empty or missing folder."""
     if not path.exists() or (path.is_dir() and not any(path.iterdir())):
         return False
     try:

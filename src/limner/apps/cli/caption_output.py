@@ -52,11 +52,7 @@ WriteCaptions = Callable[[Path, "list[Sentence] | KeptCaption | LimnerError"], N
 def choose_format(
     chosen: CaptionFormat | None, as_json: bool, output: Path | None, force: bool = False
 ) -> CaptionFormat:
-    """Return the format of the captions: as chosen, else by the suffix of the file, else text.
-
-    Raises:
-        SettingsError: --json and --format disagree, the suffix has no format, or the file must not be written.
-    """
+    """Return the format of the captions: as chosen, else by the suffix of the file, else text."""
     if as_json and chosen not in (None, "json"):
         raise SettingsError(f"--json and --format {chosen}: give one or the other")
     kind: CaptionFormat = "json" if as_json else chosen or "text"
@@ -77,14 +73,9 @@ def choose_format(
 def caption_output(output: Path | None, kind: CaptionFormat, columns: Sequence[str] = ()) -> Iterator[WriteCaptions]:
     """Yield a function that writes the captions of one input at once, so that they can be read while others follow.
 
-    Args:
-        output: file to write; None for standard output.
-        kind: format.
-        columns: what is written besides captions: 'confidence', which text leaves out, 'tags', and in tables 'origin',
-            'model' for generated captions and 'file' for captions that are kept.
-
-    Raises:
-        WriteError: the file cannot be written; the captions are printed.
+    `columns` are what is written besides captions: 'confidence', which text leaves out, 'tags', and in tables 'origin',
+    'model' for generated captions and 'file' for captions that are kept. The captions are printed if the file cannot be
+    written.
     """
     if output is None:
         yield from _write(_to_standard_output, kind, columns)
@@ -214,13 +205,8 @@ class StoredCaptions:
     def select(self, files: Sequence[Path], named: Sequence[Path] = ()) -> list[Path]:
         """Return the files that need a caption; nothing is computed for those that have one.
 
-        Args:
-            files: files to describe.
-            named: files and folders that the user named; a table is in the folder named, else in the folder of its
-                files.
-
-        Raises:
-            SettingsError: two files have the same text file, or a table exists or cannot be written.
+        `named` are the files and folders that the user named; a table is in the folder named, else in the folder of its
+        files. SettingsError if two files have the same text file, or a table exists or cannot be written.
         """
         self.total = len(files)
         self._require_files_beside(files)
@@ -247,8 +233,7 @@ class StoredCaptions:
     def write_tables(self, columns: Sequence[str] = ()) -> None:
         """Write the tables, in which images that keep a caption have the text of that caption.
 
-        Args:
-            columns: as for `caption_output`.
+        For the columns see `caption_output`.
         """
         columns = (*columns, *(["origin"] if self._embed else []))
         for table in dict.fromkeys(self._table_of.values()):

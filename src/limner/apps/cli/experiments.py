@@ -137,12 +137,7 @@ class Demo(NamedTuple):
 
 
 def _run_demo(demo: Demo) -> tuple[Evaluation, Evaluation, Diagnosis]:
-    """Draw scenes, train a captioner and a translator on them, evaluate both on held-out scenes and write reports.
-
-    Raises:
-        CollectionError: the folder contains scenes of another seed.
-        RunError: the folder contains a run of another seed.
-    """
+    """Draw scenes, train a captioner and a translator on them, evaluate both on held-out scenes and write reports."""
     from limner.apps.report import write_report
 
     def say(line: str) -> None:

@@ -114,13 +114,8 @@ class StripPlotter:
     ) -> None:
         """Load the compared models, and check all models before anything is described.
 
-        Args:
-            captioner: model that describes the images.
-            runs: its run directories, the first of which is explained.
-            folder: folder of the plots.
-            compared: run directories of other models of the same vocabulary.
-            backbone: value of --backbone.
-            device: device of the compared models.
+        `runs` are the directories of the captioner, the first of which is explained; the compared models have the same
+        vocabulary.
         """
         from limner.apps.report.attention import require_attention
         from limner.inference.captioner import Captioner

@@ -40,15 +40,8 @@ def find_input_files(
 ) -> list[Path]:
     """Replace each folder by the files in it, and `-` by the files and folders that standard input lists.
 
-    Args:
-        paths: files, folders and `-`.
-        modality: modality of the model, for messages.
-        readable: modalities of the files that are found in folders.
-        recursive: whether files in folders of folders are found as well.
-
-    Raises:
-        SettingsError: there is no file in a folder, or standard input lists none.
-        MediaError: none of the files exists.
+    Folders have files of the readable modalities; the modality of the model is named in messages. SettingsError if
+    there is no file in a folder or standard input lists none, MediaError if none of the files exists.
     """
     files: list[Path] = []
     any_folder = False

@@ -123,10 +123,8 @@ def activity(description: str) -> AbstractContextManager[object]:
 def progress_bar(description: str, *, prints: bool = False) -> Iterator[Callable[[int, int], None]]:
     """Yield a callback (done, total) that draws one progress bar from its first call.
 
-    Args:
-        description: what is done.
-        prints: whether results are printed meanwhile. Through a pipe they reach a program that may write on the same
-            terminal, in the middle of the bar: the progress is then printed as lines.
+    With `prints`, results are printed meanwhile. Through a pipe they reach a program that may write on the same
+    terminal, in the middle of the bar: the progress is then printed as lines.
     """
     with progress_bars(as_lines=prints and _is_pipe(sys.stdout)) as on_progress:
         yield lambda done, total: on_progress(description, done, total)
@@ -150,9 +148,7 @@ class ShowProgress(Protocol):
 def progress_bars(*, as_lines: bool = False, counts: bool = True) -> Iterator[ShowProgress]:
     """Yield a callback that draws one progress bar per stage, or prints lines where standard error is no terminal.
 
-    Args:
-        as_lines: whether lines are printed on a terminal as well.
-        counts: whether the bars show what is done and the total as numbers.
+    With `as_lines`, lines are printed on a terminal as well; with `counts`, the bars show what is done and the total.
     """
     if as_lines or not err.is_terminal:
         yield _print_progress()

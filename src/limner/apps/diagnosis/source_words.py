@@ -114,8 +114,8 @@ class MaskedTokenizer(Tokenizer):
 def create_mask(name: str, source: str, target: str) -> SourceMask:
     """Create a mask from its name.
 
-    It is 'colours'; 'last:3' for the last three words; or the path of a file with one source word a line, followed by a
-    tab and its translations, separated by spaces, where they are known.
+    The name is 'colours'; 'last:3' for the last three words; or the path of a file with one source word a line,
+    followed by a tab and its translations, separated by spaces, where they are known.
     """
     if name == "colours":
         return WordListMask(name, _colours(source, target))

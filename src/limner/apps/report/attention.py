@@ -102,8 +102,8 @@ def attended_panels(
     """Create an image, or a strip of the frames of a video, and a heat map of the attention over it for each word.
 
     The weights are (T, L); the features define the grid of the L locations or the frames. `side` is the longer side of
-    a heat map in pixels, of a strip of frames half of it. With `film` the heat maps are grey with white highlights, as
-    in Xu et al. (2015). The result is empty if no features have L locations or frames.
+    a heat map in pixels, and half that of a strip of frames. With `film` the heat maps are grey with white highlights,
+    as in Xu et al. (2015). The result is empty if no features have L locations or frames.
     """
     values = np.asarray(weights, dtype=np.float64)
     locations = values.shape[1]

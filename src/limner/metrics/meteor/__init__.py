@@ -36,18 +36,11 @@ def meteor_in(lang: str) -> Metric:
 def meteor_statistics(lang: str, hypotheses: Sequence[str], references: References) -> Statistics:
     """Compute the METEOR statistics of every segment with its best reference.
 
-    Args:
-        lang: a key of `LANGUAGES`.
-        hypotheses: N hypotheses as tokens joined by spaces.
-        references: N lists of references in the same form.
+    `lang` is a key of `LANGUAGES`; sentences are tokens joined by spaces.
 
     Returns:
         (N, 23): lengths, function words, matches of four modules (content words of hypothesis and reference, function
         words of both), chunks, matched words.
-
-    Raises:
-        MissingExtraError: the extra `coco` is not installed.
-        MetricUnavailable: the language is not supported.
     """
     if lang not in LANGUAGES:
         raise MetricUnavailable(f"METEOR does not support language '{lang}': expected one of {', '.join(LANGUAGES)}")

@@ -244,16 +244,9 @@ def _rank(
 ) -> int:
     """Rank the partial alignments with each match that starts at word `i`, and without one.
 
-    Args:
-        beam: partial alignments of the words before.
-        size: number of partial alignments.
-        i: word of the reference.
-        matches: all matches.
-        span: first match at the word, first match after it, whether the match is certain.
-        ranked: filled with (K, 5): covered words, closed chunks, distance, partial alignment, match or -1.
-
-    Returns:
-        The number of ranked candidates.
+    `span` has the first match at word `i`, the first match after it, and whether the match is certain; `ranked` is
+    filled with covered words, closed chunks, distance, partial alignment, match or -1, (K, 5). Return the number of
+    ranked candidates.
     """
     first, last, certain = span
     kept = 0
@@ -296,14 +289,7 @@ def _extend(
 def best_alignment(matches: Ids, hyp_length: int, ref_length: int, width: int) -> Ids:
     """Search the matches of the best alignment.
 
-    Args:
-        matches: all matches, (M, 5), by their first word of the reference.
-        hyp_length: words of the hypothesis.
-        ref_length: words of the reference.
-        width: number of partial alignments.
-
-    Returns:
-        Indices of the matches in the order of the reference.
+    The matches, (M, 5), are in the order of their first word of the reference, and so are the returned indices.
     """
     certain = certain_matches(matches, hyp_length, ref_length)
     first = np.searchsorted(matches[:, 0], np.arange(ref_length + 1))
@@ -354,11 +340,7 @@ def _count(hyp: Ids, ref: Ids, matches: Ids, corpus: Any, row: NDArray[np.float6
 def pair_statistics(hypotheses: Ids, references: Ids, corpus: Corpus, width: int) -> NDArray[np.float64]:
     """Align pairs of sentences and count their statistics.
 
-    Args:
-        hypotheses: indices of the sentences of the hypotheses, (P,).
-        references: indices of the sentences of the references, (P,).
-        corpus: words and phrases of the sentences.
-        width: number of partial alignments.
+    Hypotheses and references are indices of sentences, (P,); `width` is the number of partial alignments.
 
     Returns:
         (P, 23): lengths, function words, matches of four modules, chunks, matched words.

@@ -29,11 +29,7 @@ BLOCK = 1 << 24
 
 
 def folder() -> Path:
-    """Return the folder of the data files.
-
-    Raises:
-        MissingExtraError: the extra `coco` is not installed.
-    """
+    """Return the folder of the data files; MissingExtraError if the extra `coco` is not installed."""
     return Path(coco_module("meteor.meteor", "METEOR").__file__).resolve().parent
 
 
@@ -97,9 +93,8 @@ def synonyms(place: Path) -> Synonyms:
 def paraphrases(path: Path, phrases: Collection[bytes]) -> Iterator[tuple[bytes, bytes]]:
     """Yield the pairs of the paraphrase table whose phrases are both in a collection.
 
-    Args:
-        path: the table: for each pair its probability, the phrase and its paraphrase, each on a line.
-        phrases: UTF-8 words joined by single spaces.
+    The table has for each pair its probability, the phrase and its paraphrase, each on a line; phrases are UTF-8 words
+    joined by single spaces.
     """
     with gzip.open(path) as file:
         rest: list[bytes] = [b""]
@@ -156,12 +151,7 @@ FIELDS = 23
 def meteor_values(lang: str, rows: Statistics) -> NDArray[np.float64]:
     """Compute METEOR, times 100: the weighted F-mean of precision and recall with a fragmentation penalty.
 
-    Args:
-        lang: a key of `LANGUAGES`.
-        rows: statistics, (N, 23).
-
-    Returns:
-        (N,) scores; 0 where nothing matches.
+    Statistics are (N, 23); scores are 0 where nothing matches.
     """
     tuned = LANGUAGES[lang]
     # (N, 4): content words of hypothesis and reference, then function words of both, over the weighted modules.

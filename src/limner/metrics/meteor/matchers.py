@@ -73,11 +73,7 @@ class Corpus(NamedTuple):
 def number_corpus(lang: str, sentences: Iterable[str]) -> tuple[dict[str, int], Corpus]:
     """Normalise the sentences of a corpus and look up its words and phrases.
 
-    Returns:
-        The index of every distinct sentence, and the corpus.
-
-    Raises:
-        MissingExtraError: the extra `coco` is not installed.
+    The first result is the index of every distinct sentence.
     """
     place, used = data.folder(), data.modules(lang)
     normalise = Normaliser(lang, data.prefixes(place, lang))
@@ -214,9 +210,7 @@ class Normaliser:
     def __init__(self, lang: str, prefixes: Mapping[str, bool]) -> None:
         """Prepare the rules.
 
-        Args:
-            lang: language code.
-            prefixes: abbreviations that a full stop belongs to; true if only before digits.
+        Abbreviations have a full stop that belongs to them; true if only before digits.
         """
         rules = STEPS + APOSTROPHES.get(lang, OTHER_APOSTROPHES)
         self._steps = [(re.compile(pattern), replacement) for pattern, replacement in rules]

@@ -104,12 +104,8 @@ class Clip:
 def make_clip(seed: int, split: str, index: int, occluded: float = 0.0) -> Clip:
     """Sample a clip.
 
-    Args:
-        seed: random seed of the collection.
-        split: name of the split; part of the seed of the clip.
-        index: number of the clip in its split; part of the seed of the clip.
-        occluded: probability of an obstacle, if the object moves in one direction; the rest of the clip does not
-            depend on it.
+    The split and the number of the clip in it are part of the seed; `occluded` is the probability of an obstacle if the
+    object moves in one direction, on which the rest of the clip does not depend.
     """
     rng = Random(f"{seed}/{split}/clip/{index}")
     span = rng.uniform(0.24, 0.32)
@@ -207,19 +203,8 @@ ENCODER = {"crf": "20", "preset": "veryfast", "x264-params": "asm=0"}
 def write_clip(clip: Clip, target: Path, *, side: int, count: int, rate: int) -> tuple[Track, tuple[str, ...]]:
     """Encode a clip.
 
-    Args:
-        clip: clip to draw.
-        target: file to write.
-        side: side of a frame in pixels, an even number.
-        count: number of frames.
-        rate: frames per second.
-
-    Returns:
-        Box of the object in each frame, hidden parts included; and `visible` or `hidden` for each frame of a clip with
-        an obstacle, nothing for other clips.
-
-    Raises:
-        MissingExtraError: PyAV is not installed.
+    Return the box of the object in each frame, hidden parts included; and `visible` or `hidden` for each frame of a
+    clip with an obstacle, nothing for other clips.
     """
     av = av_module("writing clips")
     track: list[Box] = []

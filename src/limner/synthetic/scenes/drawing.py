@@ -246,13 +246,7 @@ def compose(background: Image.Image, objects: list[PlacedObject]) -> Image.Image
 def draw_scene(scene: Scene, side: int) -> tuple[Image.Image, list[Box]]:
     """Draw a scene.
 
-    Args:
-        scene: scene to draw.
-        side: side of the image in pixels.
-
-    Returns:
-        RGB image, and the box (left, top, width, height) of the outline of each object in the order of the scene,
-        including parts that other objects cover.
+    The boxes (left, top, width, height) are in the order of the scene, and include parts that other objects cover.
     """
     objects = [place_object(obj, draw_object(obj, side), side) for obj in scene.objects]
     image = compose(draw_background(scene.background, scene.background_seed, side), objects)

@@ -75,11 +75,8 @@ def english_phrase(obj: SceneObject, article: str, sized: bool = False, case: st
 def german_phrase(obj: SceneObject, article: str, sized: bool = False, case: str = "nom") -> str:
     """German noun phrase such as 'ein großer roter Ball' (nom), 'einen großen roten Ball' (acc).
 
-    Args:
-        obj: object of the noun phrase.
-        article: 'a', 'the', or 'who' for the relative pronoun alone, which has the form of the article.
-        sized: whether the size is included.
-        case: 'nom', 'acc' or 'dat'.
+    The article is 'a', 'the', or 'who' for the relative pronoun alone, which has the form of the article; the case
+    'nom', 'acc' or 'dat'.
     """
     noun, gender = NOUNS[obj.name][:2]
     if article == "who":

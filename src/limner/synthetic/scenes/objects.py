@@ -103,12 +103,7 @@ def _light() -> Image.Image:
 def draw_object(obj: SceneObject, side: int) -> Image.Image:
     """Draw one object, cropped to its outline.
 
-    Args:
-        obj: object to draw.
-        side: side of the whole image in pixels; the longer side of the object becomes `span` times this.
-
-    Returns:
-        RGBA image with a transparent background.
+    The longer side of the object becomes `span` times the side of the whole image. The image is RGBA.
     """
     target = max(4, round(obj.span * side))
     pen = Pen(target * OVERSAMPLING, ink_of(obj.colour))

@@ -91,13 +91,8 @@ class Scene:
 def make_scene(seed: int, split: str, index: int, ambiguous: float, max_objects: int = 3) -> Scene:
     """Sample a scene.
 
-    Args:
-        seed: random seed of the collection.
-        split: name of the split; part of the seed of the scene.
-        index: number of the scene in its split; part of the seed of the scene.
-        ambiguous: probability of an ambiguous word (`SENSES`). Its sense is sampled by a generator of its own, so that
-            the rest of the scene does not depend on it.
-        max_objects: largest number of objects, 1 to 3.
+    The split and the number of the scene in it are part of the seed. The sense of an ambiguous word is sampled by a
+    generator of its own, so that the rest of the scene does not depend on it.
     """
     rng = Random(f"{seed}/{split}/{index}")
     count = min(max_objects, rng.choices((1, 2, 3), (50, 35, 15))[0])

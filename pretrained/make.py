@@ -1,6 +1,6 @@
-"""Make the built-in captioners: collections, features, concepts, pseudo-captions, training, packing.
+"""Make the built-in captioners and translators: collections, features, concepts, pseudo-captions, training, packing.
 
-    make pretrained DATA=folder [ARGS="--lang en de zh"]
+    make pretrained DATA=folder [ARGS="--lang en de zh --translate de en"]
 
 DATA holds the published corpora (see README.md beside this file); WORK receives the collections and the runs. A step
 whose result exists is not repeated, and an interrupted training is resumed.
@@ -14,7 +14,7 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from german import write_german
@@ -27,6 +27,8 @@ TITLES = {
     "de": "Built-in captioner, German",
     "zh": "Built-in captioner, Chinese",
 }
+TRANSLATOR_TITLES = {"de": "Built-in translator, English to German", "en": "Built-in translator, German to English"}
+"""By the language that is translated to."""
 DECODING = {
     "en": {"beam_size": 30, "length_penalty": 1.0},
     "de": {"beam_size": 5, "length_penalty": 0.7},
@@ -44,27 +46,50 @@ DRAWN = 70
 
 
 def main() -> None:
-    """Make the captioners of the chosen languages."""
+    """Make the captioners and translators of the chosen languages."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", type=Path, required=True, help="folder with the corpora")
     parser.add_argument("--work", type=Path, default=Path("pretrained/work"), help="folder of collections and runs")
     parser.add_argument("--out", type=Path, default=PRETRAINED, help="folder of the packed models")
-    parser.add_argument("--lang", nargs="+", choices=list(TITLES), default=list(TITLES))
+    parser.add_argument("--lang", nargs="*", choices=list(TITLES), default=list(TITLES))
+    parser.add_argument("--translate", nargs="*", choices=list(TRANSLATOR_TITLES), default=list(TRANSLATOR_TITLES))
     options = parser.parse_args()
     data, work = options.data.resolve(), options.work
     work.mkdir(parents=True, exist_ok=True)
+    if options.lang:
+        make_captioners(options.lang, data, work, options.out)
+    for lang in options.translate:
+        make_translator(lang, data, work, options.out)
+
+
+def make_captioners(langs: Sequence[str], data: Path, work: Path, out: Path) -> None:
+    """Make the captioners of languages."""
     base, concepts = make_base(data, work), work / "concepts.npz"
     if not concepts.exists():
         script("concepts", base, "--data", data, "--out", concepts, "--decay", 1e-4)
-    for lang in options.lang:
+    for lang in langs:
         collection = make_collection(lang, data, work)
-        run = work / f"run-{lang}"
-        resume = ["--resume"] if (run / "config.json").exists() else []
-        limner("train", f"pretrained/flickr8k-{lang}", "--collection", collection, "--out", run, *resume)
-        pack(run, options.out / lang, TITLES[lang], DECODING[lang])
-        place = ("--collection", base, "--data", data, "--out", options.out / lang)
+        pack(train(f"flickr8k-{lang}", collection, work / f"run-{lang}"), out / lang, TITLES[lang], DECODING[lang])
+        place = ("--collection", base, "--data", data, "--out", out / lang)
         script("pack_concepts", concepts, *place, "--lang", lang, "--rules", json.dumps(RULES[lang]))
-        add_graphs(options.out / lang)
+        add_graphs(out / lang)
+
+
+def make_translator(lang: str, data: Path, work: Path, out: Path) -> None:
+    """Make the translator to a language, from the pairs of Multi30k's first task."""
+    collection = work / "translations"
+    if not (collection / "items.lance").exists():
+        limner("import", "multi30k", data / "multi30k", collection)
+    folder = out / ("en-de" if lang == "de" else "de-en")
+    pack(train(f"multi30k-{lang}", collection, work / f"run-translate-{lang}"), folder, TRANSLATOR_TITLES[lang], {})
+    add_graphs(folder)
+
+
+def train(recipe: str, collection: Path, run: Path) -> Path:
+    """Train a model, or resume its training; return its run directory."""
+    resume = ["--resume"] if (run / "config.json").exists() else []
+    limner("train", f"pretrained/{recipe}", "--collection", collection, "--out", run, *resume)
+    return run
 
 
 def make_base(data: Path, work: Path) -> Path:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from limner.runs.pretrained import choose_runs
+from limner.errors import SettingsError
+from limner.runs.pretrained import choose_runs, pretrained_translator
 from limner.runtime import generators
 from limner.runtime.manifest import is_exported
 from limner.text.labels import LABEL_LANGUAGES
@@ -19,18 +20,20 @@ if TYPE_CHECKING:
 def load(
     *runs: Path | str,
     lang: str | None = None,
+    to: str | None = None,
     backbone: str | None = None,
     device: str = "cpu",
     encode_images: bool = True,
 ) -> Captioner | Classifier | Translator | generators.ExportedCaptioner | generators.ExportedTranslator:
     """Load a trained or exported model, or several models as an ensemble; without arguments, the built-in captioner.
 
-    The built-in captioner is loaded as an exported model, which starts at once. `Captioner.load(pretrained_run())` is
+    The built-in models are loaded as exported models, which start at once. `Captioner.load(pretrained_run())` is
     the same model as it was trained, which explains captions and computes on a GPU.
 
     Args:
-        runs: run directories, or one exported model; none for the built-in captioner.
+        runs: run directories, or one exported model; none for a built-in model.
         lang: language of the built-in captioner, 'en' by default; only without `runs`.
+        to: language that the built-in translator translates to, 'de' or 'en'; only without `runs` and `lang`.
         backbone: where the network is that computed the features, if it has moved since the training.
         device: 'cpu' or 'cuda'.
         encode_images: false where no image will be given; the backbone is then not loaded.
@@ -40,10 +43,14 @@ def load(
         `ExportedCaptioner` or `ExportedTranslator` for exported models.
 
     Raises:
-        SettingsError: there is no built-in captioner of the language, or `lang` is given with `runs`.
+        SettingsError: there is no built-in model of the language, or `lang` or `to` are given with `runs`.
         RunError: a directory holds no complete model, or the models do not form an ensemble.
         BackboneError: the backbone cannot be found or loaded.
     """
+    if to is not None and not runs and lang is None:
+        runs = (pretrained_translator(to),)
+    elif to is not None:
+        raise SettingsError(f"to '{to}': selects the built-in translator; leave out {runs[0] if runs else 'lang'}")
     runs = choose_runs(runs, lang)
     if len(runs) == 1 and is_exported(Path(runs[0])) and backbone is None and device == "cpu":
         return generators.load(runs[0])

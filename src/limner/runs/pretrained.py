@@ -1,4 +1,7 @@
-"""The built-in captioner: trained models in the package, one run directory a language, with weights in float16."""
+"""The built-in captioner and translator: trained models in the package, with weights in float16.
+
+A captioner has the name of its language (`de`), a translator the names of both (`en-de`).
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from typing import Any
 from limner.errors import RunError, SettingsError, did_you_mean
 
 PRETRAINED = Path(__file__).parent.parent / "pretrained"
-"""Folder of the run directories, named by language code."""
+"""Folder of the run directories."""
 DEFAULT_LANG = "en"
 """Language of the built-in captioner when none is chosen."""
 _PLACES = ("collection", "command", "init")
@@ -18,8 +21,17 @@ _PLACES = ("collection", "command", "init")
 
 def pretrained_languages() -> tuple[str, ...]:
     """Return the language codes of the built-in captioner, the default first."""
-    names = sorted(config.parent.name for config in PRETRAINED.glob("*/config.json"))
-    return tuple(sorted(names, key=lambda lang: lang != DEFAULT_LANG))
+    return tuple(sorted((name for name in _names() if "-" not in name), key=lambda lang: lang != DEFAULT_LANG))
+
+
+def pretrained_pairs() -> tuple[tuple[str, str], ...]:
+    """Return the source and target languages of the built-in translator, the default source language first."""
+    pairs = [(source, target) for source, dash, target in (name.partition("-") for name in _names()) if dash]
+    return tuple(sorted(pairs, key=lambda pair: pair[0] != DEFAULT_LANG))
+
+
+def _names() -> list[str]:
+    return sorted(config.parent.name for config in PRETRAINED.glob("*/config.json"))
 
 
 def pretrained_run(lang: str | None = None) -> Path:
@@ -44,6 +56,27 @@ def pretrained_run(lang: str | None = None) -> Path:
     return PRETRAINED / lang
 
 
+def pretrained_translator(target: str | None, source: str | None = None) -> Path:
+    """Return the run directory of the built-in translator.
+
+    Args:
+        target: language of the translations; None for the only one that `source` is translated to.
+        source: language of the sentences; None for the only one that is translated to `target`.
+
+    Raises:
+        SettingsError: the built-in translator has no such pair of languages, or several.
+    """
+    pairs = pretrained_pairs()
+    matching = [pair for pair in pairs if target in (None, pair[1]) and source in (None, pair[0])]
+    if len(matching) != 1:
+        known = ", ".join(" to ".join(pair) for pair in pairs)
+        raise SettingsError(
+            f"{source or 'any language'} to {target or 'any'}: the built-in translator has {known or 'no weights'}; "
+            "choose a pair, or name another model"
+        )
+    return PRETRAINED / "-".join(matching[0])
+
+
 def choose_runs(runs: Sequence[Path | str], lang: str | None) -> tuple[Path | str, ...]:
     """Return run directories; without any, the directory of the built-in captioner.
 
@@ -60,7 +93,7 @@ def choose_runs(runs: Sequence[Path | str], lang: str | None) -> tuple[Path | st
 
 
 def is_pretrained(run: Path | str) -> bool:
-    """Whether a run directory is one of the built-in captioner."""
+    """Whether a run directory is part of the package."""
     return Path(run).resolve().parent == PRETRAINED.resolve()
 
 
@@ -77,7 +110,7 @@ def pack(run: Path, folder: Path, description: str, decoding: Mapping[str, Any])
         RunError: a file cannot be read or written, or a weight is out of the range of float16.
     """
     from limner.decoding.settings import DecodingSettings
-    from limner.runs.trained_model import TrainedModel, load_trained_model, save_trained_model
+    from limner.runs.trained_model import load_trained_model, save_trained_model
 
     trained = load_trained_model(run)
     settings = DecodingSettings.parse({**trained.recipe.decoding.model_dump(), **decoding}, where="decoding")
@@ -85,4 +118,4 @@ def pack(run: Path, folder: Path, description: str, decoding: Mapping[str, Any])
     provenance = {key: value for key, value in trained.config.provenance.items() if key not in _PLACES}
     config = trained.config.model_copy(update={"recipe": recipe.model_dump(mode="json"), "provenance": provenance})
     folder.mkdir(parents=True, exist_ok=True)
-    save_trained_model(folder, TrainedModel(trained.model, trained.tokenizer, config, recipe), half=True)
+    save_trained_model(folder, trained._replace(config=config, recipe=recipe), half=True)

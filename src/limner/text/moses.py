@@ -10,6 +10,8 @@ import re
 import unicodedata
 from collections.abc import Sequence
 from functools import cache
+from importlib.util import find_spec, module_from_spec, spec_from_file_location
+from pathlib import Path
 from typing import Any
 
 from limner.errors import SettingsError
@@ -73,15 +75,15 @@ def tokenise(text: str, lang: str) -> list[str]:
     Raises:
         SettingsError: Moses has no rules for the language.
     """
-    tokeniser, abbreviations = _tokeniser(lang)
+    _require_rules(lang)
     if _PLAIN.fullmatch(text):
         words = text.replace(",", " , ").split()
         if not words or words[-1] == "." or words[-1][-1] != ".":
             return words
-        if words[-1][:-1] not in abbreviations:
+        if words[-1][:-1] not in _abbreviations(lang):
             words[-1:] = [words[-1][:-1], "."]
             return words
-    tokens: list[str] = tokeniser.tokenize(text, escape=False)
+    tokens: list[str] = _moses("Tokenizer", lang).tokenize(text, escape=False)
     return tokens
 
 
@@ -108,17 +110,21 @@ def _require_rules(lang: str) -> None:
 
 @cache
 def _moses(kind: str, lang: str) -> Any:  # noqa: ANN401
-    """Stateless PunctNormalizer or Detokenizer of a language."""
+    """Stateless PunctNormalizer, Tokenizer or Detokenizer of a language."""
     import sacremoses
 
     return getattr(sacremoses, f"Moses{kind}")(lang)
 
 
 @cache
-def _tokeniser(lang: str) -> tuple[Any, frozenset[str]]:
-    """Stateless tokeniser of a language, and the abbreviations that keep their full stop."""
-    import sacremoses
-
-    _require_rules(lang)
-    tokeniser = sacremoses.MosesTokenizer(lang)
-    return tokeniser, frozenset(tokeniser.NONBREAKING_PREFIXES)
+def _abbreviations(lang: str) -> frozenset[str]:
+    """Return the abbreviations that keep their full stop, from the data of sacremoses without its import."""
+    package = find_spec("sacremoses")
+    assert package is not None and package.origin is not None, "sacremoses is a dependency"
+    file = Path(package.origin).with_name("_data_nonbreaking_prefixes.py")
+    spec = spec_from_file_location("nonbreaking_prefixes", file)
+    assert spec is not None and spec.loader is not None, "it is a module"
+    data = module_from_spec(spec)
+    spec.loader.exec_module(data)
+    lines = (line.strip() for line in data.NONBREAKING_PREFIXES[f"nonbreaking_prefix.{lang}"].splitlines())
+    return frozenset(line for line in lines if line and not line.startswith("#"))

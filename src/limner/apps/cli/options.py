@@ -32,6 +32,10 @@ CaptionerOption = Annotated[list[Path] | None, typer.Option("--model", metavar="
 CaptionersOption = Annotated[
     list[Path] | None, typer.Option("--model", metavar="RUN", help=f"{_RUN}{_BUILT_IN}{_ENSEMBLE}.")
 ]
+TranslatorsOption = Annotated[
+    list[Path] | None,
+    typer.Option("--model", metavar="RUN", help=f"{_RUN}; default: the built-in translator{_ENSEMBLE}."),
+]
 Decoding = Annotated[
     dict[str, Any], DecodingSettings, "beam_size", "n_best", "length_penalty", "min_length", "max_length"
 ]

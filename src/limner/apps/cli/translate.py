@@ -13,7 +13,7 @@ from limner.apps.cli.app import USE
 from limner.apps.cli.explanations import STANDARD_OUTPUT, claim_plots, require_beam_file, write_beam
 from limner.apps.cli.inputs import STANDARD_INPUT, read_lines
 from limner.apps.cli.options import (
-    ModelsOption,
+    TranslatorsOption,
     check_runs,
     command,
     given,
@@ -42,7 +42,9 @@ logger = logging.getLogger(__name__)
 def translate(
     sentences: list[str] | None = None,
     *,
-    model: ModelsOption = None,
+    model: TranslatorsOption = None,
+    to: str | None = None,
+    from_: str | None = None,
     input_file: Path | None = None,
     out: Path | None = None,
     image: list[Path] | None = None,
@@ -69,12 +71,15 @@ def translate(
 ) -> None:
     """Translate sentences, with an image if the model was trained with images.
 
+    Without --model, the built-in translator is used: English to German (--to de) or German to English (--to en).
     N-best lists have the format of Moses. Options that are not given come from `decoding` of the model's recipe.
 
-    Example: `limner translate "A man with a bat ." --image photo.jpg --model runs/src-img`
+    Example: `limner translate "Two dogs run." --to de`
 
     Options:
         sentences ([SENTENCE...]): Sentences to translate; default: standard input, one sentence per line.
+        to (LANG): Language that the built-in translator translates to: de or en.
+        from_ (LANG): Language that the built-in translator translates from; default: the other one.
         input_file (--input FILE): Text file with one sentence per line; - is standard input.
         out (FILE): File to write; default: standard output.
         image: Image of all sentences, or repeated, one per sentence.
@@ -90,7 +95,7 @@ def translate(
         split: With --collection: split; default: the recipe's training split.
         limit: With --collection: maximum number of sentences; default: all.
     """
-    runs = require_models(model)
+    runs = _choose_models(model, to, from_)
     selection = {"write": write, "source_lang": source_lang, "target_lang": target_lang, "split": split, "limit": limit}
     selection |= {"ray": ray}
     needs_run: dict[str, Any] = {"attention": attention, "must_include": must_include, "explain_beam": explain_beam}
@@ -143,6 +148,20 @@ def translate(
     if attention is not None:
         _plot_attention(translator, texts, images, translations, missing, attention)
     require_saved(saved)
+
+
+def _choose_models(model: list[Path] | None, to: str | None, source: str | None) -> list[Path]:
+    """Return the run folders of --model, or else the folder of the built-in translator of two languages."""
+    if model:
+        refuse(
+            {"to": to, "from": source}, "selects the built-in translator, and has no effect on --model; leave it out"
+        )
+        return require_models(model)
+    if to is None and source is None:
+        raise SettingsError("no model: expected --to de or --to en for the built-in translator, or --model RUN")
+    from limner.runs.pretrained import pretrained_translator
+
+    return [pretrained_translator(to, source)]
 
 
 def _plot_attention(

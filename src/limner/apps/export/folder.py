@@ -127,28 +127,25 @@ def export(run: Path | str, out: Path | str, *, backbone: str | None = None) -> 
 def add_graphs(run: Path) -> None:
     """Make a run directory an exported model as well, whose graphs take the weights of the run and of the backbone.
 
-    The backbone has to be one whose weights are in a package.
+    The backbone, if the model reads images, has to be one whose weights are in a package.
     """
     trained = load_trained_model(run)
     network, _ = _backbone_of(trained, None)
-    assert network is not None, "the backbone has weights in a package"
     recorded = record_model(trained.model, trained.config.features, trained.config.source_vocab_size, fold=False)
     verify_model(trained, recorded)
-    graph = record_backbone(network)
-    verify_backbone(network, graph)
     weights = {MODEL_WEIGHTS + name for name in cast(nn.Module, trained.model).state_dict()}
-    files = {
-        ENCODER: without_weights(recorded.encoder, weights),
-        STEP: without_weights(recorded.step, weights),
-        BACKBONE: without_weights(graph, {BACKBONE_WEIGHTS + name for name in network.module.state_dict()}),
-    }
+    files = {ENCODER: without_weights(recorded.encoder, weights), STEP: without_weights(recorded.step, weights)}
+    of_package = {"weights": WEIGHTS}
+    if network is not None:
+        graph, spec = record_backbone(network), trained.config.features[0]
+        verify_backbone(network, graph)
+        files[BACKBONE] = without_weights(graph, {BACKBONE_WEIGHTS + name for name in network.module.state_dict()})
+        of_package |= {"backbone": spec.backbone, "backbone_sha256": spec.weights_sha256}
     for name, data in files.items():
         with atomic_write(run / name) as beside:
             beside.write_bytes(data)
     names = [TOKENIZER, WEIGHTS, *([] if trained.source_tokenizer is None else [SOURCE_TOKENIZER])]
     files |= {name: read_bytes(run / name) for name in names}
-    spec = trained.config.features[0]
-    of_package = {"backbone": spec.backbone, "backbone_sha256": spec.weights_sha256, "weights": WEIGHTS}
     save_manifest(run, _manifest(trained, recorded, files, network, "").model_copy(update=of_package))
 
 

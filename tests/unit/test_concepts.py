@@ -94,15 +94,23 @@ def test_tags_are_the_probable_things_without_kinds_of_them():
 @pytest.mark.parametrize(
     ("seen", "expected"),
     [
-        ({"cat": 0.6, "animal": 0.95}, "a photo of a cat"),
-        ({"cat": 0.2, "animal": 0.95}, "a photo of an animal"),
-        ({"cat": 0.2, "black": 0.95}, None),
-        ({"cat": 0.9, "photograph": 0.2}, None),
+        ({"cat": 0.6, "animal": 0.95}, ["a photo of a cat"]),
+        ({"cat": 0.1, "animal": 0.95}, ["a photo of an animal"]),
+        ({"cat": 0.6, "dog": 0.3, "club": 0.4}, ["a photo of a cat", "a photo of a club", "a photo of a dog"]),
+        ({"cat": 0.2, "black": 0.95}, []),
+        ({"cat": 0.9, "photograph": 0.2}, []),
     ],
 )
-def test_a_plain_sentence_names_the_most_special_probable_thing(seen, expected):
-    found = concepts_with(plain_probability=0.5).plain_sentence(probabilities(**seen))
-    assert (found and found[0]) == expected
+def test_plain_sentences_name_the_most_special_probable_thing_first(seen, expected):
+    plain = concepts_with(plain_probability=0.5).plain_sentences(probabilities(**seen))
+    assert [text for text, _ in plain] == expected
+
+
+def test_tags_of_one_name_are_one_tag():
+    concepts = concepts_with()
+    renamed = (*CONCEPTS[:5], CONCEPTS[5].model_copy(update={"name": "dog"}), CONCEPTS[6])
+    concepts.file = concepts.file.model_copy(update={"concepts": renamed})
+    assert [tag[:2] for tag in concepts.tags(probabilities(dog=0.5, club=0.75))] == [("dog", 0.75)]
 
 
 def test_the_bonus_of_words_is_their_evidence():
@@ -207,6 +215,43 @@ def test_concepts_choose_name_and_withhold(captioner, colour_concepts, monkeypat
     monkeypatch.setattr(captioner, "_rules", colour_concepts(red=20))
     (withheld,) = captioner.describe([red], beam_size=2, n_best=2, min_confidence=0.999999)
     assert [caption.display_text for caption in withheld] == [""] and not withheld[0].is_sure
+
+
+def test_requirements_are_met_and_captions_withheld_only_where_nothing_is_probable(
+    captioner, colour_concepts, monkeypatch
+):
+    """Whatever the language: these rules and not the search decide whether a caption is shown."""
+    red = np.full((8, 8, 3), (250, 20, 20), np.uint8)
+    requirements = {"prefixes": ["a red"]}, {"must_include": ["red"]}, {"sample": {"seed": 1}}, {"concepts": False}
+    for rules, is_shown in ((colour_concepts(red=20, wood=0), True), (colour_concepts(red=20), False)):
+        monkeypatch.setattr(captioner, "_rules", rules)
+        for requirement in requirements:
+            (caption, *_), doubtful = (
+                captioner.describe([red], min_confidence=least, **requirement)[0] for least in (None, 0.9)
+            )
+            assert caption.is_sure == is_shown and caption.confidence < 0.1 and not doubtful[0].is_sure
+            assert "sample" in requirement or "red" in caption.text
+        ((begun, *_),) = captioner.describe([red], prefixes=["a"])
+        assert (begun.text == "a photo of wood") == is_shown == begun.is_sure
+        ((words, *_),) = captioner.describe([red], must_include=["a"])
+        assert (words.text == "a photo of wood") == is_shown == words.is_sure
+
+
+def test_plain_captions_have_the_probability_of_the_model_and_differ(captioner, colour_concepts, monkeypatch):
+    red = np.full((8, 8, 3), (250, 20, 20), np.uint8)
+    monkeypatch.setattr(captioner, "_rules", colour_concepts(red=20, blue=0, wood=0, green=0))
+    (several,) = captioner.describe([red], beam_size=3, n_best=3, min_confidence=0.99999)
+    assert [caption.text[:10] for caption in several] == ["a photo of"] * 3 and len({c.text for c in several}) == 3
+    text = several[0].text
+    (forced,) = captioner.describe([red], prefixes=[text], concepts=False, beam_size=1)
+    length = len(captioner.tokenizer.encode(text))
+    assert several[0].log_prob < forced[0].totals[length - 1] < 0
+
+
+def test_unknown_words_of_a_prefix_are_printed_as_they_were_typed(captioner):
+    red = np.full((8, 8, 3), (250, 20, 20), np.uint8)
+    ((caption, *_),) = captioner.describe([red], prefixes=["A Zyxomma red"])
+    assert caption.text.startswith("a Zyxomma red") and "unk" not in caption.text
 
 
 def test_captions_of_a_batch_are_captions_of_each_image_alone(captioner, colour_concepts, monkeypatch):

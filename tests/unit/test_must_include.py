@@ -157,8 +157,8 @@ def test_the_option_is_repeatable_and_its_errors_name_it(trained, photos, tmp_pa
     assert status == 0 and re.search("look", str(record)) and re.search("green|white", str(record))
     for others, message in (
         (["--sample"], "--must-include: needs beam search; leave out --sample"),
-        (["--max-length", "1"], "at least 2 tokens, got max_length 1; raise max_length"),
-        (["--must-include", "gren"], "'gren': not in the vocabulary of the model; similar words: green"),
+        (["--max-length", "1"], "at least 2 tokens, got --max-length 1; raise --max-length"),
+        (["--must-include", "gren"], "--must-include 'gren': not in the vocabulary of the model; similar words: green"),
     ):
         status, printed, errors = run(*given, *others)
         assert (status, printed) == (1, "") and message in " ".join(errors.split())

@@ -40,7 +40,7 @@ def place(tmp_path, trained_on_colours, monkeypatch) -> Path:
         ("describe a.png --model run --length-penalty 1", "--length-penalty: has no effect on one hypothesis"),
         ("describe a.png --model run --length-penalty 0", "--length-penalty: has no effect on one hypothesis"),
         ("describe a.png --model run --length-penalty 1 --sample", "--length-penalty: has no effect on one hypothesis"),
-        ("describe a.png --model run --n-best 3 --beam-size 2", "n_best 3 is above beam_size 2"),
+        ("describe a.png --model run --n-best 3 --beam-size 2", "--n-best 3 is above --beam-size 2"),
         ("describe a.png --model run --recursive", "--recursive: has no effect on files"),
         ("describe a.png --model run --recursive --explain-beam -", "--recursive: has no effect on --explain-beam"),
         ("describe a.png --model run --tags --explain-beam -", "--tags: has no effect on --explain-beam"),

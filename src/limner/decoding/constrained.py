@@ -155,7 +155,7 @@ def _require_feasible(
     if len(machines) != len(ids):
         raise SettingsError(f"must_include: expected constraints of each of {len(ids)} examples, got {len(machines)}")
     if settings.sample is not None:
-        raise SettingsError("must_include needs beam search; leave out decoding.sample (limner describe --sample)")
+        raise SettingsError("must_include needs beam search; leave out decoding.sample")
     for id_, machine, prefix in zip(ids, machines, prefixes, strict=True):
         needed = len(prefix) + machine.distances[machine.after(prefix)]
         if needed > settings.max_length:

@@ -192,7 +192,7 @@ class BaseCaptioner(ABC):
         constraints = {words: compile_words(self.tokenizer, words) for words in dict.fromkeys(included) if words}
         starts = [""] * len(images) if prefixes is None else prefixes
         requests = [
-            self._request(image, settings, self.tokenizer.encode(prefix) if prefix else (), constraints.get(words))
+            self._request(image, settings, prefix, constraints.get(words))
             for image, words, prefix in zip(images, included, starts, strict=True)
         ]
         for request in requests:
@@ -203,7 +203,7 @@ class BaseCaptioner(ABC):
         self,
         image: ImageInput,
         settings: DecodingSettings,
-        prefix: Sequence[int] = (),
+        prefix: str = "",
         constraint: Automaton | None = None,
     ) -> Request:
         source, name = self.source_of(image), image_name(image)

@@ -10,9 +10,11 @@ import numpy as np
 from limner.decoding.automaton import Automaton
 from limner.decoding.next_tokens import Floats
 from limner.decoding.search import Search
+from limner.decoding.sentence import Sentence
 from limner.decoding.trees import signature
 from limner.errors import SettingsError
 from limner.generation.request import Request
+from limner.text.vocab import SPECIAL_TOKENS
 
 
 class Cohort:
@@ -85,8 +87,23 @@ class Cohort:
             )
         has_rules = rules is not None and rules.apply_to(request)
         kept = hypotheses if has_rules else hypotheses[: request.decoding.n_best]
-        sentences = [sentence.decoded(request.generator.tokenizer) for sentence in kept]
-        request.finished(rules.finish(request, sentences) if rules is not None and has_rules else sentences)
+        tokenizer = request.generator.tokenizer
+        sentences = [sentence._replace(copied=request.copied).decoded(tokenizer) for sentence in kept]
+        if rules is not None and has_rules:
+            sentences = [self._scored(row, sentence) for sentence in rules.finish(request, sentences)]
+        request.finished(sentences)
+
+    def _scored(self, row: int, sentence: Sentence) -> Sentence:
+        """Return a sentence of the rules, which has no tokens, with its log-probability under the model."""
+        if sentence.tokens or not sentence.text:
+            return sentence
+        tokens = (*self.requests[row].generator.tokenizer.encode(sentence.text), SPECIAL_TOKENS.eos)
+        memory, last, log_prob = self.model.select(self.memory, np.array([row])), SPECIAL_TOKENS.bos, 0.0
+        state = self.model.start(memory)
+        for token in tokens:
+            next_tokens, state = self.model.step(np.array([[last]]), memory, state)
+            log_prob, last = log_prob + next_tokens.gather(np.array([[[token]]])).item(), token
+        return sentence._replace(log_prob=log_prob, score=log_prob / len(tokens))
 
     def completed(self) -> list[int]:
         """Return the requests whose search was completed since the last call, by their row."""

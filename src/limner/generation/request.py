@@ -84,7 +84,7 @@ class Request:
         decoding: DecodingSettings,
         *,
         source: object = None,
-        prefix: Sequence[int] = (),
+        prefix: str = "",
         source_tokens: Sequence[int] | None = None,
         constraint: Automaton | None = None,
     ) -> None:
@@ -95,13 +95,17 @@ class Request:
             id_: id of the input, which with a seed determines sampled sentences.
             decoding: decoding settings.
             source: what the features port reads: a `GenerationInput`, or the image itself.
-            prefix: tokens that the sentence starts with.
+            prefix: words that the sentence starts with.
             source_tokens: tokens of the source sentence; None for a caption.
             constraint: machine of the words that the sentence includes or must not have; None for none.
         """
         self.generator, self.id, self.decoding = generator, id_, decoding
         self.source: Any = source
-        self.prefix, self.source_tokens, self.constraint = prefix, source_tokens, constraint
+        self.source_tokens, self.constraint = source_tokens, constraint
+        self.prefix: Sequence[int] = generator.tokenizer.encode(prefix) if prefix else ()
+        """Tokens that the sentence starts with."""
+        self.copied = generator.tokenizer.unknown_pieces(prefix) if prefix else ()
+        """Pieces of the prefix that are not in the vocabulary."""
         self.rules: RuleOptions = NO_RULE_OPTIONS
         """Options of the rules of the generator."""
         self.trace: Trace | None = None

@@ -8,7 +8,7 @@ from limner.decoding.next_tokens import Floats
 from limner.decoding.sentence import Sentence
 from limner.errors import SettingsError
 from limner.generation.request import Request, RuleOptions
-from limner.runs.concepts import Concepts, WordColumns
+from limner.runs.concepts import Concepts, Tag, WordColumns
 from limner.text.tokenizer import Tokenizer
 
 
@@ -72,37 +72,48 @@ class CaptionRules:
         """Return the `n_best` captions of a request among the hypotheses of its search, best first.
 
         Hypotheses of a beam are ordered by log P(w | image) per token plus the evidence of the concepts. Where the
-        first thing that the best one names is less probable than `min_confidence`, a plain sentence takes its place, or
-        the caption is withheld (`is_sure`). Samples keep their order, and captions with a prefix or prescribed words
-        their words.
+        first thing that the best one names is less probable than `min_confidence`, plain sentences about probable
+        things take its place. Samples, and captions with a prefix or prescribed words that no plain sentence has, are
+        withheld (`is_sure`) only where nothing is probable, or where the request has a threshold.
         """
-        count = request.decoding.n_best
+        concepts, count = self.concepts, request.decoding.n_best
         tags = () if self.tagger is None else self.tagger.tags(request.evidence)
         captions = [sentence._replace(tags=tags) for sentence in hypotheses]
-        if self.concepts is None:
+        if concepts is None:
             return captions[:count]
-        captions = [self._with_confidence(request, caption) for caption in captions]
-        if not self.chooses(request):
-            return captions[:count]
-        captions = sorted(captions, key=lambda caption: -caption.score)
-        is_free = not request.prefix and request.constraint is None
-        if captions[0].is_sure or not is_free:
-            return captions[:count]
-        plain = self.concepts.plain_sentence(request.evidence)
-        if plain is None:
-            return captions[:1]
-        text, probability = plain
-        return [Sentence((), captions[0].log_prob, 0.0, text=text, tags=tags, confidence=probability)]
+        least = request.rules.min_confidence
+        threshold = concepts.rules.min_confidence if least is None else least
+        captions = [self._with_confidence(request, caption, threshold) for caption in captions]
+        if self.chooses(request):
+            captions = sorted(captions, key=lambda caption: -caption.score)
+            plain = [] if captions[0].is_sure else self._plain_captions(request, tags)
+            if plain:
+                ranked = (plain[0], *(caption for caption in captions if caption.is_sure), *plain[1:])
+                return [*{caption.text: caption for caption in ranked}.values()][:count]
+            if not request.prefix and request.constraint is None:
+                return captions[: count if captions[0].is_sure else 1]
+        if least is None and concepts.most_probable(request.evidence) >= threshold:
+            captions = [caption._replace(is_sure=True) for caption in captions]
+        return captions[:count]
 
-    def _with_confidence(self, request: Request, caption: Sentence) -> Sentence:
+    def _plain_captions(self, request: Request, tags: tuple[Tag, ...]) -> list[Sentence]:
+        """Return the plain sentences about an image that have the prefix and the words of a request, best first."""
+        concepts, tokenizer, captions = self.concepts, request.generator.tokenizer, list[Sentence]()
+        assert concepts is not None, "plain sentences are sentences of concepts"
+        for text, probability in concepts.plain_sentences(request.evidence):
+            tokens, prefix = tokenizer.encode(text), list(request.prefix)
+            included = request.constraint is None or request.constraint.accepts(tokens)
+            if included and tokens[: len(prefix)] == prefix and not request.copied:
+                captions.append(Sentence((), 0.0, 0.0, text=text, confidence=probability, tags=tags))
+        return captions
+
+    def _with_confidence(self, request: Request, caption: Sentence, threshold: float) -> Sentence:
         """Return a caption with its confidence, and the evidence added to its score."""
         concepts, probabilities = self.concepts, request.evidence
         assert concepts is not None, "the captions of a model without concepts have no confidence"
         confidence = concepts.confidence(caption.text, probabilities)
         confidence *= float(probabilities[concepts.file.photograph])
-        least = request.rules.min_confidence
-        least = concepts.rules.min_confidence if least is None else least
         score = caption.score
         if self.chooses(request):
             score = caption.log_prob / (len(caption.tokens) + 1) + concepts.evidence(caption.text, probabilities)
-        return caption._replace(score=score, confidence=confidence, is_sure=confidence >= least)
+        return caption._replace(score=score, confidence=confidence, is_sure=confidence >= threshold)

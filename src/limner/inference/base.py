@@ -124,7 +124,7 @@ class TextGenerator:
             source.item.id,
             settings,
             source=source,
-            prefix=self.tokenizer.encode(prefix) if prefix else (),
+            prefix=prefix,
             source_tokens=None if source.source is None or tokenizer is None else tokenizer.encode(source.source),
             constraint=compile_words(self.tokenizer, words) if words else None,
         )

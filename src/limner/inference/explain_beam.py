@@ -79,7 +79,7 @@ def explain_beam(
         SettingsError: the settings sample, so that there is no beam.
     """
     if settings.sample is not None:
-        raise SettingsError("sampling has no beam to explain; leave out decoding.sample (limner describe --sample)")
+        raise SettingsError("sampling has no beam to explain; leave out decoding.sample")
     recorder = BeamRecorder(1)
     prefixes = None if prefix is None else [prefix]
     (hypotheses,) = generate(models, [source], features, settings, prefixes=prefixes, trace=recorder)

@@ -183,17 +183,29 @@ class Concepts:
         """Whether an image is more likely a photograph than a drawing, a screenshot or noise."""
         return bool(probabilities[self.file.photograph] >= 0.5)
 
+    def most_probable(self, probabilities: Vector) -> float:
+        """Return the probability of the most probable thing of an image that is a photograph."""
+        return float(probabilities[self.things].max(initial=0) * probabilities[self.file.photograph])
+
     def tags(self, probabilities: Vector) -> tuple[Tag, ...]:
-        """Return the most probable things of an image, best first; a kind only where none of its things is a tag."""
-        concepts, tags = self.file.concepts, list[Tag]()
+        """Return the most probable things of an image, best first, each name once."""
+        concepts = self.file.concepts
+        return tuple(
+            Tag(concepts[column].name, float(probabilities[column]), concepts[column].kind)
+            for column in self._tagged(probabilities)
+        )
+
+    def _tagged(self, probabilities: Vector) -> list[int]:
+        """Return the things that are tags, best first; a kind only where none of its things is a tag."""
+        concepts, columns = self.file.concepts, dict[str, int]()
         things = self.things[np.argsort(-probabilities[self.things], kind="stable")]
         kinds = {concepts[column].kind for column in things if probabilities[column] >= TAG_PROBABILITY}
         for column in things.tolist() if self.is_photograph(probabilities) else ():
-            if probabilities[column] < TAG_PROBABILITY or len(tags) == MAX_TAGS:
+            if probabilities[column] < TAG_PROBABILITY or len(columns) == MAX_TAGS:
                 break
             if concepts[column].name not in kinds:
-                tags.append(Tag(concepts[column].name, float(probabilities[column]), concepts[column].kind))
-        return tuple(tags)
+                columns.setdefault(concepts[column].name, column)  # in a translation, two things may have one name
+        return [*columns.values()]
 
     def split(self, text: str) -> list[str]:
         """Split a text into lower-case words, or into characters in a language without spaces."""
@@ -257,20 +269,23 @@ class Concepts:
                 return float(max(probabilities[column] for column in columns))
         return 0.0
 
-    def plain_sentence(self, probabilities: Vector) -> tuple[str, float] | None:
-        """Return a plain sentence about the most probable thing, or kind of things, and its probability.
+    def plain_sentences(self, probabilities: Vector) -> list[tuple[str, float]]:
+        """Return plain sentences with their probabilities: of the most probable thing or kind of things, then of tags.
 
-        None where nothing is probable, or the image is no photograph.
+        There are none where nothing is probable, or the image is no photograph.
         """
+        concepts = self.file.concepts
         column = max(self.things.tolist(), key=lambda thing: probabilities[thing])
         if probabilities[column] < self.rules.plain_probability or not self.is_photograph(probabilities):
-            return None
-        kind = self.file.concepts[column].name
-        of_kind = [thing for thing in self.things.tolist() if self.file.concepts[thing].kind == kind]
+            return []
+        of_kind = [thing for thing in self.things.tolist() if concepts[thing].kind == concepts[column].name]
         probable = max(of_kind, key=lambda thing: probabilities[thing], default=column)
         if probabilities[probable] >= self.rules.plain_probability:  # cat rather than animal
             column = probable
-        return self.file.concepts[column].sentence, float(probabilities[column])
+        return [
+            (concepts[thing].sentence, float(probabilities[thing]))
+            for thing in dict.fromkeys((column, *self._tagged(probabilities)))
+        ]
 
 
 def pooled_vector(features: StoredFeatures) -> Vector:

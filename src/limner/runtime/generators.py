@@ -177,7 +177,7 @@ class ExportedCaptioner(ExportedModel, BaseCaptioner):
         """Generate captions of images or videos from their features by kind; see `describe` for the other arguments."""
         settings = change_decoding(self.decoding, decoding)
         warn_of_unknown_words(self.tokenizer, prefixes or (), UNKNOWN_PREFIX)
-        starts = [self.tokenizer.encode(text) for text in prefixes or [""] * len(features)]
+        starts = prefixes or [""] * len(features)
         requests = [Request(self, str(row), settings, prefix=start) for row, start in enumerate(starts)]
         for request, values in zip(requests, features, strict=True):
             request.features = values

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
@@ -147,6 +148,13 @@ class Tokenizer:
                     spans = (token.offsets for token in self._inner.model.tokenize(marked))  # of bytes
                     pieces += [marked.encode()[start:end].decode() for start, end in spans]
         return pieces
+
+    def unknown_pieces(self, text: str) -> tuple[str, ...]:
+        """Return the pieces of a text that are encoded as <unk>, in their order and in the case of the text."""
+        pairs = zip(self.pieces(text), self.encode(text), strict=True)
+        unknown = [piece.removeprefix(WORD_START) for piece, token in pairs if token == SPECIAL_TOKENS.unk]
+        typed = (re.search(re.escape(piece), text, re.IGNORECASE) for piece in unknown)
+        return tuple(match.group() if match else piece for match, piece in zip(typed, unknown, strict=True))
 
     def token_id(self, piece: str) -> int:
         """Return the id of a piece of any sentence, see `pieces`, or the id of <unk> if the piece has none."""

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import logging
 import os
+import re
 import shlex
 import sys
 import warnings
@@ -93,7 +95,7 @@ def _run() -> int:
         print_usage_error(_usage_message(error), command)
         return WRONG_USAGE
     except LimnerError as error:
-        print_error(error)
+        print_error(name_options(str(error)))
         return 1
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
@@ -115,7 +117,7 @@ def _run() -> int:
 def _with_named_command(arguments: Sequence[str]) -> typer.Typer:
     """Return the application with the one command that is named: building the others takes longer than most of them."""
     name = _named_command(arguments)
-    commands = {known.name or getattr(known.callback, "__name__", None): known for known in app.registered_commands}
+    commands = {_name_of(known): known for known in app.registered_commands}
     if name not in commands:  # help, the version, or an error that names similar commands
         return app
     alone = copy.copy(app)
@@ -123,8 +125,26 @@ def _with_named_command(arguments: Sequence[str]) -> typer.Typer:
     return alone
 
 
+def _name_of(command: Any) -> str | None:  # noqa: ANN401  (typer does not export its type)
+    return command.name or getattr(command.callback, "__name__", None)
+
+
 def _named_command(arguments: Sequence[str]) -> str | None:
     return next((argument for argument in arguments if argument != VERBOSE), None)
+
+
+def name_options(message: str) -> str:
+    """Name the options of the command as they are typed: --must-include in place of the parameter must_include."""
+    command = next(
+        (known for known in app.registered_commands if _name_of(known) == _named_command(sys.argv[1:])), None
+    )
+    names = inspect.signature(command.callback).parameters if command and command.callback else {}
+    message = re.sub(r"\bdecoding\.sample\b", "--sample", message) if "sample" in names else message
+    for name in names:
+        place = r"(?<![\w./-])" if "_" in name else "^" if name in ("lang", "prefix") else None
+        if place is not None:
+            message = re.sub(rf"{place}{name}(?![\w/=-]|\.\w)", f"--{name.replace('_', '-')}", message)
+    return re.sub(r"(--[\w-]+) \(\1\)", r"\1", message)
 
 
 def _is_out_of_memory(error: MemoryError | RuntimeError) -> bool:
@@ -173,7 +193,7 @@ class _LineHandler(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Print a record."""
-        err.print(f"{record.levelname:8} {self.format(record)}", highlight=False, soft_wrap=True)
+        err.print(f"{record.levelname:8} {name_options(self.format(record))}", highlight=False, soft_wrap=True)
 
 
 def _one_line(

@@ -70,18 +70,20 @@ def choose_format(
 
 
 @contextmanager
-def caption_output(output: Path | None, kind: CaptionFormat, columns: Sequence[str] = ()) -> Iterator[WriteCaptions]:
+def caption_output(
+    output: Path | None, kind: CaptionFormat, columns: Sequence[str] = (), *, ranked: bool = False
+) -> Iterator[WriteCaptions]:
     """Yield a function that writes the captions of one input at once, so that they can be read while others follow.
 
     `columns` are what is written besides captions: 'confidence', which text leaves out, 'tags', and in tables 'origin',
     'model' for generated captions and 'file' for captions that are kept. The captions are printed if the file cannot be
-    written.
+    written. `ranked` says whether text has log-probabilities, also of an input with one caption.
     """
     if output is None:
-        yield from _write(_to_standard_output, kind, columns)
+        yield from _write(_to_standard_output, kind, columns, ranked)
         return
     with OutputStream(output) as stream:
-        yield from _write(stream.write, kind, columns)
+        yield from _write(stream.write, kind, columns, ranked)
 
 
 def _to_standard_output(text: str) -> None:
@@ -89,7 +91,9 @@ def _to_standard_output(text: str) -> None:
     sys.stdout.flush()
 
 
-def _write(emit: Callable[[str], None], kind: CaptionFormat, columns: Sequence[str]) -> Iterator[WriteCaptions]:
+def _write(
+    emit: Callable[[str], None], kind: CaptionFormat, columns: Sequence[str], ranked: bool
+) -> Iterator[WriteCaptions]:
     """Yield the function that writes the captions of an input."""
     records: list[dict[str, Any]] = []
 
@@ -101,7 +105,7 @@ def _write(emit: Callable[[str], None], kind: CaptionFormat, columns: Sequence[s
         elif kind == "jsonl":
             emit(to_json(_record(file, result, columns)) + "\n")
         elif not isinstance(result, LimnerError):
-            emit("".join(_lines(file, result, kind, columns)))
+            emit("".join(_lines(file, result, kind, columns, ranked or len(result) > 1)))
 
     if kind in ("tsv", "csv"):
         emit(_row((*COLUMNS, *columns), kind))
@@ -138,9 +142,9 @@ def _caption(caption: Sentence, columns: Sequence[str]) -> dict[str, Any]:
 
 
 def _lines(
-    file: Path, result: list[Sentence] | KeptCaption, kind: CaptionFormat, columns: Sequence[str]
+    file: Path, result: list[Sentence] | KeptCaption, kind: CaptionFormat, columns: Sequence[str], ranked: bool
 ) -> Iterator[str]:
-    """Yield the lines of an input; the log-probability is part of the text where there are several captions.
+    """Yield the lines of an input; the log-probability is part of the text where captions are ranked.
 
     In place of a caption that is withheld, text says so, and tables have an empty one.
     """
@@ -151,7 +155,7 @@ def _lines(
         return
     for rank, hypothesis in enumerate(result, 1):
         if kind == "text":
-            log_prob = (f"{hypothesis.log_prob:.2f}",) if len(result) > 1 else ()
+            log_prob = (f"{hypothesis.log_prob:.2f}",) if ranked else ()
             tags = (format_tags(hypothesis.tags),) if "tags" in columns else ()
             yield (
                 tab_separated(file, hypothesis.display_text if hypothesis.is_sure else NOT_SURE, *log_prob, *tags)

@@ -30,6 +30,7 @@ from limner.apps.cli.options import (
 )
 from limner.apps.cli.terminal import activity, print_error, progress_bar
 from limner.bounds import BatchSize, Probability
+from limner.decoding.settings import change_decoding
 from limner.errors import LimnerError, SettingsError
 from limner.runs.pretrained import is_pretrained
 
@@ -148,7 +149,11 @@ def describe(
         results = describe_distributed(
             runs, files, ray, place, prefix=prefix, options=options, backbone=backbone, device=device
         )
-    with caption_output(output, kind, columns) as write_caption, progress_bar("describing", prints=True) as bar:
+    ranked = change_decoding(captioner.decoding, decoding).n_best > 1
+    with (
+        caption_output(output, kind, columns, ranked=ranked) as write_caption,
+        progress_bar("describing", prints=True) as bar,
+    ):
         for done, (file, (_, result)) in enumerate(zip(files, results, strict=True), 1):
             write_caption(file, result)
             stored.store(file, result, captioner.lang)

@@ -210,7 +210,7 @@ class Job(Request):
         has_concepts = rules is not None and rules.concepts is not None
         chooses = self.rules.concepts and self.decoding.sample is None
         if not (has_concepts and (chooses or self.request.of_chat)):
-            self._deliver_tokens(Sentence(tuple(tokens), 0.0, 0.0, totals=tuple(totals)))
+            self._deliver_tokens(Sentence(tuple(tokens), 0.0, 0.0, totals=tuple(totals), copied=self.copied))
 
     def _deliver_tokens(self, sentence: Sentence) -> None:
         for token in generated_tokens(self, sentence)[self._delivered :]:
@@ -303,20 +303,20 @@ def generated_tokens(job: Job, sentence: Sentence) -> tuple[GeneratedToken, ...]
             attention[position],
             probable[position],
         )
-        for position, text in enumerate(token_texts(tokenizer, tokens))
+        for position, text in enumerate(token_texts(tokenizer, tokens, sentence.copied))
     )
 
 
-def token_texts(tokenizer: Tokenizer, tokens: Sequence[int]) -> list[str]:
+def token_texts(tokenizer: Tokenizer, tokens: Sequence[int], copied: Sequence[str] = ()) -> list[str]:
     """Return the text that each token adds to the running text of the sentence; joined they are the text.
 
     Where a token changes the text before it, such as a closing quotation mark, the text is kept back until it agrees
     with the whole sentence, of which the last token adds the rest.
     """
-    whole = tokenizer.decode(tokens, detokenise=True)
+    whole = tokenizer.decode(tokens, detokenise=True, copied=copied)
     texts, before = [], ""
     for count in range(1, len(tokens) + 1):
-        text = tokenizer.decode(tokens[:count], detokenise=True)
+        text = tokenizer.decode(tokens[:count], detokenise=True, copied=copied)
         added = text[len(before) :] if text.startswith(before) and whole.startswith(text) else ""
         texts.append(added)
         before += added

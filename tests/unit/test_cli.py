@@ -622,12 +622,12 @@ def test_folders_are_searched_recursively(trained, images, tmp_path, command_lin
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
-        (["describe", "IMAGE", "--beam-size", "2", "--n-best", "3"], "beam_size"),
+        (["describe", "IMAGE", "--beam-size", "2", "--n-best", "3"], "--beam-size"),
         (["describe", "IMAGE", "--output", "captions.xlsx"], ".jsonl"),
         (["describe", "IMAGE", "--json", "--format", "csv"], "--json and --format csv"),
         (["describe", "IMAGE", "--device", "gpu"], "device 'gpu'"),
         (["describe", "nowhere.png"], "nowhere.png: no such file"),
-        (["describe", "IMAGE", "--explain-beam", "tree.png", "--min-length", "60"], "max_length"),
+        (["describe", "IMAGE", "--explain-beam", "tree.png", "--min-length", "60"], "--max-length"),
         (["score", "nowhere.png", "A dog ."], "nowhere.png"),
         (["score", "IMAGE", "A dog .", "--device", "gpu"], "device 'gpu'"),
         (["search", "a wall", "--collection", "COLLECTION", "--split", "tset"], "did you mean 'test'?"),
@@ -635,7 +635,7 @@ def test_folders_are_searched_recursively(trained, images, tmp_path, command_lin
         (["evaluate", "--collection", "COLLECTION", "--split", "tset"], "did you mean 'test'?"),
         (["evaluate", "--collection", "COLLECTION", "--metric", "blue4"], "did you mean 'bleu4'?"),
         (["evaluate", "--collection", "COLLECTION", "decoding.beam_sise=2"], "did you mean 'beam_size'?"),
-        (["translate", "A dog .", "--beam-size", "2", "--n-best", "3"], "beam_size"),
+        (["translate", "A dog .", "--beam-size", "2", "--n-best", "3"], "--beam-size"),
         (["regions", "nowhere.png"], "nowhere.png: no such file"),
     ],
 )

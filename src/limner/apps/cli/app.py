@@ -117,16 +117,12 @@ def _run() -> int:
 def _with_named_command(arguments: Sequence[str]) -> typer.Typer:
     """Return the application with the one command that is named: building the others takes longer than most of them."""
     name = _named_command(arguments)
-    commands = {_name_of(known): known for known in app.registered_commands}
+    commands = {known.name or getattr(known.callback, "__name__", None): known for known in app.registered_commands}
     if name not in commands:  # help, the version, or an error that names similar commands
         return app
     alone = copy.copy(app)
     alone.registered_commands = [commands[name]]
     return alone
-
-
-def _name_of(command: Any) -> str | None:  # noqa: ANN401  (typer does not export its type)
-    return command.name or getattr(command.callback, "__name__", None)
 
 
 def _named_command(arguments: Sequence[str]) -> str | None:
@@ -135,13 +131,13 @@ def _named_command(arguments: Sequence[str]) -> str | None:
 
 def name_options(message: str) -> str:
     """Name the options of the command as they are typed: --must-include in place of the parameter must_include."""
-    command = next(
-        (known for known in app.registered_commands if _name_of(known) == _named_command(sys.argv[1:])), None
-    )
-    names = inspect.signature(command.callback).parameters if command and command.callback else {}
+    command = _named_command(sys.argv[1:])
+    callbacks = (known.callback for known in app.registered_commands if known.callback is not None)
+    named = (callback for callback in callbacks if getattr(callback, "__name__", None) == command)
+    names = [option for callback in named for option in inspect.signature(callback).parameters]
     message = re.sub(r"\bdecoding\.sample\b", "--sample", message) if "sample" in names else message
     for name in names:
-        place = r"(?<![\w./-])" if "_" in name else "^" if name in ("lang", "prefix") else None
+        place = r"(?<!['\w./-])" if "_" in name else "^" if name in ("lang", "prefix") else None
         if place is not None:
             message = re.sub(rf"{place}{name}(?![\w/=-]|\.\w)", f"--{name.replace('_', '-')}", message)
     return re.sub(r"(--[\w-]+) \(\1\)", r"\1", message)

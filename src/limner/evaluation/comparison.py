@@ -51,7 +51,6 @@ class ComparedMetric(Record):
 
     name: str
     signature: str
-    """Settings of the metric."""
     higher_is_better: bool
 
 
@@ -63,7 +62,6 @@ class SystemScore(Record):
     value: float
     """Mean score over the runs."""
     values: tuple[float, ...]
-    """Score of each run."""
     interval: Interval
     """Interval of the mean score with a confidence of 1 - level, over segments and, with several runs, over runs."""
     marks: str
@@ -109,9 +107,7 @@ class Comparison(Record):
     contrasts: tuple[Contrast, ...]
     """Differences of every other system to the first, and of every further one to the second."""
     segments: int
-    """Number of segments."""
     settings: ComparisonSettings
-    """Settings of the significance tests."""
     notes: tuple[str, ...] = ()
     """Lines about what makes the tests doubtful."""
 

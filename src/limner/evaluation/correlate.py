@@ -10,7 +10,7 @@ named by the image it was written for and its number, `name.jpg#0`:
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -160,9 +160,7 @@ class JudgedCorrelation(NamedTuple):
 
     correlations: list[Correlation]
     pairs: int
-    """Number of judged pairs."""
     images: int
-    """Number of their images."""
     own_captions: int
     """Number of pairs that were left out because their caption was written for the image."""
     signature: str
@@ -262,21 +260,16 @@ def correlate_with_judgements(
         on_progress=lambda done, total: on_progress("resampling images", done, total),
     )
     num_images, own_captions = len(set(images)), len(judgements.left_out())
-    notes = tuple(note for note in (too_few_images(num_images), _undefined(correlations, samples)) if note)
+    notes = [note] if (note := too_few_images(num_images)) else []
+    if undefined := max(correlation.undefined for correlation in correlations):
+        notes.append(
+            f"{undefined:,} of {counted(samples, 'bootstrap sample')} have no correlation, as all their ratings or "
+            "scores are the same, and are not part of the interval, which may be too narrow; expected more images"
+        )
     signature = f"judgements:{judgements.kind}|pairs:{len(pairs)}|ratings:{len(ratings)}|images:{num_images}"
     if any(correlation.interval for correlation in correlations):
         signature += f"|bootstrap:{samples}:images|seed:{seed}"
-    return JudgedCorrelation(correlations, len(pairs), num_images, own_captions, signature, notes)
-
-
-def _undefined(correlations: Sequence[Correlation], samples: int) -> str:
-    """A line about the bootstrap samples that have no correlation; empty if all have one."""
-    if not (undefined := max(correlation.undefined for correlation in correlations)):
-        return ""
-    return (
-        f"{undefined:,} of {counted(samples, 'bootstrap sample')} have no correlation, as all their ratings or scores "
-        "are the same, and are not part of the interval, which may be too narrow; expected more images"
-    )
+    return JudgedCorrelation(correlations, len(pairs), num_images, own_captions, signature, tuple(notes))
 
 
 TAUS: tuple[Literal["b", "c"], ...] = ("b", "c")
@@ -319,12 +312,24 @@ def correlate(
             raise SettingsError(
                 f"expected {name} that differ, found {len(values)} of the same value: no rank correlation"
             )
-    is_resampled = not too_few_images(len(set(images)))
-    resampled = np.array(list(_resampled(ratings, scores, images, samples, seed, on_progress)) if is_resampled else [])
-    return [
-        _with_interval(f"kendall_tau_{tau}", value, resampled[:, column] if is_resampled else resampled, level)
-        for column, (tau, value) in enumerate(zip(TAUS, _taus(ratings, scores), strict=True))
-    ]
+    groups: dict[str, list[int]] = {}
+    for row, image in enumerate(images):
+        groups.setdefault(image, []).append(row)
+    members, random = [np.array(rows) for rows in groups.values()], np.random.default_rng(seed)
+    resampled = np.empty((0 if too_few_images(len(groups)) else samples, len(TAUS)))
+    for sample in range(len(resampled)):
+        rows = np.concatenate([members[group] for group in random.integers(len(members), size=len(members))])
+        resampled[sample] = _taus(ratings[rows], scores[rows])
+        if on_progress is not None:
+            on_progress(sample + 1, samples)
+    correlations = []
+    for tau, value, column in zip(TAUS, _taus(ratings, scores), resampled.T, strict=True):
+        defined, interval = column[~np.isnan(column)], None
+        if len(defined):
+            low, high = np.quantile(defined, [level / 2, 1 - level / 2])
+            interval = float(low), float(high)
+        correlations.append(Correlation(f"kendall_tau_{tau}", value, interval, len(column) - len(defined)))
+    return correlations
 
 
 def too_few_images(images: int) -> str:
@@ -332,36 +337,6 @@ def too_few_images(images: int) -> str:
     if images >= MIN_IMAGES:
         return ""
     return f"no interval: the bootstrap has {counted(images, 'image')} to sample; expected {MIN_IMAGES} or more"
-
-
-def _resampled(
-    ratings: NDArray[np.float64],
-    scores: NDArray[np.float64],
-    images: Sequence[str],
-    samples: int,
-    seed: int,
-    on_progress: Callable[[int, int], None] | None,
-) -> Iterator[list[float]]:
-    """Correlations of bootstrap samples of the images."""
-    groups: dict[str, list[int]] = {}
-    for row, image in enumerate(images):
-        groups.setdefault(image, []).append(row)
-    members, random = [np.array(rows) for rows in groups.values()], np.random.default_rng(seed)
-    for sample in range(samples):
-        rows = np.concatenate([members[group] for group in random.integers(len(members), size=len(members))])
-        yield _taus(ratings[rows], scores[rows])
-        if on_progress is not None:
-            on_progress(sample + 1, samples)
-
-
-def _with_interval(name: str, value: float, resampled: NDArray[np.float64], level: float) -> Correlation:
-    """Create a correlation with the interval of its bootstrap samples, some of which may be undefined."""
-    defined = resampled[~np.isnan(resampled)]
-    undefined = len(resampled) - len(defined)
-    if not len(defined):
-        return Correlation(name, value, None, undefined)
-    low, high = np.quantile(defined, [level / 2, 1 - level / 2])
-    return Correlation(name, value, (float(low), float(high)), undefined)
 
 
 def _taus(ratings: NDArray[np.float64], scores: NDArray[np.float64]) -> list[float]:

@@ -137,22 +137,22 @@ def evaluate(
         on_message: called with a line that says what retrieval will cost, before any work, if there are many pairs.
 
     Raises:
-        RunError: the models cannot be combined.
         CollectionError, FeatureError: there is no such split, or an image has no features and `skip_missing` is false.
-        SettingsError: an unknown metric, a shortlist larger than the number of images, or an image control for a model
-            that uses no images; a baseline of regions for a model without regions or with an image control.
+        RunError, SettingsError: models, metrics, a shortlist, an image control or a baseline that do not fit together.
     """
-    began = time.perf_counter()
-    options = options or EvaluationOptions()
+    began, options = time.perf_counter(), options or EvaluationOptions()
     require_metrics(options.sentence_metrics or ())
     require_ensemble(models)
     _require_fit(models[0], options)
     task = _open(models, collection, options, generate, on_progress or (lambda part, done, total: None))
     retrieval_features = task.features if options.retrieval and _supports_retrieval(task) else None
     marginal_images = [] if retrieval_features is None else _images_of_marginal(task, retrieval_features)
-    task = _with_image_control(task)
-    if on_message is not None and retrieval_features is not None:
-        _announce(task, marginal_images, on_message)
+    control, items = options.image_control, task.examples.items
+    features = control_features(task.first, collection, task.features, control, items, options.seed)
+    task = task._replace(examples=task.examples.with_features(features))
+    cost = retrieval_features and retrieval_cost(task.first, task.examples, marginal_images, options.exact)
+    if on_message is not None and cost:
+        on_message(str(cost))
     decoded = _decode(task)
     scores, gates = ([], None) if decoded is None else (_sentence_scores(task, decoded), _gates(task, decoded))
     scores += [] if gates is None else gate_scores(gates)
@@ -295,19 +295,6 @@ def _gates(task: _Task, decoded: Hypotheses) -> GateStatistics | None:
         return None
     on_progress = partial(task.on_progress, "gate values")
     return measure_gates(task.first, decoded.inputs, decoded.best, task.examples.features, on_progress=on_progress)
-
-
-def _with_image_control(task: _Task) -> _Task:
-    """Replace the features of the examples by the features of the image control."""
-    control, seed = task.options.image_control, task.options.seed
-    features = control_features(task.first, task.collection, task.features, control, task.examples.items, seed)
-    return task._replace(examples=task.examples.with_features(features))
-
-
-def _announce(task: _Task, marginal_images: Sequence[Item], on_message: Callable[[str], None]) -> None:
-    """Say what retrieval will cost, if there are many pairs."""
-    if cost := retrieval_cost(task.first, task.examples, marginal_images, task.options.exact):
-        on_message(str(cost))
 
 
 def _images_of_marginal(task: _Task, features: FeatureStore) -> list[Item]:

@@ -34,7 +34,6 @@ from limner.runs.trained_model import TrainedModel
 from limner.storage.outputs import name_or_default
 
 WHOLE_STATE = "state"
-"""Name of the curve of the whole state."""
 BATCH_SIZE = 32
 
 
@@ -53,7 +52,6 @@ class GradientCurve(Record):
     name: str
     """Tensor of the state, such as 'layers.0.state.cell', or 'state' for the whole state."""
     size: int
-    """Number of units."""
     norms: tuple[float, ...]
     """Root mean square over sentences and positions of the Frobenius norm divided by the square root of the size, for
     the distances 0, 1, 2, … in tokens; 1 for an identity."""
@@ -101,7 +99,6 @@ class GradientNorms(Measurement):
     curves: tuple[GradientCurve, ...]
     """The whole state first, then each of its tensors if there are several."""
     probes: int
-    """Number of random vectors for each tensor of the state."""
 
     @computed_field  # type: ignore[prop-decorator]
     @property

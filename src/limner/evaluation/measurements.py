@@ -36,17 +36,14 @@ class Measurement(Record):
     """What a command measured with a run on a split of a collection."""
 
     folder: ClassVar[str]
-    """Folder of its file in the run directory."""
     split: str
     collection: str
     """Absolute path of the collection."""
     fingerprint: str
-    """Fingerprint of the collection's contents."""
     command: str
     seconds: float
     """Duration in seconds."""
     sentences: int
-    """Number of measured sentences."""
     seed: int
     """Random seed of samples, significance tests and image controls."""
 
@@ -104,7 +101,6 @@ class MaskingResult(Record):
     sentences: int
     """Number of source sentences with at least one masked word."""
     masked_words: int
-    """Number of masked source words."""
     expected_words: int
     """Number of reference words that translate a masked word; the metric `recovered` is the percentage of these that
     the hypotheses contain."""
@@ -138,11 +134,8 @@ class Diagnosis(Measurement):
     signatures: dict[str, str]
     """Signature of each metric by name; differences are tested by approximate randomisation."""
     trials: int
-    """Number of trials of each significance test."""
     verdict: str
-    """One-sentence summary of the effect of the image."""
     notes: tuple[str, ...] = ()
-    """Lines about what was left out."""
 
     @property
     def name(self) -> str:
@@ -184,7 +177,6 @@ class GroundingExample(Record):
     """Phrase with the attention of a model and the boxes of its entity."""
 
     id: str
-    """Id of the item."""
     image: str
     """Absolute path of the image."""
     sentence: str
@@ -207,11 +199,9 @@ class Grounding(Measurement):
 
     folder = "diagnosis/grounding"
     lang: str
-    """Language of the sentences."""
     features: str
     """Name of the feature table with the locations."""
     grid: tuple[int, int]
-    """Rows and columns of the locations."""
     excluded: dict[str, int]
     """Number of phrases that are not measured, by reason."""
     groups: tuple[GroundingGroup, ...]
@@ -223,4 +213,3 @@ class Grounding(Measurement):
     trials: int
     """Number of trials of each approximate randomisation test; images are exchanged."""
     verdict: str
-    """One-sentence summary."""

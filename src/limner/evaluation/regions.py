@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -108,7 +107,7 @@ def evaluate_regions(
     All images of the split count, also those without annotated regions; the collection has the training split for the
     baselines, and the seed draws the queries.
     """
-    describe = _baseline(model, collection, examples, options) or partial(_describe, model, decoding)
+    describe = _baseline(model, collection, examples, options) or _by_model(model, decoding)
     images = _detect(model, examples.images, examples, describe, on_progress)
     scores = _precision(model, images, options)
     annotated = [image for image in images if image.item.regions]
@@ -124,7 +123,7 @@ def region_precision(model: TrainedModel, examples: Examples, decoding: Decoding
     """
     total = len(examples.images)
     chosen = [examples.images[number * total // min(count, total)] for number in range(min(count, total))]
-    images = _detect(model, chosen, examples, partial(_describe, model, decoding))
+    images = _detect(model, chosen, examples, _by_model(model, decoding))
     return _precision(model, images, RegionOptions())
 
 
@@ -149,10 +148,8 @@ def _region_features(examples: Examples) -> RegionStore:
     return examples.features
 
 
-def _describe(
-    model: TrainedModel, decoding: DecodingSettings, item: Item, detected: DetectedRegions
-) -> list[RegionText]:
-    return describe_regions(model, detected.codes, decoding)
+def _by_model(model: TrainedModel, decoding: DecodingSettings) -> _Describe:
+    return lambda item, detected: describe_regions(model, detected.codes, decoding)
 
 
 def _precision(model: TrainedModel, images: Sequence[_DescribedImage], options: RegionOptions) -> list[Score]:
@@ -186,26 +183,22 @@ def _baseline(
     if options.baseline is None:
         return None
     if options.baseline == "caption":
-        return partial(_constant, _captions(model, collection, examples.images, options))
+        captions = _captions(model, collection, examples.images, options)
+        return lambda item, detected: [RegionText(captions[item.id], captions[item.id], 0.0)] * len(detected.boxes)
     features = _region_features(examples)
     items = [item for item in collection.items(model.recipe.data.train) if item.image and features.covers(item)]
     train = region_items(items, model.target.lang, features)
     texts = [" ".join(model.tokenizer.words(item.regions[0].text)) for item in train]
     if options.baseline == "frequent":
-        (text, _), *_ = Counter(texts).most_common(1)
-        return partial(_constant, dict.fromkeys((item.id for item in examples.images), text))
-    return partial(_nearest, _codes(model, features, train), texts)
+        ((text, _),) = Counter(texts).most_common(1)
+        return lambda item, detected: [RegionText(text, text, 0.0)] * len(detected.boxes)
+    codes = _codes(model, features, train)
 
+    def nearest(item: Item, detected: DetectedRegions) -> list[RegionText]:
+        rows = (normalize(detected.codes, dim=1) @ codes.T).argmax(1).tolist() if len(detected.codes) else []
+        return [RegionText(texts[row], texts[row], 0.0) for row in rows]
 
-def _constant(texts: dict[str, str], item: Item, detected: DetectedRegions) -> list[RegionText]:
-    """Give one sentence to all regions of an image."""
-    return [RegionText(texts[item.id], texts[item.id], 0.0)] * len(detected.boxes)
-
-
-def _nearest(codes: torch.Tensor, texts: Sequence[str], item: Item, detected: DetectedRegions) -> list[RegionText]:
-    """Give each region the description of the training region of the largest cosine."""
-    rows = (normalize(detected.codes, dim=1) @ codes.T).argmax(1).tolist() if len(detected.codes) else []
-    return [RegionText(texts[row], texts[row], 0.0) for row in rows]
+    return nearest
 
 
 @torch.no_grad()

@@ -83,7 +83,6 @@ class MetricStatistics(NamedTuple):
     statistics: Statistics
     """Sufficient statistics, (N, k)."""
     signature: str
-    """Settings of the metric."""
 
     @property
     def score(self) -> Score:

@@ -26,7 +26,6 @@ class Score(NamedTuple):
     """Value of a metric with its settings."""
 
     name: str
-    """Name of the metric."""
     value: float
     signature: str
     """Settings of the metric, `key:value` joined by '|'."""
@@ -61,7 +60,6 @@ class Metric:
     reads: Literal["tokens", "text"] = "tokens"
     """Input: tokens joined by single spaces, or running text that the metric tokenises itself."""
     higher_is_better: bool = True
-    """Whether higher scores are better."""
     applies: Callable[[References], bool] = lambda references: True
     """Function that returns whether the references have anything that the metric measures; left out otherwise."""
 

@@ -97,7 +97,6 @@ class TfIdfVector(NamedTuple):
     norms: list[float]
     """Norm of the values by order of the n-grams."""
     length: int
-    """Length of the sentence."""
 
 
 def count_ngrams(tokens: Sequence[str]) -> Counter[Ngram]:

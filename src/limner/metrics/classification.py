@@ -161,4 +161,3 @@ METRICS_OF_LABELS: dict[str, tuple[str, ...]] = {
     FRAME_LABELS: ("accuracy", "f1", "calibration_error"),
     TRACK: ("position_error", "hidden_position_error"),
 }
-"""Names of the metrics of each kind of labels."""

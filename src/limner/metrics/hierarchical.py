@@ -28,7 +28,6 @@ from limner.metrics.base import Statistics
 from limner.metrics.significance import BLOCK_BYTES, LEVEL, SEED
 
 SAMPLES = 1000
-"""Number of bootstrap samples of the segments."""
 SMALLEST_P = 1e-16
 """Smallest p-value that is computed."""
 Interval = tuple[float, float]

@@ -43,7 +43,6 @@ class PhraseSentence(NamedTuple):
     item: Item
     text: str
     source: str | None
-    """Source sentence of a translation model."""
     phrases: tuple[PhraseWords, ...]
     """Phrases with boxes, at least one."""
 

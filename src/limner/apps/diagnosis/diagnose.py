@@ -198,7 +198,6 @@ class MaskedInputs(NamedTuple):
     indices: list[int]
     """Positions in the sequence of inputs."""
     masked_words: int
-    """Number of masked words in all sentences."""
     expected: list[list[WordForms]]
     """Expected target words for each sentence."""
 

@@ -207,7 +207,6 @@ class AttendedImage(NamedTuple):
     url: str | None
     """The image of the figure with the attention of the word that is pointed at; None for a video."""
     grid: tuple[int, int] | None
-    """Rows and columns of the locations."""
     box: tuple[float, ...]
     """Left, top, right and bottom of the part of the image that the grid covers, as fractions of its sides."""
     words: tuple[AttendedWord, ...]
@@ -220,9 +219,7 @@ class ExplainedSentence(NamedTuple):
     target: str
     """Generated sentence; its words are coloured by their gate if there is one."""
     gated: bool
-    """Whether the words have a gate."""
     alignment: Markup | None
-    """Plot of the alignment with the source words."""
     width: float
     """Width of the alignment plot in inches."""
     image: AttendedImage | None

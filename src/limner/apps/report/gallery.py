@@ -41,7 +41,6 @@ class Card(NamedTuple):
     item: EvaluatedItem
     thumbnail: str | None
     words: tuple[MarkedWord, ...]
-    """Parts of the hypothesis with their marks."""
     group: str
     """Group of the gallery: 'best', 'worst' or 'sample'; empty at the beginning of the report."""
 

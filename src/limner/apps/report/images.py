@@ -24,7 +24,6 @@ from limner.media.modality import IMAGE, VIDEO
 from limner.media.video import FrameSampling, read_frames
 
 KEY_FRAMES = 4
-"""Number of key frames of a thumbnail."""
 FRAME_GAP = 2
 """Distance of the frames of a strip in pixels."""
 THUMBNAIL_SIZE = (240, 180)
@@ -36,7 +35,6 @@ MARGIN, GAP = 28, 20
 CAPTION_LINES = 3
 FONT_SIZE, LINE_HEIGHT, CHARACTER_WIDTH = 13, 18, 8
 SHEET_FORMATS = {".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG", ".webp": "WEBP"}
-"""Formats of contact sheets by the suffix of the file."""
 BACKGROUND, TEXT, FADED_TEXT, TILE = "#fbfaf7", "#2b2b2b", "#8a8780", "#dedbd4"
 ENTITY_COLOURS = ("#e4572e", "#17bebb", "#ffc914", "#6a994e", "#b388eb", "#3a86ff", "#f28482", "#8d6e63")
 REGION_COLOURS = (

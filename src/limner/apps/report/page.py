@@ -34,7 +34,6 @@ logger = logging.getLogger(__name__)
 IMAGE_BYTES = 6_000_000
 """Maximum total size of the embedded images of a report in bytes; further images are left out."""
 FACT_LABELS = {"epochs": "kept epoch", "seed": "random seed", "step_seconds": "seconds in training steps"}
-"""Labels of facts by their key in the provenance."""
 
 
 class LearningCurves(NamedTuple):

@@ -53,7 +53,6 @@ LABELS = {
     "correct_sense": "Correct sense, %",
     "other_sense": "Other sense, %",
 }
-"""Labels of scores by name."""
 GATE_PREFIX = "gate_above_"
 RETRIEVAL_LABELS = {
     "r1": "R@1",
@@ -79,7 +78,6 @@ REGION_BASELINES = {
     "nearest": "description of the nearest training region",
     "caption": "caption of the whole image",
 }
-"""Labels of the baselines of a dense captioner."""
 
 
 class ScoreRow(NamedTuple):

@@ -50,7 +50,6 @@ QUERIES = 6
 QUERY_SIDE, RESULT_SIDE = 256, 144
 """Longer side of the image of a query and of a result in pixels."""
 SHOWN_CONFUSIONS = 10
-"""Number of confused pairs of labels in the report."""
 PUBLISHED_GATES = {0.5: 0.20, 0.8: 0.08}
 """Fraction of the generated words whose gate is above each threshold in Calixto et al. (2017), section 5.2: English to
 German, Multi30k."""
@@ -81,9 +80,7 @@ class PageContext(NamedTuple):
     lang: str
     """Target language of the model, or its kind of labels; empty if unknown."""
     vocabulary: int | None
-    """Number of tokens of the target vocabulary."""
     evaluations: Sequence[Evaluation]
-    """All evaluations of the run."""
 
 
 def beginning(evaluation: Evaluation, context: PageContext) -> dict[str, Any]:

@@ -51,7 +51,6 @@ class WithCorpusRecord(Record):
     """Training split of both collections."""
     source_lang: str
     lang: str
-    """Target language."""
 
 
 def needs_back_translation(data: DataSettings, collection: Collection) -> bool:

@@ -60,9 +60,7 @@ class TrainingRun(NamedTuple):
 
     recipe: Recipe
     run: Path
-    """Run directory."""
     init: Path | None
-    """Run directory that initialises this run."""
     corpus: CorpusUse | None = None
     """Use of the sentence pairs of the corpus; None for a training on the table's collection alone."""
 
@@ -76,9 +74,7 @@ class RowPlan(NamedTuple):
 
     row: PublishedRow
     result_path: Path
-    """File of the row's result."""
     alternatives: tuple[TrainingSequence, ...]
-    """Training runs of each alternative of the row."""
     recipes: tuple[Recipe, ...]
     """The row's recipe for each alternative, with the settings of its evaluation."""
 

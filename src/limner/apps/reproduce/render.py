@@ -55,7 +55,6 @@ DATA_OF_PAPERS = {
 }
 """Data sets, and the commands that import them, of tables whose rows have the same recipe for any collection."""
 LANGUAGES = {"de": "German", "en": "English"}
-"""Names of the languages of the recipes."""
 
 
 def list_tables(name: str | None) -> dict[str, Any]:

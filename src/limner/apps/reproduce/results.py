@@ -33,11 +33,8 @@ class InitialRun(Record):
     """A run outside the table whose weights initialise the first training stage of a row."""
 
     run: str
-    """Name of the run."""
     weights_sha256: str
-    """SHA-256 of the weights file."""
     command: str | None = None
-    """Command that trained it."""
     seconds: float | None = None
     """Time of its training steps."""
 
@@ -51,7 +48,6 @@ class CorpusRecord(Record):
     name: str
     """Name of the folder of the collection."""
     fingerprint: str
-    """Fingerprint of the collection."""
 
     @classmethod
     def from_collection(cls, collection: Collection) -> Self:
@@ -66,13 +62,10 @@ class RowResult(Record):
     """The result of one row with one seed."""
 
     table: str
-    """Name of the table."""
     row: str
-    """Name of the row."""
     recipe: dict[str, Any]
     """All settings of training and evaluation."""
     recipe_folder: str
-    """Folder of the recipe."""
     overrides: tuple[str, ...] = ()
     """Recipe overrides KEY=VALUE of the call."""
     pretraining: tuple[dict[str, Any], ...] = ()
@@ -88,7 +81,6 @@ class RowResult(Record):
     run: str
     """Run directory of the model, relative to the folder of the table."""
     image_control: str
-    """Image control of the evaluation."""
     budget: float = 1.0
     """Fraction of the recipe's epochs and samples."""
     seconds: float
@@ -126,7 +118,6 @@ class MeanScore(NamedTuple):
     """A score of a row, averaged over its seeds."""
 
     value: float
-    """Mean over the seeds."""
     std: float | None
     """Standard deviation over the seeds, or over the samples of a single seed; None if there is neither."""
 
@@ -191,7 +182,6 @@ class RowSignificance(Record):
     contrasts: tuple[Contrast, ...]
     """Difference of the second row from the first, one for each metric."""
     signature: str
-    """Signature of the significance test."""
 
     def contrasts_of(self, row: str) -> tuple[Contrast, ...]:
         """The differences of one of the rows from the other one."""

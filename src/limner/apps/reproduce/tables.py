@@ -41,7 +41,6 @@ class DataSet(NamedTuple):
     ids: str
     """Regular expression of the item ids, the file names of the images without folders and suffix."""
     command: str
-    """Command that imports it."""
     has_plain_numbers: bool = False
     """Whether the ids are numbers as other collections have: items without images are then not of this data set."""
 

@@ -233,7 +233,6 @@ def _statistics(systems: Systems, lang: str, metrics: Sequence[str], on_progress
 
 
 def _notes(systems: Systems, segments: int, level: float) -> tuple[str, ...]:
-    """Lines about what makes the tests doubtful."""
     reason = too_few_segments(segments, level)
     if reason and not any(len(runs) == 1 for runs in systems.values()):
         reason = f"the bootstrap has {counted(segments, 'segment')} to sample, too few for its p-values and intervals"

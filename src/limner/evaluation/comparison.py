@@ -129,12 +129,10 @@ class Comparison(Record):
 
     @property
     def _is_over_one_run(self) -> bool:
-        """Whether some differences are tested over the segments of one run of each system."""
         return any(contrast.over_runs is False for contrast in self.contrasts)
 
     @property
     def _is_over_runs(self) -> bool:
-        """Whether some differences are tested over runs and segments."""
         return any(contrast.over_runs for contrast in self.contrasts)
 
     @property

@@ -219,7 +219,6 @@ def _open(
 
 
 def _supports_retrieval(task: _Task) -> bool:
-    """Whether sentences and images can be ranked for each other."""
     if task.features is None or task.examples.source is not None or task.has_labels:
         return False
     if task.first.recipe.model.describes_regions:  # `evaluate_regions` retrieves regions by their codes
@@ -290,7 +289,6 @@ def _sentence_scores(task: _Task, decoded: Hypotheses) -> list[Score]:
 
 
 def _gates(task: _Task, decoded: Hypotheses) -> GateStatistics | None:
-    """Compute the statistics of the image gate of a translation model; None if it has no gate."""
     if task.examples.source is None or not task.first.model.uses_image:
         return None
     on_progress = partial(task.on_progress, "gate values")

@@ -31,15 +31,8 @@ from limner.inference.regions import (
     region_log_probs,
     require_detector,
 )
+from limner.metrics import dense_captioning
 from limner.metrics.base import MetricUnavailable, Score
-from limner.metrics.dense_captioning import (
-    DenseCaptions,
-    dense_captioning_scores,
-    intersection_over_union,
-    localisation_score,
-    match,
-    meteor_similarity,
-)
 from limner.metrics.ranks import median_rank, recall_at
 from limner.models.dense_captioner import DetectedRegions
 from limner.models.protocols import device_of
@@ -81,8 +74,6 @@ class RegionEvaluation(NamedTuple):
 
 
 class _DescribedImage(NamedTuple):
-    """An image with its detected regions and their sentences."""
-
     item: Item
     detected: DetectedRegions
     boxes: np.ndarray  # (N, 4): left, top, width and height in pixels
@@ -134,7 +125,6 @@ def _detect(
     describe: _Describe,
     on_progress: Progress | None = None,
 ) -> list[_DescribedImage]:
-    """Detect the regions of images and give them sentences."""
     images: list[_DescribedImage] = []
     for located in locate_regions(model, items, _region_features(examples)):
         images.append(_DescribedImage(*located, describe(located.item, located.detected)))
@@ -156,7 +146,7 @@ def _precision(model: TrainedModel, images: Sequence[_DescribedImage], options: 
     """Compute mean average precision; without METEOR on this machine, of the boxes alone."""
     words, lang = model.tokenizer.words, model.recipe.data.lang
     corpus = [
-        DenseCaptions(
+        dense_captioning.DenseCaptions(
             image.boxes,
             image.detected.scores.double().cpu().numpy(),
             [text.tokens for text in image.texts],
@@ -169,10 +159,10 @@ def _precision(model: TrainedModel, images: Sequence[_DescribedImage], options: 
     suffix = "|" + ",".join(f"{key}:{value}" for key, value in detection.items())
     suffix += "" if options.baseline is None else f"|baseline:{options.baseline}"
     try:
-        scores = dense_captioning_scores(corpus, *meteor_similarity(lang))
+        scores = dense_captioning.dense_captioning_scores(corpus, *dense_captioning.meteor_similarity(lang))
     except (MetricUnavailable, MissingExtraError) as error:
         logger.warning("%s (left out: map)", error)
-        scores = [localisation_score(match(corpus), len(corpus))]
+        scores = [dense_captioning.localisation_score(dense_captioning.match(corpus), len(corpus))]
     return [score._replace(signature=score.signature + suffix) for score in scores]
 
 
@@ -248,7 +238,7 @@ def _retrieval(
     ranks = []
     for row, (_, box) in enumerate(queries):
         order = log_probs[row].argsort(descending=True, stable=True).cpu().numpy()
-        right = (owner == row) & (intersection_over_union(boxes, box)[:, 0] >= MIN_OVERLAP)
+        right = (owner == row) & (dense_captioning.intersection_over_union(boxes, box)[:, 0] >= MIN_OVERLAP)
         right_ranks = np.flatnonzero(right[order])
         ranks.append(int(right_ranks[0]) + 1 if len(right_ranks) else max(len(order), *RECALLS) + 1)
     signature = f"queries:{len(queries)}|regions:{len(codes)}|iou:{MIN_OVERLAP}|seed:{seed}"

@@ -15,33 +15,16 @@ from limner.data.collection import Collection
 from limner.data.dataset import Examples, FeatureSource
 from limner.data.examples import Example, ImageFeatures, Item, StoredFeatures, collate, collate_features
 from limner.errors import SettingsError, counted
+from limner.metrics import ranks
 from limner.metrics.base import Score
-from limner.metrics.ranks import (
-    Ranks,
-    RetrievalRanks,
-    chance_area,
-    chance_curve,
-    match_area,
-    match_curve,
-    owner_ranks,
-    rank_all,
-    retrieval_curves,
-    retrieval_scores,
-    shortlist_ranks,
-)
+from limner.metrics.ranks import Ranks, RetrievalRanks
 from limner.models.protocols import ImageVectorModel, PairRanker, device_of
 from limner.models.two_tower import TwoTower
 from limner.progress import Progress
 from limner.retrieval.all_pairs import MEMORY_BUDGET, allocate_matrix, pair_arithmetic
 from limner.retrieval.marginal import NormalisedScores, normalised_log_probs
-from limner.runs.records import (
-    ImageToTextExample,
-    RecallCurves,
-    Retrieval,
-    RetrievedImage,
-    RetrievedSentence,
-    TextToImageExample,
-)
+from limner.runs import records
+from limner.runs.records import RecallCurves, Retrieval
 from limner.runs.trained_model import TrainedModel
 
 SHOWN_QUERIES = 12
@@ -105,16 +88,16 @@ def evaluate_retrieval(
         exact=settings.exact,
         on_progress=on_progress,
     )
-    ranks = rank_all(pairs.normalised.numpy(), candidates.owners)
+    all_ranks = ranks.rank_all(pairs.normalised.numpy(), candidates.owners)
     precision = f"|{pair_arithmetic(model, exact=settings.exact).signature}"
     marginal = "|score:cosine" if isinstance(model.model, TwoTower) else f"|marginal:{len(marginal_images) or 'own'}"
     scores = tuple(
         score._replace(
             signature=score.signature + precision + (marginal if score.name.startswith("image_to_text") else "")
         )
-        for score in retrieval_scores(ranks, candidates.owners)
+        for score in ranks.retrieval_scores(all_ranks, candidates.owners)
     )
-    shown = _record(pairs.normalised, candidates, collection, ranks, settings.seed)
+    shown = _record(pairs.normalised, candidates, collection, all_ranks, settings.seed)
     if settings.shortlist:
         matches = _evaluate_shortlists(model, candidates, pairs, settings, precision)
         scores += matches.scores
@@ -124,7 +107,6 @@ def evaluate_retrieval(
 
 
 def _with_images(examples: Examples) -> Examples | None:
-    """Return the examples of items with an image; None if there are none."""
     items = [item for item in examples.items if item.media_path is not None]
     if len(items) == len(examples.items):
         return examples
@@ -190,13 +172,13 @@ def match_scores(
     listed = own_sentences[nearest.numpy()].sum(axis=1)
     directions = {
         "text_to_image": _Queries(
-            ranks=owner_ranks(scores, owners),
+            ranks=ranks.owner_ranks(scores, owners),
             candidates=np.full(sentences, images),
             relevant=np.ones(sentences, dtype=np.int64),
             description=f"candidates:{images}",
         ),
         "image_to_text": _Queries(
-            ranks=shortlist_ranks(scores, owners, nearest.numpy()),
+            ranks=ranks.shortlist_ranks(scores, owners, nearest.numpy()),
             candidates=listed,
             relevant=own_sentences,
             description=f"shortlist:{nearest.shape[1]}|candidates:{_range(listed)}",
@@ -205,17 +187,19 @@ def match_scores(
     areas = tuple(
         Score(
             f"{direction}_match_area",
-            match_area(queries.ranks, queries.candidates),
+            ranks.match_area(queries.ranks, queries.candidates),
             f"queries:{len(queries.ranks)}|{queries.description}|"
-            f"chance:{chance_area(queries.relevant, queries.candidates):.1f}|ties:worst|scale:0-100|{signature}",
+            f"chance:{ranks.chance_area(queries.relevant, queries.candidates):.1f}|ties:worst|scale:0-100|{signature}",
         )
         for direction, queries in directions.items()
     )
     return ShortlistEvaluation(
         areas,
-        RecallCurves(**{name: match_curve(queries.ranks, queries.candidates) for name, queries in directions.items()}),
         RecallCurves(
-            **{name: chance_curve(queries.relevant, queries.candidates) for name, queries in directions.items()}
+            **{name: ranks.match_curve(queries.ranks, queries.candidates) for name, queries in directions.items()}
+        ),
+        RecallCurves(
+            **{name: ranks.chance_curve(queries.relevant, queries.candidates) for name, queries in directions.items()}
         ),
     )
 
@@ -225,7 +209,9 @@ def _range(counts: Ranks) -> str:
     return str(low) if low == high else f"{low}-{high}"
 
 
-def _record(scores: Tensor, examples: Examples, collection: Collection, ranks: RetrievalRanks, seed: int) -> Retrieval:
+def _record(
+    scores: Tensor, examples: Examples, collection: Collection, all_ranks: RetrievalRanks, seed: int
+) -> Retrieval:
     """Return the curves of retrieval, and random queries of both directions with their first results."""
     random = np.random.default_rng(seed)
     items, owners = examples.items, examples.owners
@@ -235,30 +221,30 @@ def _record(scores: Tensor, examples: Examples, collection: Collection, ranks: R
     paths = {row: collection.absolute_image_path(items[row]) for row in shown_images}
     return Retrieval(
         image_to_text=tuple(
-            ImageToTextExample(
+            records.ImageToTextExample(
                 id=items[row].id,
                 image=paths[row],
-                rank=int(ranks.image_to_text[row]),
+                rank=int(all_ranks.image_to_text[row]),
                 top=tuple(
-                    RetrievedSentence(text=examples.text(result), right=owners[result] == row)
+                    records.RetrievedSentence(text=examples.text(result), right=owners[result] == row)
                     for result in _first(scores[:, row]).tolist()
                 ),
             )
             for row in images
         ),
         text_to_image=tuple(
-            TextToImageExample(
+            records.TextToImageExample(
                 text=examples.text(row),
-                rank=int(ranks.text_to_image[row]),
+                rank=int(all_ranks.text_to_image[row]),
                 image_id=items[owners[row]].id,
                 top=tuple(
-                    RetrievedImage(id=items[result].id, image=paths[result], right=result == owners[row])
+                    records.RetrievedImage(id=items[result].id, image=paths[result], right=result == owners[row])
                     for result in _first(scores[row]).tolist()
                 ),
             )
             for row in sentences
         ),
-        curves=RecallCurves(**retrieval_curves(ranks, owners)),
+        curves=RecallCurves(**ranks.retrieval_curves(all_ranks, owners)),
     )
 
 

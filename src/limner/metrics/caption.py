@@ -150,7 +150,6 @@ class CiderD:
         return 10 * total / MAX_ORDER / len(references)
 
     def _vectors_of_references(self, item: int) -> tuple[list[TfIdfVector], frozenset[Ngram]]:
-        """Return the vectors of the references of an item, and their n-grams."""
         vectors = [self._vector(tokens) for tokens in self.references[item]]
         return vectors, frozenset(ngram for vector in vectors for ngram in vector.values)
 

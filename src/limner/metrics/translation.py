@@ -122,7 +122,6 @@ def _bleu(order: int, totals: Statistics, smooth: str) -> float:
 def _metric(
     name: str, counter: Callable[[], Sacrebleu], settings: str, *, of_text: bool = False, is_error: bool = False
 ) -> Metric:
-    """Create a metric that sacrebleu computes."""
     return Metric(
         name,
         partial(sacrebleu_statistics, counter),

@@ -288,7 +288,6 @@ def _arrange(strips: Sequence[AttentionStrip], count: int, columns: int) -> _Lay
 
 
 def _draw(axes: Axes, panel: Image.Image, centre: float, top: float) -> None:
-    """Draw a panel in its own size."""
     half, height = panel.width / DOTS_PER_INCH / 2, panel.height / DOTS_PER_INCH
     axes.imshow(
         np.asarray(panel), extent=(centre - half, centre + half, top + height, top), aspect="auto", clip_on=False

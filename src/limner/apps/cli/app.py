@@ -87,7 +87,6 @@ def main() -> None:
 
 
 def _run() -> int:
-    """Run the command of this process; return the exit status."""
     try:
         status = _with_named_command(sys.argv[1:])(prog_name="limner", standalone_mode=False)
     except UsageError as error:
@@ -185,8 +184,6 @@ def _global_options(
 
 
 class _LineHandler(logging.Handler):
-    """Handler that writes each message as one line on standard error."""
-
     def emit(self, record: logging.LogRecord) -> None:
         """Print a record."""
         err.print(f"{record.levelname:8} {name_options(self.format(record))}", highlight=False, soft_wrap=True)
@@ -195,7 +192,6 @@ class _LineHandler(logging.Handler):
 def _one_line(
     message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None
 ) -> str:
-    """Format a warning of Python as one line."""
     return " ".join(f"{filename}:{lineno}: {category.__name__}: {message}".split())
 
 

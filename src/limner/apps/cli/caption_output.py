@@ -94,7 +94,6 @@ def _to_standard_output(text: str) -> None:
 def _write(
     emit: Callable[[str], None], kind: CaptionFormat, columns: Sequence[str], ranked: bool
 ) -> Iterator[WriteCaptions]:
-    """Yield the function that writes the captions of an input."""
     records: list[dict[str, Any]] = []
 
     def write(file: Path, result: list[Sentence] | KeptCaption | LimnerError) -> None:

@@ -103,7 +103,6 @@ def _lines(labels: Classification, n_best: int, *, steps: bool) -> Iterator[tupl
 
 
 def _record(text: str, labels: Classification, n_best: int, *, steps: bool) -> dict[str, Any]:
-    """Return the labels of an input for JSON."""
     values = [
         {
             "label": step.label,

@@ -198,7 +198,6 @@ def show(
 
 
 def _print_summary(summary: CollectionSummary) -> None:
-    """Print the contents of a collection."""
     langs = sorted({lang for counts in summary.sentences.values() for lang in counts})
     rows = [["split", "items", "images", *(f"sentences {lang}" for lang in langs)]]
     for split, count in summary.splits.items():

@@ -95,7 +95,6 @@ def diagnose(
 def _measure_grounding(
     run: Path, collection: Path, values: dict[str, Any], out_file: Path | None, device: str, as_json: bool
 ) -> None:
-    """Measure and print whether the attention is inside the boxes of annotated phrases."""
     from limner.apps.diagnosis import GroundingSettings, measure_grounding
     from limner.data.collection import Collection
 
@@ -119,7 +118,6 @@ def _report(
 
 
 def _print_grounding(result: Grounding) -> None:
-    """Print the scores of all phrases with p-values, then the mass by entity type."""
     everything, *types = result.groups
     title = f"{counted(everything.phrases, 'phrase')} of {counted(everything.images, 'image')} of '{result.split}'"
     rows = [["attention", "mass inside, %", "pointing, %"]]
@@ -159,7 +157,6 @@ def _print(diagnosis: Diagnosis) -> None:
 
 
 def _print_conditions(title: str, conditions: Sequence[ConditionResult]) -> None:
-    """Print one row for each condition, with the differences from the first row and their p-values."""
     from limner.metrics.base import format_value
 
     rows = [["images", *(score.metric for score in conditions[0].scores), "changed"]]

@@ -135,7 +135,6 @@ def _missing(requirement: Requirement) -> Iterator[str]:
 
 
 def _devices() -> list[str]:
-    """Describe the processor and every CUDA device."""
     import torch
 
     from limner.process import native_bf16

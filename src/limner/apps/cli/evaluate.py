@@ -157,7 +157,6 @@ def _print(
     run: Path,
     as_json: bool,
 ) -> None:
-    """Print scores beside the published values of the recipe, the path of the evaluation, and the next command."""
     next_command = shlex.join(["limner", "report", "--model", str(run)])
     if as_json:
         scores = [score._asdict() for score in evaluation.scores]

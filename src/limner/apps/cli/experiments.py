@@ -211,30 +211,23 @@ def reproduce(
     of_training = {**data, **runs, "--seeds": seeds, "--budget": budget}
     if list_:
         refuse(of_training, "--list only lists; leave one of them out")
-    from limner.apps.reproduce import ReproductionSettings, find_table, reproduce_table
-    from limner.apps.reproduce.render import (
-        list_tables,
-        listing_text,
-        open_collection,
-        properties_plain,
-        properties_text,
-    )
+    from limner.apps.reproduce import ReproductionSettings, find_table, render, reproduce_table
     from limner.apps.reproduce.tables import property_tables
 
     if list_:
-        listing = list_tables(table)
-        print_json(listing) if as_json else echo(listing_text(listing))
+        listing = render.list_tables(table)
+        print_json(listing) if as_json else echo(render.listing_text(listing))
         return
     if (properties := property_tables().get(table or "")) is not None:
         refuse(of_training, f"{table} has properties of recipes, and nothing is trained; leave it out")
-        print_json(properties_plain(properties)) if as_json else echo(properties_text(properties))
+        print_json(render.properties_plain(properties)) if as_json else echo(render.properties_text(properties))
         return
     if table is None or out is None:
         expected = "the name of a table, such as mao2015/table3" if table is None else "--out, the folder of the rows"
         raise SettingsError(f"expected {expected}; 'limner reproduce --list' lists the tables")
     claim_folder(out, "--out", records={"table.md": "rows", "table.json": "rows"})
     published = find_table(table)
-    opened = open_collection(published, collection)
+    opened = render.open_collection(published, collection)
     values = given(rows=row, seeds=seeds, dataset=dataset, recipes=recipes, overrides=changes, init=init, budget=budget)
     values |= given(back_translator=back_translator, corpus=corpus)
     settings = ReproductionSettings.parse(values)

@@ -55,7 +55,6 @@ def export(
 
 
 def _export_arpa(run: Path, out: Path, *, backbone: str | None, as_json: bool) -> None:
-    """Write the language model of a phrase-based model."""
     if backbone is not None:
         raise SettingsError("--backbone: a language model has none; leave it out, or choose --format onnx")
     with activity("writing the language model"):

@@ -8,23 +8,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+from limner import bounds
 from limner.apps.cli.app import DATA
 from limner.apps.cli.options import command, given, refuse
 from limner.apps.cli.terminal import echo, err, print_json, print_next, progress_bar, progress_bars
-from limner.bounds import (
-    BatchSize,
-    Bounds,
-    Count,
-    Frames,
-    GridSide,
-    ImageSide,
-    PatchSide,
-    Regions,
-    Seed,
-    Several,
-    Threshold,
-    Width,
-)
 from limner.errors import SettingsError
 from limner.storage.outputs import claim_file, require_saved, save_output
 
@@ -45,16 +32,16 @@ def features(
     backbone: str,
     layer: str | None = None,
     kind: str = "pooled",
-    size: ImageSide | None = None,
+    size: bounds.ImageSide | None = None,
     resize: str | None = None,
-    views: Annotated[int, Bounds(1, 10)] = 1,
+    views: Annotated[int, bounds.Bounds(1, 10)] = 1,
     boxes: str | None = None,
-    regions: Regions | None = None,
-    frames: Frames | None = None,
-    every: Count | None = None,
+    regions: bounds.Regions | None = None,
+    frames: bounds.Frames | None = None,
+    every: bounds.Count | None = None,
     name: str | None = None,
     split: list[str] | None = None,
-    batch_size: BatchSize = 32,
+    batch_size: bounds.BatchSize = 32,
     precision: str = "auto",
     device: str = "cpu",
     strict: bool = False,
@@ -107,7 +94,6 @@ def features(
 
 
 def _extract(collection: Collection, choice: BackboneChoice, options: dict[str, Any], ray: str | None) -> Extraction:
-    """Compute the features on this machine or on a cluster."""
     from limner.features.extract import extract
 
     with progress_bars() as bars:
@@ -158,15 +144,15 @@ def kmeans(
     collection: Path,
     *,
     out: Path,
-    size: PatchSide | None = None,
-    patch: PatchSide | None = None,
-    filters: Width | None = None,
-    grid: GridSide | None = None,
-    patches: Several | None = None,
+    size: bounds.PatchSide | None = None,
+    patch: bounds.PatchSide | None = None,
+    filters: bounds.Width | None = None,
+    grid: bounds.GridSide | None = None,
+    patches: bounds.Several | None = None,
     split: str = "train",
-    seed: Seed | None = None,
+    seed: bounds.Seed | None = None,
     activation: Literal["triangle", "soft-threshold"] | None = None,
-    alpha: Threshold | None = None,
+    alpha: bounds.Threshold | None = None,
     sheet: Path | None = None,
     force: bool = False,
     as_json: bool = False,

@@ -75,7 +75,6 @@ def _with_listed(paths: Sequence[Path]) -> Iterator[Path]:
 
 
 def _inside(folder: Path, modality: Modality, readable: Sequence[Modality], recursive: bool) -> list[Path]:
-    """Return the files of a folder in the order of their names."""
     entries = folder.rglob("*") if recursive else folder.iterdir()
     files = [file for file in entries if any(kind.matches(file) for kind in readable) and not file.is_dir()]
     # hidden: a name of the file or of one of its folders starts with a dot, as macOS adds to archives

@@ -112,7 +112,6 @@ def _drawings(files: Sequence[Path], out: Path | None, force: bool, *, is_single
 
 
 def _draw(file: Path, captions: Sequence[RegionCaption], drawing: Path) -> None:
-    """Draw the regions of an image with their confidences to a file."""
     from limner.apps.report.images import draw_regions, save_sheet
     from limner.media.image import open_image
 

@@ -138,7 +138,6 @@ def correlate(
 
 
 def _print_correlations(result: JudgedCorrelation, missing: int, signature: str, as_json: bool) -> None:
-    """Print the correlations with their intervals, the numbers of pairs and the signatures."""
     if as_json:
         rows = [correlation._asdict() for correlation in result.correlations]
         counts = {"pairs": result.pairs, "images": result.images, "own_captions": result.own_captions}

@@ -105,7 +105,6 @@ def _times(provenance: dict[str, Any]) -> str:
 
 
 def _summary(run: Path, provenance: dict[str, Any], settings: TrainingSettings) -> str:
-    """Summarise a finished training from its records."""
     from limner.runs.records import read_log
 
     best = ", ".join(

@@ -9,33 +9,16 @@ from typing import Annotated, NamedTuple
 
 from pydantic import AfterValidator
 
+from limner.apps.diagnosis import source_words
 from limner.apps.diagnosis.conditions import PERPLEXITY, ConditionComparison, ConditionOutput, percentage
-from limner.apps.diagnosis.source_words import (
-    SOURCE_LANG,
-    AmbiguousInput,
-    MaskedTokenizer,
-    SourceMask,
-    WordForms,
-    count_recovered,
-    create_mask,
-    expresses_sense,
-    find_ambiguous_inputs,
-    items_of_other_sense,
-)
 from limner.bounds import Count
 from limner.data.collection import Collection
 from limner.data.dataset import Examples, FeatureSource
 from limner.decoding.sentence import Sentence
 from limner.decoding.settings import DecodingSettings
 from limner.errors import CollectionError, SettingsError
-from limner.evaluation.measurements import (
-    AmbiguityResult,
-    ConditionResult,
-    Diagnosis,
-    MaskingResult,
-    MeasurementSettings,
-    provenance,
-)
+from limner.evaluation import measurements
+from limner.evaluation.measurements import Diagnosis, MeasurementSettings
 from limner.features.controls import ControlFeatures
 from limner.features.store import FeatureStore
 from limner.inference.collection_features import control_features, open_features
@@ -111,11 +94,11 @@ def diagnose(
         verdict=verdict(image_controls, len({entry.item.id for entry in comparison.inputs})),
         notes=tuple(comparison.examples.tally.lines()),
         **settings.model_dump(include={"trials", "seed"}),
-        **provenance(collection, command, began),
+        **measurements.provenance(collection, command, began),
     )
 
 
-def verdict(image_controls: Sequence[ConditionResult], items: int) -> str:
+def verdict(image_controls: Sequence[measurements.ConditionResult], items: int) -> str:
     """Summarise the effect of the image in one sentence, by the first metric with right and with shuffled images."""
     if len(image_controls) == 1:
         return "The model does not use images."
@@ -194,11 +177,11 @@ def _image_conditions(
 class MaskedInputs(NamedTuple):
     """The source sentences in which a mask selects at least one word."""
 
-    mask: SourceMask
+    mask: source_words.SourceMask
     indices: list[int]
     """Positions in the sequence of inputs."""
     masked_words: int
-    expected: list[list[WordForms]]
+    expected: list[list[source_words.WordForms]]
     """Expected target words for each sentence."""
 
 
@@ -206,7 +189,7 @@ def _mask_inputs(comparison: ConditionComparison, name: str) -> MaskedInputs:
     model, source = comparison.model, comparison.model.source
     if source is None:
         raise SettingsError(f"mask '{name}': expected a translation model, got a captioning model without source words")
-    mask = create_mask(name, source.lang, model.recipe.data.lang)
+    mask = source_words.create_mask(name, source.lang, model.recipe.data.lang)
     masked: dict[int, list[str]] = {}
     for index, entry in enumerate(comparison.inputs):
         words = source.tokenizer.words(entry.source or "")
@@ -221,11 +204,11 @@ def _mask_inputs(comparison: ConditionComparison, name: str) -> MaskedInputs:
 
 def _measure_masking(
     comparison: ConditionComparison, masked: MaskedInputs, conditions: Conditions, unmasked: Sequence[Sentence]
-) -> MaskingResult:
+) -> measurements.MaskingResult:
     """Translate the masked sentences under several image conditions, and compare with the unmasked sentences."""
     source = comparison.model.source_tokenizer
     assert source is not None, "only translation models have source words to mask"
-    model = comparison.model._replace(source_tokenizer=MaskedTokenizer(source, masked.mask))
+    model = comparison.model._replace(source_tokenizer=source_words.MaskedTokenizer(source, masked.mask))
     inputs = [comparison.inputs[index] for index in masked.indices]
     outputs = []
     for name in ("right", "shuffled", "none"):
@@ -238,11 +221,11 @@ def _measure_masking(
     if expected_words:
         for output in outputs:
             counts = [
-                (count_recovered(expected, hypothesis.split()), len(expected))
+                (source_words.count_recovered(expected, hypothesis.split()), len(expected))
                 for expected, hypothesis in zip(masked.expected, output.hypotheses, strict=True)
             ]
             output.metrics.insert(0, percentage("recovered", counts, inputs))
-    return MaskingResult(
+    return measurements.MaskingResult(
         mask=masked.mask.name,
         sentences=len(inputs),
         masked_words=masked.masked_words,
@@ -253,14 +236,14 @@ def _measure_masking(
 
 def _measure_ambiguity(
     comparison: ConditionComparison, conditions: Conditions, best: Mapping[str, Sequence[Sentence]]
-) -> AmbiguityResult | None:
+) -> measurements.AmbiguityResult | None:
     """Measure the translation of the ambiguous words of generated scenes; None if there are none."""
     model, source = comparison.model, comparison.model.source
-    if source is None or source.lang != SOURCE_LANG:
+    if source is None or source.lang != source_words.SOURCE_LANG:
         return None
     words = [source.tokenizer.words(entry.source or "") for entry in comparison.inputs]
-    ambiguous = find_ambiguous_inputs(comparison.inputs, words, model.recipe.data.lang)
-    swapped = items_of_other_sense(comparison.examples.items, comparison.seed)
+    ambiguous = source_words.find_ambiguous_inputs(comparison.inputs, words, model.recipe.data.lang)
+    swapped = source_words.items_of_other_sense(comparison.examples.items, comparison.seed)
     included = [case for case in ambiguous if comparison.inputs[case.position].item.id in swapped]
     if not included:
         return None
@@ -273,7 +256,7 @@ def _measure_ambiguity(
         inputs = [comparison.inputs[case.position] for case in included]
         hypotheses = comparison.generate("swapped images", ControlFeatures(features, swapped), inputs)
         outputs.insert(1, _sense_accuracy(comparison, "swapped", hypotheses, included))
-    return AmbiguityResult(
+    return measurements.AmbiguityResult(
         sentences=len(included),
         excluded=len(ambiguous) - len(included),
         conditions=comparison.compare(outputs, "ambiguous words"),
@@ -281,13 +264,15 @@ def _measure_ambiguity(
 
 
 def _sense_accuracy(
-    comparison: ConditionComparison, name: str, best: Sequence[Sentence], ambiguous: Sequence[AmbiguousInput]
+    comparison: ConditionComparison,
+    name: str,
+    best: Sequence[Sentence],
+    ambiguous: Sequence[source_words.AmbiguousInput],
 ) -> ConditionOutput:
-    """The percentages of translations that express the correct and the other sense."""
     inputs = [comparison.inputs[case.position] for case in ambiguous]
     hypotheses = [comparison.model.tokenizer.decode(hypothesis.tokens) for hypothesis in best]
     pairs = list(zip(hypotheses, ambiguous, strict=True))
-    correct = [(int(expresses_sense(text, case.correct, case.incorrect)), 1) for text, case in pairs]
-    incorrect = [(int(expresses_sense(text, case.incorrect, case.correct)), 1) for text, case in pairs]
+    correct = [(int(source_words.expresses_sense(text, case.correct, case.incorrect)), 1) for text, case in pairs]
+    incorrect = [(int(source_words.expresses_sense(text, case.incorrect, case.correct)), 1) for text, case in pairs]
     metrics = [percentage("correct_sense", correct, inputs), percentage("other_sense", incorrect, inputs)]
     return ConditionOutput(name, hypotheses, metrics)

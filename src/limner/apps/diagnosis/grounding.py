@@ -18,16 +18,8 @@ from typing import Annotated, NamedTuple
 import numpy as np
 from pydantic import AfterValidator
 
-from limner.apps.diagnosis.annotated_phrases import (
-    LocationCoverage,
-    PhraseSentence,
-    PhraseWords,
-    Weights,
-    centre_prior,
-    cover,
-    find_phrases,
-    pointing_hits,
-)
+from limner.apps.diagnosis import annotated_phrases
+from limner.apps.diagnosis.annotated_phrases import PhraseSentence, Weights
 from limner.apps.diagnosis.conditions import percentage_of_totals, sum_by_item
 from limner.bounds import Count
 from limner.data.collection import Collection
@@ -72,10 +64,10 @@ class Observation(NamedTuple):
     """Attention of the model for one phrase."""
 
     sentence: PhraseSentence
-    phrase: PhraseWords
+    phrase: annotated_phrases.PhraseWords
     attention: Weights
     """Mean over the words of the phrase, (L,)."""
-    coverage: LocationCoverage
+    coverage: annotated_phrases.LocationCoverage
     correctness: float
     """Maximum over the words of the phrase of the mass inside the boxes, Liu et al. (2017), section 3."""
 
@@ -165,12 +157,12 @@ class _Measured:
         maps = {
             "model": attention,
             "uniform": np.full((1, locations), 1 / locations),
-            "centre": centre_prior(grid, CENTRE_SIGMA)[None],
+            "centre": annotated_phrases.centre_prior(grid, CENTRE_SIGMA)[None],
             "mean": attention.mean(0, keepdims=True),
         }
         self._mass = {name: (weights * inside).sum(1) for name, weights in maps.items()}
         self._pointing = {
-            name: pointing_hits(np.broadcast_to(weights, attention.shape), centre_inside)
+            name: annotated_phrases.pointing_hits(np.broadcast_to(weights, attention.shape), centre_inside)
             for name, weights in maps.items()
         }
 
@@ -256,7 +248,7 @@ def _collect(
     features = open_features(model, collection)
     examples = Examples.of_split(collection, split, model.target, features, source=model.source, leave_out=leave_out)
     items = [item for item in examples.items if item.image is not None]
-    sentences, excluded = find_phrases(items, model.target, model.source)
+    sentences, excluded = annotated_phrases.find_phrases(items, model.target, model.source)
     if not sentences:
         langs = {sentence.lang for item in collection.items(split) for sentence in item.sentences if sentence.phrases}
         raise SettingsError(
@@ -294,7 +286,10 @@ def _observe(
                 preprocessing = Preprocessing.parse(spec.preprocessing, f"features '{spec.name}'")
                 cells[id_] = location_cells(image_size(collection.image_path(sentence.item)), preprocessing, grid)
             for phrase in sentence.phrases:
-                attention, coverage = explained.attention[phrase.words], cover(cells[id_], phrase.boxes)
+                attention, coverage = (
+                    explained.attention[phrase.words],
+                    annotated_phrases.cover(cells[id_], phrase.boxes),
+                )
                 correctness = float((attention @ coverage.inside).max())
                 yield Observation(sentence, phrase, attention.mean(0), coverage, correctness)
         on_progress(min(start + _CHUNK, len(sentences)), len(sentences))

@@ -57,7 +57,6 @@ def _answer(stream: IO[str], message: dict[str, Any]) -> None:
 
 
 def _connect(address: str) -> dict[str, Any]:
-    """Start or join a cluster; return its resources."""
     import ray
 
     options = {"include_dashboard": False} if address == LOCAL else {}
@@ -72,7 +71,6 @@ def _connect(address: str) -> dict[str, Any]:
 
 
 def _outcomes(job: bytes, device: str, count: int, actors: int, retries: int) -> Iterator[dict[str, Any]]:
-    """Compute the units of a job."""
     import ray
     import ray.data
     from ray.data import ActorPoolStrategy
@@ -104,8 +102,6 @@ def _outcomes(job: bytes, device: str, count: int, actors: int, retries: int) ->
 
 
 class _Actor:
-    """A process that has loaded a job; Ray starts several."""
-
     def __init__(self, job: bytes) -> None:
         from limner.process import keep_freed_memory
 

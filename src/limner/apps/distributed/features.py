@@ -21,16 +21,8 @@ from numpy.typing import NDArray
 from limner.apps.distributed.cluster import Cluster, Journal, connected, require_folder, require_ray, run_units
 from limner.data.collection import MEDIA_COLUMNS, Collection
 from limner.errors import LimnerError, ResourceError, counted
-from limner.features.extract import (
-    BackboneChoice,
-    Extraction,
-    check_extraction,
-    encode_items,
-    encoded_items,
-    intact_rows,
-    locked_tables,
-    named_specs,
-)
+from limner.features import extract
+from limner.features.extract import BackboneChoice, Extraction
 from limner.features.maintenance import IntactRows
 from limner.features.spec import FeatureSpec, require_compatible
 from limner.features.store import FeatureTable
@@ -103,7 +95,7 @@ class FeatureJob(NamedTuple):
             skipped: dict[str, str] = {}
             writers = [FragmentWriter(table_path(self.collection, spec.name), spec) for spec in self.specs]
             errors = None if self.options.strict else skipped
-            for ids, features in encode_items(collection, items, backbone, self.options.batch_size, errors):
+            for ids, features in extract.encode_items(collection, items, backbone, self.options.batch_size, errors):
                 for table, writer in enumerate(writers):
                     chosen = [row for row, item_id in enumerate(ids) if missing_tables[item_id][table]]
                     writer.add([ids[row] for row in chosen], features[writer.spec.kind][chosen])
@@ -133,11 +125,11 @@ def extract_distributed(
     require_folder(collection.path)
     options = options or ExtractionOptions()
     loaded = backbone.load(collection, options.splits, strict=options.strict)
-    specs = tuple(named_specs(loaded, options.name))
+    specs = tuple(extract.named_specs(loaded, options.name))
     folder = Path(os.path.abspath(collection.path)) / f".features-{specs[0].name}.units"
-    with locked_tables(collection, specs):
+    with extract.locked_tables(collection, specs):
         _commit(collection, specs, folder)  # the units of an interrupted extraction
-        intact = intact_rows(collection, specs, on_verified)
+        intact = extract.intact_rows(collection, specs, on_verified)
         total, positions, is_missing = _missing(collection, options.splits, intact)
         present = total - len(positions)
         skipped: dict[str, str] = {}
@@ -150,7 +142,7 @@ def extract_distributed(
                     if on_progress is not None:
                         on_progress(present + result["end"], total)
             _commit(collection, specs, folder, complete=True)
-        check_extraction(collection, loaded, total, total - len(skipped), skipped)
+        extract.check_extraction(collection, loaded, total, total - len(skipped), skipped)
         tables = [FeatureTable(table_path(collection.path, spec.name)) for spec in specs]
     repaired = sum(rows.damaged for rows in intact)
     return Extraction(tables, len(positions) - len(skipped), present, skipped, repaired)
@@ -165,7 +157,7 @@ def _missing(
     that lack them, (N, tables).
     """
     total, positions, absent = 0, array("q"), bytearray()
-    for position, item in encoded_items(collection, splits and list(dict.fromkeys(splits))):
+    for position, item in extract.encoded_items(collection, splits and list(dict.fromkeys(splits))):
         total += 1
         lacks = [item.id not in rows.ids for rows in intact]
         if any(lacks):
@@ -199,7 +191,6 @@ def _job(
     journal: Journal,
     cluster: Cluster,
 ) -> FeatureJob:
-    """Describe the units for the actors of a cluster."""
     device = str(backbone.options.get("device", "cpu"))
     count = len(np.load(journal.folder / _POSITIONS, mmap_mode="r"))
     rows = options.unit_rows or _unit_rows(specs, options.batch_size, count, cluster.actors(device))

@@ -180,7 +180,6 @@ def _plan(runs: Sequence[Path], inputs: list[Any]) -> dict[str, Any]:
 
 
 def _stamp(file: Path) -> list[int] | None:
-    """Return the size and the time of the last change of a file; None for one that is missing."""
     try:
         facts = file.stat()
     except OSError:

@@ -88,8 +88,6 @@ class _Step(nn.Module):
 
 
 class _Backbone(nn.Module):
-    """A backbone as a function of pixels."""
-
     def __init__(self, backbone: RecordableBackbone) -> None:
         super().__init__()
         self.backbone, self.module = backbone, backbone.module

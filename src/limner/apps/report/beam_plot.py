@@ -85,7 +85,6 @@ def _layout(tree: BeamTree) -> list[tuple[int, float]]:
 
 
 def _draw_arrow(axes: Axes, node: BeamNode, start: Point, end: Point, best: bool) -> None:
-    """Draw the arrow to a node, with the log-probability of its word."""
     colour = _BEST if best else FAINT if node.outcome == "dropped" else INK
     style = {"arrowstyle": "-|>,head_width=0.12,head_length=0.25", "color": colour, "shrinkA": 0, "shrinkB": 0}
     axes.annotate("", end, start, arrowprops={**style, "linewidth": 2.0 if best else 0.8})
@@ -96,7 +95,6 @@ def _draw_arrow(axes: Axes, node: BeamNode, start: Point, end: Point, best: bool
 
 
 def _draw_node(axes: Axes, explanation: BeamExplanation, number: int, place: Point, best: bool) -> None:
-    """Draw a node with its word, the log-probability of its hypothesis, and its rank."""
     node, word = explanation.tree.nodes[number], explanation.words[number]
     colour = _BEST if best else _COMPLETE if node.outcome == "complete" else FAINT if node.outcome == "dropped" else INK
     box = {"boxstyle": "round,pad=0.28", "facecolor": "white", "edgecolor": colour, "linewidth": 1.8 if best else 0.9}

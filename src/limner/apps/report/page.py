@@ -133,7 +133,6 @@ def _context(run: Path, config: RunConfig, evaluations: Sequence[Evaluation]) ->
 
 
 def _content(run: Path, config: RunConfig, context: PageContext) -> dict[str, Any]:
-    """The sections of the page, in their order."""
     log_path = run / "log.jsonl"
     log = read_log(log_path) if log_path.exists() else []
     name = run.resolve().name
@@ -162,7 +161,6 @@ def _content(run: Path, config: RunConfig, context: PageContext) -> dict[str, An
 
 
 def _about(config: RunConfig) -> list[str]:
-    """The model and the collection of a run in a few words."""
     model = (config.recipe.get("model") or {}).get("name")
     collection = config.provenance.get("collection")
     data = config.recipe.get("data") or {}

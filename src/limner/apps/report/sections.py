@@ -10,17 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from PIL import Image, ImageDraw
 
-from limner.apps.report.gallery import (
-    FIRST,
-    GROUPS,
-    SEED,
-    by_position_error,
-    cards,
-    choose_first,
-    choose_gallery,
-    choose_to_explain,
-    is_of_tracks,
-)
+from limner.apps.report import gallery
 from limner.apps.report.images import Thumbnails, open_regions
 from limner.apps.report.rendering import without_folders
 from limner.apps.report.scores import headlines, label, score_tables, title_of
@@ -86,12 +76,11 @@ class PageContext(NamedTuple):
 def beginning(evaluation: Evaluation, context: PageContext) -> dict[str, Any]:
     """Build the beginning of the report: six items, and headline numbers with baselines."""
     items, labels = _items(evaluation), is_of_labels(evaluation)
+    first = gallery.choose_first(items, gallery.SEED)
     return {
-        "cards": cards(
-            dict.fromkeys(choose_first(items, SEED), ""), items, context.thumbnails, side=LARGE, labels=labels
-        ),
-        "regions": region_cards(evaluation.regions[:FIRST], context.thumbnails),
-        "tracks": is_of_tracks(evaluation),
+        "cards": gallery.cards(dict.fromkeys(first, ""), items, context.thumbnails, side=LARGE, labels=labels),
+        "regions": region_cards(evaluation.regions[: gallery.FIRST], context.thumbnails),
+        "tracks": gallery.is_of_tracks(evaluation),
         "labels": labels,
         "headlines": headlines(
             evaluation,
@@ -110,7 +99,7 @@ def evaluation_section(evaluation: Evaluation, context: PageContext) -> dict[str
     modality, thumbnails, labels = context.modality, context.thumbnails, is_of_labels(evaluation)
     items = _items(evaluation)
     translated = any(item.source is not None for item in items)
-    chosen = choose_gallery(items, SEED)
+    chosen = gallery.choose_gallery(items, gallery.SEED)
     sizes = Counter(chosen.values())
     task = "Labels" if labels else "Translations" if translated else "Captions"
     return {
@@ -125,15 +114,15 @@ def evaluation_section(evaluation: Evaluation, context: PageContext) -> dict[str
         "duration": duration(evaluation.seconds),
         "published": context.published.get("row"),
         "scores": score_tables(evaluation.scores, context.published.get("values", {}), modality, task),
-        "gallery": cards(chosen, items, thumbnails, side=MEDIUM, labels=labels),
-        "filters": [(name, label, sizes[name]) for name, label in GROUPS.items() if sizes[name]],
-        "confused_labels": confused_labels(items) if labels and not is_of_tracks(evaluation) else [],
-        "tracks": is_of_tracks(evaluation),
+        "gallery": gallery.cards(chosen, items, thumbnails, side=MEDIUM, labels=labels),
+        "filters": [(name, label, sizes[name]) for name, label in gallery.GROUPS.items() if sizes[name]],
+        "confused_labels": confused_labels(items) if labels and not gallery.is_of_tracks(evaluation) else [],
+        "tracks": gallery.is_of_tracks(evaluation),
         "image_queries": image_queries(evaluation, thumbnails),
         "sentence_queries": sentence_queries(evaluation, thumbnails),
         "regions": region_cards(evaluation.regions, thumbnails),
         "gates": None if evaluation.gates is None else gate_section(evaluation.gates),
-        **_attention(evaluation, choose_to_explain(chosen, items), context),
+        **_attention(evaluation, gallery.choose_to_explain(chosen, items), context),
     }
 
 
@@ -172,11 +161,11 @@ def gate_section(gates: GateStatistics) -> dict[str, Any]:
 
 def region_cards(images: Sequence[ImageRegions], thumbnails: Thumbnails) -> list[dict[str, Any]]:
     """Images of a dense captioner with drawings of the detected regions; None where an image cannot be shown."""
-    cards = []
+    shown = []
     for regions in images:
         drawing = open_regions(regions.image, [(region.box, region.text) for region in regions.detected])
-        cards.append({"regions": regions, "thumbnail": None if drawing is None else thumbnails.of_image(drawing)})
-    return cards
+        shown.append({"regions": regions, "thumbnail": None if drawing is None else thumbnails.of_image(drawing)})
+    return shown
 
 
 def image_queries(evaluation: Evaluation, thumbnails: Thumbnails) -> list[dict[str, Any]]:
@@ -217,7 +206,7 @@ def sentence_queries(evaluation: Evaluation, thumbnails: Thumbnails) -> list[dic
 
 def _items(evaluation: Evaluation) -> list[EvaluatedItem]:
     """The items of an evaluation; items with tracks have their position errors as scores."""
-    return by_position_error(evaluation.items) if is_of_tracks(evaluation) else list(evaluation.items)
+    return gallery.by_position_error(evaluation.items) if gallery.is_of_tracks(evaluation) else list(evaluation.items)
 
 
 def _attention(evaluation: Evaluation, chosen: Sequence[EvaluatedItem], context: PageContext) -> dict[str, Any]:

@@ -179,7 +179,6 @@ def _require_same_collection(stored: BackTranslatedRecord, job: ReproductionJob,
 
 
 def _items(training: TrainingRun, corpus: Collection, job: ReproductionJob) -> Iterator[Item]:
-    """Items of a derived collection with a corpus."""
     data, use = training.recipe.data, training.corpus
     for item in job.collection.iter_items():
         sentences = _pairs(item, data) if item.split == data.train else item.sentences

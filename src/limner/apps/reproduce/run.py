@@ -6,17 +6,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from limner.apps.reproduce.derived import (
-    BACK_TRANSLATED,
-    RECORD,
-    BackTranslatedRecord,
-    back_translated,
-    check_back_translation,
-    needs_back_translation,
-    require_descriptions,
-    require_same_corpus,
-    with_corpus,
-)
+from limner.apps.reproduce import derived
 from limner.apps.reproduce.plan import (
     ReproductionJob,
     ReproductionSettings,
@@ -80,7 +70,7 @@ def check(rows: Sequence[PublishedRow], job: ReproductionJob) -> None:
         job.on_progress("checking", done, len(trainings))
         # Runs of the table that initialise others do not exist yet.
         init = training.init if training.init == job.settings.init else None
-        collection = job.collection if training.corpus is None else with_corpus(training, job)
+        collection = job.collection if training.corpus is None else derived.with_corpus(training, job)
         model = prepare(_checked_recipe(training, job), collection, job.command, init)[0]
         for row, measures in [(row, measures) for run, row, measures in pending if run == training.run]:
             retrieval = job.table.retrieval and row.image_control == "right"
@@ -91,10 +81,10 @@ def _checked_recipe(training: TrainingRun, job: ReproductionJob) -> Recipe:
     """The recipe of a training, without generated source sentences if these do not exist yet, but can be generated."""
     data, model = training.recipe.data, training.recipe.model
     if training.corpus is None and isinstance(model, PhraseBasedSettings) and model.language_model == "all":
-        require_descriptions(data, job)  # without them, the row would be that of the pairs
-    if training.corpus is not None or not needs_back_translation(data, job.collection):
+        derived.require_descriptions(data, job)  # without them, the row would be that of the pairs
+    if training.corpus is not None or not derived.needs_back_translation(data, job.collection):
         return training.recipe
-    check_back_translation(data, job)
+    derived.check_back_translation(data, job)
     if isinstance(translator := translator_of(job), TrainingRun):
         prepare(translator.recipe, job.collection, job.command, translator.init)
     return training.recipe.model_copy(update={"data": data.model_copy(update={"synthetic": 0.0})})
@@ -116,7 +106,7 @@ def _check_result(path: Path, row: PublishedRow, job: ReproductionJob) -> None:
     if not same_recipe or [parse_stored_recipe(stage) for stage in result.pretraining] != plan.pretraining:
         raise RunError(f"{path}: made with other settings; choose another --out, or remove this file")
     if row.corpus is not None:
-        require_same_corpus(path, result.corpus, job)
+        derived.require_same_corpus(path, result.corpus, job)
     stored, expected = result.initialised_from, initial_run(job.settings.init)
     if (stored and stored.weights_sha256) != (expected and expected.weights_sha256):
         raise RunError(
@@ -284,23 +274,23 @@ def _collection_of(training: TrainingRun, job: ReproductionJob) -> Collection:
     """The collection of a training: derived if it needs a corpus, or generated sentences that the table's lacks."""
     data = training.recipe.data
     if training.corpus is not None:
-        return with_corpus(training, job)
-    if not needs_back_translation(data, job.collection):
+        return derived.with_corpus(training, job)
+    if not derived.needs_back_translation(data, job.collection):
         return job.collection
     translator = translator_of(job)
     if isinstance(translator, TrainingRun):
         _train(translator, job)
         translator = translator.run
-    return back_translated(data, translator, job)
+    return derived.back_translated(data, translator, job)
 
 
 def _back_translation(trainings: Iterable[TrainingRun], job: ReproductionJob) -> tuple[str | None, list[Path]]:
     """Name of the run that generated source sentences for a training, if one did; and its folder, if trained here."""
-    if not any(needs_back_translation(training.recipe.data, job.collection) for training in trainings):
+    if not any(derived.needs_back_translation(training.recipe.data, job.collection) for training in trainings):
         return None, []
     translator = translator_of(job)
     trained = [translator.run] if isinstance(translator, TrainingRun) else []
-    return BackTranslatedRecord.load(job.out / BACK_TRANSLATED / RECORD).generated_by, trained
+    return derived.BackTranslatedRecord.load(job.out / derived.BACK_TRANSLATED / derived.RECORD).generated_by, trained
 
 
 def _remaining_alternatives(plan: RowPlan, job: ReproductionJob) -> tuple[TrainingSequence, ...]:

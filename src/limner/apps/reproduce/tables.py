@@ -132,7 +132,6 @@ class PublishedRow(Settings):
 
 
 def _data_set(key: Any) -> Any:  # noqa: ANN401  (arbitrary YAML)
-    """The data set of a key."""
     datasets = {dataset.key: dataset for dataset in DATA_SETS}
     if isinstance(key, str) and key not in datasets:
         raise ValueError(f"expected a data set, one of {', '.join(datasets)}")

@@ -127,7 +127,6 @@ def _synsets(place: Path, words: Iterable[str]) -> list[list[int]]:
 
 
 def _lemmas(word: str, known: data.Synonyms) -> list[str]:
-    """Return a word and its possible lemmas."""
     if word in known.lemmas:
         return [word, *known.lemmas[word]]
     if len(word) > 2:

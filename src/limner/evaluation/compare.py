@@ -115,8 +115,7 @@ def compare_evaluations(
             f"expected two or more systems with at least one run each, found {len(systems)} systems of {runs or 'no'} "
             "runs; give them as RUN_A RUN_B, and several seeds of one system as A1,A2"
         )
-    require_same_sentences(systems)
-    require_same_tokens(systems, metrics)
+    require_comparable(systems, metrics)
     on_progress = on_progress or (lambda part, done, total: None)
     statistics = _statistics(systems, lang, metrics, on_progress)
     scores = _resample(statistics, settings, on_progress)
@@ -199,12 +198,6 @@ def adjust(contrasts: Sequence[Contrast]) -> tuple[Contrast, ...]:
     return tuple(adjusted)
 
 
-def _words_signature(evaluation: Evaluation) -> str:
-    """Return how an evaluation split its text into words, as its scores record it; empty without such scores."""
-    parts = (part for score in evaluation.scores for part in score.signature.split("|"))
-    return next((f"|{part}" for part in parts if part.startswith("words:")), "")
-
-
 def _statistics(systems: Systems, lang: str, metrics: Sequence[str], on_progress: PartProgress) -> StatisticsBySystem:
     """Compute the metric statistics of all runs; SettingsError if no metric can be computed."""
     runs = [(system, evaluation) for system, evaluations in systems.items() for evaluation in evaluations.values()]
@@ -216,7 +209,8 @@ def _statistics(systems: Systems, lang: str, metrics: Sequence[str], on_progress
         items = evaluation.items
         tokens = [item.tokens for item in items], [item.reference_tokens for item in items]
         texts = [item.hypothesis for item in items], [item.references for item in items]
-        words = _words_signature(evaluation)
+        parts = (part for score in evaluation.scores for part in score.signature.split("|"))
+        words = next((f"|{part}" for part in parts if part.startswith("words:")), "")  # how text was split into words
         computed, left_out = available_statistics(*tokens, metrics, texts=None if tokens_only else texts, lang=lang)
         if not computed:
             why = "; ".join(left_out) or f"{', '.join(metrics)}: no reference has what they measure"
@@ -230,13 +224,6 @@ def _statistics(systems: Systems, lang: str, metrics: Sequence[str], on_progress
         metrics = list(statistics[system])  # metrics that cannot be computed are logged once
     on_progress("metrics", len(runs), len(runs))
     return statistics
-
-
-def _notes(systems: Systems, segments: int, level: float) -> tuple[str, ...]:
-    reason = too_few_segments(segments, level)
-    if reason and not any(len(runs) == 1 for runs in systems.values()):
-        reason = f"the bootstrap has {counted(segments, 'segment')} to sample, too few for its p-values and intervals"
-    return (reason,) if reason else ()
 
 
 def _comparison(
@@ -261,6 +248,10 @@ def _comparison(
                 marks=marks,
             )
         )
+    segments = len(columns[0].statistics)
+    doubt = too_few_segments(segments, settings.level)
+    if doubt and all(len(runs) > 1 for runs in systems.values()):
+        doubt = f"the bootstrap has {counted(segments, 'segment')} to sample, too few for its p-values and intervals"
     return Comparison(
         split=next(iter(next(iter(systems.values())).values())).name,
         systems=tuple(ComparedSystem(name=name, runs=tuple(runs)) for name, runs in systems.items()),
@@ -272,9 +263,9 @@ def _comparison(
         ),
         scores=tuple(scores),
         contrasts=contrasts,
-        segments=len(columns[0].statistics),
+        segments=segments,
         settings=settings,
-        notes=_notes(systems, len(columns[0].statistics), settings.level),
+        notes=(doubt,) if doubt else (),
     )
 
 
@@ -290,20 +281,24 @@ def _is_better(system: str, baseline: str, metric: Metric, contrasts: Sequence[C
     )
 
 
-def evaluated_runs(systems: Systems) -> list[tuple[str, Evaluation]]:
-    """Return the evaluations of all systems with the names of their runs."""
-    return [(run, evaluation) for evaluations in systems.values() for run, evaluation in evaluations.items()]
-
-
-def require_same_sentences(systems: Systems) -> None:
-    """Raise RunError, with the first difference, if two runs were not evaluated on the same sentences."""
-    (first_run, first), *further = evaluated_runs(systems)
+def require_comparable(systems: Systems, metrics: Sequence[str]) -> None:
+    """Raise RunError if two runs have different sentences, or different tokens of the references for their metrics."""
+    (first_run, first), *further = ((run, runs[run]) for runs in systems.values() for run in runs)
     for run, evaluation in further:
         if difference := _difference(first, evaluation):
             raise RunError(
                 f"{first_run} and {run} cannot be compared: {difference}; evaluate both on the same split of the same "
                 "collection with 'limner evaluate'"
             )
+    for run, evaluation in further if any(METRICS[name].reads == "tokens" for name in metrics) else ():
+        for ours, theirs in zip(first.items, evaluation.items, strict=True):
+            if ours.reference_tokens != theirs.reference_tokens:
+                text = ", ".join(name for name, metric in METRICS.items() if metric.reads == "text")
+                raise RunError(
+                    f"{first_run} and {run} have different tokens (item '{ours.id}': "
+                    f"'{' / '.join(ours.reference_tokens)}' and '{' / '.join(theirs.reference_tokens)}'); "
+                    f"compare them by metrics of running text: {text}"
+                )
 
 
 def _difference(first: Evaluation, other: Evaluation) -> str:
@@ -334,19 +329,3 @@ def _difference_of_items(ours: EvaluatedItem, theirs: EvaluatedItem, number: int
     if ours.image and theirs.image and Path(ours.image).name != Path(theirs.image).name:
         return f"{item} has the images {ours.image} and {theirs.image}"
     return ""
-
-
-def require_same_tokens(systems: Systems, metrics: Sequence[str]) -> None:
-    """Raise RunError if a metric reads tokens and two runs tokenised the references in different ways."""
-    if not any(METRICS[name].reads == "tokens" for name in metrics):
-        return
-    (first_run, first), *further = evaluated_runs(systems)
-    for run, evaluation in further:
-        for ours, theirs in zip(first.items, evaluation.items, strict=True):
-            if ours.reference_tokens != theirs.reference_tokens:
-                text = ", ".join(name for name, metric in METRICS.items() if metric.reads == "text")
-                raise RunError(
-                    f"{first_run} and {run} have different tokens (item '{ours.id}': "
-                    f"'{' / '.join(ours.reference_tokens)}' and '{' / '.join(theirs.reference_tokens)}'); "
-                    f"compare them by metrics of running text: {text}"
-                )

@@ -56,18 +56,8 @@ def compare(
 ) -> Comparison:
     """Compare systems by their stored evaluations.
 
-    Args:
-        systems: two or more systems, each a list of run directories that differ in the training seed; the first two are
-            the baselines.
-        split: name of the evaluations, RUN/evaluation/SPLIT.json; a newer SPLIT-part.json is read instead.
-        lang: language of the sentences; None for the language of the first run.
-        settings: metrics and settings of the test.
-        on_progress: called with the name of a part of the work, the number of units done and their total.
-
-    Raises:
-        SettingsError: fewer than two systems, a system without runs, a run given twice, an unknown metric, or no metric
-            that can be computed on this machine.
-        RunError: a run has no such evaluation, or the runs were not evaluated on the same sentences.
+    Each system is a list of run directories that differ in the training seed. The evaluations are
+    RUN/evaluation/SPLIT.json, or a newer SPLIT-part.json; the language is by default the language of the first run.
     """
     folders = [run.resolve() for runs in systems for run in runs]
     if repeated := next((run for run in folders if folders.count(run) > 1), None):

@@ -167,9 +167,3 @@ class Comparison(Record):
     def score(self, system: str, metric: str) -> SystemScore:
         """Return the score of a system by a metric; KeyError if there is none."""
         return {(score.system, score.metric): score for score in self.scores}[system, metric]
-
-    def contrast(self, system: str, baseline: str, metric: str) -> Contrast:
-        """Return the difference of two systems by a metric; KeyError if it was not tested."""
-        return {(contrast.system, contrast.baseline, contrast.metric): contrast for contrast in self.contrasts}[
-            system, baseline, metric
-        ]

@@ -166,7 +166,13 @@ def available_statistics(
             logger.info("%s: left out, because no reference has what it measures", metric.name)
             continue
         if metric.statistics not in statistics:
-            statistics[metric.statistics] = _compute(metric, *corpus, missing, reasons)
+            statistics[metric.statistics] = None
+            try:
+                statistics[metric.statistics] = metric.statistics(*corpus)
+            except MissingExtraError as error:
+                missing.append(error)
+            except MetricUnavailable as error:
+                reasons.append(f"{error} (left out: {metric.name})")
         rows = statistics[metric.statistics]
         if rows is not None:
             suffix = unit if metric.reads == "tokens" else "|input:tokens" if texts is None else ""
@@ -180,23 +186,6 @@ def available_statistics(
 def _joined(sentences: Sequence[str]) -> list[str]:
     """Join characters separated by spaces, for metrics that find words in running text."""
     return [scripts.join(sentence.split()) for sentence in sentences]
-
-
-def _compute(
-    metric: Metric,
-    hypotheses: Sequence[str],
-    references: References,
-    missing: list[MissingExtraError],
-    reasons: list[str],
-) -> Statistics | None:
-    """Compute the statistics of a metric, or append the reason why this is not possible to one of the lists."""
-    try:
-        return metric.statistics(hypotheses, references)
-    except MissingExtraError as error:
-        missing.append(error)
-    except MetricUnavailable as error:
-        reasons.append(f"{error} (left out: {metric.name})")
-    return None
 
 
 def sentence_scores(hypotheses: Sequence[str], references: References) -> list[float]:

@@ -130,8 +130,10 @@ class HierarchicalDifference(NamedTuple):
         varying = [system for system in (a, b) if len(system.values) == 1 or np.ptp(system.values) > 0]
         if len(varying) == 1:
             between_runs, freedom = _variance_of_mean(varying[0])
-        else:
-            between_runs, freedom = _pooled_variance(a.values, b.values)
+        else:  # pooled
+            freedom = len(a.values) + len(b.values) - 2
+            squares = sum(float(((system.values - system.mean) ** 2).sum()) for system in (a, b))
+            between_runs = squares / max(1, freedom) * (1 / len(a.values) + 1 / len(b.values))
         if freedom:
             several = [_covariance_of_runs(system.samples) for system in (a, b) if len(system.values) > 1]
             across = float(_centred(a.samples).mean(axis=0) @ _centred(b.samples).mean(axis=0)) / (len(samples) - 1)
@@ -179,13 +181,6 @@ def _variance_of_mean(runs: RunScores) -> tuple[float, int]:
     """Variance of the mean score by the choice of runs, and its degrees of freedom; 0 and 0 for one run."""
     count = len(runs.values)
     return (float(runs.values.var(ddof=1)) / count if count > 1 else 0.0), count - 1
-
-
-def _pooled_variance(a: NDArray[np.float64], b: NDArray[np.float64]) -> tuple[float, int]:
-    """Variance of the difference of two means by the choice of runs, pooled, and its degrees of freedom."""
-    freedom = len(a) + len(b) - 2
-    squares = sum(float(((values - values.mean()) ** 2).sum()) for values in (a, b))
-    return (squares / freedom * (1 / len(a) + 1 / len(b)) if freedom else 0.0), freedom
 
 
 def _variance_between_segments(runs: RunScores) -> float:

@@ -7,7 +7,7 @@ of nan is treated as a tie.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -88,18 +88,21 @@ def _own_sentence_ranks(scores: NDArray[np.floating], owners: Ranks, counts: NDA
     """Compute the rank of each sentence for its owner as the query, (S,); sentences of one image do not tie."""
     order = np.argsort(owners, kind="stable")
     ends = np.cumsum(counts)
-    width = max(1, TILE_BYTES // (scores.shape[0] * scores.dtype.itemsize))
     ranks = np.empty(len(owners), dtype=np.int64)
-    for start in range(0, len(counts), width):
-        tile = np.ascontiguousarray(np.asarray(scores[:, start : start + width]).T)
-        for offset, column in enumerate(tile):
-            image = start + offset
-            rows = order[ends[image] - counts[image] : ends[image]]
-            values = np.where(np.isnan(column[rows]), -np.inf, column[rows])
-            rows, values = rows[np.argsort(-values, kind="stable")], np.sort(values)[::-1]
-            ahead = (~(np.delete(column, rows) < values[:, None])).sum(axis=1)
-            ranks[rows] = ahead + np.arange(1, len(rows) + 1)
+    for image, column in _columns(scores):
+        rows = order[ends[image] - counts[image] : ends[image]]
+        values = np.where(np.isnan(column[rows]), -np.inf, column[rows])
+        rows, values = rows[np.argsort(-values, kind="stable")], np.sort(values)[::-1]
+        ahead = (~(np.delete(column, rows) < values[:, None])).sum(axis=1)
+        ranks[rows] = ahead + np.arange(1, len(rows) + 1)
     return ranks
+
+
+def _columns(scores: NDArray[np.floating]) -> Iterator[tuple[int, NDArray[np.floating]]]:
+    """Yield the number and the scores of each image of a matrix, (S, I), that is read in blocks."""
+    width = max(1, TILE_BYTES // (scores.shape[0] * scores.dtype.itemsize))
+    for start in range(0, scores.shape[1], width):
+        yield from enumerate(np.ascontiguousarray(np.asarray(scores[:, start : start + width]).T), start)
 
 
 def shortlist_ranks(scores: NDArray[np.floating], owners: Ranks, nearest: NDArray[np.integer]) -> Ranks:
@@ -111,14 +114,11 @@ def shortlist_ranks(scores: NDArray[np.floating], owners: Ranks, nearest: NDArra
     order = np.argsort(owners, kind="stable")
     ends = np.cumsum(np.bincount(owners, minlength=len(nearest)))
     sentences = np.split(order, ends[:-1])  # rows of the sentences of each image
-    width = max(1, TILE_BYTES // (scores.shape[0] * scores.dtype.itemsize))
     ranks = np.empty(len(nearest), dtype=np.int64)
-    for start in range(0, len(nearest), width):
-        tile = np.ascontiguousarray(np.asarray(scores[:, start : start + width]).T)
-        for image, column in enumerate(tile, start):
-            other_rows = np.concatenate([sentences[k] for k in nearest[image] if k != image] or [order[:0]])
-            best_score = np.nan_to_num(column[sentences[image]], nan=-np.inf).max()
-            ranks[image] = 1 + (~(column[other_rows] < best_score)).sum()
+    for image, column in _columns(scores):
+        other_rows = np.concatenate([sentences[k] for k in nearest[image] if k != image] or [order[:0]])
+        best_score = np.nan_to_num(column[sentences[image]], nan=-np.inf).max()
+        ranks[image] = 1 + (~(column[other_rows] < best_score)).sum()
     return ranks
 
 

@@ -32,12 +32,10 @@ ROUNDING = 1e-9
 class Significance(NamedTuple):
     """Difference between the scores of two systems and its significance."""
 
-    a_mean: float
-    """Score of the first system, or its mean over the runs."""
-    b_mean: float
-    """Score of the second system, or its mean over the runs."""
+    value: float
+    """Score of the first system."""
     difference: float
-    """a_mean - b_mean."""
+    """Score of the first system minus the score of the second."""
     p: float
     """Two-sided p-value."""
 
@@ -124,7 +122,7 @@ def approximate_randomisation(
         done += len(block)
         if on_progress is not None:
             on_progress(done, trials)
-    return Significance(a_value, b_value, a_value - b_value, (reached + 1) / (trials + 1))
+    return Significance(a_value, a_value - b_value, (reached + 1) / (trials + 1))
 
 
 def _exchanged_totals(

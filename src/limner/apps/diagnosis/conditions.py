@@ -107,7 +107,10 @@ class ConditionComparison:
         statistics = np.stack([scored.log_probs.double().numpy(), scored.tokens.double().numpy()], axis=1)
         ids = [examples.items[row].id for row in examples.owners]
         return ItemStatistics(
-            PERPLEXITY, sum_by_item(statistics, ids), _perplexity_of_totals, scored.perplexity.signature
+            PERPLEXITY,
+            sum_by_item(statistics, ids),
+            lambda totals: perplexity(float(totals[0]), int(totals[1])).value,
+            scored.perplexity.signature,
         )
 
     def compare(self, outputs: Sequence[ConditionOutput], stage: str) -> tuple[ConditionResult, ...]:
@@ -134,7 +137,7 @@ class ConditionComparison:
                     on_progress=offset_progress(partial(self.on_progress, f"testing, {stage}"), done, total),
                 )
                 tests.append(
-                    ConditionScore(metric=metric.metric, value=test.a_mean, difference=test.difference, p=test.p)
+                    ConditionScore(metric=metric.metric, value=test.value, difference=test.difference, p=test.p)
                 )
                 done += self.trials
             differs = [ours != theirs for ours, theirs in zip(reference.hypotheses, variant.hypotheses, strict=True)]
@@ -155,10 +158,6 @@ def sum_by_item(statistics: Statistics, ids: Sequence[str]) -> Statistics:
     summed = np.zeros((len(rows), statistics.shape[1]))
     np.add.at(summed, [rows[id] for id in ids], statistics)
     return summed
-
-
-def _perplexity_of_totals(totals: Statistics) -> float:
-    return perplexity(float(totals[0]), int(totals[1])).value
 
 
 def percentage_of_totals(totals: Statistics) -> float:

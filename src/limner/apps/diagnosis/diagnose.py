@@ -58,17 +58,8 @@ def diagnose(
 ) -> Diagnosis:
     """Measure how much a model uses the image, by comparing its output under several image controls.
 
-    Args:
-        model: translator or captioner.
-        collection: collection of the split; items without an image are left out if the model uses images.
-        settings: scope of the diagnosis; default: the image controls on the test split.
-        command: the command line, for the record.
-        on_progress: called with the stage, the units done and their total.
-
-    Raises:
-        SettingsError: a metric or mask is unknown, a mask selects no source word, or the split has no images.
-        CollectionError: the collection has no such split.
-        FeatureError: an image has no features, and `leave_out` is false.
+    Items without an image are left out if the model uses images. By default the image controls of the test split are
+    measured.
     """
     began, settings = time.perf_counter(), settings or DiagnosisSettings()
     on_progress = on_progress or (lambda stage, done, total: None)

@@ -84,18 +84,6 @@ def measure_grounding(
 
     The model reads the reference sentences (teacher forcing). The attention of a phrase is the mean of the attention of
     its words; the attention of a word of several subwords is the mean over its subwords.
-
-    Args:
-        model: captioning or translation model with attention over image locations.
-        collection: collection with phrases in the model's target language and boxes of their entities.
-        settings: split, baselines and tests.
-        command: the command line, for the record.
-        on_progress: called with the stage, the units done and their total.
-
-    Raises:
-        SettingsError: the model does not attend over image locations, or the split has no phrase with a box.
-        CollectionError: the collection has no such split.
-        FeatureError: an image has no features, and `leave_out` is false.
     """
     began, settings = time.perf_counter(), settings or GroundingSettings()
     on_progress = on_progress or (lambda stage, done, total: None)

@@ -18,7 +18,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, Self
 from uuid import uuid4
@@ -40,6 +40,7 @@ class Journal(NamedTuple):
     folder: Path
     computation: str
     """Random name of the computation; results of another one are not read."""
+    plan: dict[str, Any]
 
     @classmethod
     def begin(cls, folder: Path, plan: dict[str, Any]) -> Self:
@@ -47,7 +48,7 @@ class Journal(NamedTuple):
         if (interrupted := cls.find(folder)) is not None and interrupted.plan == plan:
             return interrupted
         shutil.rmtree(folder, ignore_errors=True)
-        journal = cls(folder, uuid4().hex)
+        journal = cls(folder, uuid4().hex, plan)
         write_text(folder / _PLAN, to_json({"computation": journal.computation, "plan": plan}))
         return journal
 
@@ -55,14 +56,10 @@ class Journal(NamedTuple):
     def find(cls, folder: Path) -> Self | None:
         """Return the journal of an interrupted computation; None without one."""
         content = _read(folder / _PLAN)
-        return None if content is None else cls(folder, str(content.get("computation")))
-
-    @property
-    def plan(self) -> dict[str, Any]:
-        """The plan of the computation."""
-        content = _read(self.folder / _PLAN) or {}
+        if content is None:
+            return None
         plan = content.get("plan")
-        return plan if isinstance(plan, dict) else {}
+        return cls(folder, str(content.get("computation")), plan if isinstance(plan, dict) else {})
 
     def write(self, unit: int, result: dict[str, Any]) -> None:
         """Store the result of a unit; WriteError if the folder cannot be written."""
@@ -97,11 +94,9 @@ class Journal(NamedTuple):
         return self.folder / f"{unit}.json"
 
 
-@contextmanager
-def locked_journal(folder: Path) -> Iterator[None]:
+def locked_journal(folder: Path) -> AbstractContextManager[None]:
     """Hold the lock of the folder of a journal: a second computation in it would remove the results of the first."""
-    with locked(folder, ResourceError, folder.with_name(f"{folder.name}.lock")):
-        yield
+    return locked(folder, ResourceError, folder.with_name(f"{folder.name}.lock"))
 
 
 def _read(file: Path) -> dict[str, Any] | None:

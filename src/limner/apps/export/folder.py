@@ -85,19 +85,9 @@ def claim_export(out: Path) -> Path:
 def export(run: Path | str, out: Path | str, *, backbone: str | None = None) -> Export:
     """Export a trained model as ONNX graphs with its vocabularies and settings of decoding.
 
-    The graphs are compared with the model before anything is written.
-
-    Args:
-        run: run directory.
-        out: folder to write, or an exported model to replace.
-        backbone: where the network is that computed the features, if it has moved since the training.
-
-    Raises:
-        SettingsError: the model cannot be exported, or the folder must not be written.
-        RunError: the run is not complete, or the graphs compute something else than the model.
-        BackboneError: the backbone cannot be found or loaded.
-        MissingExtraError: onnx or ONNX Runtime is not installed.
-        WriteError: the folder cannot be written.
+    The graphs are compared with the model before anything is written. The graphs are compared with the model before
+    anything is written: a new folder, or an exported model that is replaced. `backbone` is where the network is that
+    computed the features, if it has moved since the training.
     """
     run, out = Path(run), claim_export(Path(out))
     try:

@@ -188,17 +188,12 @@ class RowSignificance(Record):
         first, second = self.rows
         if row == second:
             return self.contrasts
-        systems = {"system": first, "baseline": second}
-        return tuple(
-            contrast.model_copy(
-                update={
-                    **systems,
-                    "difference": -contrast.difference,
-                    "interval": (-contrast.interval[1], -contrast.interval[0]),
-                }
-            )
-            for contrast in self.contrasts
-        )
+        reversed_contrasts = []
+        for contrast in self.contrasts:
+            low, high = contrast.interval
+            values = {"difference": -contrast.difference, "interval": (-high, -low)}
+            reversed_contrasts.append(contrast.model_copy(update={"system": first, "baseline": second, **values}))
+        return tuple(reversed_contrasts)
 
 
 class TableComparison(Record):

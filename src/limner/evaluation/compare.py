@@ -89,11 +89,7 @@ def _language(run: Path) -> str:
 
 
 def compare_evaluations(
-    systems: Systems,
-    lang: str,
-    *,
-    settings: ComparisonSettings | None = None,
-    on_progress: PartProgress | None = None,
+    systems: Systems, lang: str, *, settings: ComparisonSettings | None = None, on_progress: PartProgress | None = None
 ) -> Comparison:
     """Compare systems by their evaluations; see `compare` for arguments and errors."""
     settings = settings or ComparisonSettings()
@@ -124,10 +120,7 @@ def _resample(
         for metric, runs in by_metric.items():
             on_progress("resampling", len(scores), total)
             scores[system, metric] = RunScores.of(
-                [run.statistics for run in runs],
-                runs[0].metric.value,
-                samples=settings.samples,
-                seed=settings.seed,
+                [run.statistics for run in runs], runs[0].metric.value, samples=settings.samples, seed=settings.seed
             )
     on_progress("resampling", total, total)
     return scores

@@ -18,12 +18,7 @@ from limner.decoding.settings import DecodingSettings
 from limner.errors import SettingsError
 from limner.evaluation.gates import gate_scores, measure_gates
 from limner.evaluation.regions import RegionEvaluation, RegionOptions, evaluate_regions
-from limner.evaluation.retrieval import (
-    RetrievalEvaluation,
-    RetrievalSettings,
-    evaluate_retrieval,
-    require_shortlist,
-)
+from limner.evaluation.retrieval import RetrievalEvaluation, RetrievalSettings, evaluate_retrieval, require_shortlist
 from limner.evaluation.sampled_bleu import sampled_scores
 from limner.evaluation.validate import Hypotheses
 from limner.features.controls import ImageControl

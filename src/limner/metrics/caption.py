@@ -72,10 +72,7 @@ def _coco_settings() -> str:
 
 
 CIDER = Metric(
-    "cider",
-    cider_statistics,
-    _mean,
-    lambda: f"n:4|sigma:6|idf:references of the scored items|{_coco_settings()}",
+    "cider", cider_statistics, _mean, lambda: f"n:4|sigma:6|idf:references of the scored items|{_coco_settings()}"
 )
 ROUGE_L = Metric("rouge_l", rouge_statistics, _mean, lambda: f"beta:1.2|{_coco_settings()}")
 

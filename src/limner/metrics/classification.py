@@ -121,10 +121,7 @@ def _distance(first: tuple[float, float], other: tuple[float, float]) -> float:
 
 
 ACCURACY = Metric(
-    "accuracy",
-    accuracy_statistics,
-    lambda totals: float(100 * totals[0] / max(totals[1], 1)),
-    lambda: "scale:0-100",
+    "accuracy", accuracy_statistics, lambda totals: float(100 * totals[0] / max(totals[1], 1)), lambda: "scale:0-100"
 )
 MACRO_F1 = Metric(
     "f1",

@@ -108,13 +108,7 @@ def match(images: Sequence[DenseCaptions]) -> Matches:
             overlap = float(overlaps[n, best])
             nearest = references[best] if overlap > 0 else []
             rows.append(
-                (
-                    image.confidences[n],
-                    overlap,
-                    bool(nearest) and best not in used,
-                    image.sentences[n],
-                    nearest,
-                )
+                (image.confidences[n], overlap, bool(nearest) and best not in used, image.sentences[n], nearest)
             )
             if nearest:
                 used.add(best)

@@ -212,10 +212,7 @@ class Tuned(NamedTuple):
 
 
 def tune(
-    system: System,
-    data: TuningSet,
-    options: TuningOptions,
-    on_iteration: Callable[[int, float], None] | None = None,
+    system: System, data: TuningSet, options: TuningOptions, on_iteration: Callable[[int, float], None] | None = None
 ) -> Tuned:
     """Tune the weights of a system on BLEU.
 

@@ -28,13 +28,7 @@ if TYPE_CHECKING:
 CaptionFormat = Literal["text", "tsv", "csv", "jsonl", "json"]
 """Format of captions: `text` has the file and the caption, `tsv` and `csv` a header, `jsonl` one object per input, and
 `json` one list, which is complete at the end only."""
-SUFFIXES: dict[str, CaptionFormat] = {
-    ".txt": "text",
-    ".tsv": "tsv",
-    ".csv": "csv",
-    ".jsonl": "jsonl",
-    ".json": "json",
-}
+SUFFIXES: dict[str, CaptionFormat] = {".txt": "text", ".tsv": "tsv", ".csv": "csv", ".jsonl": "jsonl", ".json": "json"}
 COLUMNS = ("image", "rank", "caption", "log_prob")
 """Header of tables of captions."""
 

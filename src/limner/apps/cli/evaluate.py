@@ -138,24 +138,12 @@ def evaluate(
     shown = evaluation.scores
     if not (print_all or metric):
         shown = tuple(main_scores(shown, translates=recipe.data.source_lang is not None))
-    _print(
-        evaluation,
-        shown,
-        models[0].recipe.published,
-        saved.path,
-        runs[0],
-        as_json,
-    )
+    _print(evaluation, shown, models[0].recipe.published, saved.path, runs[0], as_json)
     saved.require()
 
 
 def _print(
-    evaluation: Evaluation,
-    shown: Sequence[Score],
-    published: Published | None,
-    path: Path,
-    run: Path,
-    as_json: bool,
+    evaluation: Evaluation, shown: Sequence[Score], published: Published | None, path: Path, run: Path, as_json: bool
 ) -> None:
     next_command = shlex.join(["limner", "report", "--model", str(run)])
     if as_json:

@@ -6,12 +6,7 @@ from pathlib import Path
 from typing import Literal
 
 from limner.apps.cli.app import USE
-from limner.apps.cli.options import (
-    CaptionerOption,
-    command,
-    models_or_pretrained,
-    require_one_model,
-)
+from limner.apps.cli.options import CaptionerOption, command, models_or_pretrained, require_one_model
 from limner.apps.cli.terminal import activity, echo, print_json, tab_separated
 from limner.errors import SettingsError
 

@@ -203,11 +203,7 @@ def _change_name(change: str) -> str:
 
 
 def _load_recipe(
-    name: str,
-    job: ReproductionJob,
-    repetition: int,
-    overrides: Sequence[str] = (),
-    corpus: CorpusUse | None = None,
+    name: str, job: ReproductionJob, repetition: int, overrides: Sequence[str] = (), corpus: CorpusUse | None = None
 ) -> Recipe:
     """Load a recipe with its overrides, budget and random seed; the sentence pairs of a corpus have no features."""
     changes = [change for change in job.settings.overrides if corpus is None or not change.startswith("features.")]

@@ -86,7 +86,9 @@ def words_in_common(sentences, references):
 
 @pytest.fixture
 def without_meteor(monkeypatch):
-    monkeypatch.setattr(evaluation, "meteor_similarity", lambda lang: (words_in_common, "common words"))
+    monkeypatch.setattr(
+        evaluation.dense_captioning, "meteor_similarity", lambda lang: (words_in_common, "common words")
+    )
 
 
 def test_every_described_region_is_an_item():
@@ -161,7 +163,9 @@ def test_regions_that_a_centre_crop_removes_are_neither_trained_on_nor_evaluated
 def test_detections_in_an_image_without_regions_are_wrong(collection, run, monkeypatch):
     """Of two images with the same detection, one has no annotation: precision is 1/2 where the wrong one is first."""
     corpora = []
-    monkeypatch.setattr(evaluation, "dense_captioning_scores", lambda corpus, *_: corpora.append(corpus) or [])
+    monkeypatch.setattr(
+        evaluation.dense_captioning, "dense_captioning_scores", lambda corpus, *_: corpora.append(corpus) or []
+    )
     model = load_trained_model(run)
     examples = region_examples(collection, "test")
     evaluation.region_precision(model, examples, model.recipe.decoding, 10)
@@ -302,7 +306,7 @@ def test_without_meteor_the_boxes_are_evaluated(collection, run, monkeypatch, ca
 
         return similarity, ""
 
-    monkeypatch.setattr(evaluation, "meteor_similarity", unavailable)
+    monkeypatch.setattr(evaluation.dense_captioning, "meteor_similarity", unavailable)
     monkeypatch.setattr("limner.metrics.dense_captioning.OVERLAPS", (0.01,))
     model = load_trained_model(run)
     found = evaluation.evaluate_regions(

@@ -3,6 +3,7 @@
 import itertools
 import json
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,9 +13,11 @@ from test_beam_search import VOCAB, Chain, every_sentence, images
 
 from limner.decoding.next_tokens import NumpyNextTokens
 from limner.decoding.search import Search
+from limner.decoding.sentence import Sentence
 from limner.decoding.settings import DecodingSettings
 from limner.decoding.torch_models import TorchModels, TorchNextTokens
 from limner.errors import RunError, SettingsError
+from limner.generation.rules import CaptionRules
 from limner.inference.captioner import Captioner
 from limner.runs.concepts import FILE, WEIGHTS, Concept, Concepts, ConceptsFile, Tag, concepts_of
 from limner.runs.trained_model import load_trained_model
@@ -246,6 +249,34 @@ def test_plain_captions_have_the_probability_of_the_model_and_differ(captioner, 
     (forced,) = captioner.describe([red], prefixes=[text], concepts=False, beam_size=1)
     length = len(captioner.tokenizer.encode(text))
     assert several[0].log_prob < forced[0].totals[length - 1] < 0
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("a photo of a elephant", "a photo of an elephant"),
+        ("a unicorn and a old uniform", "a unicorn and an old uniform"),
+        ("a animal", "a animal"),
+    ],
+)
+def test_articles_before_vowels(text, expected):
+    class Words:
+        def __init__(self):
+            self.words = ["a", "an", *sorted({*text.split()} - {"a"})]
+            self.spelling, self.starts_word = self.words.__getitem__, lambda token: True
+
+        def encode(self, sentence):
+            return [self.words.index(word) for word in sentence.split()]
+
+        def decode(self, tokens, **_):
+            return " ".join(self.words[token] for token in tokens)
+
+    words = Words()
+    prefix = words.encode("a animal") if text == "a animal" else ()
+    request = SimpleNamespace(generator=SimpleNamespace(tokenizer=words), constraint=None, prefix=prefix)
+    caption = Sentence(tuple(words.encode(text)), -1.0, -1.0, text=text)
+    concepts = concepts_with()
+    assert CaptionRules(concepts, concepts)._with_articles(request, caption).text == expected
 
 
 def test_unknown_words_of_a_prefix_are_printed_as_they_were_typed(captioner):

@@ -94,16 +94,19 @@ class Cohort:
         request.finished(sentences)
 
     def _scored(self, row: int, sentence: Sentence) -> Sentence:
-        """Return a sentence of the rules, which has no tokens, with its log-probability under the model."""
-        if sentence.tokens or not sentence.text:
+        """Return a sentence that the rules have made, or changed, with its log-probability under the model."""
+        if sentence.totals or not sentence.text:
             return sentence
-        tokens = (*self.requests[row].generator.tokenizer.encode(sentence.text), SPECIAL_TOKENS.eos)
-        memory, last, log_prob = self.model.select(self.memory, np.array([row])), SPECIAL_TOKENS.bos, 0.0
+        tokens = sentence.tokens or self.requests[row].generator.tokenizer.encode(sentence.text)
+        memory, last, totals = self.model.select(self.memory, np.array([row])), SPECIAL_TOKENS.bos, [0.0]
         state = self.model.start(memory)
-        for token in tokens:
+        for token in (*tokens, SPECIAL_TOKENS.eos):
             next_tokens, state = self.model.step(np.array([[last]]), memory, state)
-            log_prob, last = log_prob + next_tokens.gather(np.array([[[token]]])).item(), token
-        return sentence._replace(log_prob=log_prob, score=log_prob / len(tokens))
+            totals.append(totals[-1] + next_tokens.gather(np.array([[[token]]])).item())
+            last = token
+        if sentence.tokens:
+            return sentence._replace(log_prob=totals[-1], totals=tuple(totals[1:-1]))
+        return sentence._replace(log_prob=totals[-1], score=totals[-1] / (len(tokens) + 1))
 
     def completed(self) -> list[int]:
         """Return the requests whose search was completed since the last call, by their row."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from limner.decoding.next_tokens import Floats
@@ -10,6 +11,9 @@ from limner.errors import SettingsError
 from limner.generation.request import Request, RuleOptions
 from limner.runs.concepts import Concepts, Tag, WordColumns
 from limner.text.tokenizer import Tokenizer
+
+VOWEL = re.compile("(?!uni|use|ute|eu|one|uk)[aeiou]|hour")
+"""Beginning of a word that is pronounced as a vowel."""
 
 
 class CaptionRules:
@@ -85,7 +89,9 @@ class CaptionRules:
         threshold = concepts.rules.min_confidence if least is None else least
         captions = [self._with_confidence(request, caption, threshold) for caption in captions]
         if self.chooses(request):
-            captions = sorted(captions, key=lambda caption: -caption.score)
+            captions = [self._with_articles(request, caption) for caption in captions]
+            by_text = {caption.text: caption for caption in sorted(captions, key=lambda caption: caption.score)}
+            captions = sorted(by_text.values(), key=lambda caption: -caption.score)
             plain = [] if captions[0].is_sure else self._plain_captions(request, tags)
             if plain:
                 ranked = (plain[0], *(caption for caption in captions if caption.is_sure), *plain[1:])
@@ -95,6 +101,20 @@ class CaptionRules:
         if least is None and concepts.most_probable(request.evidence) >= threshold:
             captions = [caption._replace(is_sure=True) for caption in captions]
         return captions[:count]
+
+    def _with_articles(self, request: Request, caption: Sentence) -> Sentence:
+        """Return an English caption with 'an' before vowels, where the evidence for a noun has led to 'a'."""
+        assert self.concepts is not None, "the captions of a model without concepts are as they were found"
+        if self.concepts.file.lang != "en" or request.constraint is not None:
+            return caption
+        tokenizer, tokens = request.generator.tokenizer, list(caption.tokens)
+        for position in range(len(request.prefix), len(tokens) - 1):
+            article, following = tokenizer.spelling(tokens[position]), tokens[position + 1]
+            if article == "a" and tokenizer.starts_word(following) and VOWEL.match(tokenizer.spelling(following)):
+                tokens[position : position + 1] = tokenizer.encode("an")
+        if tokens == list(caption.tokens):
+            return caption
+        return caption._replace(tokens=tuple(tokens), totals=()).decoded(tokenizer)
 
     def _plain_captions(self, request: Request, tags: tuple[Tag, ...]) -> list[Sentence]:
         """Return the plain sentences about an image that have the prefix and the words of a request, best first."""

@@ -85,12 +85,17 @@ def translations(lang: str) -> dict[str, tuple[str, ...]]:
     return rows
 
 
-def without_article(name: str) -> tuple[str, str]:
-    """Divide 'die Katze' into the article of 'mit' before it and the noun: 'einer', 'Katze'; no article of plurals."""
-    article, _, noun = name.rpartition(" ")
-    if noun.endswith("/Pl"):
-        return "", noun.removesuffix("/Pl")
-    return {"der": "einem", "das": "einem", "die": "einer"}.get(article, ""), noun
+ARTICLES = {"der": "einem", "das": "einem", "die": "einer"}
+"""Indefinite article in the dative case of each definite one."""
+
+
+def noun_and_phrase(name: str) -> tuple[str, str]:
+    """Divide 'die Katze' or 'der Bär/von einem Bären' into the noun and what follows 'Ein Foto' in a plain sentence."""
+    name, _, phrase = name.partition("/")
+    article, _, noun = name.partition(" ")
+    if article not in ARTICLES:
+        return name, phrase
+    return noun, phrase or f"von {ARTICLES[article]} {noun}"
 
 
 def translated_names(words: Sequence[str], lang: str) -> dict[str, tuple[int, ...]]:
@@ -98,7 +103,7 @@ def translated_names(words: Sequence[str], lang: str) -> dict[str, tuple[int, ..
     columns: dict[str, set[int]] = defaultdict(set)
     for column, word in enumerate(words):
         for name in translations(lang).get(word, ()):
-            columns[without_article(name)[1].lower() if lang == "de" else name].add(column)
+            columns[noun_and_phrase(name)[0].lower() if lang == "de" else name].add(column)
     return {name: tuple(sorted(found)) for name, found in sorted(columns.items())}
 
 
@@ -116,17 +121,19 @@ def concept_of(word: str, lang: str) -> Concept:
     if word == "person":
         sentence = "a photo of a person"
     kind = thing.kinds[0] if thing is not None and thing.kinds else ""
-    return Concept(name=word, kind=kind, sentence=sentence)
+    return Concept(name=word, kind="" if kind == word else kind, sentence=sentence)
 
 
 def _translated(word: str, lang: str) -> Concept:
     if word not in translations(lang):
         return Concept(name=word)
-    article, noun = without_article(translations(lang)[word][0]) if lang == "de" else ("", translations(lang)[word][0])
-    sentence = " ".join(filter(None, ("Ein Foto von", article, noun))) if lang == "de" else f"一张{noun}的照片"
     thing = things().get(word)
     kind = translations(lang).get(thing.kinds[0], ("",))[0] if thing is not None and thing.kinds else ""
-    return Concept(name=noun, kind=without_article(kind)[1] if lang == "de" else kind, sentence=sentence)
+    noun, sentence = translations(lang)[word][0], f"一张{translations(lang)[word][0]}的照片"
+    if lang == "de":
+        noun, phrase = noun_and_phrase(noun)
+        kind, sentence = noun_and_phrase(kind)[0], f"Ein Foto {phrase}"
+    return Concept(name=noun, kind="" if kind == noun else kind, sentence=sentence)
 
 
 def names_of(words: Sequence[str], sentences: Sequence[str]) -> dict[str, tuple[int, ...]]:

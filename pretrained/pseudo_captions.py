@@ -24,6 +24,7 @@ import gzip
 import json
 import math
 import random
+import re
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -68,12 +69,15 @@ COUNTS = {
 PEOPLE = "#people"
 """Key of the number of people that a sentence names one by one."""
 MASS = frozenset(
-    """bread rice meat broccoli corn garlic ginger lettuce spinach cabbage food fruit yogurt sour cream pizza
-    asparagus forest hay chocolate wine coral paper beef""".split()  # noqa: SIM905
-)
+    """bread rice meat broccoli corn garlic ginger lettuce spinach cabbage food fruit yogurt pizza asparagus hay wine
+    chocolate coral paper beef armor fabric grass water wood golf rugby soap yarn guacamole pottery""".split()  # noqa: SIM905
+) | {"sour cream", "ice cream"}
 """Nouns without an article."""
 PLURAL = frozenset(
-    """scissors skis headphones shorts pants shoes boots rocks grapes peas ribs cosmetics binoculars dishes""".split()  # noqa: SIM905
+    """shoes rocks grapes peas ribs cosmetics dishes weights feathers maracas horses vegetables""".split()  # noqa: SIM905
+)
+PAIRS = frozenset(
+    """scissors skis headphones shorts pants boots binoculars tights pajamas sunglasses""".split()  # noqa: SIM905
 )
 ANIMAL_PLACES = {
     "grass": "standing in the grass",
@@ -338,7 +342,7 @@ def plain_sentences(evidence: Evidence, background: str | None, generator: rando
     several = evidence.numbers.get(noun, 0) >= 2
     thing = (
         f"{'two' if evidence.numbers[noun] == 2 else 'some'} {many(noun)}"
-        if several and noun not in PLURAL
+        if several and noun not in PLURAL | PAIRS
         else with_article(noun)
     )
     result = [f"a photo of {thing}", f"a close up of {thing}"]
@@ -358,11 +362,13 @@ def plain_sentences(evidence: Evidence, background: str | None, generator: rando
 
 def with_article(noun: str) -> str:
     """Return a noun with its indefinite article, if it has one."""
-    if noun in ("scissors", "skis", "headphones", "shorts", "pants", "boots", "binoculars"):
+    if noun in PAIRS:
         return f"a pair of {noun}"
     if noun in PLURAL or noun in MASS:
         return noun
-    return f"{'an' if noun[0] in 'aeiou' and not noun.startswith(('uni', 'eu', 'ute')) else 'a'} {noun}"
+    if noun in ("sky", "ocean", "night"):
+        return f"the {noun}"
+    return f"{'an' if re.match('(?!uni|eu|ute)[aeiouA]|hour', noun) else 'a'} {noun}"
 
 
 def background_of(path: Path) -> str | None:

@@ -2,9 +2,9 @@
 
 `things.tsv` has a row for each thing: `noun`, the usual word; `words`, other words that name it; `kinds`, more general
 words that are true of it; `coco`, the class of the detector; `labels`, the labels of the pool; `de` and `zh`, the
-German and Chinese names, the usual name first. The first German name has its article (`die Katze`), and `/Pl` after it
-says that the noun is a plural (`die Shorts/Pl`); the other names include inflected forms. `kinds.tsv` has the German
-and Chinese names of the kinds.
+German and Chinese names, the usual name first. The first German name has its article (`die Katze`), and after `/` what
+follows "Ein Foto" where this is not `von einem` or `von einer` and the noun (`der Bär/von einem Bären`, `der Reis/von
+Reis`); the other names include inflected forms. `kinds.tsv` has the German and Chinese names of the kinds.
 """
 
 from __future__ import annotations

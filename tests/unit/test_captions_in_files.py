@@ -2,6 +2,7 @@
 
 import csv
 import io
+import itertools
 import json
 import os
 import re
@@ -26,6 +27,7 @@ from limner.apps.photos.captions import (
 from limner.apps.photos.metadata import add_caption, find_captions, read_metadata
 from limner.decoding.sentence import Sentence
 from limner.errors import MetadataError, SettingsError
+from limner.inference.captioner import Captioner
 
 FOREIGN = (
     b'<?xpacket begin="" id="W5M0MpCehiHzreSzNTczkc9d"?><x:xmpmeta xmlns:x="adobe:ns:meta/"><!-- kept -->'
@@ -324,8 +326,75 @@ def test_describe_writes_a_table_in_the_folder(photos, trained, command_line):
     assert status == 0 and errors.endswith("captions: 2 written\n")
     rows = list(csv.DictReader((photos / "captions.csv").open()))
     assert [row["image"] for row in rows] == ["a.jpg", "inside/b.png"] and all(row["caption"] for row in rows)
+    table = (photos / "captions.csv").read_bytes()
+    status, printed, errors = command_line(*command)
+    assert (status, printed) == (0, "") and "0 written, 2 kept" in errors
+    assert (photos / "captions.csv").read_bytes() == table
+
+
+@pytest.mark.parametrize("kind", ["csv", "jsonl"])
+def test_tables_grow_and_survive_an_interruption(kind, photos, trained, command_line, monkeypatch):
+    def images():
+        lines = table.read_text().splitlines()
+        return [json.loads(line)["image"] if kind == "jsonl" else line.partition(",")[0] for line in lines]
+
+    table, head = photos / f"captions.{kind}", ["image"] * (kind == "csv")
+    pixels().save(photos / "c.png")
+    (photos / "d.png").write_bytes(b"no image")
+    command = ("describe", photos, "--recursive", "--model", trained, "--batch-size", 1, "--write", kind)
+    describe_each = Captioner.describe_each
+
+    def interrupted(*arguments, **options):
+        yield from itertools.islice(describe_each(*arguments, **options), 1)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Captioner, "describe_each", interrupted)
+        assert command_line(*command)[0] == 130
+    assert images() == [*head, "a.jpg"]
+    with table.open("a") as stream:
+        stream.write("c.png" if kind == "csv" else '{"image": "c.p')  # killed within a line
     status, _, errors = command_line(*command)
-    assert status == 1 and "add --replace" in errors
+    unreadable = ["d.png"] * (kind == "jsonl")
+    assert status == 1 and "2 written, 1 kept" in errors
+    assert images() == [*head, "a.jpg", "c.png", *unreadable, "inside/b.png"]
+    pixels().save(photos / "d.png")
+    assert "1 written, 3 kept" in command_line(*command)[2]
+    assert images() == [*head, "a.jpg", "c.png", "inside/b.png", "d.png"]
+    assert "4 written" in command_line(*command, "--replace")[2]
+    assert images() == [*head, "a.jpg", "c.png", "d.png", "inside/b.png"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "foreign"), [("csv", "file;text\na.jpg;mine\n"), ("jsonl", '{"file": "a.jpg"}\n'), ("jsonl", "mine\n")]
+)
+def test_a_foreign_table_is_refused_without_force(kind, foreign, photos, trained, command_line):
+    table = photos / f"captions.{kind}"
+    table.write_text(foreign)
+    command = ("describe", photos, "--model", trained, "--write", kind)
+    for options in ((), ("--replace",)):
+        status, printed, errors = command_line(*command, *options)
+        assert (status, printed) == (1, "") and f"captions.{kind} exists" in errors and "--force" in errors
+        assert table.read_text() == foreign
+    assert command_line(*command, "--force")[0] == 0 and "mine" not in table.read_text()
+
+
+def test_captions_that_were_corrected_stay_when_columns_are_added(photos, trained, command_line):
+    table = photos / "captions.csv"
+    command = ("describe", photos, "--model", trained, "--write", "csv")
+    assert command_line(*command)[0] == 0
+    pixels().save(photos / "c.png")
+    assert command_line(*command, "--embed")[0] == 0
+    rows = list(csv.DictReader(table.open()))
+    assert [(row["image"], row["origin"]) for row in rows] == [("a.jpg", "model"), ("c.png", "model")]
+    pixels().save(photos / "e.png")
+    rows[0]["caption"] = "Grandma, and I"
+    with table.open("w", newline="") as stream:
+        writer = csv.DictWriter(stream, rows[0], lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+    assert "1 written, 2 kept" in command_line(*command)[2]
+    assert next(csv.DictReader(table.open()))["caption"] == "Grandma, and I"
 
 
 def test_tables_list_the_captions_that_are_kept_in_the_files(photos, trained, command_line):

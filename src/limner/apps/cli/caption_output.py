@@ -18,7 +18,8 @@ from unicodedata import normalize
 from limner.apps.cli.options import refuse
 from limner.apps.cli.terminal import err, printable, tab_separated
 from limner.errors import LimnerError, SettingsError, did_you_mean
-from limner.files import write_text
+from limner.files import read_bytes, write_error, write_text
+from limner.files.structured import parse_json
 from limner.storage.json_text import to_json
 from limner.storage.outputs import OutputStream, claim_file, require_writable
 
@@ -91,14 +92,10 @@ def _write(
     records: list[dict[str, Any]] = []
 
     def write(file: Path, result: list[Sentence] | KeptCaption | LimnerError) -> None:
-        if isinstance(result, list):
-            result = [caption for caption in result if caption.is_sure] or result[:1]
         if kind == "json":
             records.extend([] if isinstance(result, LimnerError) else [_record(file, result, columns)])
-        elif kind == "jsonl":
-            emit(to_json(_record(file, result, columns)) + "\n")
-        elif not isinstance(result, LimnerError):
-            emit("".join(_lines(file, result, kind, columns, ranked or len(result) > 1)))
+        else:
+            emit(_text_of(file, result, kind, columns, ranked))
 
     if kind in ("tsv", "csv"):
         emit(_row((*COLUMNS, *columns), kind))
@@ -107,13 +104,36 @@ def _write(
         emit(to_json(records, indent=1) + "\n")
 
 
+def _text_of(
+    file: Path,
+    result: list[Sentence] | KeptCaption | LimnerError,
+    kind: CaptionFormat,
+    columns: Sequence[str],
+    ranked: bool = False,
+) -> str:
+    """Return the lines of an input; empty for an error, except in jsonl."""
+    if kind == "jsonl":
+        return to_json(_record(file, result, columns)) + "\n"
+    if isinstance(result, LimnerError):
+        return ""
+    if isinstance(result, list):
+        result = _shown(result)
+    return "".join(_lines(file, result, kind, columns, ranked or len(result) > 1))
+
+
+def _shown(captions: list[Sentence]) -> list[Sentence]:
+    """Return the captions of which the model is sure, or else the best one."""
+    return [caption for caption in captions if caption.is_sure] or captions[:1]
+
+
 def _record(file: Path, result: list[Sentence] | KeptCaption | LimnerError, columns: Sequence[str]) -> dict[str, Any]:
     if isinstance(result, LimnerError):
         return {"image": str(file), "error": str(result)}
     if isinstance(result, KeptCaption):
         kept = {"text": result.text, "log_prob": None, "score": None}
         return {"image": str(file), "captions": [kept], "origin": "file"}
-    record: dict[str, Any] = {"image": str(file), "captions": [_caption(hypothesis, columns) for hypothesis in result]}
+    captions = [_caption(hypothesis, columns) for hypothesis in _shown(result)]
+    record: dict[str, Any] = {"image": str(file), "captions": captions}
     record |= {"origin": "model"} if "origin" in columns else {}
     if "tags" in columns:
         record["tags"] = [
@@ -186,16 +206,77 @@ TABLES: dict[str | None, Literal["csv", "jsonl"]] = {"csv": "csv", "jsonl": "jso
 """Kinds of which one file in a folder lists all captions."""
 
 
+class CaptionTable:
+    """The table of the captions in a folder, which grows by the rows of each image as soon as it is described."""
+
+    def __init__(self, path: Path, kind: Literal["csv", "jsonl"], force: bool) -> None:
+        """Read the rows that are there; SettingsError for a file that `describe` did not write, unless `force`."""
+        self.path, self._kind = path, kind
+        self.columns: list[str] = []
+        self.rows: dict[str, list[Any]] = {}
+        try:
+            text = read_bytes(path).decode() if path.exists() and not force else ""
+            for image, row in self._parse(text[: text.rfind("\n") + 1]):  # a killed process may leave a part of a line
+                self.rows.setdefault(image, []).append(row)
+        except (ValueError, LookupError, TypeError, csv.Error):
+            raise SettingsError(
+                f"--write {kind}: {path} exists and is no table of captions; rename it, or add --force to replace it"
+            ) from None
+        require_writable(path.parent, f"--write {kind} {path}")
+
+    def _parse(self, text: str) -> Iterator[tuple[str, Any]]:
+        """Yield the image and the row of each caption, without images that have none."""
+        if self._kind == "jsonl":
+            for record in map(parse_json, text.split("\n")[:-1]):
+                if "error" not in record and record["captions"][0]["text"]:
+                    yield to_json(record["image"]), record
+        elif text:
+            head, *rows = csv.reader(io.StringIO(text, newline=""))
+            if (*head[: len(COLUMNS)],) != COLUMNS or any(len(row) != len(head) for row in rows):
+                raise ValueError
+            self.columns = head[len(COLUMNS) :]
+            yield from ((row[0], row) for row in rows if row[COLUMNS.index("caption")])
+
+    def name(self, file: Path) -> str:
+        """Return the name of an image in the table."""
+        name = str(file.relative_to(self.path.parent))
+        return printable(name) if self._kind == "csv" else to_json(name)
+
+    def begin(self, columns: Sequence[str]) -> None:
+        """Write the table with the rows that are kept, and with empty cells in columns that it did not have."""
+        added = [column for column in columns if column not in self.columns]
+        self.columns += added
+        rows = [row for rows in self.rows.values() for row in rows]
+        if self._kind == "jsonl":
+            return write_text(self.path, "".join(to_json(row) + "\n" for row in rows))
+        lines = [[*COLUMNS, *self.columns], *([*row, *[""] * len(added)] for row in rows)]
+        write_text(self.path, "".join(_row(line, "csv") for line in lines))
+
+    def append(self, file: Path, result: list[Sentence] | KeptCaption | LimnerError) -> None:
+        """Add the rows of an image, or of the error that it cannot be read.
+
+        Raises:
+            WriteError: they cannot be written; the rows before them are complete.
+        """
+        try:
+            with self.path.open("a", encoding="utf-8", newline="") as stream:
+                stream.write(_text_of(file.relative_to(self.path.parent), result, self._kind, self.columns))
+        except OSError as error:
+            raise write_error(self.path, error) from None
+
+
 class StoredCaptions:
     """Where captions are stored, which images need one, and what has become of them."""
 
-    def __init__(self, kind: WriteKind | None, embed: bool, replace: bool) -> None:
+    def __init__(self, kind: WriteKind | None, embed: bool, replace: bool, force: bool = False) -> None:
         """Check the options; SettingsError for one without effect."""
         if kind is None and not embed:
             refuse({"--replace": replace}, "has an effect only with --write or --embed; add one of them")
-        self._kind, self._embed, self._replace = kind, embed, replace
-        self._table_of: dict[Path, Path] = {}  # of each file, in their order
+        self._kind, self._embed, self._replace, self._force = kind, embed, replace, force
+        self._tables: dict[Path, CaptionTable] = {}
+        self._table_of: dict[Path, CaptionTable] = {}  # of each file that gets rows, in their order
         self._results: dict[Path, list[Sentence] | KeptCaption | LimnerError] = {}
+        self._waiting: list[Path] = []  # files without rows yet, the last one first
         self.errors: list[LimnerError] = []
         self.total = self.written = self.kept = self.unsure = 0
 
@@ -203,18 +284,16 @@ class StoredCaptions:
         """Return the files that need a caption; nothing is computed for those that have one.
 
         `named` are the files and folders that the user named; a table is in the folder named, else in the folder of its
-        files. SettingsError if two files have the same text file, or a table exists or cannot be written.
+        files. SettingsError if two files have the same text file, or a table cannot be read or written.
         """
         self.total = len(files)
         self._require_files_beside(files)
-        if self._kind in TABLES:
-            for file in files:
-                folder = next((path for path in named if path.is_dir() and file.is_relative_to(path)), file.parent)
-                self._table_of[file] = folder / f"captions.{self._kind}"
-            for table in dict.fromkeys(self._table_of.values()):
-                if table.exists() and not self._replace:
-                    raise SettingsError(f"--write {self._kind}: {table} exists; add --replace to replace it")
-                require_writable(table.parent, f"--write {self._kind} {table}")
+        for file in files if self._kind in TABLES else ():
+            folder = next((path for path in named if path.is_dir() and file.is_relative_to(path)), file.parent)
+            path = folder / f"captions.{self._kind}"
+            if path not in self._tables:
+                self._tables[path] = CaptionTable(path, TABLES[self._kind], self._force)
+            self._table_of[file] = self._tables[path]
         return [file for file in files if self._needs_caption(file)]
 
     def store(self, file: Path, result: list[Sentence] | LimnerError, lang: str) -> None:
@@ -226,18 +305,20 @@ class StoredCaptions:
             self.unsure += not result[0].is_sure
             if result[0].is_sure and result[0].text.strip():
                 self._store(file, result[0].text, lang)
+        self._append_rows()
 
-    def write_tables(self, columns: Sequence[str] = ()) -> None:
-        """Write the tables, in which images that keep a caption have the text of that caption.
+    def begin_tables(self, columns: Sequence[str] = ()) -> None:
+        """Write what is known before the first image is described; for the columns see `caption_output`."""
+        for table in self._tables.values():
+            table.begin((*columns, *(["origin"] if self._embed else [])))
+        self._waiting = [*reversed(self._table_of)]
+        self._append_rows()
 
-        For the columns see `caption_output`.
-        """
-        columns = (*columns, *(["origin"] if self._embed else []))
-        for table in dict.fromkeys(self._table_of.values()):
-            with caption_output(table, TABLES[self._kind], columns) as write:
-                for file, place in self._table_of.items():
-                    if place == table:
-                        write(file.relative_to(table.parent), self._results[file])
+    def _append_rows(self) -> None:
+        """Add rows to the tables, in the order of the files, up to the first one that is not described."""
+        while self._waiting and self._waiting[-1] in self._results:
+            file = self._waiting.pop()
+            self._table_of[file].append(file, self._results.pop(file))
 
     def report(self) -> None:
         """Print how many images have got a caption, have kept theirs, and have none that the model is sure of."""
@@ -248,19 +329,23 @@ class StoredCaptions:
         err.print(f"captions: {self.written:,} written{kept}{unsure}", soft_wrap=True, highlight=False)
 
     def _needs_caption(self, file: Path) -> bool:
-        if (self._kind in (None, *TABLES) and not self._embed) or not file.exists():
-            return True
+        table, text, in_image = self._table_of.get(file), "", self._embed or self._kind not in (None, *TABLES)
         try:
-            text = self._stored_text(file)
+            text = self._stored_text(file) if in_image and file.exists() else ""
         except LimnerError as error:
             self.errors.append(error)
             self._results[file] = error
             return False
-        if not text or self._replace:
-            return True
-        self.kept += 1
-        self._results[file] = KeptCaption(text)
-        return False
+        is_listed = table is not None and table.name(file) in table.rows
+        is_kept = not self._replace and (bool(text) if in_image else is_listed)
+        self.kept += is_kept
+        if is_kept and is_listed:
+            del self._table_of[file]
+        elif is_kept:
+            self._results[file] = KeptCaption(text)
+        elif table is not None:
+            table.rows.pop(table.name(file), None)
+        return not is_kept
 
     def _stored_text(self, file: Path) -> str:
         """Return the caption that an image has already, empty for none; LimnerError if none can be stored.

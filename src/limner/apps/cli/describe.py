@@ -129,11 +129,11 @@ def describe(
     runs = models_or_pretrained(model, lang)
     graphs = uses_graphs(runs, {"attention": attention, "backbone": backbone, "ray": ray}, device)
     modality, readable = _modality(() if graphs else check_runs(runs, device, decoding, backbone).features)
-    stored = StoredCaptions(write, embed, replace)
+    stored = StoredCaptions(write, embed, replace, force)
     files = stored.select(find_input_files(images, modality, readable, recursive), images)
     graphs = graphs and not uses_clips(runs[0], files)
     if not files:
-        stored.write_tables()
+        stored.begin_tables()
         stored.report()
         return report_unreadable(stored.errors, stored.total)
     captioner, strips = _load(runs, graphs, backbone, device, attention, compare or ())
@@ -149,6 +149,7 @@ def describe(
         results = describe_distributed(
             runs, files, ray, place, prefix=prefix, options=options, backbone=backbone, device=device
         )
+    stored.begin_tables(columns)
     ranked = change_decoding(captioner.decoding, decoding).n_best > 1
     with (
         caption_output(output, kind, columns, ranked=ranked) as write_caption,
@@ -161,7 +162,6 @@ def describe(
                 strips.add(file, result[0])
             if len(files) > 1:
                 bar(done, len(files))
-    stored.write_tables(columns)
     if strips is not None:
         strips.save()
     stored.report()

@@ -25,13 +25,7 @@ class ControlFeatures:
     def __init__(
         self, features: FeatureSource, substitutes: Mapping[str, Item], constant: StoredFeatures | None = None
     ) -> None:
-        """Initialise the source.
-
-        Args:
-            features: source of the items' own features.
-            substitutes: item whose features are returned instead, by item id; other items keep their own.
-            constant: features returned for every item with an image; `substitutes` is then ignored.
-        """
+        """Replace features by those of a substitute, by item id, or by a constant of every item with an image."""
         self.features, self.substitutes, self.constant = features, substitutes, constant
 
     def take(self, items: Sequence[Item]) -> list[StoredFeatures | None]:
@@ -43,11 +37,6 @@ class ControlFeatures:
     @classmethod
     def shuffled(cls, features: FeatureSource, items: Sequence[Item], seed: int) -> Self:
         """Permute the features of items that have an image, in one random cycle: no item keeps its own.
-
-        Args:
-            features: source of the items' own features.
-            items: items to permute.
-            seed: seed of the permutation.
 
         Raises:
             SettingsError: only one item has an image.
@@ -63,12 +52,7 @@ class ControlFeatures:
 
 
 def mean_features(features: FeatureSource, items: Sequence[Item], batch_size: int = 1024) -> StoredFeatures:
-    """Compute the mean features of items, by kind.
-
-    Args:
-        features: source of the features.
-        items: items to average over; those without an image are ignored.
-        batch_size: number of items read at once.
+    """Compute the mean features of the items with an image, by kind, reading `batch_size` items at once.
 
     Raises:
         SettingsError: no item has an image.

@@ -258,18 +258,7 @@ def _read_batches(
     batch_size: int,
     skipped: dict[str, str] | None,
 ) -> Iterator[list[tuple[Item, EncoderInput]]]:
-    """Read files in threads, a few batches ahead of the backbone (decoders release Python's lock).
-
-    Args:
-        collection: collection of the items.
-        items: items to read.
-        backbone: backbone that reads them.
-        batch_size: number of items per batch; the last batch may be smaller.
-        skipped: receives the error messages of files that cannot be read; None raises these errors.
-
-    Yields:
-        Items with their preprocessed inputs.
-    """
+    """Read files in threads, a few batches ahead of the backbone: decoders release Python's lock."""
 
     def read(item: Item) -> EncoderInput:
         return backbone.read(collection.media_source(item))

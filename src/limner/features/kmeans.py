@@ -169,11 +169,7 @@ def learn_filters(
 
 
 def _require_memory(settings: KMeansSettings, images: int) -> None:
-    """Check that the patches, and the products of their values for the whitening, fit into memory.
-
-    Raises:
-        ResourceError: they do not.
-    """
+    """Check that the patches, and the products of their values for the whitening, fit into memory."""
     values = 3 * settings.patch**2
     patches = min(settings.patches, images * settings.positions**2) * values
     products = 2 * 4 * values**2
@@ -233,14 +229,7 @@ def _batches(patches: Pixels) -> Iterator[Tensor]:
 
 
 def fit_whitening(batches: Iterable[Tensor]) -> tuple[Tensor, Tensor]:
-    """Fit ZCA whitening, V (Lambda + 0.1)^(-1/2) V^T.
-
-    Args:
-        batches: normalised patches, (N, D) each.
-
-    Returns:
-        Mean of the patches (D,) and whitening matrix (D, D).
-    """
+    """Fit ZCA whitening, V (Lambda + 0.1)^(-1/2) V^T, to batches (N, D); return the mean (D,) and the matrix (D, D)."""
     count, total, products = 0, torch.zeros(()), torch.zeros(())
     for batch in batches:
         rows = batch.double()
@@ -260,22 +249,11 @@ def spherical_kmeans(
     random: np.random.Generator,
     advance: Callable[[], None],
 ) -> Tensor:
-    """Run spherical k-means on whitened patches.
+    """Run spherical k-means on whitened patches (N, D); return centroids of length 1, (K, D).
 
     Each patch is assigned to the centroid with the largest product. After each mini-batch a centroid becomes the
     normalised sum of its patches, in which older mini-batches decay with a time constant of one pass. A centroid that
     received no patch during a pass is replaced by a random patch.
-
-    Args:
-        patches: pixel values, (N, D), with N at least `settings.filters`.
-        mean: mean of normalised patches, (D,).
-        whitening: whitening matrix, (D, D).
-        settings: number of filters and of passes.
-        random: draws initial centroids and the order of patches.
-        advance: called after each mini-batch.
-
-    Returns:
-        Centroids of length 1, (K, D).
     """
 
     def whiten(rows: NDArray[np.int64]) -> Tensor:
@@ -303,11 +281,7 @@ def spherical_kmeans(
 
 
 def save_filters(path: Path, filters: Filters) -> None:
-    """Write a dictionary and its settings to a safetensors file.
-
-    Raises:
-        RunError: the file cannot be written.
-    """
+    """Write a dictionary and its settings to a safetensors file; RunError if it cannot be written."""
     tensors = {name: values for name, values in filters._asdict().items() if name != "settings"}
     settings = filters.settings
     # Without the default activation, a file has the bytes, and its features the fingerprint, that they always had.
@@ -337,13 +311,7 @@ def load_filters(path: Path) -> Filters:
 
 
 def filter_sheet(filters: Filters, *, zoom: int = 8, columns: int = 16) -> Image.Image:
-    """Draw the filters as un-whitened patches, with grey for zero.
-
-    Args:
-        filters: dictionary to draw.
-        zoom: side of a drawn pixel, in pixels of the result.
-        columns: number of filters in a row.
-    """
+    """Draw the filters as un-whitened patches, grey for zero: `columns` in a row, `zoom` pixels for each of a patch."""
     side = filters.settings.patch
     patches = torch.linalg.solve(filters.whitening.double(), filters.centroids.double().T).T  # the matrix is symmetric
     patches = 127.5 * (1 + patches / patches.abs().amax(1, keepdim=True).clamp(min=1e-12))

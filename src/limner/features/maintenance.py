@@ -49,12 +49,7 @@ class IntactRows(NamedTuple):
 
 
 def repair_table(path: Path, spec: FeatureSpec, on_progress: Progress | None = None) -> IntactRows:
-    """Remove the damaged rows of a table.
-
-    Args:
-        path: folder of the table; it may be missing.
-        spec: specification of the features that the table is to hold.
-        on_progress: called with the number of rows verified and their total.
+    """Remove the damaged rows of a table, which may be missing.
 
     Raises:
         FeatureError: the table cannot be opened, has another name, was computed in another way, or cannot be read by

@@ -52,10 +52,8 @@ def raw_pixels(size: int, resize: Resize = "squash") -> Preprocessing:
 
 
 def parse_processor_config(config: dict[str, Any]) -> Preprocessing:
-    """Read the contents of a `preprocessor_config.json` of transformers.
-
-    Args:
-        config: the file's contents. Missing keys take the usual values for ImageNet (side 256, centre crop 224).
+    """Read a `preprocessor_config.json` of transformers; missing keys take the usual values (side 256, centre crop
+    224).
 
     Raises:
         SettingsError: the input is not square, or a value is out of range.
@@ -90,17 +88,7 @@ def _side(size: int | dict[str, int]) -> int:
 
 
 def adapt_preprocessing(default: Preprocessing, size: int | None, resize: str | None, views: int) -> Preprocessing:
-    """Change size, resizing mode or number of views; crop margins keep their proportion.
-
-    Args:
-        default: preprocessing that the backbone was trained with.
-        size: side of the input in pixels; None keeps the default.
-        resize: 'crop' or 'squash'; None keeps the default.
-        views: 1, 2 or 10.
-
-    Raises:
-        SettingsError: a value is out of range.
-    """
+    """Change size, resizing mode (None for the default) or views; crop margins keep their proportion."""
     mode = default.resize if resize is None else resize
     side = default.size if size is None else size
     margin = max(default.short / default.size, 8 / 7) if views == 10 else default.short / default.size
@@ -110,23 +98,12 @@ def adapt_preprocessing(default: Preprocessing, size: int | None, resize: str | 
 
 
 def read_image(source: ImageInput, preprocessing: Preprocessing) -> Pixels:
-    """Open and preprocess an image.
-
-    Returns:
-        Pixel values 0..255, (crops, H, W, 3).
-
-    Raises:
-        MediaError: the image cannot be decoded.
-    """
+    """Open and preprocess an image, (crops, H, W, 3), values 0 to 255; MediaError if it cannot be decoded."""
     return preprocess(open_image(source, min_side=preprocessing.short), preprocessing)
 
 
 def preprocess(image: Image.Image, preprocessing: Preprocessing) -> Pixels:
-    """Resize and crop an image. Normalisation and mirror images are left to the encoder.
-
-    Returns:
-        Pixel values 0..255, (crops, size, size, 3).
-    """
+    """Resize and crop an image, (crops, size, size, 3); normalisation and mirror images are left to the encoder."""
     resample = Image.Resampling(preprocessing.resample)
     cropped = preprocessing.resize == "crop" or preprocessing.crops > 1
     side = preprocessing.short if cropped else preprocessing.size
@@ -141,10 +118,6 @@ def preprocess(image: Image.Image, preprocessing: Preprocessing) -> Pixels:
 
 def encoded_box(size: tuple[int, int], preprocessing: Preprocessing) -> tuple[float, float, float, float]:
     """Compute the part of an image that `preprocess` keeps in its centre crop.
-
-    Args:
-        size: width and height of the image in pixels.
-        preprocessing: how the image is resized and cropped.
 
     Returns:
         Left, top, right and bottom in pixels of the image; outside the image where the crop is padded.

@@ -112,16 +112,7 @@ class RegionBackbone:
     modality = IMAGE
 
     def __init__(self, backbone: Backbone, rows: RegionRows, boxes: Mapping[Path, Sequence[Box]]) -> None:
-        """Initialise the backbone.
-
-        Args:
-            backbone: encoder of one pooled vector per image.
-            rows: number of regions and digest of the boxes.
-            boxes: boxes by the path of the image; other images have no regions.
-
-        Raises:
-            FeatureError: the backbone computes other features than one pooled vector per image.
-        """
+        """Combine an encoder of pooled vectors with boxes by the path of the image; FeatureError for other encoders."""
         spec = _pooled_spec(backbone)
         self._backbone, self._boxes, self._count = backbone, boxes, rows.count
         self._preprocessing = Preprocessing.parse(spec.preprocessing, f"features '{spec.name}'").model_copy(
@@ -175,15 +166,7 @@ class WholeImageBackbone:
     modality = IMAGE
 
     def __init__(self, backbone: Backbone, rows: RegionRows) -> None:
-        """Initialise the backbone.
-
-        Args:
-            backbone: encoder of one pooled vector per image.
-            rows: layout of the features that the model was trained on.
-
-        Raises:
-            FeatureError: the backbone computes other features than one pooled vector per image.
-        """
+        """Combine an encoder of pooled vectors with the layout of the regions; FeatureError for other encoders."""
         self._backbone, self._count = backbone, rows.count
         self.specs: tuple[FeatureSpec, ...] = (_region_spec(_pooled_spec(backbone), rows),)
 

@@ -117,17 +117,7 @@ class FeatureTable:
             return [item_id for batch in self._id_batches() for item_id in batch]
 
     def take(self, ids: Sequence[str]) -> FeatureArray:
-        """Read the features of some items.
-
-        Args:
-            ids: ids of N items.
-
-        Returns:
-            Features in the order of `ids`, (N, *spec.shape).
-
-        Raises:
-            FeatureError: an item has no features in the table.
-        """
+        """Read the features of items, (N, *spec.shape), in the order of `ids`; FeatureError if an item has none."""
         rows = self._rows.find(ids)
         if (rows < 0).any():
             raise FeatureError(
@@ -195,11 +185,6 @@ class FeatureStore:
     """
 
     def __init__(self, tables: Sequence[FeatureTable]) -> None:
-        """Combine tables.
-
-        Raises:
-            SettingsError: two tables are of the same kind.
-        """
         self.tables = tuple(tables)
         names: dict[str, str] = {}
         for spec in (table.spec for table in tables):
@@ -212,12 +197,7 @@ class FeatureStore:
 
     @classmethod
     def open(cls, collection: Collection, names: Sequence[str], cache_mib: int) -> Self:
-        """Open feature tables of a collection.
-
-        Args:
-            collection: collection of the tables.
-            names: names of the tables, one of each kind.
-            cache_mib: tables of at most this size are held in memory, in MiB.
+        """Open feature tables of a collection, one of each kind; those of at most `cache_mib` are held in memory.
 
         Raises:
             FeatureError: the collection has no table of a name, or the table is damaged.
@@ -236,14 +216,7 @@ class FeatureStore:
         return tuple(table.spec.name for table in self.tables)
 
     def take(self, items: Sequence[Item]) -> list[StoredFeatures | None]:
-        """Read the features of items.
-
-        Returns:
-            Features by kind for each item; None for items without an image or a file of another modality.
-
-        Raises:
-            FeatureError: an item has no features in a table.
-        """
+        """Read the features of items by kind, None without an image; FeatureError if an item has none in a table."""
         rows = [row for row, item in enumerate(items) if item.media_path is not None]
         features: list[StoredFeatures | None] = [None] * len(items)
         for table in self.tables:
@@ -268,7 +241,6 @@ class RegionStore(FeatureStore):
 
     @classmethod
     def open(cls, collection: Collection, names: Sequence[str], cache_mib: int) -> Self:
-        """Open feature tables of a collection; see `FeatureStore.open`."""
         return cls(FeatureStore.open(collection, names, cache_mib).tables, collection.path)
 
     def covers(self, item: Item) -> bool:
@@ -308,12 +280,7 @@ def feature_store(of_regions: bool) -> type[FeatureStore]:
 
 
 def relative_box(box: Sequence[float], encoded: tuple[float, float, float, float]) -> NDArray[np.float32]:
-    """Convert a box to centre, width and height in fractions of the encoded part of its image, clipped to it.
-
-    Args:
-        box: left, top, width and height in pixels.
-        encoded: left, top, right and bottom of the encoded part in pixels.
-    """
+    """Convert left, top, width and height in pixels to centre, width and height in fractions of the encoded part."""
     origin, size = np.array(encoded[:2]), np.array(encoded[2:]) - encoded[:2]
     first = ((np.array(box[:2]) - origin) / size).clip(0, 1)
     last = ((np.array(box[:2]) + box[2:] - origin) / size).clip(0, 1)

@@ -61,13 +61,7 @@ def chunk_rows(spec: FeatureSpec) -> int:
 
 
 def arrow_table(spec: FeatureSpec, ids: Sequence[str], values: FeatureArray) -> pa.Table:
-    """Return the rows of a feature table, with their checksums.
-
-    Args:
-        spec: specification of the features.
-        ids: ids of N items.
-        values: their features, (N, *spec.shape).
-    """
+    """Return the rows of a feature table of N items (N, *spec.shape), with their checksums."""
     import pyarrow as pa
 
     rows = values.astype(np.float16, copy=False)
@@ -97,11 +91,7 @@ def to_array(column: pa.Array | pa.ChunkedArray, shape: tuple[int, ...]) -> Feat
 
 
 def open_features_table(path: Path) -> Any:  # noqa: ANN401 (Lance has no types)
-    """Open the Lance table of features at `path`.
-
-    Raises:
-        DamagedTableError: it cannot be opened.
-    """
+    """Open the Lance table of features at `path`; DamagedTableError if it cannot be opened."""
     with damage_raised_as(lambda reason: damaged_table(path, reason), path):
         return open_table(path)
 
@@ -136,13 +126,7 @@ def read_spec(path: Path, schema: pa.Schema) -> FeatureSpec:
 
 
 def damaged_rows(rows: pa.Table | pa.RecordBatch, values: FeatureArray, spec: FeatureSpec) -> list[int]:
-    """Return the indices of rows that do not have their checksum or contain NaN or infinity.
-
-    Args:
-        rows: N rows of a table.
-        values: their features, (N, *shape).
-        spec: specification of the table.
-    """
+    """Return the indices of N rows that do not have their checksum or whose values (N, *shape) are not finite."""
     checksums = np.asarray(rows.column(CHECKSUM).fill_null(0))
     differs = row_checksums(rows.column("id").to_pylist(), values, spec.fingerprint) != checksums
     return sorted({*infinite_rows(values), *np.flatnonzero(differs).tolist()})
@@ -248,12 +232,8 @@ def _write_errors(path: Path) -> Iterator[None]:
 
 
 def commit_fragments(path: Path, spec: FeatureSpec, fragments: Iterable[Fragment]) -> int:
-    """Add fragments to a table in one commit; those that it has already, and those without their files, are left out.
-
-    Args:
-        path: folder of the table; created by the commit if it is missing.
-        spec: specification of the features.
-        fragments: fragments that `FragmentWriter` has written.
+    """Add fragments of `FragmentWriter` to a table in one commit; those that it has, or whose files are gone, are left
+    out.
 
     Returns:
         Number of rows whose files are missing.
@@ -289,12 +269,7 @@ def data_files(path: Path) -> list[str]:
 
 
 def remove_uncommitted(path: Path, earlier: Iterable[str]) -> None:
-    """Remove the files of units that ended before they were finished; the caller holds the lock of the table.
-
-    Args:
-        path: folder of the table.
-        earlier: data files that were in the folder before the units were started, which are kept.
-    """
+    """Remove the files of units that ended before they were finished, except `earlier` ones; the table is locked."""
     keep = set(earlier)
     if table_exists(path):
         keep.update(_committed_files(open_features_table(path)))

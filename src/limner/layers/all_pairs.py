@@ -76,26 +76,12 @@ class PrefixTree(NamedTuple):
         )
 
     def edges(self, prefixes: slice) -> tuple[Tensor, Tensor]:
-        """Return the edges of some prefixes.
-
-        Args:
-            prefixes: range of p prefixes.
-
-        Returns:
-            Index of the prefix of each edge, relative to the start of the range, (n,), and its token, (n,).
-        """
+        """Return the parents of n edges of some prefixes, relative to the first prefix, and their tokens, (n,) each."""
         parents = _segment_ids(self.first_edge[prefixes.start : prefixes.stop + 1])
         return parents, self.token[int(self.first_edge[prefixes.start]) : int(self.first_edge[prefixes.stop])]
 
     def accumulate(self, scores: Tensor, prefixes: slice, log_probs: Tensor, budget: int) -> None:
-        """Add the log-probabilities of the edges of some prefixes to the scores of their sentences, in place.
-
-        Args:
-            scores: log-probabilities of the sentences so far, (S, i).
-            prefixes: range of prefixes.
-            log_probs: log-probabilities of all edges of these prefixes, (n, i).
-            budget: bytes of working memory.
-        """
+        """Add log-probabilities (n, i) of all edges of some prefixes to the scores (S, i) of their sentences."""
         first, last = int(self.first_edge[prefixes.start]), int(self.first_edge[prefixes.stop])
         edges = _segment_ids(self.first_use[first : last + 1])
         sentences = self.sentence[int(self.first_use[first]) : int(self.first_use[last])]
@@ -110,13 +96,7 @@ def tanh_of_sum(language: Tensor, image: Tensor) -> Tensor:
 
 
 def joined_terms(terms: Iterable[Tensor], sentences: int, budget: int) -> Iterator[Tensor]:
-    """Join the terms of batches of images until their scores fill the budget: fewer heads are sought (`HeadFinder`).
-
-    Args:
-        terms: terms of each batch of images, (i, M).
-        sentences: number S of sentences that are scored with each image.
-        budget: bytes of the scores of the images that are joined.
-    """
+    """Join terms (i, M) of images until their scores fill the budget: fewer heads are sought (`HeadFinder`)."""
     joined: list[Tensor] = []
     for term in terms:
         joined.append(term)
@@ -232,33 +212,14 @@ def _add_scores(
 
 
 def _recompute_normaliser(normaliser: Tensor, pairs: Tensor, logits: Tensor, image_logits: Tensor, budget: int) -> None:
-    """Recompute the normalisers of some pairs by logsumexp, in place.
-
-    Args:
-        normaliser: log-normalisers, (p, i).
-        pairs: (prefix, image) indices of the pairs to recompute, (m, 2).
-        logits: term A of the prefixes, (p, V).
-        image_logits: term B^T of the images, (V, i).
-        budget: bytes of working memory.
-    """
+    """Recompute the log-normalisers (p, i) of some pairs (m, 2) by logsumexp of A (p, V) and B^T (V, i), in place."""
     chunk = max(1, budget // (4 * len(image_logits) * logits.element_size()))
     for row, column in (part.unbind(1) for part in torch.split(pairs, chunk)):
         normaliser[row, column] = (logits[row] + image_logits[:, column].t()).logsumexp(1)
 
 
 def _log2_probs(hidden: Tensor, weight_2: Tensor, bias_2: Tensor, parents: Tensor, tokens: Tensor) -> Tensor:
-    """Compute the binary logarithms of the probabilities of some edges.
-
-    Args:
-        hidden: hidden units of each prefix with each image, (p, i, M).
-        weight_2: softmax weights times log2(e), (V, M).
-        bias_2: softmax biases times log2(e), (V,).
-        parents: prefix of each edge, (n,).
-        tokens: token of each edge, (n,).
-
-    Returns:
-        Binary logarithms in float32, (n, i).
-    """
+    """Compute binary logarithms of the probabilities of n edges, (n, i), from hidden units (p, i, M), in float32."""
     rows = hidden.flatten(0, 1)
     logits = torch.addmm(bias_2, rows, weight_2.t())  # (p * i, V)
     log_probs = logits.view(*hidden.shape[:2], -1)[parents, :, tokens].float()
@@ -296,14 +257,7 @@ def _add_scores_by_heads(
 
 
 def _log2_probs_of_head(finder: HeadFinder, hidden: Tensor, head: Tensor, tokens: Tensor) -> Tensor:
-    """Compute the binary logarithms of the probabilities of n edges, (n, i), divided by their sum over the head.
-
-    Args:
-        finder: softmax weights.
-        hidden: hidden units of a prefix with each image, (i, M).
-        head: tokens of the head, (H,).
-        tokens: token of each edge, (n,).
-    """
+    """Compute binary logarithms of the probabilities of n edges, (n, i), divided by their sum over the head (H,)."""
     # The tokens of the edges are columns of the same product, and others fill a block; they are not summed.
     columns = torch.cat([head, tokens, head[: -(len(head) + len(tokens)) % BLOCK]])
     weight, bias, rows = finder.weight_2[columns], finder.bias_2[columns], hidden.to(finder.weight_2.dtype)
@@ -330,20 +284,11 @@ def _tiles(prefixes: int, images: int, weight: Tensor, budget: int) -> Iterator[
 
 
 def _log2_normaliser(logits: Tensor, rows: Tensor, weight_2: Tensor, bias_2: Tensor) -> Tensor:
-    """Compute log2 of the sum over v of 2^logits_v.
+    """Compute log2 of the sum over v of 2^logits_v, of R rows of hidden units (R, M); `logits` (R, V) are overwritten.
 
     Powers of two are summed without subtracting the maximum, which is exact unless they overflow or underflow; these
     rows are recomputed by logsumexp. A bfloat16 sum is rounded once, by at most 0.003 bits, a tenth of the rounding
     error of one logit of 10; a float32 sum would take as long as the matrix product.
-
-    Args:
-        logits: rows · weight_2 + bias_2, (R, V); overwritten.
-        rows: hidden units, (R, M).
-        weight_2: softmax weights times log2(e), (V, M).
-        bias_2: softmax biases times log2(e), (V,).
-
-    Returns:
-        Binary logarithms in float32, (R,).
     """
     sums = logits.exp2_().sum(1).float()
     result = sums.log2()

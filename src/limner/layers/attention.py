@@ -29,13 +29,7 @@ class AdditiveAttention(nn.Module):
     """Additive attention, Bahdanau et al. (2015); Calixto et al. (2017), eqs. 2-4 and 5-6, (2016), eqs. 3-8."""
 
     def __init__(self, query_dim: int, annotation_dim: int, attention_dim: int) -> None:
-        """Build the layer with randomly initialised weights.
-
-        Args:
-            query_dim: size H of the queries.
-            annotation_dim: size D of the annotations.
-            attention_dim: size A of the hidden layer.
-        """
+        """Build the layer for queries of size H and annotations of size D, with a hidden layer of size A."""
         super().__init__()
         self.query = nn.Linear(query_dim, attention_dim, bias=False)  # U_a
         self.key = nn.Linear(annotation_dim, attention_dim)  # W_a, b_a
@@ -43,12 +37,7 @@ class AdditiveAttention(nn.Module):
         nn.init.normal_(self.score, std=attention_dim**-0.5)
 
     def annotate(self, values: Tensor, mask: Tensor | None) -> Annotations:
-        """Compute the keys of annotations, once for all time steps.
-
-        Args:
-            values: annotations, (N, L, D).
-            mask: true where an annotation exists, (N, L); None if all of them exist.
-        """
+        """Compute the keys of annotations (N, L, D), once for all steps; the mask (N, L) is true where one exists."""
         keys = self.key(values)
         mask = None if mask is None or (not is_exporting() and bool(mask.all())) else mask
         return Annotations(values.to(keys.dtype), 2 * keys, mask)
@@ -107,15 +96,7 @@ def energies(queries: Tensor, doubled_keys: Tensor, score: Tensor) -> Tensor:
 
 
 def masked_softmax(e: Tensor, mask: Tensor | None) -> Tensor:
-    """Compute the softmax of energies over the annotations that exist.
-
-    Args:
-        e: energies, (N, K, L).
-        mask: true where an annotation exists, (N, L); None if all of them exist.
-
-    Returns:
-        Weights (N, K, L); zeros for an example without annotations.
-    """
+    """Compute the softmax of energies (N, K, L) over the annotations that exist; zeros for an example without any."""
     if mask is None:
         return e.softmax(-1)
     missing = ~mask[:, None]

@@ -88,12 +88,7 @@ class Cell(nn.Module, ABC):
     has_memory_cell: ClassVar[bool] = False
 
     def __init__(self, input_dim: int, hidden_dim: int) -> None:
-        """Build the cell with orthogonal recurrent weights and zero biases.
-
-        Args:
-            input_dim: size E of the inputs.
-            hidden_dim: size H of the state.
-        """
+        """Build the cell, inputs (…, E) and states (…, H), with orthogonal recurrent weights and zero biases."""
         super().__init__()
         self.hidden_dim = hidden_dim
         self.input = nn.Linear(input_dim, self.gates * hidden_dim)  # W_x, b
@@ -139,7 +134,6 @@ class TanhCell(Cell):
     """Elman's recurrent unit: h_t = tanh(W_x x_t + W_h h_{t-1} + b)."""
 
     def forward(self, projected: Tensor, state: CellState, read: Tensor | None = None) -> CellState:
-        """Compute one step; see `Cell.forward`."""
         return CellState(torch.tanh(self._products(projected, state, read)))
 
 
@@ -147,7 +141,6 @@ class ReLUCell(Cell):
     """Rectified recurrent unit: h_t = relu(W_x x_t + W_h h_{t-1} + b)."""
 
     def forward(self, projected: Tensor, state: CellState, read: Tensor | None = None) -> CellState:
-        """Compute one step; see `Cell.forward`."""
         return CellState(torch.relu(self._products(projected, state, read)))
 
 
@@ -159,7 +152,6 @@ class LeakyCell(Cell):
     """
 
     def __init__(self, input_dim: int, hidden_dim: int, settings: CellSettings) -> None:
-        """Build the cell for inputs of size E and states of size H, with the time constants of the settings."""
         super().__init__(input_dim, hidden_dim)
         low, high = settings.time_constants
         constants = low * (high / low) ** torch.linspace(0, 1, hidden_dim)
@@ -177,7 +169,6 @@ class LeakyCell(Cell):
         return constants
 
     def forward(self, projected: Tensor, state: CellState, read: Tensor | None = None) -> CellState:
-        """Compute one step; see `Cell.forward`."""
         rate = 1 / self.time_constant
         proposal = torch.tanh(self._products(projected, state, read))
         return CellState((1 - rate) * state.hidden + rate * proposal)
@@ -200,12 +191,10 @@ class LSTMCell(Cell):
     has_memory_cell = True
 
     def __init__(self, input_dim: int, hidden_dim: int, linear_output: bool = False) -> None:
-        """Build the cell for inputs of size E and states of size H, with or without the tanh of the output."""
         super().__init__(input_dim, hidden_dim)
         self.linear_output = linear_output
 
     def forward(self, projected: Tensor, state: CellState, read: Tensor | None = None) -> CellState:
-        """Compute one step; see `Cell.forward`."""
         assert state.cell is not None
         i, f, g, o = self._products(projected, state, read).chunk(4, -1)
         cell = torch.sigmoid(f) * state.cell + torch.sigmoid(i) * torch.tanh(g)  # c_t
@@ -228,13 +217,11 @@ class PeepholeCell(Cell):
     has_memory_cell = True
 
     def __init__(self, input_dim: int, hidden_dim: int, peepholes: tuple[Gate, ...] | None = None) -> None:
-        """Build the cell for inputs of size E and states of size H, with peepholes of some gates or all (None)."""
         super().__init__(input_dim, hidden_dim)
         names = ("input", "forget", "output") if peepholes is None else peepholes
         self.peepholes = nn.ParameterDict({name: nn.Parameter(0.1 * torch.randn(hidden_dim)) for name in names})
 
     def forward(self, projected: Tensor, state: CellState, read: Tensor | None = None) -> CellState:
-        """Compute one step; see `Cell.forward`."""
         assert state.cell is not None
         i, f, g, o = self._products(projected, state, read).chunk(4, -1)
         i, f = self._peep("input", i, state.cell), self._peep("forget", f, state.cell)
@@ -257,7 +244,6 @@ class CoupledCell(Cell):
     has_memory_cell = True
 
     def forward(self, projected: Tensor, state: CellState, read: Tensor | None = None) -> CellState:
-        """Compute one step; see `Cell.forward`."""
         assert state.cell is not None
         f, g, o = self._products(projected, state, read).chunk(3, -1)
         f = torch.sigmoid(f)
@@ -278,7 +264,6 @@ class GRUCell(Cell):
     gates = 3
 
     def forward(self, projected: Tensor, state: CellState, read: Tensor | None = None) -> CellState:
-        """Compute one step; see `Cell.forward`."""
         hidden = state.hidden
         x_r, x_z, x_n = projected.to(hidden.dtype).chunk(3, -1)
         read = hidden if read is None else read
@@ -301,7 +286,6 @@ class GRUBeforeCell(Cell):
     gates = 3
 
     def forward(self, projected: Tensor, state: CellState, read: Tensor | None = None) -> CellState:
-        """Compute one step; see `Cell.forward`."""
         hidden, weight, size = state.hidden, self.recurrent, 2 * self.hidden_dim
         x_r, x_z, x_n = projected.to(hidden.dtype).chunk(3, -1)
         read = hidden if read is None else read

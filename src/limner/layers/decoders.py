@@ -126,7 +126,6 @@ class AttentionDecoder(nn.Module):
         attention_dim: int,
         image_dim: int = 0,
     ) -> None:
-        """Build the decoder with randomly initialised weights; see `ConditionalDecoder`."""
         super().__init__()
         self.cell = build_cell(cell, word_dim, hidden_dim)
         self.source_attention = AdditiveAttention(hidden_dim, source_dim, attention_dim)
@@ -140,7 +139,6 @@ class AttentionDecoder(nn.Module):
 
     @property
     def has_memory_cell(self) -> bool:
-        """Whether the state has the memory cell of an LSTM."""
         return self.cell.has_memory_cell
 
     def words(self, embedded: Tensor) -> Tensor:
@@ -156,7 +154,6 @@ class AttentionDecoder(nn.Module):
         image: Annotations | None,
         masks: DropoutMasks | None = None,
     ) -> Step:
-        """Compute one step; see `ConditionalDecoder.forward`."""
         size, attention_size = self.cell.gates * self.cell.hidden_dim, self.source_word.out_features
         word, source_word, image_word = word.tensor_split([size, size + attention_size], -1)
         read = state.hidden if masks is None else state.hidden * masks.hidden
@@ -181,15 +178,7 @@ def decode(
     image: Annotations | None,
     masks: DropoutMasks | None = None,
 ) -> Step:
-    """Run a decoder over a target sequence.
-
-    Args:
-        decoder: decoder, called T times.
-        words: step inputs of all target tokens, of `decoder.words`, (B, T, …).
-        state: s_0, (B, H).
-        source: annotations of the source tokens.
-        image: annotations of the image locations; None for text only.
-        masks: dropout masks; None outside of training.
+    """Run a decoder over a target sequence from s_0 = `state`, with the step inputs of `decoder.words`, (B, T, …).
 
     Returns:
         Stacked results of all steps, (B, T, …), with the states s_t without their memory cells.

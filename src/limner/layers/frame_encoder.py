@@ -32,15 +32,7 @@ class FrameEncoder(nn.Module):
     """
 
     def __init__(self, feature_shapes: Mapping[str, tuple[int, ...]], settings: ImageEncoderSettings) -> None:
-        """Select the features in the order of preference grid, pooled, maps.
-
-        Args:
-            feature_shapes: shape of each kind of features in the batches.
-            settings: scaling, dropout and sizes of the convnet.
-
-        Raises:
-            SettingsError: `feature_shapes` is empty.
-        """
+        """Select the features in the order of preference grid, pooled, maps; SettingsError if there are none."""
         super().__init__()
         self.settings = settings
         self.convnet: PixelConvnet | MapConvnet | None = None

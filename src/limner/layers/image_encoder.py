@@ -122,15 +122,7 @@ class GridEncoder(nn.Module):
     """
 
     def __init__(self, feature_shapes: Mapping[str, tuple[int, ...]], settings: ImageEncoderSettings) -> None:
-        """Select the features in the order of preference pooled, grid, pixels.
-
-        Args:
-            feature_shapes: shape of each kind of features in the batches; see `ImageEncoder`.
-            settings: scaling, dropout and width of the convnet.
-
-        Raises:
-            SettingsError: `feature_shapes` has none of these kinds.
-        """
+        """Select the features in the order of preference pooled, grid, pixels; SettingsError if there are none."""
         super().__init__()
         self.settings = settings
         self.convnet: GridConvnet | None = None
@@ -182,10 +174,6 @@ class MapEncoder(nn.Module):
 
     def __init__(self, feature_shapes: Mapping[str, tuple[int, ...]], settings: ImageEncoderSettings) -> None:
         """Select the only kind of features.
-
-        Args:
-            feature_shapes: shape of each kind of features in the batches; see `ImageEncoder`.
-            settings: scaling and dropout of stored features, width of the convnet on pixels.
 
         Raises:
             SettingsError: the features are pooled vectors, a grid that is not square, or of several kinds.
@@ -293,13 +281,7 @@ class PixelConvnet(nn.Module):
     """
 
     def __init__(self, shape: tuple[int, ...], settings: ImageEncoderSettings) -> None:
-        """Build the network.
-
-        Args:
-            shape: shape (C, H, W) of the pixels, the same for all images.
-            settings: the convolutions have 1, 2, 3 and 4 times `convnet_width` channels; the vector has size
-                `convnet_dim`.
-        """
+        """Build the network for pixels (C, H, W), with 1, 2, 3 and 4 times `convnet_width` channels."""
         super().__init__()
         width = settings.convnet_width
         self.layers = _convolutions(shape[0], width)
@@ -358,15 +340,7 @@ class MapConvnet(nn.Module):
     FILTERS = 64
 
     def __init__(self, shape: tuple[int, ...], out_dim: int) -> None:
-        """Build the network.
-
-        Args:
-            shape: shape (C, H, W) of the maps, the same for all images.
-            out_dim: size of the vector.
-
-        Raises:
-            SettingsError: the maps are smaller than 5x5.
-        """
+        """Build the network for maps (C, H, W) and vectors (out_dim,); SettingsError for maps smaller than 5x5."""
         super().__init__()
         channels, rows, columns = shape
         pooled = [(side - 2 - 3) // 2 + 1 for side in (rows, columns)]

@@ -66,15 +66,7 @@ def regions_in_image(boxes: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def iou(boxes: Tensor, other_boxes: Tensor) -> Tensor:
-    """Compute the intersection over union of all pairs of boxes.
-
-    Args:
-        boxes: (…, N, 4).
-        other_boxes: (…, M, 4).
-
-    Returns:
-        (…, N, M); 0 for a pair without area.
-    """
+    """Compute the intersection over union of all pairs of boxes (…, N, 4) and (…, M, 4), (…, N, M); 0 without area."""
     first, second = to_corners(boxes).unsqueeze(-2), to_corners(other_boxes).unsqueeze(-3)
     low, high = torch.maximum(first[..., :2], second[..., :2]), torch.minimum(first[..., 2:], second[..., 2:])
     intersection = (high - low).clamp(min=0).prod(-1)
@@ -84,16 +76,9 @@ def iou(boxes: Tensor, other_boxes: Tensor) -> Tensor:
 
 
 def apply_offsets(anchors: Tensor, offsets: Tensor) -> Tensor:
-    """Move and scale boxes, Johnson et al. (2016), section 3.2.2, after Ren et al. (2015).
+    """Move and scale boxes (…, 4), Johnson et al. (2016), section 3.2.2, after Ren et al. (2015).
 
-        x = x_a + t_x w_a,  y = y_a + t_y h_a,  w = w_a exp(t_w),  h = h_a exp(t_h)
-
-    Args:
-        anchors: boxes (x_a, y_a, w_a, h_a), (…, 4).
-        offsets: (t_x, t_y, t_w, t_h), (…, 4).
-
-    Returns:
-        Boxes (…, 4).
+    x = x_a + t_x w_a,  y = y_a + t_y h_a,  w = w_a exp(t_w),  h = h_a exp(t_h)
     """
     centre = anchors[..., :2] + offsets[..., :2] * anchors[..., 2:]
     return torch.cat([centre, anchors[..., 2:] * offsets[..., 2:].clamp(max=MAX_LOG_SCALE).exp()], -1)
@@ -106,22 +91,12 @@ def offsets_to(anchors: Tensor, targets: Tensor) -> Tensor:
 
 
 def anchor_shapes(scales: Sequence[float], ratios: Sequence[float]) -> Tensor:
-    """Compute the width and height of k anchors, (k, 2), k = len(scales) len(ratios).
-
-    Args:
-        scales: square roots of the areas.
-        ratios: ratios of width to height.
-    """
+    """Compute width and height of k anchors, (k, 2), of square roots of areas and of ratios of width to height."""
     return torch.tensor([(scale * math.sqrt(ratio), scale / math.sqrt(ratio)) for scale in scales for ratio in ratios])
 
 
 def anchor_grid(height: int, width: int, shapes: Tensor) -> Tensor:
-    """Centre anchors at every location of feature maps.
-
-    Args:
-        height: rows H of the maps.
-        width: columns W of the maps.
-        shapes: width and height of each anchor in fractions of the image, (k, 2).
+    """Centre anchors of k shapes (k, 2), in fractions of the image, at every location of H x W maps.
 
     Returns:
         Boxes (H W k, 4): rows of locations from the top, the anchors of a location adjacent.
@@ -134,19 +109,10 @@ def anchor_grid(height: int, width: int, shapes: Tensor) -> Tensor:
 
 
 def nms(boxes: Tensor, scores: Tensor, threshold: float, count: int) -> Tensor:
-    """Select boxes by greedy non-maximum suppression.
+    """Select boxes (N, 4) by greedy non-maximum suppression; return their indices by descending score.
 
     The box of the highest score is selected, and all boxes whose IoU with it exceeds the threshold are removed, until
     `count` boxes are selected or none remains. Of equal scores the first is selected.
-
-    Args:
-        boxes: (N, 4).
-        scores: (N,).
-        threshold: largest IoU of two selected boxes.
-        count: largest number of selected boxes.
-
-    Returns:
-        Indices of the selected boxes, by descending score.
     """
     selected = torch.zeros(0, dtype=torch.long, device=boxes.device)
     for block in torch.split(scores.argsort(descending=True, stable=True), NMS_BLOCK):
@@ -231,16 +197,12 @@ class LocalisationNetwork(nn.Module):
 
 
 def sample_for_training(boxes: Tensor, annotated: Tensor, settings: LocalisationSettings) -> SampledRegions:
-    """Sample positive and negative proposals of one image, Johnson et al. (2016), section 3.2.3.
+    """Sample positive and negative proposals (A, 4) of one image, Johnson et al. (2016), section 3.2.3.
 
-    A proposal is positive if its IoU with an annotated region is at least `positive_iou`, or if no other proposal has a
-    larger IoU with an annotated region; it is negative if its IoU with all of them is below `negative_iou`. Both are
-    sampled uniformly without replacement.
-
-    Args:
-        boxes: proposals, (A, 4).
-        annotated: annotated regions, (R, 4); several may have the same box, and one of them is drawn for each proposal.
-        settings: thresholds and number of regions.
+    A proposal is positive if its IoU with an annotated region (R, 4) is at least `positive_iou`, or if no other
+    proposal has a larger IoU with an annotated region; it is negative if its IoU with all of them is below
+    `negative_iou`. Both are sampled uniformly without replacement. Of several annotated regions with the same box one
+    is drawn for each proposal.
     """
     if not len(annotated):
         none = torch.zeros(0, dtype=torch.long, device=boxes.device)
@@ -268,15 +230,10 @@ def _draw(candidates: Tensor, count: int) -> Tensor:
 
 
 def sampling_grid(boxes: Tensor, size: tuple[int, int], output: tuple[int, int]) -> tuple[Tensor, Tensor]:
-    """Compute the sampling grid of regions, a linear function of the coordinates of their boxes.
+    """Compute the sampling grid of regions (N, 4) on H x W maps, a linear function of the coordinates of their boxes.
 
     A region is divided into X times Y cells, and its samples are the cells' centres. The centre of location (0, 0) of
     the maps is the origin of the grid, and locations are its unit.
-
-    Args:
-        boxes: (x, y, w, h) in fractions of the image, (N, 4).
-        size: rows H and columns W of the maps.
-        output: rows Y and columns X of a sampled region.
 
     Returns:
         Vertical coordinates of the Y rows of each region, (N, Y), and horizontal ones of the X columns, (N, X).
@@ -317,16 +274,7 @@ def bilinear_sample(maps: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
 
 
 def sample_regions(maps: Tensor, boxes: Tensor, output: tuple[int, int]) -> Tensor:
-    """Sample regions of fixed size from maps.
-
-    Args:
-        maps: feature maps of one image, (C, H, W), or of an image for each region, (N, C, H, W).
-        boxes: (x, y, w, h) in fractions of the image, (N, 4).
-        output: rows Y and columns X of a sampled region.
-
-    Returns:
-        Features of the regions, (N, C, Y, X).
-    """
+    """Sample regions (N, C, Y, X) from maps of one image (C, H, W), or of one for each region (N, C, H, W)."""
     return bilinear_sample(maps, *sampling_grid(boxes, (maps.shape[-2], maps.shape[-1]), output))
 
 

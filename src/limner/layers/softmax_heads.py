@@ -54,7 +54,7 @@ class HeadFinder:
         combine: Callable[[Tensor, Tensor], Tensor],
         tail: float,
     ) -> None:
-        """Sample images, and fit and check the regression.
+        """Sample images (i, M), and fit and check the regression, for the terms of P prefixes (P, M).
 
         Args:
             language: term of each prefix, (P, M).
@@ -124,16 +124,9 @@ def distant_rows(values: Tensor, count: int) -> Tensor:
 
 
 def _interpolation(values: Tensor, positions: Tensor) -> Tensor:
-    """Fit by ridge regression how values of all images follow from the values of some.
+    """Fit by ridge regression how values (n, i) of all images follow from the k images at `positions`; weights (i, k).
 
     The values of an image are proportional to the mean of the inputs; the differences from both are regressed.
-
-    Args:
-        values: (n, i).
-        positions: positions of the k images that are the inputs.
-
-    Returns:
-        Weights (i, k): the value of an image is the sum of the inputs with these weights.
     """
     inputs = values[:, positions]
     mean = inputs.mean(1, keepdim=True)

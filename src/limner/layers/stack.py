@@ -49,12 +49,7 @@ def has_kernel(cell: Cell, inputs: Tensor) -> bool:
 
 
 def _unroll(cell: Cell, inputs: Tensor, state: CellState) -> tuple[Tensor, CellState]:
-    """Run a cell over sequences without padding.
-
-    Args:
-        cell: cell that `has_kernel` is true for.
-        inputs: x_t of every position, (B, T, E).
-        state: initial state.
+    """Run a cell that `has_kernel` is true for over sequences (B, T, E) without padding.
 
     Returns:
         State after every position, (B, T, H), and the last state.
@@ -111,13 +106,6 @@ class RecurrentLayer(nn.Module):
     """
 
     def __init__(self, input_dim: int, hidden_dim: int, settings: RecurrentSettings) -> None:
-        """Build the layer with randomly initialised weights.
-
-        Args:
-            input_dim: size E of the inputs.
-            hidden_dim: size H of the state.
-            settings: cell, transition and delay.
-        """
         super().__init__()
         self.settings = settings
         self.cell = build_cell(settings.cell, input_dim, hidden_dim)
@@ -187,13 +175,6 @@ class RecurrentLayers(nn.Module):
     """Stacked recurrent layers in one direction."""
 
     def __init__(self, input_dim: int, hidden_dim: int, settings: RecurrentSettings) -> None:
-        """Build the layers with randomly initialised weights.
-
-        Args:
-            input_dim: size E of the inputs.
-            hidden_dim: size H of the state of every layer.
-            settings: cell and structure of the layers.
-        """
         super().__init__()
         self.settings = settings
         sizes = [input_dim, *[hidden_dim] * (settings.layers - 1)]
@@ -242,14 +223,7 @@ class BidirectionalLayers(nn.Module):
     """Stacked bidirectional layers (Schuster and Paliwal, 1997): each reads the states of both directions below it."""
 
     def __init__(self, input_dim: int, hidden_dim: int, settings: RecurrentSettings, *, residual: bool = False) -> None:
-        """Build the layers with randomly initialised weights.
-
-        Args:
-            input_dim: size E of the inputs.
-            hidden_dim: size H of the state of each direction.
-            settings: cell and structure of the layers.
-            residual: whether layers above the first add their input to their output.
-        """
+        """Build the layers; with `residual`, layers above the first add their input to their output."""
         super().__init__()
         self.settings, self.residual = settings, residual
         sizes = [input_dim, *[2 * hidden_dim] * (settings.layers - 1)]

@@ -37,13 +37,8 @@ class Backbone(Protocol):
         ...
 
     def read(self, source: ImageInput) -> EncoderInput:
-        """Open and preprocess one input; may be called from several threads.
-
-        Args:
-            source: a file; images also as encoded bytes, a Pillow image or an array.
-
-        Returns:
-            An array that `__call__` accepts when stacked.
+        """Open and preprocess a file (images also as bytes, a Pillow image or an array); may be called from several
+        threads.
 
         Raises:
             MediaError: the file is missing, damaged, or of another modality.
@@ -51,14 +46,7 @@ class Backbone(Protocol):
         ...
 
     def __call__(self, inputs: EncoderInput, /) -> dict[FeatureKind, FeatureArray]:
-        """Compute the features of a batch.
-
-        Args:
-            inputs: results of `read`, stacked, (B, ...).
-
-        Returns:
-            Features by kind, each (B, *shape).
-        """
+        """Compute the features of stacked results of `read`, (B, ...), by kind, each (B, *shape)."""
         ...
 
 
@@ -117,12 +105,7 @@ class CombinedBackbone:
 
 
 def encode(backbone: Backbone, inputs: EncoderInput, names: Sequence[str]) -> dict[FeatureKind, FeatureArray]:
-    """Compute the features of a batch of named inputs and check that they are finite.
-
-    Args:
-        backbone: the encoder.
-        inputs: results of `Backbone.read`, stacked, (B, ...).
-        names: files of the first inputs, for errors; further inputs are padding.
+    """Compute the features of inputs (B, ...), of which the first have names, and check that they are finite.
 
     Raises:
         BackboneError: a feature is NaN or infinite; names the file.

@@ -86,11 +86,7 @@ _LAYER_NAMES = {
 
 
 def load_classic(name: str, file: Path) -> PretrainedNetwork:
-    """Load VGG-16, VGG-19 or AlexNet with the weights of a `.pth` or `.safetensors` file.
-
-    Args:
-        name: key of `CLASSIC`.
-        file: weights as published by torchvision.
+    """Load a network of `CLASSIC` with the weights of a `.pth` or `.safetensors` file, as published by torchvision.
 
     Raises:
         BackboneError: the file is missing or unreadable, or its names or shapes differ from torchvision's.

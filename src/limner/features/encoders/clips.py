@@ -25,20 +25,12 @@ class ClipBackbone:
     modality = VIDEO
 
     def __init__(self, backbone: Backbone, sampling: FrameSampling, kinds: Sequence[FeatureKind] = ("grid",)) -> None:
-        """Combine a backbone with a choice of frames.
-
-        Args:
-            backbone: backbone of images with one kind of features, pooled or maps.
-            sampling: frames that are encoded.
-            kinds: 'pooled', 'grid' or both; maps have the kind maps.
-        """
         self._backbone, self._sampling = backbone, sampling
         (spec,) = backbone.specs
         kinds = ("maps",) if spec.kind == "maps" else kinds
         self.specs = tuple(_clip_spec(spec, sampling, kind) for kind in kinds)
 
     def read(self, source: ImageInput) -> EncoderInput:
-        """Open and preprocess the frames of a clip, or an image, (frames, ...)."""
         return read_clip(self._backbone, source, self._sampling)
 
     def __call__(self, inputs: EncoderInput) -> dict[FeatureKind, FeatureArray]:
@@ -59,19 +51,12 @@ class ImageOfClipBackbone:
     modality = IMAGE
 
     def __init__(self, backbone: Backbone, sampling: FrameSampling | None = None) -> None:
-        """Initialise the backbone.
-
-        Args:
-            backbone: backbone of images.
-            sampling: frames of a clip that are encoded; default: 16, evenly spaced in time.
-        """
         self._backbone, self._sampling = backbone, sampling or FrameSampling()
         if all(spec.kind == "maps" for spec in backbone.specs):
             self._sampling = FrameSampling(count=1)  # the middle frame
         self.specs = backbone.specs
 
     def read(self, source: ImageInput) -> EncoderInput:
-        """Open and preprocess an image, or the frames of a clip, (frames, ...)."""
         return read_clip(self._backbone, source, self._sampling)
 
     def __call__(self, inputs: EncoderInput) -> dict[FeatureKind, FeatureArray]:

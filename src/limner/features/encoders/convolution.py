@@ -94,10 +94,8 @@ def can_fuse() -> bool:
 def fuse_convolutions(network: nn.Module, layer: str | None) -> None:
     """Replace each `SameConv2d`, with the ReLU6 behind it, by a `FusedConvolution`.
 
-    Args:
-        network: network in which `SameConv2d` is the first layer of an `nn.Sequential`, followed by the place of its
-            folded normalisation and possibly by ReLU6.
-        layer: path of the module whose output is read; the sequence that it belongs to is left as it is.
+    The network has each in an `nn.Sequential`, before its folded normalisation. The sequence of `layer`, whose output
+    is read, is left as it is.
     """
     for path, block in list(network.named_modules()):
         if not isinstance(block, nn.Sequential) or not block or (layer and layer.rpartition(".")[0] == path):

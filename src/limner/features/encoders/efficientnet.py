@@ -106,10 +106,7 @@ def round_channels(channels: float, divisor: int = 8) -> int:
 
 
 def load_efficientnet(name: str) -> PretrainedNetwork:
-    """Load a network with the weights of its package.
-
-    Args:
-        name: key of `VARIANTS`.
+    """Load a network of `VARIANTS` with the weights of its package.
 
     Raises:
         BackboneError: there is no such variant, its package is not installed, or its weights cannot be read.

@@ -84,14 +84,10 @@ class KMeansBackbone:
         return values
 
     def _activate(self, whitened: Tensor, products: Tensor) -> Tensor:
-        """Compute the activations f_k of patches before the maximum with zero, (K, n * n).
+        """Compute the activations f_k of patches x (D, n * n) before the maximum with zero, from D_k x, (K, n * n).
 
         Triangle: mean(z) - z_k, where z_k is the Euclidean distance of the patch to centroid k (Coates, Lee and Ng,
         2011). Soft threshold: D_k x - alpha (Coates and Ng, 2011).
-
-        Args:
-            whitened: whitened patches x, (D, n * n).
-            products: their products D_k x with the centroids, (K, n * n).
         """
         settings = self._filters.settings
         if settings.activation == "soft-threshold":

@@ -57,14 +57,7 @@ class LogMelSettings(Settings):
 
 
 def frame_settings(count: str) -> LogMelSettings:
-    """Return the settings of a grid of frames that do not overlap, each of one window.
-
-    Args:
-        count: number of frames as text.
-
-    Raises:
-        SettingsError: it is not a number, or out of range.
-    """
+    """Return the settings of a grid of `count` frames that do not overlap; SettingsError if out of range."""
     values: dict[str, Any] = {"frames": count, "hop": LogMelSettings().window}
     return LogMelSettings.parse(values, f"logmel:{count}")
 
@@ -123,11 +116,7 @@ class LogMelBackbone:
 
 
 def _pad_frames(levels: NDArray[np.float32], frames: int, source: Path | str) -> NDArray[np.float32]:
-    """Append a constant 1 to the levels (N, bands) of each frame, and rows of zeros up to `frames`.
-
-    Raises:
-        MediaError: there are more frames.
-    """
+    """Append a constant 1 to the levels (N, bands) of each frame, and rows of zeros up to `frames`."""
     if len(levels) > frames:
         raise MediaError(
             f"{source}: expected at most {frames} frames, found {len(levels)}; split the recording, or compute "
@@ -137,17 +126,10 @@ def _pad_frames(levels: NDArray[np.float32], frames: int, source: Path | str) ->
 
 
 def log_mel(samples: Samples, rate: int, settings: LogMelSettings) -> NDArray[np.float32]:
-    """Compute the log-mel spectrogram: log10(1 + power / floor) per band and frame.
+    """Compute the log-mel spectrogram, (frames, bands), of samples (N,) with full scale at 1: log10(1 + power / floor).
 
-    A level of 0 is silence; above the floor, it increases by 1 for each 10 dB.
-
-    Args:
-        samples: samples of one channel, (N,), full scale at 1.
-        rate: sampling rate in Hz.
-        settings: bands and frames.
-
-    Returns:
-        Levels, (frames, bands); samples behind the last whole frame are dropped.
+    A level of 0 is silence; above the floor, it increases by 1 for each 10 dB. Samples behind the last whole frame are
+    dropped.
     """
     window, hop = frame_sizes(rate, settings)
     frames = np.lib.stride_tricks.sliding_window_view(samples, window)[::hop]
@@ -159,13 +141,9 @@ def log_mel(samples: Samples, rate: int, settings: LogMelSettings) -> NDArray[np
 
 
 def statistics(levels: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Compute mean, standard deviation, slope and mean absolute difference over time.
+    """Compute mean, standard deviation, slope and mean absolute difference over time of levels (frames, bands).
 
-    Args:
-        levels: levels, (frames, bands). All but the mean are 0 for a single frame.
-
-    Returns:
-        The four statistics one after the other, (4 * bands,).
+    All but the mean are 0 for a single frame. Returns (4 * bands,), one statistic after the other.
     """
     mean = levels.mean(0)
     time = np.linspace(-1, 1, len(levels), dtype=np.float32) if len(levels) > 1 else np.zeros(1, np.float32)

@@ -55,10 +55,7 @@ _RESNET_LAYERS = {f"res{n + 2}{last}": f"encoder.stages.{n}" for n, last in enum
 
 
 def load_pretrained(name: str) -> PretrainedNetwork:
-    """Load a network, its preprocessing and the names of its layers.
-
-    Args:
-        name: a folder with config.json and *.safetensors files, or a hub id.
+    """Load a network, its preprocessing and the names of its layers from a folder of transformers, or from the hub.
 
     Raises:
         BackboneError: the network cannot be found or loaded, or its folder refers to Python code.

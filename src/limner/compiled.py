@@ -39,12 +39,7 @@ def compiled(function: F) -> F:
 
 @functools.cache
 def _cache_folder(sources: Path, cache_root: str) -> str:
-    """Return the cache folder of the sources in a folder, and delete the cache folders of earlier sources.
-
-    Args:
-        sources: folder of sources.
-        cache_root: folder of all caches of the user, or "".
-    """
+    """Return the cache folder of the sources in a folder, and delete the cache folders of earlier sources."""
     digest = hashlib.sha256()
     for path in sorted(sources.glob("*.py")):
         digest.update(read_bytes(path))

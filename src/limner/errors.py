@@ -75,12 +75,6 @@ class MissingExtraError(LimnerError):
     """An optional dependency is required and not installed."""
 
     def __init__(self, purpose: str, extra: str) -> None:
-        """Name the operation and the extra.
-
-        Args:
-            purpose: operation that needs the dependency.
-            extra: name of the extra of the package.
-        """
         super().__init__(
             f"{purpose} needs the optional extra '{extra}': pip install 'limner[{extra}]', "
             f"or from a checkout: pip install -c constraints.txt '.[{extra}]'"
@@ -88,26 +82,12 @@ class MissingExtraError(LimnerError):
 
 
 def counted(number: int, noun: str, plural: str = "") -> str:
-    """Return a number with its noun, in the singular for one: '1 item', '2,000 items'.
-
-    Args:
-        number: number of things.
-        noun: their name in the singular.
-        plural: their name in the plural; default: `noun` with an s.
-    """
+    """Return a number with its noun, in the singular for one: '1 item', '2,000 items'."""
     return f"{number:,} {noun if number == 1 else plural or f'{noun}s'}"
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return the end of a message about an unknown name: '; did you mean …?' with the most similar known name.
-
-    Args:
-        name: name that is not known.
-        known: names in its place.
-
-    Returns:
-        Text to append to a message; empty if no name is similar.
-    """
+    """Return '; did you mean …?' with the known name that is most similar to another one, or nothing."""
     by_lower = {known_name.lower(): known_name for known_name in known}
     similar = get_close_matches(name.lower(), by_lower, 1)
     return f"; did you mean '{by_lower[similar[0]]}'?" if similar else ""

@@ -44,11 +44,7 @@ _available_threads: int | None = None
 
 
 def find_device(name: str) -> torch.device:
-    """Return the device of a name: cpu, cuda or cuda:N.
-
-    Raises:
-        SettingsError: the name is not a device, or the device is not available on this machine.
-    """
+    """Return the device of a name, cpu, cuda or cuda:N; SettingsError if there is none on this machine."""
     import torch
 
     if name.partition(":")[0] not in ("cpu", "cuda"):
@@ -118,9 +114,8 @@ def keep_freed_memory() -> bool:
 def available_memory(device: torch.device | None = None) -> int | None:
     """Return the bytes that can be allocated without swapping; None if they are not known.
 
-    Args:
-        device: a CUDA device, whose own memory counts; otherwise the memory of the machine, or of the control group
-            (container) of the process if it is less.
+    Of a CUDA device its own memory counts, otherwise the memory of the machine, or of the control group (container) of
+    the process if it is less.
     """
     if device is not None and device.type == "cuda":
         import torch
@@ -156,16 +151,9 @@ def _of_control_group() -> int | None:
 
 
 def require_memory(needed: int, purpose: str, remedy: str, available: int | None = None) -> None:
-    """Check that memory is available, before it is allocated.
+    """Check that memory is available, before it is allocated; ResourceError with the settings to lower if not.
 
-    Args:
-        needed: estimate in bytes; rather too low than too high, as what would fit is not refused.
-        purpose: what needs the memory.
-        remedy: settings to lower.
-        available: result of `available_memory`; by default the available memory of the machine.
-
-    Raises:
-        ResourceError: there is less.
+    The estimate is rather too low than too high, as what would fit is not refused; negligible memory is not checked.
     """
     if needed <= NEGLIGIBLE:
         return
@@ -177,17 +165,7 @@ def require_memory(needed: int, purpose: str, remedy: str, available: int | None
 
 
 def require_space(folder: Path, needed: int, purpose: str, remedy: str) -> None:
-    """Check that a disk has room, before files are written.
-
-    Args:
-        folder: folder to write, which need not exist.
-        needed: estimate in bytes.
-        purpose: what needs the room.
-        remedy: settings to lower.
-
-    Raises:
-        ResourceError: there is less.
-    """
+    """Check that the disk of a folder, which need not exist, has room before files are written."""
     existing = next((parent for parent in (folder, *folder.absolute().parents) if parent.is_dir()), Path())
     free = shutil.disk_usage(existing).free
     if needed > free:
@@ -307,10 +285,6 @@ def flush_streams(status: int, print_error: Callable[[str], None]) -> int:
     """Write what is buffered; return the exit status, which tells that results are lost.
 
     A closed pipe, as of `limner ... | head`, is no error to report.
-
-    Args:
-        status: exit status of the command.
-        print_error: prints an error as one line.
     """
     try:
         sys.stdout.flush()

@@ -34,11 +34,7 @@ class Settings(BaseModel):
 
     @classmethod
     def parse(cls, values: dict[str, Any], where: str = "") -> Self:
-        """Validate plain values.
-
-        Args:
-            values: nested values, as read from YAML or JSON.
-            where: origin of the values, named in the error.
+        """Validate plain values, as read from YAML or JSON; `where` is their origin, named in the error.
 
         Raises:
             SettingsError: some values are invalid; the message lists every key, such as
@@ -135,11 +131,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
 
 
 def override(values: dict[str, Any], assignments: list[str]) -> dict[str, Any]:
-    """Apply assignments to nested values.
-
-    Args:
-        values: nested values.
-        assignments: assignments `a.b=value`, applied in order; the values are parsed as YAML.
+    """Apply assignments `a.b=value` to nested values, in order; the values are parsed as YAML.
 
     Raises:
         SettingsError: an assignment has no '=', its value is not valid YAML, or a key on its path is not a mapping.

@@ -55,11 +55,8 @@ MAX_TOKENS_PER_EXAMPLE = 100
 def bounded_batches(rows: Iterable[int], lengths: Sequence[int], batch_size: int) -> Iterator[list[int]]:
     """Group rows into batches of bounded memory, in the given order.
 
-    Args:
-        rows: row indices in the order of the batches.
-        lengths: number of tokens of each row.
-        batch_size: maximum number of rows in a batch. Batches whose padded size would exceed
-            `batch_size * MAX_TOKENS_PER_EXAMPLE` tokens have fewer rows, at least one.
+    Batches whose padded size would exceed `batch_size * MAX_TOKENS_PER_EXAMPLE` tokens, by the lengths of the rows,
+    have fewer rows, at least one.
     """
     batch: list[int] = []
     longest = 0
@@ -83,9 +80,6 @@ def epoch_order(lengths: Sequence[Any], size: int, bucket: int, seed: int, epoch
         bucket: number of batches whose rows are sorted together; 1 disables sorting.
         seed: random seed; together with `epoch` it determines the order.
         epoch: number of the epoch, from 0.
-
-    Returns:
-        Row indices of each batch; every row occurs once.
     """
     random = np.random.default_rng([seed, epoch])
     order = random.permutation(len(lengths))

@@ -59,12 +59,8 @@ class Collection:
 
     @classmethod
     def open(cls, path: Path | str, *, budget: int = ITEMS_BUDGET, version: int | None = None) -> Collection:
-        """Open the collection at `path`.
-
-        Args:
-            path: folder of the collection.
-            budget: memory for items in bytes, see `items`.
-            version: version of the items table; default: the newest.
+        """Open the newest or another version of the collection at `path`, with a budget of bytes for its items
+        (`items`).
 
         Raises:
             CollectionError: the folder is not a collection, or its items table is damaged.
@@ -82,11 +78,7 @@ class Collection:
         return cls(path, dataset, budget=budget)
 
     def with_splits(self, splits: Mapping[str, str]) -> Collection:
-        """View of some items of the collection in other splits; nothing is written.
-
-        Args:
-            splits: split of each item, by item id; the view has no other items.
-        """
+        """View of some items of the collection, in the split of each item id; nothing is written."""
         return Collection(self.path, self._dataset, splits, budget=self._budget)
 
     def __len__(self) -> int:
@@ -112,10 +104,8 @@ class Collection:
     def iter_items(self, split: str | None = None, columns: Sequence[str] | None = None) -> Iterator[Item]:
         """Read the items of one split, or of the whole collection, once, in stored order, a chunk at a time.
 
-        Args:
-            split: name of the split; None for all.
-            columns: columns to read, such as 'image' and 'sentences', besides the id and the split; the other fields
-                of the items are empty, and checksums, which are those of whole rows, are not verified. None for all.
+        With `columns`, such as 'image' and 'sentences', only these are read besides the id and the split; the other
+        fields of the items are empty, and the checksums of the rows are not verified.
 
         Raises:
             CollectionError: the split has no items, or the table is damaged.
@@ -141,11 +131,7 @@ class Collection:
         return int(self._dataset.version)
 
     def require_split(self, split: str | None) -> None:
-        """Check that a split has items; None stands for all splits.
-
-        Raises:
-            CollectionError: it has none.
-        """
+        """Check that a split has items; None stands for all splits. CollectionError if it has none."""
         if split is None or split in (counts := self.splits()):
             return
         splits = ", ".join(f"'{name}' ({count})" for name, count in counts.items())

@@ -226,13 +226,9 @@ class Examples:
         return PairLengths(self.targets, self.sources)
 
     def epoch_rows(self, seed: int, epoch: int) -> Sequence[int]:
-        """Rows of one epoch: all human-written examples and a random sample of the synthetic ones.
+        """Rows of one epoch, numbered from 0: all human-written examples and a random sample of the synthetic ones.
 
         Of the regions of an image only the first: its example has the annotations of all of them.
-
-        Args:
-            seed: random seed of the sample.
-            epoch: number of the epoch, from 0.
         """
         if self.target.of_regions:
             return [rows[0] for rows in self._rows_of_images.values()]
@@ -275,12 +271,7 @@ class Examples:
         return result
 
     def batch(self, rows: Sequence[int], tokens: ExampleTokens | None = None) -> Batch:
-        """Collate the examples of the given rows.
-
-        Args:
-            rows: rows of the examples.
-            tokens: token ids of an example in place of its own, such as other subwords; None for its own.
-        """
+        """Collate the examples of the given rows, possibly with other token ids, such as other subwords."""
         owners = [self.owners[row] for row in rows]
         items = self.items.media(owners) if isinstance(self.items, StoredItems) else [self.items[k] for k in owners]
         images = self.features.take(items) if self.features is not None else [None] * len(items)

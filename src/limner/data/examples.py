@@ -276,13 +276,7 @@ def collate(examples: Sequence[Example]) -> Batch:
 
 
 def with_targets(batch: Batch, rows: Sequence[int], targets: Sequence[Sequence[int]]) -> Batch:
-    """Copy of some examples of a batch with other target sentences.
-
-    Args:
-        batch: images and source sentences of B examples.
-        rows: index in the batch of the example of each of N sentences.
-        targets: token ids of the N sentences, without special tokens.
-    """
+    """Copy of the examples `rows` of a batch with N other target sentences, token ids without special tokens."""
     device = batch.target_in.device
     target_in, target_out, mask = (values.to(device) for values in _shift(targets))
     index = torch.tensor(rows, device=device)

@@ -146,11 +146,8 @@ class TextPair(NamedTuple):
 def text_pairs(item: Item, lang: str, source: SourceLanguage | None) -> list[TextPair]:
     """Sentences of an item in a target language, each paired with its source sentences for translation.
 
-    Args:
-        item: item with sentences.
-        lang: target language.
-        source: source language; None for captioning. Model-generated source sentences are included if
-            `source.synthetic` is above 0, model-generated target sentences never.
+    Model-generated source sentences are included if `source.synthetic` is above 0, model-generated target sentences
+    never.
     """
     if source is None:
         return [TextPair("", text, False) for text in item.texts(lang)]
@@ -162,14 +159,7 @@ def text_pairs(item: Item, lang: str, source: SourceLanguage | None) -> list[Tex
 
 
 def explain_no_examples(items: Sequence[Item], lang: str, source: SourceLanguage | None, length: str = "") -> str:
-    """Explain why items have no pair of sentences: their languages, and what to change.
-
-    Args:
-        items: the items.
-        lang: target language.
-        source: source language; None for captioning.
-        length: the limit of the length, as a part of the sentence; empty without one.
-    """
+    """Explain why items have no pair of sentences (of a limited length): their languages, and what to change."""
     if lang in LABEL_LANGUAGES:
         source_text = "" if source is None else f" and a sentence in '{source.lang}'"
         return f"has no item{length} with a {lang.replace('_', ' ').removesuffix('s')}{source_text}"

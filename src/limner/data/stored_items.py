@@ -67,13 +67,7 @@ class StoredItems(Sequence[Item]):
     def __init__(
         self, cache: ItemCache, read_media: Callable[[Positions], list[Item]], selected: NDArray[np.int64] | None = None
     ) -> None:
-        """Make a sequence of the items of a cache.
-
-        Args:
-            cache: reads the items.
-            read_media: function that reads the ids, splits and files of the items at some positions of the table.
-            selected: indices of the items of this sequence among the items of the cache; None for all of them.
-        """
+        """Make a sequence of the items of a cache, or of some of them by their indices."""
         self._cache, self._read_media, self._selected = cache, read_media, selected
 
     def __len__(self) -> int:
@@ -84,7 +78,6 @@ class StoredItems(Sequence[Item]):
     @overload
     def __getitem__(self, index: slice) -> list[Item]: ...
     def __getitem__(self, index: int | slice) -> Item | list[Item]:
-        """Return an item, or a list of the items of a slice."""
         if isinstance(index, slice):
             return [self[row] for row in range(*index.indices(len(self)))]
         if not -len(self) <= index < len(self):

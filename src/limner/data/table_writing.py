@@ -23,12 +23,7 @@ from limner.storage.places import is_remote, place, storage_options, this_writer
 
 
 def create_table(path: Path, batches: Iterator[Any], splits: Mapping[str, int]) -> None:
-    """Create a table.
-
-    Args:
-        path: folder of the table.
-        batches: rows in batches of Arrow.
-        splits: number of rows of each split.
+    """Create a table of batches of Arrow, with the number of rows of each split.
 
     Raises:
         CommitConflictError: another process has created the table in an object store.
@@ -47,13 +42,7 @@ def create_table(path: Path, batches: Iterator[Any], splits: Mapping[str, int]) 
 
 
 def append_rows(table: Any, batches: Iterator[Any], splits: Mapping[str, int]) -> None:  # noqa: ANN401
-    """Add rows to a table, and change the number of rows of each split, in one commit; arguments as of `create_table`.
-
-    Args:
-        table: newest version of the table, which has all columns.
-        batches: further rows.
-        splits: number of all rows of each split.
-    """
+    """Add rows to the newest version of a table, and change the numbers of all rows of each split, in one commit."""
     old = [fragment.metadata for fragment in table.get_fragments()]
     with _uncommitted(table):
         new = write_fragments(_reader(batches), table, mode="append")

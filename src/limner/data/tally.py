@@ -39,8 +39,7 @@ class Tally:
     def lines(self, split: str = "") -> list[str]:
         """One line of text for each reason, most frequent first, entries left out before the others.
 
-        Args:
-            split: split that each line names, for a log of several splits; such lines do not begin with 'note'.
+        For a log of several splits, each line names the split, and does not begin with 'note'.
         """
         place = f"split '{split}'"
         skipped = [f"skipped {self._line(reason, count)}" for reason, count in self.skipped.most_common()]

@@ -71,11 +71,7 @@ def open_file(path: Path | str) -> io.BufferedReader:
 
 
 def require_regular(path: Path | str, mode: int | None = None) -> None:
-    """Check that a path is a regular file, for libraries that open it themselves.
-
-    Args:
-        path: file to check.
-        mode: its mode, if it is known.
+    """Check that a path is a regular file, by its mode if it is known, for libraries that open it themselves.
 
     Raises:
         OSError: it is missing or not a regular file; `strerror` is a reason for messages.
@@ -97,12 +93,8 @@ def read_bytes(path: Path | str) -> bytes:
 def atomic_write(path: Path, *error_types: type[Exception]) -> Iterator[Path]:
     """Provide a temporary path that replaces `path` when the block ends, and is removed when the block fails.
 
-    Args:
-        path: file to create or to replace.
-        error_types: exceptions of the writer for a failed write, besides OSError.
-
     Raises:
-        WriteError: the file cannot be written; an existing file is unchanged.
+        WriteError: the file cannot be written (OSError, or `error_types`); an existing file is unchanged.
     """
     handled: tuple[type[Exception], ...] = (OSError, *error_types)
     temporary = temporary_path(path)
@@ -176,13 +168,8 @@ def is_file(path: Path) -> bool:
 def decode_utf8(data: bytes, error_type: type[LimnerError], where: Callable[[int], object]) -> str:
     """Decode UTF-8 text, without the byte order mark that some editors write.
 
-    Args:
-        data: contents of a text file.
-        error_type: type of the error.
-        where: function that names the file and a line number, from 1, in the error.
-
     Raises:
-        LimnerError: of type `error_type`: some byte is not UTF-8; the message names its line.
+        LimnerError: of type `error_type`: some byte is not UTF-8; the message has `where` of its line, from 1.
     """
     try:
         return data.decode("utf-8-sig")
@@ -194,11 +181,7 @@ def decode_utf8(data: bytes, error_type: type[LimnerError], where: Callable[[int
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a text file atomically, as UTF-8.
-
-    Raises:
-        WriteError: the file cannot be written; an existing file is unchanged.
-    """
+    """Write a text file atomically, as UTF-8; WriteError if it cannot be written, and an existing file is unchanged."""
     with atomic_write(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
 

@@ -87,9 +87,7 @@ def _may_have_half_pairs(text: str | bytes) -> bool:
 def half_pair_in(value: object, place: str = "") -> str | None:
     """Return the place of the first text with one half of a surrogate pair, which no UTF-8 can have; None without one.
 
-    Args:
-        value: value of JSON.
-        place: place of the value, such as `messages.0.content`; of a key with half a pair it is the key, escaped.
+    A place is such as `messages.0.content`; of a key with half a pair it is the key, escaped.
     """
     if isinstance(value, str):
         return place if _HALF.search(value) else None
@@ -108,12 +106,7 @@ def half_pair_in(value: object, place: str = "") -> str | None:
 
 
 def read_json_file(path: Path) -> Any:  # noqa: ANN401  (any JSON value)
-    """Read a JSON file of a run, a backbone or a feature table.
-
-    Raises:
-        OSError: the file cannot be read.
-        StructureError: see `parse_json`; or the file is larger than `MAX_JSON_BYTES`.
-    """
+    """Read a JSON file of a run, a backbone or a feature table; OSError, or StructureError as `parse_json`."""
     with open_file(path) as stream:
         if (size := os.fstat(stream.fileno()).st_size) > MAX_JSON_BYTES:
             raise StructureError(f"expected at most {MAX_JSON_BYTES:,} bytes, found {size:,}")

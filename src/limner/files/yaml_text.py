@@ -29,7 +29,6 @@ class _BoundedLoader(yaml.SafeLoader):
     depth = 0
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
-        """Compose a node with its children."""
         self.depth += 1
         if self.depth > MAX_DEPTH + 1:
             raise StructureError(too_deep())

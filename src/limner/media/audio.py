@@ -67,13 +67,7 @@ class AudioFile:
         self._file.close()
 
     def blocks(self, seconds: float) -> Iterator[Samples]:
-        """Decode the file to its end, averaging the channels.
-
-        Args:
-            seconds: duration of a block; the last block is shorter.
-
-        Yields:
-            Samples of consecutive blocks, (N,).
+        """Decode the file to its end in blocks of some seconds, (N,), averaging the channels.
 
         Raises:
             MediaError: the data is damaged, truncated, or holds samples that are not finite.
@@ -98,14 +92,7 @@ class AudioFile:
 
 
 def soundfile_module(need: str) -> Any:  # noqa: ANN401 (soundfile is optional)
-    """Import soundfile.
-
-    Args:
-        need: the operation that requires it, named in the error.
-
-    Raises:
-        MissingExtraError: soundfile, or the library it binds, is not installed.
-    """
+    """Import soundfile for a purpose; MissingExtraError if it, or the library that it binds, is not installed."""
     try:
         import soundfile
     except (ImportError, OSError):  # OSError: the package is installed without the libsndfile library

@@ -94,9 +94,6 @@ def open_image(source: ImageInput, *, min_side: int | None = None) -> Image.Imag
 def image_size(source: Path | str | bytes) -> tuple[int, int]:
     """Width and height in pixels of the image that `open_image` decodes; pixels are decoded only if EXIF is damaged.
 
-    Args:
-        source: a file, or its encoded bytes.
-
     Raises:
         MediaError: the file is missing or not an image.
     """
@@ -113,10 +110,6 @@ def image_size(source: Path | str | bytes) -> tuple[int, int]:
 
 def require_pixels(source: Path | str | bytes, most: int) -> None:
     """Check the number of pixels of an image by its header; nothing is decoded.
-
-    Args:
-        source: a file, or its encoded bytes.
-        most: largest number of pixels.
 
     Raises:
         MediaError: it has more, or it is missing or not an image.
@@ -159,9 +152,6 @@ def opened_media(path: Path | str, kind: str) -> Iterator[BinaryIO]:
 @contextlib.contextmanager
 def opened_image(source: Path | str | bytes) -> Iterator[ImageFile]:
     """Open an image for its metadata; pixels are not decoded.
-
-    Args:
-        source: a file, or its encoded bytes.
 
     Raises:
         MediaError: the file is missing, cannot be read, or is not a regular file.

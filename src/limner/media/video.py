@@ -41,16 +41,9 @@ class _Index(NamedTuple):
 
 
 def read_frames(path: Path | str, sampling: FrameSampling) -> list[Image.Image]:
-    """Decode some frames of a video file, upright, in RGB and in the order of time.
+    """Decode one or more frames of a video file, upright, in RGB and in the order of time.
 
     The file may have a variable frame rate. Rotations and pixels that are not square are applied.
-
-    Args:
-        path: video file.
-        sampling: frames to decode.
-
-    Returns:
-        One frame or more.
 
     Raises:
         MissingExtraError: PyAV is not installed.
@@ -94,14 +87,7 @@ def choose(index: _Index, sampling: FrameSampling) -> list[int]:
 
 
 def av_module(need: str) -> Any:  # noqa: ANN401 (PyAV is optional)
-    """Import PyAV.
-
-    Args:
-        need: the operation that requires it, named in the error.
-
-    Raises:
-        MissingExtraError: PyAV is not installed.
-    """
+    """Import PyAV for a purpose; MissingExtraError if it is not installed."""
     try:
         import av
     except ImportError:
@@ -138,11 +124,7 @@ def _require_decodable(width: int, height: int, path: Path | str) -> None:
 
 
 def _read_index(container: Any, stream: Any, path: Path | str) -> _Index:  # noqa: ANN401
-    """Read the presentation times of all frames without decoding them.
-
-    Raises:
-        MediaError: the stream has no frames, or fewer than the file declares.
-    """
+    """Read the presentation times of all frames without decoding them; MediaError for none, or fewer than declared."""
     packets = [(p.pts, p.is_keyframe, p.duration or 0) for p in container.demux(stream) if p.size and not p.is_discard]
     if not packets:
         raise MediaError(f"{path}: the video has no frames; record or convert it again, or remove the file")

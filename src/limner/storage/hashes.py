@@ -37,16 +37,7 @@ def checksum(data: bytes) -> int:
 
 
 def row_checksums(ids: Sequence[str], values: NDArray[np.float16], salt: str) -> NDArray[np.uint64]:
-    """Compute the checksum of each row of a feature table from its id and its values.
-
-    Args:
-        ids: ids of N rows.
-        values: values of the rows, (N, ...).
-        salt: text that is part of every checksum, so that rows of another table do not match.
-
-    Returns:
-        Checksums, (N,).
-    """
+    """Compute the checksum of each row (N, ...) of a feature table from its id, its values and a text of the table."""
     rows = np.ascontiguousarray(values).reshape(len(ids), values[:1].size)
     digests = (
         xxhash.xxh3_64_intdigest(row.data, seed=checksum(f"{salt} {item_id}".encode()))
@@ -84,12 +75,7 @@ class FileBlocks(Settings):
         return cls(size=size, checksums="".join(checksums))
 
     def holds(self, path: Path, every: bool) -> bool:
-        """Whether a file has the size and the contents that it had; OSError if it cannot be read.
-
-        Args:
-            path: the file.
-            every: whether all blocks are read; otherwise the first, the last and others at random, `SAMPLE` in all.
-        """
+        """Whether all blocks of a file, or a `SAMPLE` of them, are what they were; OSError if it cannot be read."""
         with open_file(path) as stream:
             if stream.seek(0, 2) != self.size or len(self.checksums) != _DIGITS * -(-self.size // BLOCK):
                 return False

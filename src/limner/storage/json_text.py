@@ -23,11 +23,6 @@ def to_json(value: object, *, indent: int | None = None, sort_keys: bool = False
     JSON has no NaN and no infinity: they are written as the strings "NaN", "Infinity" and "-Infinity", as in the
     records of a run, so that a reader distinguishes them from a value that is absent (null). NumPy's numbers and arrays
     are written as numbers and lists, and other objects, such as paths, as text.
-
-    Args:
-        value: value to write.
-        indent: number of spaces per level; None for one line.
-        sort_keys: whether the keys of objects are sorted.
     """
     text = json.dumps(_plain(value), ensure_ascii=False, indent=indent, sort_keys=sort_keys, allow_nan=False)
     return _UNPRINTABLE.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
@@ -75,5 +70,4 @@ class LineFormatter(logging.Formatter):
     """Format of messages without control characters."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the text of a record."""
         return printable(super().format(record), keep="\n")

@@ -23,14 +23,9 @@ _HINT = "_versions/latest_version_hint.json"
 
 @contextmanager
 def damage_raised_as(error_of: Callable[[str], LimnerError], path: Path | None = None) -> Iterator[None]:
-    """Convert what Lance and Arrow raise for damaged files, panics of Lance included.
+    """Convert what Lance and Arrow raise for damaged files, panics of Lance included, to the result of `error_of`.
 
-    Args:
-        error_of: function that returns the error for a reason.
-        path: place of the tables; a store that cannot be reached is no damage.
-
-    Raises:
-        LimnerError: the result of `error_of`.
+    A store of the tables at `path` that cannot be reached is no damage.
     """
     try:
         yield
@@ -101,13 +96,6 @@ def _first_line(error: BaseException) -> str:
 
 def load_record(kind: type[Record], file: Path, version: int, error_type: type[LimnerError], remedy: str) -> Record:
     """Read the record of an index.
-
-    Args:
-        kind: settings in the file, with the field `version`.
-        file: the file.
-        version: version of the layout that can be read.
-        error_type: exception to raise.
-        remedy: what to do about an index that cannot be read.
 
     Raises:
         LimnerError: the file is missing, damaged, or of another version; of type `error_type`.

@@ -44,13 +44,10 @@ def claim_file(path: Path, option: str, *, force: bool = False, default: Path | 
     """Check before the work that a file may be written: nothing is replaced, and the place is writable.
 
     Args:
-        path: file that the user names.
+        path: file that the user names, which is returned.
         option: name of the option, for the errors.
         force: replace files, and write to runs and collections.
         default: file in a run that the command writes if no file is named; it may be replaced.
-
-    Returns:
-        `path`.
 
     Raises:
         SettingsError: the file must not be written, or cannot be.
@@ -77,7 +74,7 @@ def claim_folder(
     suffixes: tuple[str, ...] = (),
     records: Mapping[str, str] | None = None,
 ) -> Path:
-    """Check before the work that files may be written to a folder, which may exist.
+    """Check before the work that files may be written to a folder, which may exist and is returned.
 
     Args:
         path: folder that the user names.
@@ -85,9 +82,6 @@ def claim_folder(
         force: replace files, and write to runs and collections; None for a command that never does.
         suffixes: suffixes of the files that will be written to it under names that are not known yet.
         records: names of files that will be written to it, each with the name of what Limner writes before.
-
-    Returns:
-        `path`.
 
     Raises:
         SettingsError: the folder must not be written to, or cannot be.
@@ -112,11 +106,7 @@ def claim_folder(
 
 
 def require_writable(folder: Path, what: str) -> None:
-    """Check that files can be written to a folder, or to the nearest folder above it that exists.
-
-    Raises:
-        SettingsError: they cannot; `what` names the output.
-    """
+    """Check that files can be written to a folder, or to the nearest one above it that exists; or SettingsError."""
     existing = next((parent for parent in (folder, *folder.parents) if parent.exists()), Path())
     try:
         with tempfile.TemporaryFile(dir=existing) as probe:
@@ -236,15 +226,7 @@ _SEPARATORS = ("/", "\\")
 
 
 def require_name(name: str, what: str, error_type: type[LimnerError] = SettingsError) -> str:
-    """Check that a name can be a file name, so that nothing is written outside of its folder.
-
-    Args:
-        name: name that comes from the user or from a file.
-        what: what the name is of, for the error.
-        error_type: type of the error.
-
-    Returns:
-        `name`.
+    """Check that a name can be a file name, so that nothing is written outside of its folder; return it.
 
     Raises:
         LimnerError: of type `error_type`: the name is empty or too long, begins with a dot or a space, or contains a
@@ -270,9 +252,5 @@ def require_name(name: str, what: str, error_type: type[LimnerError] = SettingsE
 
 
 def name_or_default(name: str | None, default: str, what: str) -> str:
-    """Return a name that can be a file name, or a default where the user gives none; an empty name is one.
-
-    Raises:
-        SettingsError: the name cannot be a file name.
-    """
+    """Return a name that can be a file name, or a default for None; SettingsError for a name that cannot be one."""
     return default if name is None else require_name(name, what)

@@ -36,16 +36,7 @@ class TensorFile(NamedTuple):
 
 
 def save_tensors(path: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, Any] | None = None) -> None:
-    """Write tensors and their checksum to a safetensors file atomically.
-
-    Args:
-        path: file to create or to replace.
-        tensors: tensors by name.
-        facts: plain values that are stored with the tensors.
-
-    Raises:
-        RunError: the file cannot be written.
-    """
+    """Write tensors, their checksum and plain facts to a safetensors file atomically, or raise RunError."""
     stored = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
     record = {"checksum": _checksum(stored, facts or {}), **(facts or {})}
     with atomic_write(path, SafetensorError) as beside:
@@ -55,11 +46,6 @@ def save_tensors(path: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, 
 
 def read_tensors(path: Path, error_type: type[LimnerError] = RunError, remedy: str = RESTORE) -> TensorFile:
     """Read a safetensors file and verify its checksum.
-
-    Args:
-        path: file to read.
-        error_type: type of the errors.
-        remedy: what to do about a damaged file, for the errors.
 
     Raises:
         LimnerError: of type `error_type`: the file is missing or damaged, or a tensor contains NaN or infinity.
@@ -87,11 +73,7 @@ def load_tensors(path: Path) -> dict[str, Tensor]:
 def require_finite(
     tensors: Mapping[str, Tensor], where: str, error_type: type[LimnerError] = RunError, remedy: str = RESTORE
 ) -> None:
-    """Check that tensors contain neither NaN nor infinity.
-
-    Raises:
-        LimnerError: of type `error_type`: names the first tensor that does.
-    """
+    """Check that tensors contain neither NaN nor infinity; the error names the first that does."""
     for name, values in tensors.items():
         if not values.is_floating_point() or not values.numel():
             continue

@@ -46,18 +46,11 @@ class InitialEmbeddings(NamedTuple):
 def initial_embeddings(path: Path, entries: Sequence[str], dim: int, seed: int, *, setting: str) -> InitialEmbeddings:
     """Initialise the embeddings of a vocabulary (Kiros et al., 2014, sections 4.2 and 7.1).
 
-    Words in the file receive their vector. Other words and special tokens are drawn from a normal distribution with
-    the mean and the standard deviation of these vectors in each dimension.
-
-    Args:
-        path: file of word vectors; see `read_embeddings`.
-        entries: vocabulary, special tokens first.
-        dim: embedding size E of the model.
-        seed: random seed; a generator of its own is used.
-        setting: name of the setting of `dim`, such as 'model.word_dim', for the error message.
+    Words in the file receive their vector. Other words and special tokens are drawn from a normal distribution with the
+    mean and the standard deviation of these vectors in each dimension, by a generator with the seed.
 
     Raises:
-        SettingsError: the vectors have another dimension, or the file cannot be read; see `read_embeddings`.
+        SettingsError: the vectors have another dimension than the model, in its `setting`, or cannot be read.
     """
     file_dim = embedding_dim(path)
     if file_dim != dim:
@@ -75,27 +68,16 @@ def initial_embeddings(path: Path, entries: Sequence[str], dim: int, seed: int, 
 
 
 def embedding_dim(path: Path) -> int:
-    """Dimension E of the vectors in a file, read from its first line.
-
-    Raises:
-        SettingsError: the file cannot be read; see `read_embeddings`.
-    """
+    """Return the dimension E of the vectors in a file, read from its first line; SettingsError as `read_embeddings`."""
     with _open(path) as source:
         return source.dim
 
 
 def read_embeddings(path: Path, words: Collection[str]) -> dict[str, NDArray[np.float32]]:
-    """Read the vectors of the given words; vectors of other words are not kept in memory.
+    """Read the vectors (E,) of the given words, in their order, at least one; no other vectors are kept in memory.
 
-    If the file lacks a word, a word that is equal to it in lower case is used ('Paris' for 'paris', not vice versa).
-    Of several candidates the first is used, in most files the most frequent. Numbers of other words are not checked.
-
-    Args:
-        path: GloVe, word2vec or fastText text file, or word2vec binary file; optionally compressed by gzip.
-        words: words whose vectors are read.
-
-    Returns:
-        Vectors (E,) by word, in the order of `words`; at least one.
+    If the file lacks a word, a word that is equal to it in lower case is used ('Paris' for 'paris', not vice versa). Of
+    several candidates the first is used, in most files the most frequent. Numbers of other words are not checked.
 
     Raises:
         SettingsError: the file is missing, empty, truncated or of an unsupported format, a line has another number of

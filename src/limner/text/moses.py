@@ -53,13 +53,10 @@ def clean(text: str) -> str:
 
 
 def normalise(text: str, lang: str) -> str:
-    """Normalise quotes, dashes and spaces as in Moses' normalize-punctuation.perl.
+    """Normalise quotes, dashes and spaces as in Moses' normalize-punctuation.perl; SettingsError without rules.
 
     Clitics of tokenised English text, as in Flickr8k, are attached again ("horse 's" becomes "horse's"), because the
     Moses tokeniser would split "'s" a second time.
-
-    Raises:
-        SettingsError: Moses has no rules for the language.
     """
     _require_rules(lang)
     text = clean(text)
@@ -70,11 +67,7 @@ def normalise(text: str, lang: str) -> str:
 
 
 def tokenise(text: str, lang: str) -> list[str]:
-    """Split normalised text into tokens as in Moses' tokenizer.perl, without escaping.
-
-    Raises:
-        SettingsError: Moses has no rules for the language.
-    """
+    """Split normalised text into tokens as in Moses' tokenizer.perl, without escaping; SettingsError without rules."""
     _require_rules(lang)
     if _PLAIN.fullmatch(text):
         words = text.replace(",", " , ").split()
@@ -88,11 +81,7 @@ def tokenise(text: str, lang: str) -> list[str]:
 
 
 def detokenise(tokens: Sequence[str], lang: str) -> str:
-    """Join tokens to running text as in Moses' detokenizer.perl; the case of the first letter is kept.
-
-    Raises:
-        SettingsError: Moses has no rules for the language.
-    """
+    """Join tokens to running text as in Moses' detokenizer.perl; the case of the first letter is kept."""
     _require_rules(lang)
     joined = " ".join(tokens)
     if _PLAIN_TOKENS.fullmatch(joined):

@@ -57,13 +57,7 @@ class Tokenizer:
 
     @classmethod
     def train(cls, sentences: Iterable[str], settings: TextSettings) -> Self:
-        """Build a vocabulary; the result does not depend on the order of the sentences.
-
-        Args:
-            sentences: sentences of the training split; they are read several times, and held only if they are an
-                iterator.
-            settings: splitting into words, and size and level of the vocabulary.
-        """
+        """Build a vocabulary, whatever the order of the sentences, which are read several times."""
         if isinstance(sentences, Iterator):
             sentences = list(sentences)
         settings = settings.resolve(sentences)
@@ -80,15 +74,11 @@ class Tokenizer:
         *,
         joint: bool,
     ) -> tuple[Self, Self]:
-        """Build the vocabularies of a language pair; the result does not depend on the order of the sentences.
+        """Build the vocabularies of a language pair, whose sentences need not be parallel and whose order has no
+        effect.
 
-        Args:
-            source_sentences: source sentences of the training split.
-            target_sentences: target sentences of the training split; not necessarily parallel to the source sentences.
-            source_settings: settings of the source language.
-            target_settings: settings of the target language.
-            joint: whether both languages share one vocabulary. Each tokenizer keeps the splitting rules and the
-                compound parts of its own language.
+        With `joint`, both languages share one vocabulary. Each tokenizer keeps the splitting rules and the compound
+        parts of its own language.
 
         Returns:
             Source tokenizer and target tokenizer.
@@ -172,7 +162,7 @@ class Tokenizer:
             ids: token ids.
             detokenise: whether to return running text by the rules of the language and its script, instead of words
                 joined by spaces; without effect for other languages with tokenise 'space'.
-            copied: pieces of a source sentence in place of the unknown tokens, in their order; see `pieces`.
+            copied: `pieces` of a source sentence in place of the unknown tokens, in their order.
         """
         omitted = (SPECIAL_TOKENS.pad, SPECIAL_TOKENS.bos, SPECIAL_TOKENS.eos)
         replaced = iter(
@@ -208,7 +198,6 @@ class Tokenizer:
         return frozenset(token for token in range(len(self)) if not self.starts_word(token))
 
     def spelling(self, token_id: int) -> str:
-        """Return the text of a token, without the mark of the beginning of a word."""
         return self.spellings[token_id]
 
     @cached_property

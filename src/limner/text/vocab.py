@@ -34,11 +34,8 @@ def build_word_vocab(
 ) -> tokenizers.Tokenizer:
     """Build a word vocabulary sorted by descending frequency; words of equal frequency are sorted alphabetically.
 
-    Args:
-        counts: frequency of each word in the training sentences.
-        min_count: minimum frequency of a word with a vocabulary entry.
-        max_size: maximum number of entries, special tokens included; None for no limit.
-        reserved: entries that follow the special tokens whatever their frequency.
+    It has at most `max_size` entries, of words of at least `min_count`. The special tokens come first, then `reserved`
+    entries whatever their frequency.
     """
     first = (*SPECIAL_TOKEN_STRINGS, *reserved)
     frequent = [word for word, count in counts.items() if count >= min_count and word not in first]
@@ -54,17 +51,11 @@ def build_word_vocab(
 def build_subword_vocab(
     counts: Mapping[str, int], *, max_size: int, min_count: int = 1, alphabet: Sequence[str] = ()
 ) -> tokenizers.Tokenizer:
-    """Learn a byte-pair encoding (Sennrich et al., 2016) within words.
+    """Learn a byte-pair encoding (Sennrich et al., 2016) within words, from their frequencies.
 
     `WORD_START` marks the beginning of a word; text of scripts without spaces has no mark. Sennrich et al. mark the end
     of a word instead; training of that variant depends on the order of a hash table in tokenizers 0.23 and is not
-    reproducible.
-
-    Args:
-        counts: frequency of each word in the training sentences, with `WORD_START` where the word has a mark.
-        max_size: maximum number of entries, special tokens included.
-        min_count: minimum frequency of a pair of subwords to be merged.
-        alphabet: characters with an entry of their own whatever their frequency.
+    reproducible. Characters of `alphabet` have an entry whatever their frequency; merged pairs have `min_count`.
     """
     tokenizer = tokenizers.Tokenizer(models.BPE(unk_token=_UNK_STRING, fuse_unk=True))
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()

@@ -152,17 +152,11 @@ class ImportReport:
 def read_source(
     kind: str, source: Path | str, options: ReaderOptions | None = None, *, strict: bool = False
 ) -> ReaderResult:
-    """Read the items of a source.
-
-    Args:
-        kind: key of `READERS`.
-        source: folder or file.
-        options: options of the reader.
-        strict: whether an entry that would be skipped raises an error.
+    """Read the items of a source of a kind in `READERS`.
 
     Raises:
         CollectionError: the kind is unknown, an option is not supported, or the source is missing, damaged,
-            inconsistent or empty.
+            inconsistent or empty; or `strict`, and an entry would be skipped.
     """
     builder = ItemBuilder(strict)
     reader, source = _read(kind, source, options, builder)

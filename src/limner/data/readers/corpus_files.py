@@ -93,12 +93,7 @@ def split_lines(text: str) -> list[str]:
 
 
 def open_lines(path: Path, newline: str = "\n") -> Generator[str, None, None]:
-    """Read the lines of a text file one by one, as `read_text` decodes it; with their ends.
-
-    Args:
-        path: file.
-        newline: what separates lines: a line feed, or any of the usual ends if it is empty.
-    """
+    """Read the lines of a text file one by one, as `read_text` decodes it; an empty `newline` is any usual end."""
     has_text = False
     try:
         with (
@@ -144,11 +139,6 @@ def require_field(entry: Any, key: str, kind: type, location: SourceLocation) ->
 
 def find_files(source: Path, patterns: Iterable[str], description: str) -> list[Path]:
     """Files of a folder that match the first pattern with a match; `source` itself if it is a file.
-
-    Args:
-        source: folder or file.
-        patterns: glob patterns in order of preference.
-        description: description of the files for the error message.
 
     Raises:
         CollectionError: no file matches.
@@ -226,14 +216,8 @@ class FolderFiles(NamedTuple):
 def list_media_files(folder: Path, modalities: Sequence[Modality], remedy: str, builder: ItemBuilder) -> FolderFiles:
     """List the files below a folder; hidden files and folders, and links to folders, are noted and not read.
 
-    Args:
-        folder: folder to search.
-        modalities: modalities of the files.
-        remedy: end of the error message if there are no files.
-        builder: receives the notes.
-
     Raises:
-        CollectionError: the folder does not exist or has no files of the modalities.
+        CollectionError: the folder does not exist or has no files of the modalities; ends with the remedy.
     """
     files = FolderFiles([], [])
     for path in _visible_files(folder, builder):

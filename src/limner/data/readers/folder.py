@@ -31,12 +31,10 @@ SPLIT_FOLDERS = ("train", "val", "dev", "test")
 
 
 def read_image_folder(source: Path, options: ReaderOptions, builder: ItemBuilder) -> None:
-    """Read all images and videos below a folder; see `read_media_folder`."""
     read_media_folder(source, options, builder, (IMAGE, VIDEO))
 
 
 def read_audio_folder(source: Path, options: ReaderOptions, builder: ItemBuilder) -> None:
-    """Read all audio files below a folder; see `read_media_folder`."""
     read_media_folder(source, options, builder, (AUDIO,))
 
 

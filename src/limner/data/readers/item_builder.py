@@ -190,12 +190,7 @@ class ItemBuilder:
         return matches
 
     def skip(self, reason: str, name: str, location: SourceLocation) -> None:
-        """Count a skipped entry.
-
-        Args:
-            reason: plural noun phrase, such as 'sentences whose image is missing'.
-            name: name of the entry.
-            location: location of the entry.
+        """Count a skipped entry by reason, a plural noun phrase such as 'sentences whose image is missing'.
 
         Raises:
             CollectionError: the builder is strict.

@@ -19,15 +19,10 @@ TEXT_FIELDS = ("raw", "text", "caption", "sentence", "captions", "sentences")
 
 
 def sentences_in(value: Any, column: str, location: SourceLocation) -> list[str]:  # noqa: ANN401 (any value)
-    """Return the sentences that a value holds.
+    """Return the sentences that a value of a row holds, as Arrow or JSON returns it.
 
     A text is a sentence, and so are bytes of UTF-8. Null and NaN are none. A list has the sentences of its parts, a
     struct the sentences of the first of `TEXT_FIELDS` that is not null.
-
-    Args:
-        value: cell of a table, as Arrow or JSON returns it.
-        column: name of the column, for the error.
-        location: row, for the error.
 
     Raises:
         CollectionError: a number, a boolean, other bytes, a struct without such a field, or a list of lists of texts,
@@ -108,17 +103,9 @@ class ImageScale(NamedTuple):
 
 
 def fit_box(box: Box, scale: ImageScale, name: str, location: SourceLocation, builder: ItemBuilder) -> Box | None:
-    """Clip a box to the annotated image and scale it to the stored image.
+    """Clip a box to the annotated image and scale it to the stored image, in pixels; None if nothing is left.
 
-    Args:
-        box: box in pixels of the annotated image.
-        scale: sizes of the image.
-        name: name of the box in messages.
-        location: location of the box.
-        builder: counts clipped and empty boxes.
-
-    Returns:
-        The box in pixels of the stored image; None if it is empty or outside the image.
+    Clipped and empty boxes are counted.
 
     Raises:
         CollectionError: a value is NaN or infinite.

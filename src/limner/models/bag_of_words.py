@@ -128,16 +128,8 @@ def _add_excluded(values: Tensor) -> Tensor:
 
 
 def pool_tokens(sentences: Batch, values: Tensor, mode: Literal["sum", "mean"], *, include_eos: bool) -> Tensor:
-    """Compute the sum or mean of token values over the tokens of each sentence, for each image.
-
-    Args:
-        sentences: S sentences.
-        values: value of each token for each image, (I, V).
-        mode: pooling; repeated tokens count repeatedly.
-        include_eos: whether to include </s>.
-
-    Returns:
-        Sums or means, (S, I).
+    """Compute the sum or mean of values (I, V) over the tokens of S sentences, (S, I); repeated ones count
+    repeatedly.
     """
     mask = sentences.target_mask
     if not include_eos:

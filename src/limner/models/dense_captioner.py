@@ -185,11 +185,7 @@ class DenseCaptioner(nn.Module):
         return dropout(torch.relu(self.recognition_2(hidden)), rate, self.training)
 
     def region_codes(self, image: ImageFeatures) -> Tensor:
-        """Compute the code of the region of each image, (B, D): zeros for a missing image.
-
-        Args:
-            image: images with boxes (no boxes: the whole images), or codes as `pooled` vectors.
-        """
+        """Compute the codes (B, D) of the boxes of images, or of the whole images; zeros for a missing image."""
         if image.pooled is not None:
             return image.pooled
         maps = self.image_encoder(image)
@@ -211,16 +207,7 @@ class DenseCaptioner(nn.Module):
         return self.cell(self.cell.project(memory.visual), self.cell.start(len(memory.visual)))  # type: ignore[no-any-return]
 
     def step(self, tokens: Tensor, memory: RegionMemory, state: CellState) -> tuple[Tensor, CellState]:
-        """Compute the logits after one more token of each hypothesis.
-
-        Args:
-            tokens: previous tokens, (N K,).
-            memory: encoded regions; the state has read them already.
-            state: h_{t-1}, (N K, H).
-
-        Returns:
-            Logits of the next token (N K, V), and the state.
-        """
+        """Compute the logits (N K, V) after one more token (N K,) of hypotheses whose state has read the region."""
         state = self.cell(self.cell.project(self.embedding(tokens)), state)
         return self.softmax(state.hidden), state
 
@@ -248,10 +235,6 @@ class DenseCaptioner(nn.Module):
     def losses(self, image: ImageFeatures, regions: RegionBatch) -> tuple[DenseLosses, Tensor]:
         """Sample regions of training images and compute the five losses of section 3.3.
 
-        Args:
-            image: features of the images.
-            regions: all annotated regions of the images.
-
         Returns:
             The losses, and the logits of the P positive regions, (P, T, V).
         """
@@ -278,11 +261,6 @@ class DenseCaptioner(nn.Module):
 
     def _sample(self, maps: Tensor, proposals: Proposals, regions: RegionBatch) -> tuple[TrainingRegions, Mean, Mean]:
         """Sample positive and negative regions of each image; compute the losses of the localisation network.
-
-        Args:
-            maps: feature maps, (B, C, H, W).
-            proposals: proposals of the images.
-            regions: annotated regions of the images.
 
         Returns:
             The regions, the loss of their confidences, and the loss of the offsets of the positive regions.
@@ -315,15 +293,7 @@ class DenseCaptioner(nn.Module):
 
     @torch.no_grad()
     def detect(self, image: ImageFeatures, *, count: int | None = None) -> list[DetectedRegions]:
-        """Detect the regions of images, section 3.2.3 and 3.3.
-
-        Args:
-            image: features of B images.
-            count: largest number of regions of an image; None for all.
-
-        Returns:
-            Regions of each image by descending confidence; none where no box has an area within the image.
-        """
+        """Detect at most `count` regions of each of B images by descending confidence, section 3.2.3 and 3.3."""
         settings, detected = self.settings.detection, []
         side = (self.settings.region_size, self.settings.region_size)
         maps = self.image_encoder(image)

@@ -106,10 +106,7 @@ class HMM(nn.Module):
             self.register_buffer(name, values)
 
     def fit(self, sentences: Sequence[Sequence[int]]) -> None:
-        """Estimate the probabilities by expectation maximisation; replaces an earlier estimate.
-
-        Args:
-            sentences: token ids without special tokens.
+        """Estimate the probabilities from token ids by expectation maximisation; replaces an earlier estimate.
 
         Raises:
             TrainingError: there are no sentences, or an id is not a word of the vocabulary.
@@ -135,16 +132,7 @@ class HMM(nn.Module):
         return HMMState(self.initial.expand(len(memory.present), -1))
 
     def step(self, tokens: Tensor, memory: HMMMemory, state: HMMState) -> tuple[Tensor, HMMState]:
-        """Compute the log-probabilities after one more token of each hypothesis.
-
-        Args:
-            tokens: previous tokens, (B,).
-            memory: memory of the examples; not used.
-            state: belief before these tokens, (B, K).
-
-        Returns:
-            Natural log-probabilities of the next token (B, V), and the belief after `tokens`.
-        """
+        """Compute the log-probabilities (B, V) after one more token (B,) of each hypothesis, and the belief."""
         belief = self._update(state.belief, tokens)
         return self._log_probs(belief), HMMState(belief)
 
@@ -172,14 +160,7 @@ class HMM(nn.Module):
         return probs.clamp(min=torch.finfo(probs.dtype).tiny).log()
 
     def states(self, sentence: Sequence[int]) -> list[int]:
-        """Find the most probable hidden states of a sentence by the algorithm of Viterbi (1967).
-
-        Args:
-            sentence: token ids without special tokens.
-
-        Returns:
-            Hidden state of every token and of </s>.
-        """
+        """Find the most probable hidden states of a sentence and of </s> by the algorithm of Viterbi (1967)."""
         tokens = torch.tensor([*sentence, SPECIAL_TOKENS.eos], device=self.emission.device)
         emitted, transition = self.emission.t()[tokens].log(), self.transition.log()  # (T, K), (K, K)
         score = self.initial.log() + emitted[0]
@@ -216,12 +197,6 @@ def baum_welch(
     Computed in float64 with the forward and backward variables scaled at every position (Rabiner's section V.A), which
     is faster than log space, since all sums over states are matrix products. Sentences of one length are processed
     together, so that nothing is padded.
-
-    Args:
-        sentences: token ids without special tokens.
-        vocab_size: V.
-        settings: number of states, pseudo-count and stop criterion.
-        seed: random seed of the initialisation.
 
     Yields:
         The random initialisation and the estimate after each iteration.
@@ -284,15 +259,7 @@ def _normalise(counts: Tensor) -> Tensor:
 
 
 def _expected_counts(groups: Sequence[Tensor], parameters: HMMParameters) -> tuple[HMMParameters, float]:
-    """Compute the expected counts of all events given the sentences, and the log-likelihood (expectation step).
-
-    Args:
-        groups: tokens (T, N) of sentences of one length.
-        parameters: current estimate.
-
-    Returns:
-        Expected number of initial states, transitions and emissions, and the natural log-likelihood.
-    """
+    """Compute the expected counts of all events given tokens (T, N), and the log-likelihood (expectation step)."""
     initial, transition, emission = parameters
     by_word = emission.t().contiguous()  # (V, K)
     counts = HMMParameters(*(torch.zeros_like(values) for values in (initial, transition, by_word)))
@@ -314,15 +281,7 @@ def _expected_counts(groups: Sequence[Tensor], parameters: HMMParameters) -> tup
 
 
 def _forward(parameters: HMMParameters, emitted: Tensor) -> tuple[Tensor, Tensor]:
-    """Compute the scaled forward variables P(h_t | x_1 … x_t).
-
-    Args:
-        parameters: current estimate.
-        emitted: P(x_t | h_t), (T, N, K).
-
-    Returns:
-        Forward variables (T, N, K), and their scales c_t = P(x_t | x_1 … x_{t-1}), (T, N).
-    """
+    """Compute the scaled forward variables P(h_t | x_1 … x_t) from P(x_t | h_t), (T, N, K), and their scales."""
     forward, scale = torch.empty_like(emitted), emitted.new_empty(emitted.shape[:2])
     torch.mul(parameters.initial, emitted[0], out=forward[0])
     for t, at_t in enumerate(emitted):

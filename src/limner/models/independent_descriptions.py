@@ -63,12 +63,6 @@ class RecurrentLanguageModel(nn.Module):
     """Language model of one recurrent layer: p(y_t | y_<t) = softmax(L_o tanh(L_s s_t + L_w E[y_{t-1}]))."""
 
     def __init__(self, vocab_size: int, settings: IndependentSettings) -> None:
-        """Build the language model with randomly initialised weights.
-
-        Args:
-            vocab_size: size V of the vocabulary, special tokens included.
-            settings: layer sizes and dropout rates.
-        """
         super().__init__()
         embedding, hidden, readout = settings.embedding_dim, settings.hidden_dim, settings.readout_dim
         self.settings = settings

@@ -134,16 +134,7 @@ class LBL(nn.Module):
         )
 
     def step(self, tokens: Tensor, memory: LBLMemory, state: LBLState) -> tuple[Tensor, LBLState]:
-        """Compute the logits after one more token of each hypothesis (eqs. 1-9).
-
-        Args:
-            tokens: previous tokens, (N K,).
-            memory: image terms of the N examples.
-            state: context before these tokens, (N K, n - 1).
-
-        Returns:
-            Logits of the next token (N K, V), and the context that ends with `tokens`.
-        """
+        """Compute the logits (N K, V) after one more token (N K,) of each hypothesis (eqs. 1-9), and their context."""
         memory = repeat_memory(memory, len(tokens))
         context = torch.cat([state.tokens[:, 1:], tokens.unsqueeze(1)], 1)  # (N K, n - 1)
         predicted = self.context(self.vectors(context).flatten(1)) + memory.bias  # eqs. 1, 3 and 7
@@ -173,12 +164,7 @@ class LBL(nn.Module):
         return rows if self.word_factors is None else rows @ self.word_factors.weight
 
     def _logits(self, predicted: Tensor, gates: Tensor | None) -> Tensor:
-        """Compute the logits (…, V) of eqs. 2, 4 and 9.
-
-        Args:
-            predicted: predicted word representations, (…, d).
-            gates: W_fx x, (…, f), in MLBL-F; else None.
-        """
+        """Compute the logits (…, V) of eqs. 2, 4 and 9 from predictions (…, d) and, in MLBL-F, gates W_fx x (…, f)."""
         if self.word_factors is not None:
             assert gates is not None, "MLBL-F has gates"
             predicted = self.word_factors(predicted) * gates  # eq. 8
@@ -190,13 +176,10 @@ class LBL(nn.Module):
 
     @torch.no_grad()
     def init_word_embeddings(self, vectors: Tensor) -> None:
-        """Initialise the word representations from pre-trained embeddings.
+        """Initialise the word representations from pre-trained embeddings, (V, d).
 
-        MLBL-F factorises them by a singular value decomposition U S V^T (section 4.2): W_hf = U sqrt(S) and
-        W_fr = sqrt(S) V^T, for the f largest singular values. If f > d, the other factors keep their initial values.
-
-        Args:
-            vectors: pre-trained embeddings, (V, d).
+        MLBL-F factorises them by a singular value decomposition U S V^T (section 4.2): W_hf = U sqrt(S) and W_fr =
+        sqrt(S) V^T, for the f largest singular values. If f > d, the other factors keep their initial values.
         """
         if self.word_factors is None:
             self.words.copy_(vectors)

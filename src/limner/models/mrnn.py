@@ -195,16 +195,7 @@ class MRNN(nn.Module):
         return MRNNState(self._initial(memory.multimodal.shape[0]))
 
     def step(self, tokens: Tensor, memory: MRNNMemory, state: MRNNState) -> tuple[Tensor, MRNNState]:
-        """Compute the logits after one more token of each hypothesis (eqs. 2-4).
-
-        Args:
-            tokens: previous tokens, (N K,).
-            memory: image terms of the N examples.
-            state: r(t-1), (N K, H).
-
-        Returns:
-            Logits of the next token (N K, V), and the state r(t).
-        """
+        """Compute the logits (N K, V) after one more token (N K,) of each hypothesis (eqs. 2-4), and r(t)."""
         memory = repeat_memory(memory, len(tokens))
         first, word = self._embed(tokens, memory.word)  # e(t), w(t)
         recurrent = self._recur(self._project(word), state.recurrent)  # r(t)
@@ -223,12 +214,7 @@ class MRNN(nn.Module):
         return logits
 
     def read(self, tokens: Tensor, image: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-        """Compute e(t), w(t) and r(t) at every position, (B, T, …).
-
-        Args:
-            tokens: input tokens, (B, T), or (1, T) for the same in all rows of `image`.
-            image: V_I^(1) I, (B, H); None except in the visInRnn variants.
-        """
+        """Compute e(t), w(t) and r(t) at every position of tokens (B, T), (B, T, …), with V_I^(1) I (B, H) or None."""
         rate = self.settings.dropout
         first, word = self._embed(tokens, None if image is None else image.unsqueeze(1))
         word = dropout(word, rate, self.training)
@@ -271,14 +257,9 @@ class MRNN(nn.Module):
         return CellState(torch.relu(torch.addmm(projected, state.hidden, self.recurrent.weight.t())))
 
     def _embed(self, tokens: Tensor, image: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Compute the activations of both word embedding layers (section 3.2).
+        """Compute e(t), (…, E), and w(t), (…, H), of tokens (…) (section 3.2), with V_I^(1) I in the visInRnn variants.
 
-        Args:
-            tokens: token ids, (…).
-            image: V_I^(1) I, broadcastable to (…, H); None except in the visInRnn variants.
-
-        Returns:
-            e(t), (…, E), and w(t), (…, H); in OneLayerEmb both are the output of the single layer.
+        In OneLayerEmb both are the output of the single layer.
         """
         first = self.embedding_1(tokens)  # e(t)
         second: Tensor = first if self.embedding_2 is None else self.embedding_2(first)  # w(t)

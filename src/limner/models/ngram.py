@@ -70,15 +70,7 @@ class Table(NamedTuple):
     log_backoffs: Tensor  # (C,) log alpha: added to the log-probability of every other word after the shorter context
 
     def check(self, order: int, vocab_size: int) -> None:
-        """Check that the tensors of the table are consistent.
-
-        Args:
-            order: order of the n-grams, for the message.
-            vocab_size: V.
-
-        Raises:
-            RunError: the tensors do not fit one another or the vocabulary.
-        """
+        """Check that the tensors of the table of an order fit one another and the vocabulary; or RunError."""
         contexts, first, words, log_probs, log_backoffs = self
         fits = (
             all(values.ndim == 1 for values in self)
@@ -154,10 +146,7 @@ class NGram(nn.Module):
         return Table(*(getattr(self, f"{name}_{order}") for name in Table._fields))
 
     def fit(self, sentences: Sequence[Sequence[int]]) -> None:
-        """Estimate the probabilities of all orders from counts; replaces an earlier estimate.
-
-        Args:
-            sentences: token ids without special tokens.
+        """Estimate the probabilities of all orders from counts of token ids; replaces an earlier estimate.
 
         Raises:
             TrainingError: there are no sentences, or an id is not a word of the vocabulary.
@@ -213,16 +202,7 @@ class NGram(nn.Module):
         return NGramState(torch.full(shape, SPECIAL_TOKENS.bos, dtype=torch.long, device=present.device))
 
     def step(self, tokens: Tensor, memory: NGramMemory, state: NGramState) -> tuple[Tensor, NGramState]:
-        """Compute the log-probabilities after one more token of each hypothesis (eqs. 1 and 2).
-
-        Args:
-            tokens: previous tokens, (B,).
-            memory: memory of the examples; not used.
-            state: context before these tokens, (B, order - 1).
-
-        Returns:
-            Natural log-probabilities of the next token (B, V), and the context that ends with `tokens`.
-        """
+        """Compute the log-probabilities (B, V) after one more token (B,) of each hypothesis, and their context."""
         context = torch.cat((state.tokens, tokens[:, None]), 1)[:, 1:]
         return self._log_probs(context), NGramState(context)  # eqs. 1 and 2
 
@@ -234,16 +214,10 @@ class NGram(nn.Module):
         return Output(self._log_probs(contexts.flatten(0, 1)).view(*batch.target_in.shape, -1))  # eqs. 1 and 2
 
     def _log_probs(self, tokens: Tensor) -> Tensor:
-        """Compute the log-probability of every token after R contexts (eqs. 1 and 2).
+        """Compute the log-probability (R, V) of every token after contexts (R, order - 1) (eqs. 1 and 2).
 
         Starting with the unigrams, each order adds log alpha of its context to all tokens, and then overwrites the
         tokens observed after that context.
-
-        Args:
-            tokens: contexts, (R, order - 1).
-
-        Returns:
-            Natural logarithms, (R, V).
         """
         log_probs = self.log_probs_1.repeat(len(tokens), 1)
         context = tokens.new_zeros(len(tokens))  # index of the context in the table of the order below
@@ -294,14 +268,9 @@ def _log_row(probs: Floats) -> Tensor:
 
 
 def good_turing(counts: Ints, cutoff: int) -> Floats:
-    """Compute the discounts d_r of Katz (1987) (eqs. 3 and 4 of `NGram`).
+    """Compute the discounts d_r of Katz (1987) (eqs. 3 and 4 of `NGram`) from the counts of N n-grams, (K + 2,).
 
-    Args:
-        counts: count of each distinct n-gram, (N,).
-        cutoff: K, the largest count that is discounted.
-
-    Returns:
-        Discounts (K + 2,): d_r at index r <= K, and 1 at index K + 1 for all larger counts; 1 where d_r is not defined.
+    The last one is 1 for all counts above the cutoff K; a discount that is not defined is 1.
     """
     discounts = np.ones(cutoff + 2)
     n = np.bincount(np.minimum(counts, cutoff + 2), minlength=cutoff + 2).tolist()  # n_r
@@ -314,17 +283,15 @@ def good_turing(counts: Ints, cutoff: int) -> Floats:
 
 
 def back_off(contexts: Ints, counts: Ints, lower: Floats, discounts: Floats, word_count: int) -> tuple[Floats, Floats]:
-    """Compute the probabilities of N n-grams and the back-off weights of their C contexts (eqs. 1 and 5 of `NGram`).
+    """Compute the probabilities (N,) of n-grams and the back-off weights (C,) of their contexts (eqs. 1 and 5 of
+    `NGram`).
 
     Args:
         contexts: index of the context of each n-gram, ascending, (N,).
         counts: count of each n-gram, (N,).
         lower: probability of the last word of each n-gram after the context without its first word, (N,).
         discounts: discount by count, (K + 2,).
-        word_count: number of words that share the probability of a context.
-
-    Returns:
-        Probabilities (N,), and back-off weights alpha (C,); 1 where every word was observed after the context.
+        word_count: number of words that share the probability of a context; where all were observed, alpha is 1.
     """
     discount = discounts[np.minimum(counts, len(discounts) - 1)]
     discounted = discount * counts

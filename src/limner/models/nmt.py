@@ -268,11 +268,7 @@ def _dropout_mask(shape: tuple[int, ...], rate: float, like: Tensor) -> Tensor:
 
 
 def _require(inputs: ModelInputs, settings: NMTSettings, *kinds: str) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of the features of the given kinds.
-
-    Raises:
-        SettingsError: there are no features of these kinds.
-    """
+    """Return the shapes of the features of the given kinds; SettingsError if there are none."""
     shapes = {kind: inputs.feature_shapes[kind] for kind in kinds if kind in inputs.feature_shapes}
     if not shapes:
         raise SettingsError(

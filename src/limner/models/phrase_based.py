@@ -146,12 +146,7 @@ class PhraseBased(nn.Module):
         self._system: System | None = None  # what compiled code reads, made of the buffers when it is first needed
 
     def fit_pairs(self, corpus: ParallelCorpus, beam_size: int, on_progress: StageProgress) -> dict[str, object]:
-        """Estimate all tables from the training data, and tune the weights.
-
-        Args:
-            corpus: training and validation data.
-            beam_size: size of the stacks in the tuning.
-            on_progress: called with each part, the units done and their total.
+        """Estimate all tables from the training data, and tune the weights with stacks of a size.
 
         Returns:
             Facts for the records: BLEU of each iteration of the tuning, and sizes of the tables.
@@ -304,11 +299,7 @@ def require_compiler() -> None:
 
 
 def _check(tables: dict[str, Tensor], vocab_size: int, source_vocab_size: int) -> None:
-    """Check that tables can be read by compiled code, which does not check its indices.
-
-    Raises:
-        RunError: they do not fit one another or the vocabularies.
-    """
+    """Check that tables can be read by compiled code, which does not check its indices; or RunError."""
 
     def within(name: str, low: int, high: int | Tensor) -> bool:
         values = tables[name]

@@ -226,24 +226,15 @@ class AllPositions(Protocol):
     """A model that computes the logits of all positions of a sentence from a memory, faster than step by step."""
 
     def all_logits(self, memory: Any, tokens: Tensor) -> Tensor:  # noqa: ANN401  (the type of its `encode`)
-        """Compute the logits of all positions of sentences, of which `forward` consists.
+        """Compute the logits (N, T, V) of all positions of sentences, of which `forward` consists.
 
-        Args:
-            memory: what `encode` computes of N images.
-            tokens: input tokens with <s>, (N, T), or (1, T) for one sentence given each of the images.
-
-        Returns:
-            Logits (N, T, V).
+        The input tokens, with <s>, are (N, T), or (1, T) for one sentence given each of the N images of the memory.
         """
         ...
 
 
 def require_words(sentences: Sequence[Sequence[int]], vocab_size: int, name: str) -> None:
-    """Check the training sentences of a `CountBasedModel`, token ids without special tokens.
-
-    Raises:
-        TrainingError: there are no sentences, or an id is not a word of the vocabulary.
-    """
+    """Check the training sentences of a `CountBasedModel`, token ids without special tokens; or TrainingError."""
     if not sentences:
         raise TrainingError(f"{name}: no sentences to count; expected at least one (is the training split empty?)")
     for number, sentence in enumerate(sentences):

@@ -204,16 +204,7 @@ class RNN(EmbeddedWords, nn.Module):
         return RNNState(memory.initial, torch.zeros(present.shape[0], dtype=torch.long, device=present.device))
 
     def step(self, tokens: Tensor, memory: RNNMemory, state: RNNState) -> tuple[Tensor, RNNState]:
-        """Compute the logits after one more token of each hypothesis.
-
-        Args:
-            tokens: previous tokens, (N K,).
-            memory: terms of the N examples.
-            state: state of the N K hypotheses.
-
-        Returns:
-            Logits of the next token (N K, V), and the next state.
-        """
+        """Compute the logits (N K, V) after one more token (N K,) of K hypotheses of each of N examples."""
         inputs = self.embedding(tokens)
         if memory.extra is not None:
             inputs = torch.cat([inputs, repeat_rows(memory.extra, len(tokens))], 1)  # eq. 1
@@ -269,16 +260,7 @@ def _log_sums_from(log_probs: Tensor) -> Tensor:
 
 
 def _end_by_length(logits: Tensor, end: Tensor, more: Tensor) -> Tensor:
-    """Replace the probability of </s> by the probability of an explicit length (eqs. 7 and 8).
-
-    Args:
-        logits: logits of all tokens, (…, V).
-        end: log P(T = t | T >= t), (…, 1).
-        more: log P(T > t | T >= t), (…, 1).
-
-    Returns:
-        Log-probabilities (…, V).
-    """
+    """Replace the probability of </s> in logits (…, V) by the probability of an explicit length (eqs. 7 and 8)."""
     is_end = torch.arange(logits.shape[-1], device=logits.device) == SPECIAL_TOKENS.eos
     words = precise(logits).masked_fill(is_end, -math.inf).log_softmax(-1)
     return torch.where(is_end, end, words + more)

@@ -260,16 +260,7 @@ class SequenceLabeller(nn.Module):
         return Output(self._log_probs(outputs, position < memory.lengths[:, None]))
 
     def require_labels(self, id_: str, labels: int, outputs: int) -> None:
-        """Check that an item has as many labels as the model has outputs.
-
-        Args:
-            id_: id of the item.
-            labels: number of its labels.
-            outputs: number of outputs of the model for it.
-
-        Raises:
-            TrainingError: the numbers differ.
-        """
+        """Check that an item has as many labels as the model has outputs for it; or TrainingError."""
         if labels == outputs:
             return
         if self.settings.outputs == "last":

@@ -208,14 +208,9 @@ class ShowAttendTell(EmbeddedWords, nn.Module):
     def _attend(
         self, state: CellState, annotations: Annotations, draw: Tensor | None, expected: Tensor | None = None
     ) -> AttentionStep:
-        """Compute the context z_t of one step.
+        """Compute the context z_t of one step; `draw` (N K,), from 0 to 1, draws the locations of hard attention.
 
-        Args:
-            state: h_{t-1} and c_{t-1}.
-            annotations: annotations of the image locations.
-            draw: random numbers (N K,) from 0 to 1 by which hard attention draws its locations; None for the modes.
-            expected: true for examples (B, 1) that use the expected location; None outside of the training of hard
-                attention.
+        In its training, examples that are true in `expected` (B, 1) use the expected location.
         """
         alpha = self.attention.weights(state.hidden, annotations)
         if self.gate is not None:
@@ -244,13 +239,9 @@ class ShowAttendTell(EmbeddedWords, nn.Module):
         return Mean(self.settings.doubly_stochastic * missing.sum(), batch.target_mask.sum())
 
     def _hard_loss(self, logits: Tensor, alpha: Tensor, weights: Tensor, batch: Batch) -> Mean:
-        """Compute a loss whose gradient is eq. 12 for one sample of each example, per token.
+        """Compute a loss whose gradient is eq. 12 for one sample of each example, per token, and update the baseline.
 
-        Args:
-            logits: logits, (B, T, V).
-            alpha: probabilities of the locations, (B, T, L).
-            weights: one-hot vectors of the sampled locations, or alpha where the expected location is used, (B, T, L).
-            batch: batch with the targets; the mean log-probability of its sentences updates the baseline.
+        The weights (B, T, L) are one-hot vectors of sampled locations, or alpha where the expected location is used.
         """
         settings, mask = self.settings, batch.target_mask
         log_probs = precise(logits).log_softmax(-1).gather(-1, batch.target_out[..., None])[..., 0]

@@ -70,7 +70,6 @@ class MultiHeadAttention(nn.Module):
     """Multi-head attention, section 3.2.2: the heads' projections side by side, without biases as printed."""
 
     def __init__(self, dim: int, heads: int) -> None:
-        """Build the layer for vectors of size `dim`."""
         super().__init__()
         self.heads = heads
         self.query = nn.Linear(dim, dim, bias=False)  # W^Q
@@ -105,7 +104,6 @@ class Layer(nn.Module):
     """What the layers of both sides have: sub-layers in residual connections, LayerNorm(x + Sublayer(x))."""
 
     def __init__(self, settings: TransformerSettings) -> None:
-        """Build the self-attention and the feed-forward network."""
         super().__init__()
         dim, self.rate, self.norms_inputs = settings.hidden_dim, settings.dropout, settings.norm == "pre"
         self.self_attention = MultiHeadAttention(dim, settings.heads)
@@ -148,7 +146,6 @@ class DecoderLayer(Layer):
     """A layer of the decoder: self-attention, attention to the source and a feed-forward network."""
 
     def __init__(self, settings: TransformerSettings) -> None:
-        """Build the layer."""
         super().__init__(settings)
         self.source_attention = MultiHeadAttention(settings.hidden_dim, settings.heads)
         self.source_attention_norm = nn.LayerNorm(settings.hidden_dim)

@@ -79,7 +79,6 @@ class BagOfWordsPairs:
         tail: float = 0.0,
         on_progress: Progress | None = None,
     ) -> Iterator[Tensor]:
-        """Compute all pairs; see `PairScorer`. Images and sentences are the only arguments with an effect."""
         for image in images:
             log_probs = self.model.log_probs(image).log_softmax(dim=1)
             yield pool_tokens(sentences, log_probs, "sum", include_eos=True)
@@ -128,7 +127,6 @@ class LBLPairs:
         tail: float = 0.0,
         on_progress: Progress | None = None,
     ) -> Iterator[Tensor]:
-        """Compute all pairs; see `PairScorer`."""
         model, tree = self.model, PrefixTree.of(sentences)
         language = self._prefix_terms(sentences.target_in, tree, budget)  # (P, d)
         if model.word_factors is None:
@@ -148,16 +146,7 @@ class LBLPairs:
         return torch.cat([self.model.word_factors(memory.bias), memory.gates], 1)
 
     def _prefix_terms(self, tokens: Tensor, tree: PrefixTree, budget: int) -> Tensor:
-        """Compute sum_i C_i r_{w_i} (eq. 1) after each prefix of a tree.
-
-        Args:
-            tokens: input tokens of the sentences, (S, T).
-            tree: prefix tree of the sentences.
-            budget: bytes of working memory, which limits the number of prefixes at a time.
-
-        Returns:
-            Terms (P, d).
-        """
+        """Compute sum_i C_i r_{w_i} (eq. 1) after each prefix of tokens (S, T), (P, d), in `budget` bytes."""
         model = self.model
         length, size = model.settings.context, model.words.element_size()
         height = max(1, budget // (length * (64 + (model.words.shape[1] + model.word_dim) * size)))
@@ -173,15 +162,7 @@ class LBLPairs:
 
 
 def gated(language: Tensor, image: Tensor) -> Tensor:
-    """Compute (W_fr q) * (W_fx x) of every pair (eq. 8).
-
-    Args:
-        language: W_fr sum_i C_i r_{w_i} of p prefixes, (p, f).
-        image: W_fr C_m x and W_fx x of i images, side by side, (i, 2f).
-
-    Returns:
-        Factors (p, i, f).
-    """
+    """Compute (W_fr q) * (W_fx x) of every pair (eq. 8), (p, i, f), of W_fr sum_i C_i r_{w_i} (p, f) and (i, 2f)."""
     added, gates = image.chunk(2, dim=1)
     return (language.unsqueeze(1) + added) * gates
 
@@ -209,7 +190,6 @@ class MRNNPairs:
         tail: float = 0.0,
         on_progress: Progress | None = None,
     ) -> Iterator[Tensor]:
-        """Compute all pairs; see `PairScorer`."""
         softmax, tree = self.model.softmax, PrefixTree.of(sentences)
         # The constants of eq. 4 are multiplied into the terms of eq. 3 and into the softmax weights.
         language = self._prefix_terms(sentences.target_in, tree, budget).mul_(SLOPE)
@@ -221,16 +201,7 @@ class MRNNPairs:
             )
 
     def _prefix_terms(self, tokens: Tensor, tree: PrefixTree, budget: int) -> Tensor:
-        """Compute V_w w(t) + V_r r(t) of eq. 3 after each prefix of a tree.
-
-        Args:
-            tokens: input tokens of the sentences, (S, T).
-            tree: prefix tree of the sentences.
-            budget: bytes of working memory, which limits the number of sentences encoded at a time.
-
-        Returns:
-            Terms (P, M).
-        """
+        """Compute V_w w(t) + V_r r(t) of eq. 3 after each prefix of tokens (S, T), (P, M), in `budget` bytes."""
         model, settings = self.model, self.model.settings
         units = settings.embedding_dim + 3 * settings.hidden_dim + 3 * settings.multimodal_dim
         height = max(1, budget // (tokens.shape[1] * units * model.softmax.weight.element_size()))

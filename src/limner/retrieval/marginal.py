@@ -53,17 +53,9 @@ def log_marginal(
     budget: int = MEMORY_BUDGET,
     on_progress: Progress | None = None,
 ) -> Tensor:
-    """Compute the logarithm of the mean of P(w|I') over images I', (S,), the denominator of eq. 7.
+    """Compute the logarithm of the mean of P(w|I') over images I', (S,), the denominator of eq. 7, in `budget` bytes.
 
     The mean instead of the sum changes no ranking.
-
-    Args:
-        model: any model.
-        targets: S sentences as token ids without special tokens.
-        marginal_images: items of the images I'.
-        features: features of the images; None for models that use none.
-        budget: working memory in bytes.
-        on_progress: called with the number of pairs done and their total.
     """
     marginal = Marginal(len(targets))
     for rows, _, log_probs in score_tiles(
@@ -77,7 +69,6 @@ class Marginal:
     """Running mean of P(w|I') over images, without the matrix of all pairs."""
 
     def __init__(self, sentences: int) -> None:
-        """Create the marginals of a number of sentences."""
         self._total = torch.full((sentences,), -torch.inf, dtype=torch.float64)
         self._count = torch.zeros(sentences)
 
@@ -236,14 +227,7 @@ def marginal_path(run: Path, collection: Path, split: str | None) -> Path:
 def marginal_origin(
     model: TrainedModel, targets: Sequence[Sequence[int]], others: Sequence[Item], features: FeatureStore
 ) -> Origin:
-    """Compute the fingerprints of everything that a marginal depends on.
-
-    Args:
-        model: model of P(w|I).
-        targets: S sentences as token ids.
-        others: items of the images of the marginal.
-        features: features of the images.
-    """
+    """Compute the fingerprints of everything that a marginal of sentences over images depends on."""
     return {
         "weights": f"{version('limner')} {model_fingerprint([model])}",
         "sentences": _digest(" ".join(map(str, target)) for target in targets),
@@ -253,17 +237,7 @@ def marginal_origin(
 
 
 def stored_log_marginal(path: Path, origin: Origin, sentences: int, compute: Callable[[], Tensor]) -> Tensor:
-    """Read log P(w) of each sentence from a file, or compute and store it.
-
-    Args:
-        path: file of the marginals.
-        origin: what the marginals are computed from.
-        sentences: S, the number of sentences.
-        compute: function that computes log P(w), (S,).
-
-    Returns:
-        Natural logarithms, (S,).
-    """
+    """Read log P(w) of S sentences from a file, (S,), or compute and store it, if it was computed of another origin."""
     if path.exists():
         try:
             return _read(path, origin, sentences)

@@ -35,10 +35,7 @@ def _names() -> list[str]:
 
 
 def pretrained_run(lang: str | None = None) -> Path:
-    """Return the run directory of the built-in captioner.
-
-    Args:
-        lang: language code; None for `DEFAULT_LANG`.
+    """Return the run directory of the built-in captioner of a language, by default `DEFAULT_LANG`.
 
     Raises:
         SettingsError: there is no built-in captioner of this language.
@@ -100,11 +97,7 @@ def is_pretrained(run: Path | str) -> bool:
 def pack(run: Path, folder: Path, description: str, decoding: Mapping[str, Any]) -> None:
     """Write a trained model with weights in float16, as the package contains it.
 
-    Args:
-        run: run directory of a training.
-        folder: run directory to write, for example `PRETRAINED / "en"`.
-        description: title of the model card.
-        decoding: default settings of decoding to change, such as the beam size.
+    The description is the title of the model card, and `decoding` changes default settings, such as the beam size.
 
     Raises:
         RunError: a file cannot be read or written, or a weight is out of the range of float16.

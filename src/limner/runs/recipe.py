@@ -238,15 +238,11 @@ class Recipe(Settings):
 
 
 def load_recipe(name: str, assignments: list[str]) -> Recipe:
-    """Read a recipe and apply `key=value` assignments.
+    """Read a recipe by its name ('mao2015/flickr8k') or file, and apply assignments ('training.epochs=5') in order.
 
     A recipe may inherit from another one, named in its `base` key by name or as a file relative to its own folder. Its
     sections (model, training, …) override the sections of the base key by key; the value of each key is replaced as a
     whole, and so is a model section with another `name`.
-
-    Args:
-        name: name of a recipe of Limner ('mao2015/flickr8k'), or path of a YAML file.
-        assignments: changes such as 'training.epochs=5', applied in order.
 
     Raises:
         SettingsError: there is no such recipe, or a key or value is not valid.

@@ -35,13 +35,7 @@ class RecipeSummary(NamedTuple):
 
 
 def summarise_recipe(name: str, recipe: Recipe, changes: tuple[str, ...] = ()) -> RecipeSummary:
-    """Summarise a recipe.
-
-    Args:
-        name: name of the recipe, or its file.
-        recipe: its settings.
-        changes: assignments `key=value` that the settings result from, which the command of the training repeats.
-    """
+    """Summarise a recipe, or its file, with the changes `key=value` that its settings result from."""
     tables = recipe.features.tables
     features = [f"features {', '.join(tables)}"] if tables else []
     scst = recipe.training.objective == "scst"

@@ -76,11 +76,7 @@ def _first_problem(error: ValidationError) -> str:
 
 
 def require_run_directory(folder: Path) -> None:
-    """Check that a run directory exists; its weights may be missing.
-
-    Raises:
-        RunError: it does not exist, or is another folder.
-    """
+    """Check that a run directory exists; its weights may be missing. RunError if it does not, or is another folder."""
     if not folder.exists():
         raise RunError(f"{folder}: no such run directory; check the path, or train one with 'limner train'")
     if not (folder / "config.json").exists():

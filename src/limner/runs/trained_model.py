@@ -106,12 +106,7 @@ def feature_shapes(features: Sequence[FeatureSpec]) -> dict[str, tuple[int, ...]
 
 
 def save_trained_model(folder: Path, trained: TrainedModel, *, half: bool = False) -> None:
-    """Write a model to a run directory; each file is replaced atomically, the weights last.
-
-    Args:
-        folder: run directory.
-        trained: model to write.
-        half: whether the weights are stored in float16; a loaded model computes in float32.
+    """Write a model to a run directory; each file is replaced atomically, the weights last, with `half` in float16.
 
     Raises:
         RunError: a file cannot be written, or a weight is out of the range of float16.
@@ -132,11 +127,7 @@ def save_trained_model(folder: Path, trained: TrainedModel, *, half: bool = Fals
 
 
 def require_trained(folder: Path) -> None:
-    """Check that a run directory exists and has weights; its files are not read.
-
-    Raises:
-        RunError: it does not, or has none.
-    """
+    """Check that a run directory exists and has weights; its files are not read. RunError if not."""
     require_run_directory(folder)
     if not (folder / WEIGHTS).exists():
         raise RunError(
@@ -145,11 +136,7 @@ def require_trained(folder: Path) -> None:
 
 
 def read_config(folder: Path) -> tuple[ModelConfig, Recipe]:
-    """Read the configuration and the recipe of a complete run; the weights are not read.
-
-    Raises:
-        RunError: a file is missing or damaged.
-    """
+    """Read the configuration and the recipe of a complete run, without its weights; RunError if missing or damaged."""
     require_trained(folder)
     config = ModelConfig.load(folder / "config.json")
     try:
@@ -187,11 +174,7 @@ def load_trained_model(folder: Path | str, device: str = "cpu") -> TrainedModel:
 
 
 def _require_same_config(path: Path, config: ModelConfig, expected: dict[str, str]) -> None:
-    """Check that a configuration belongs to the weights; weights of earlier versions have no digests.
-
-    Raises:
-        RunError: a section differs.
-    """
+    """Check that a configuration belongs to the weights; weights of earlier versions have no digests."""
     digests = config.digests() if expected else {}
     if changed := sorted(name for name in {*digests, *expected} if digests.get(name) != expected.get(name)):
         raise RunError(
@@ -218,13 +201,8 @@ def _load_tokenizer(path: Path, expected: str, size: int) -> Tokenizer:
 def load_weights(model: Model, weights: dict[str, Tensor], where: str) -> None:
     """Load all weights of a model by name; the tables of count-based models may have any shape.
 
-    Args:
-        model: model to load into.
-        weights: weights by name.
-        where: origin of the weights, for error messages.
-
     Raises:
-        RunError: names or shapes do not match.
+        RunError: names or shapes do not match; names the origin of the weights.
     """
     tensors, parameters = model.state_dict(), dict(model.named_parameters())
     unknown, missing = sorted(set(weights) - set(tensors)), sorted(set(tensors) - set(weights))

@@ -43,12 +43,6 @@ def assign_folds(items: Sequence[Item], folds: int, validation: float, seed: int
     training part at even distances: where the multiples of the share reach the next integer, one position later in each
     fold.
 
-    Args:
-        items: items with or without labels.
-        folds: number K of folds.
-        validation: share of the training part that is used for validation.
-        seed: seed of the assignment.
-
     Returns:
         For each fold the split of every item, `train`, `val` or `test`, by item id.
 
@@ -271,13 +265,7 @@ class LabelledTexts(NamedTuple):
 def classify_bags_of_words(
     train: LabelledTexts, validation: LabelledTexts, texts: Sequence[str], settings: TextSettings
 ) -> dict[str, list[str]]:
-    """Train classifiers of tf-idf vectors and classify texts.
-
-    Args:
-        train: training texts.
-        validation: texts that select the regularisation parameter.
-        texts: texts to classify.
-        settings: splitting of the texts into words.
+    """Train classifiers of tf-idf vectors, with a regularisation that `validation` selects, and classify texts.
 
     Returns:
         Predicted labels of each classifier: logistic regression and a linear support vector machine on words, and

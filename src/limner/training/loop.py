@@ -160,11 +160,7 @@ INIT = "to train on with these weights, leave --resume out, add '--init {run}' a
 
 
 def require_run(out: Path) -> None:
-    """Check that there is a run to resume, so that a mistyped name does not start another training.
-
-    Raises:
-        RunError: the folder does not exist.
-    """
+    """Check that there is a run to resume, so that a mistyped name does not start another training; or RunError."""
     if not out.exists():
         similar = did_you_mean(out.name, (path.name for path in out.parent.glob("*") if path.is_dir()))
         raise RunError(f"{out}: no such run to resume; leave --resume out to start one{similar}")
@@ -180,11 +176,6 @@ def claim(out: Path, config: ModelConfig, resume: bool) -> None:
 
     A directory in which a training ended before it saved anything is a new one. A training may be extended by more
     epochs, or by more validations without improvement (`patience`): the longer one is recorded.
-
-    Args:
-        out: run directory.
-        config: configuration of the model to train.
-        resume: whether an existing run is to be continued.
 
     Raises:
         RunError: the directory contains other files, or a run and `resume` is false, or a run of another training.

@@ -28,13 +28,9 @@ def word_loss(output: Output, batch: Batch, label_smoothing: float = 0.0) -> Ten
 def loss_terms(output: Output, batch: Batch, label_smoothing: float = 0.0) -> tuple[Mean, ...]:
     """Compute the mean negative log-likelihood of the target tokens, end of sentence included, in nats per token.
 
-    This is the data term of Mao et al. (2015), eq. 6, which is in bits there. The auxiliary loss of the model is added;
-    a model that computes its own loss is trained on that instead.
-
-    Args:
-        output: output of the model for the batch.
-        batch: batch with the targets, (B, T).
-        label_smoothing: share of the probability spread evenly over the vocabulary.
+    This is the data term of Mao et al. (2015), eq. 6, which is in bits there, with a share `label_smoothing` of the
+    probability spread evenly over the vocabulary. The auxiliary loss of the model is added; a model that computes its
+    own loss is trained on that instead.
 
     Returns:
         Means whose sum is the loss.

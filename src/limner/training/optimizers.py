@@ -23,10 +23,6 @@ from limner.runs.training_settings import (
 def build_optimizer(parameters: Iterable[tuple[str, nn.Parameter]], settings: TrainingSettings) -> Optimizer:
     """Build the optimizer, with one parameter group for each combination of weight decay and learning-rate factor.
 
-    Args:
-        parameters: names and parameters of the model.
-        settings: optimizer, weight decay and learning-rate factors.
-
     Raises:
         SettingsError: a pattern in `weight_decay` or `lr_factors` matches no parameter.
     """
@@ -71,14 +67,7 @@ def _match_patterns(
 
 
 def learning_rate_factor(schedule: ScheduleSettings, step: int, epoch: int, total_steps: int) -> float:
-    """Compute the factor of the learning rate at a step.
-
-    Args:
-        schedule: schedule of the learning rate.
-        step: number of the step, from 0.
-        epoch: number of its epoch, from 0.
-        total_steps: number of steps of all epochs.
-    """
+    """Compute the factor of the learning rate at a step and an epoch, both from 0, of a number of steps."""
     if step < schedule.warmup_steps:
         return (step + 1) / schedule.warmup_steps
     progress = (step - schedule.warmup_steps) / max(1, total_steps - schedule.warmup_steps)

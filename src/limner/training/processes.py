@@ -238,13 +238,7 @@ class Processes:
         return batch[self.rank :: self.size] or batch[:1]
 
     def combine(self, step: StepLoss, batch: Sequence[int], interrupted: bool) -> GlobalLoss:
-        """Sum the losses of all processes, and divide them by the numbers of all.
-
-        Args:
-            step: loss of the share of this process.
-            batch: rows of the batch of all processes.
-            interrupted: whether Ctrl-C was pressed in this process.
-        """
+        """Sum the losses of all processes, and divide them by the numbers of all, for the rows of the whole batch."""
         means = [*step.terms, *([] if step.reported is None else [step.reported])]
         weight = float(self.rank < len(batch))  # 0 if the share is a row of another process
         parts = [part for mean in means for part in (mean.total.detach(), mean.number)]

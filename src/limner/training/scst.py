@@ -44,13 +44,7 @@ class Reward:
         tokenizer: Tokenizer,
         references: Sequence[Sequence[str]],
     ) -> None:
-        """Count the document frequencies of the references.
-
-        Args:
-            weights: weight of each metric, `cider` (1.0 is 100 on the scale of `METRICS`) or `bleu4` (0 to 1).
-            tokenizer: tokenizer of the sentences.
-            references: for each item its references as text.
-        """
+        """Count the document frequencies of the references of each item (CIDEr of 1.0: 100 in `METRICS`)."""
         self.weights, self.tokenizer = weights, tokenizer
         self.references = [
             [[*tokenizer.words(text), EOS] for text in item_references if text.strip()]
@@ -228,13 +222,7 @@ class SelfCritical:
 
 
 def sampled_batch(batch: Batch, rows: Sequence[int], hypotheses: Sequence[Sentence]) -> Batch:
-    """Collate generated sentences with their images and source sentences.
-
-    Args:
-        batch: images and source sentences of B examples.
-        rows: index in the batch of the example of each of N sentences.
-        hypotheses: the N sentences; the end of those that were cut off is masked.
-    """
+    """Collate N generated sentences with the examples `rows` of a batch; the ends of cut ones are masked."""
     sampled = with_targets(batch, rows, [hypothesis.tokens for hypothesis in hypotheses])
     lengths = torch.tensor(
         [len(hypothesis.tokens) + hypothesis.ended for hypothesis in hypotheses], device=sampled.target_mask.device
@@ -244,16 +232,13 @@ def sampled_batch(batch: Batch, rows: Sequence[int], hypotheses: Sequence[Senten
 
 
 def policy_loss(logits: Tensor, batch: Batch, advantages: Tensor, settings: DecodingSettings) -> Mean:
-    """Compute -1/N sum_n A_n log p(w_n), the loss whose gradient is the policy gradient.
+    """Compute -1/N sum_n A_n log p(w_n), the loss whose gradient is the policy gradient, as a mean over the sentences.
 
     Args:
         logits: logits of all positions of N sentences, (N, T, V).
         batch: the sentences, as `sampled_batch` collates them.
         advantages: reward of each sentence minus its baseline, (N,).
         settings: settings by which the sentences were drawn.
-
-    Returns:
-        Mean over the sentences.
     """
     if settings.min_length:
         logits = logits.clone()

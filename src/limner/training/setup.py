@@ -51,12 +51,7 @@ def prepare(
 ) -> tuple[TrainedModel, Examples, Examples]:
     """Build the vocabularies, the model with its initial weights, and the examples of both splits.
 
-    Args:
-        recipe: settings.
-        collection: collection with the training and the validation split.
-        command: command line, for the records.
-        init: run whose vocabularies and matching weights are used.
-        devices: devices of the training, whose memory is checked.
+    With `init`, the vocabularies and the matching weights of that run are used. The memory of the devices is checked.
 
     Returns:
         The untrained model, the training examples and the validation examples.
@@ -214,11 +209,7 @@ def _require_synthetic(recipe: Recipe, training_set: Examples, collection: Colle
 
 
 def require_counted_words(examples: Examples, split: str, skip_words: int) -> None:
-    """Check that perplexity counts at least one token, see `limner.decoding.scoring.counted_tokens`.
-
-    Raises:
-        SettingsError: all sentences are too short.
-    """
+    """Check that perplexity counts a token, see `limner.decoding.scoring.counted_tokens`; or SettingsError."""
     longest = max(map(len, examples.targets))
     if skip_words and longest < skip_words + 3:
         raise SettingsError(

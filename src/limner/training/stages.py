@@ -70,13 +70,7 @@ class GradientStage:
     """Gradient descent on the training split until `training.epochs` or `training.patience`; saves the best weights."""
 
     def __init__(self, objective: Objective, improves_model: bool = False) -> None:
-        """Create the stage.
-
-        Args:
-            objective: what is minimised.
-            improves_model: whether the initial weights come from a trained model: they are validated too, and kept if
-                no later ones are better.
-        """
+        """Create the stage; with `improves_model`, the initial weights are validated too, and kept if the best."""
         self.objective, self.improves_model = objective, improves_model
 
     def start(self, run: TrainingContext) -> None:
@@ -193,7 +187,6 @@ class CountStage:
     """Estimation of a count-based model in one pass over the training split, or over both splits after a validation."""
 
     def __init__(self, joint: bool = False) -> None:
-        """Create the stage of the training split, or of the training and the validation split (`joint`)."""
         self.joint = joint
 
     def start(self, run: TrainingContext) -> None:

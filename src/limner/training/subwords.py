@@ -56,12 +56,7 @@ class BPEDropout:
     """
 
     def __init__(self, tokenizer: Tokenizer, rate: float) -> None:
-        """Read the merges of a tokenizer.
-
-        Args:
-            tokenizer: tokenizer with subwords (`text.level` 'bpe').
-            rate: probability p of leaving out a merge.
-        """
+        """Read the merges of a tokenizer with subwords (`text.level` 'bpe')."""
         self.rate = rate
         ids = {entry: token_id for token_id, entry in enumerate(tokenizer.entries)}
         self._merges = {
@@ -71,12 +66,7 @@ class BPEDropout:
         self._starts = [entry.startswith(WORD_START) for entry in ids]
 
     def __call__(self, token_ids: Sequence[int], random: Random) -> list[int]:
-        """Draw subwords of a sentence.
-
-        Args:
-            token_ids: sentence in the subwords of the tokenizer, without begin-of-sentence and end-of-sentence tokens.
-            random: source of randomness; the same state gives the same subwords.
-        """
+        """Draw subwords of a sentence of subwords; the same state of `random` gives the same."""
         result: list[int] = []
         begin = 0
         for end in range(1, len(token_ids) + 1):

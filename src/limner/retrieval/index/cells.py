@@ -16,17 +16,7 @@ _BLOCK = 8192
 
 
 def fit_centroids(vectors: Vectors, count: int, seed: int = 1, iterations: int = ITERATIONS) -> Vectors:
-    """Compute centroids by Lloyd's algorithm on a sample; a cell that becomes empty gets a vector of the sample.
-
-    Args:
-        vectors: N vectors, (N, D), may be stored in a file.
-        count: number C of cells; at most N.
-        seed: random seed of the sample.
-        iterations: iterations of the algorithm.
-
-    Returns:
-        Centroids, (C, D).
-    """
+    """Compute C centroids (C, D) of vectors (N, D) on a sample by Lloyd's algorithm; no cell stays empty."""
     random = np.random.default_rng(seed)
     size = min(len(vectors), max(count * SAMPLED_PER_CELL, count))
     sample = np.asarray(vectors[np.sort(random.choice(len(vectors), size, replace=False))])
@@ -71,14 +61,10 @@ class Coordinates(NamedTuple):
 
 
 def balanced_coordinates(terms: Floats, gradients: Floats) -> Coordinates:
-    """Compute the coordinates in which terms and gradients have the same variances, in descending order.
+    """Compute the coordinates in which terms (N, D) and gradients (M, D), centred, have equal variances, descending.
 
     The inner product of the coordinates left out is then small in the mean, as in the balanced truncation of linear
     systems (Moore, 1981).
-
-    Args:
-        terms: sample of image terms, centred, (N, D).
-        gradients: sample of gradients or of vectors like them, centred, (M, D).
     """
     left, right = (_root(values) for values in (terms, gradients))
     _, scales, turned = np.linalg.svd(left.T @ right)
@@ -88,16 +74,7 @@ def balanced_coordinates(terms: Floats, gradients: Floats) -> Coordinates:
 
 
 def leading_directions(vectors: NDArray[np.float32], count: int, seed: int = 1) -> NDArray[np.float32]:
-    """Compute an orthonormal basis of the directions of largest variance, by subspace iteration.
-
-    Args:
-        vectors: sample of centred vectors, (N, D).
-        count: number of directions K, at most D.
-        seed: random seed of the first subspace.
-
-    Returns:
-        Basis, (D, K).
-    """
+    """Compute an orthonormal basis (D, K) of the directions of largest variance of (N, D), by subspace iteration."""
     basis = np.random.default_rng(seed).standard_normal((vectors.shape[1], count), np.float32)
     for _ in range(_ITERATIONS):
         basis, _ = np.linalg.qr(vectors.T @ (vectors @ basis))

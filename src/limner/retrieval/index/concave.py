@@ -61,14 +61,7 @@ class ConcaveScore:
     """f(z) of one sentence, in float64."""
 
     def __init__(self, weight: Floats, prefixes: Floats, bias: Floats, targets: Sequence[int]) -> None:
-        """Prepare a sentence.
-
-        Args:
-            weight: W, (V, D).
-            prefixes: l_t, (T, D).
-            bias: b, (V,).
-            targets: w_t, (T,).
-        """
+        """Prepare a sentence by W (V, D), l_t (T, D), b (V,) and w_t (T,)."""
         self.weight = weight
         self.logits = prefixes @ weight.T + bias  # (T, V): logits for z = 0
         self._maximum = self.logits.max(1)
@@ -77,22 +70,14 @@ class ConcaveScore:
         self.constant = float(self.logits[np.arange(len(targets)), targets].sum())
 
     def scores(self, terms: NDArray[np.floating]) -> Floats:
-        """Compute f at N image terms, (N, D) to (N,).
-
-        Raises:
-            RunError: a score is not a number.
-        """
+        """Compute f at N image terms, (N, D) to (N,); RunError for NaN."""
         points = Points.of(terms, self.weight)
         scores: Floats = self.constant + points.terms @ self.linear - self._normalise(points)[0].sum(1)
         _require_numbers(scores)
         return scores
 
     def tangents(self, points: Points) -> tuple[Floats, Floats]:
-        """Compute f and its gradient at C points, (C,) and (C, D).
-
-        Raises:
-            RunError: one of them is not a number.
-        """
+        """Compute f and its gradient at C points, (C,) and (C, D); RunError for NaN."""
         normalisers, underflows = self._normalise(points)
         values: Floats = self.constant + points.terms @ self.linear - normalisers.sum(1)
         # sum_t P_t(v) = exp(image_v) sum_t exp(logits_tv - normaliser_t)
@@ -131,13 +116,7 @@ class JensenBound:
     """Upper bound of f by Jensen's inequality at one point, in float32 with a margin for its rounding."""
 
     def __init__(self, score: ConcaveScore, point: NDArray[np.float32], tokens: int) -> None:
-        """Prepare the bound.
-
-        Args:
-            score: f.
-            point: c, (D,); the bound is tight near it.
-            tokens: M, number of tokens with a group of their own.
-        """
+        """Prepare the bound, which is tight near c (D,), with groups of their own for M tokens."""
         self._point = point
         centre = point.astype(np.float64)
         logits = score.logits + score.weight @ centre  # (T, V)

@@ -55,12 +55,7 @@ REFINED = 4
 
 
 def embeddings_of(retriever: TrainedModel | None, features: FeatureStore | None) -> IndexKind:
-    """Return the kind of index with the vectors of a two-tower model.
-
-    Args:
-        retriever: two-tower model that was loaded from a folder; None for an index that exists.
-        features: features that it reads.
-    """
+    """Return the kind of index with the vectors of a two-tower model, which is None for an index that exists."""
 
     def build(
         folder: Path, model: TrainedModel, images: IndexedImages, on_progress: Progress | None
@@ -138,7 +133,6 @@ class EmbeddingIndex:
 
     @classmethod
     def open(cls, folder: Path, model: TrainedModel) -> EmbeddingIndex:
-        """Open the files of an index."""
         retriever = load_trained_model(folder / RETRIEVER, str(device_of(model.model)))
         with damage_raised_as(lambda reason: SearchIndexError(f"{folder}: damaged vectors ({reason}); {REBUILD}")):
             return cls(retriever, open_table(folder / VECTORS), folder)
@@ -147,7 +141,6 @@ class EmbeddingIndex:
         return self._count
 
     def search(self, query: Query, count: int, options: SearchOptions) -> Found:
-        """Score the nearest images, 200 by default; see `ImageIndex`."""
         limit = min(len(self), max(count, options.max_scored or CANDIDATES))
         rows = np.arange(len(self)) if limit == len(self) else self.candidates(query.text, limit)
         return ranked_candidates(rows, count, len(self), query.exact_scores)

@@ -136,7 +136,6 @@ class ExpansionIndex:
 
     @classmethod
     def open(cls, folder: Path, model: TrainedModel) -> ExpansionIndex:
-        """Open the files of an index."""
         return cls.read(folder, ImageCodes.of(model), device_of(model.model))
 
     @classmethod
@@ -153,7 +152,6 @@ class ExpansionIndex:
         return len(self.codes)
 
     def search(self, query: Query, count: int, options: SearchOptions) -> Found:
-        """Score the images with the highest estimates, 200 by default; see `ImageIndex`."""
         rows = self.candidates(query.tokens, max(count, options.max_scored or CANDIDATES))
         if self._coder.averages:
             return ranked_candidates(rows, count, len(self), query.exact_scores)

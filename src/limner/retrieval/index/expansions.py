@@ -44,12 +44,7 @@ class ImageCodes:
     """Memories of the images of a model as vectors, and log-probabilities of sentences as functions of them."""
 
     def __init__(self, model: Model, image: ImageFeatures) -> None:
-        """Learn the structure of the memory.
-
-        Args:
-            model: captioning model in evaluation mode.
-            image: features of one image or more.
-        """
+        """Learn the structure of the memory of a captioning model in evaluation mode from the features of an image."""
         self.model = model
         self._template = self._memory(image)
         self.averages = _has_locations(model.encode(_batch(image)))
@@ -72,12 +67,7 @@ class ImageCodes:
         return _average_locations(self.model.encode(_batch(image)))
 
     def log_probs(self, tokens: Sequence[int], codes: Tensor) -> Tensor:
-        """Compute f at N codes, (N, D) to (N,), with gradients.
-
-        Args:
-            tokens: token ids of the sentence, without special tokens.
-            codes: codes of images, or other points.
-        """
+        """Compute f of a sentence, without special tokens, at N codes (N, D), (N,), with gradients."""
         if isinstance(self.model, AllPositions):
             rows = max(1, LOGITS // (self.model.vocab_size * (len(tokens) + 1)))
             parts = [self._all_positions(self.model, tokens, part) for part in torch.split(codes, rows)]

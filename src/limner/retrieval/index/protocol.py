@@ -79,25 +79,12 @@ class ImageIndex(Protocol):
         ...
 
     def search(self, query: Query, count: int, options: SearchOptions) -> Found:
-        """Find the best images for a sentence.
-
-        Args:
-            query: the sentence.
-            count: number of results.
-            options: limits of the search.
-        """
+        """Find the best `count` images for a sentence, within the limits of the options."""
         ...
 
 
 def ranked_candidates(rows: NDArray[np.int64], count: int, images: int, exact_scores: ExactScores) -> Found:
-    """Rank candidates by their exact scores.
-
-    Args:
-        rows: candidates.
-        count: number of results.
-        images: number of images of the index.
-        exact_scores: scores of rows.
-    """
+    """Rank candidate rows of an index by their exact scores."""
     scores = exact_scores(rows)
     best = np.argsort(-scores, kind="stable")[:count]
     complete = len(rows) == images
@@ -185,11 +172,7 @@ class CollectionIndexRecord(Settings):
 
     @classmethod
     def load(cls, index: Path) -> CollectionIndexRecord:
-        """Read the record of an index.
-
-        Raises:
-            SearchIndexError: it is missing, damaged, or of another version of Limner.
-        """
+        """Read the record of an index; SearchIndexError if it is missing, damaged, or of another version of Limner."""
         return load_record(cls, index / RECORD, VERSION, SearchIndexError, REBUILD)
 
     def save(self, index: Path) -> None:

@@ -49,11 +49,7 @@ KINDS: tuple[IndexKind, ...] = (TANGENTS, EXPANSIONS, embeddings_of(None, None))
 
 
 def kind_for(model: TrainedModel) -> IndexKind:
-    """Return the kind of index for a model.
-
-    Raises:
-        SettingsError: no kind supports the model.
-    """
+    """Return the kind of index for a model; SettingsError if no kind supports it."""
     for kind in KINDS[:-1]:
         if kind.supports(model.model):
             return kind
@@ -87,7 +83,6 @@ class OpenIndex(NamedTuple):
     """Position of the item of each row among the items of the split."""
 
     def search(self, query: Query, count: int, options: SearchOptions) -> Found:
-        """Find the best images for a sentence; see `ImageIndex`."""
         return self.searcher.search(query, min(count, self.record.images), options)
 
 
@@ -297,7 +292,6 @@ class IndexedCollection:
 
     @classmethod
     def open(cls, collection: Collection, source: IndexSource, place: Path) -> Self:
-        """Open an index; see `open_index` for arguments and errors."""
         state = _state(collection, source, place)  # first: changes from now on are seen by `is_current`
         return cls(collection, source, open_index(place, source), state)
 

@@ -111,14 +111,7 @@ class _Search:
 
 
 def search_cells(cells: TangentCells, score: ConcaveScore, count: int, options: SearchOptions) -> Found:
-    """Find the best images for a sentence.
-
-    Args:
-        cells: images.
-        score: log-probability of the sentence.
-        count: number of results, at most N.
-        options: limits of the search.
-    """
+    """Find the best `count` images of some cells, at most N, for the log-probability of a sentence."""
     search = _Search(cells, score, count, options)
     values, gradients = score.tangents(cells.points)
     bounds = leading_bounds(cells, values, gradients)
@@ -236,17 +229,7 @@ def build(folder: Path, model: TrainedModel, images: IndexedImages, on_progress:
 def write_cells(
     folder: Path, terms: NDArray[np.float32], weight: Floats, cells: int | None = None
 ) -> NDArray[np.int64]:
-    """Write the files of an index.
-
-    Args:
-        folder: folder of the files.
-        terms: image terms, (N, D); may be stored in a file.
-        weight: softmax weights, (V, D).
-        cells: number of cells; None to choose it by N.
-
-    Returns:
-        Image of each row.
-    """
+    """Write the files of an index of image terms (N, D) and softmax weights (V, D); return the image of each row."""
     count = cells or max(1, min(MOST_CELLS, len(terms) // IMAGES_PER_CELL))
     centroids = fit_centroids(terms, count)
     cell = nearest_centroids(terms, centroids)
@@ -284,7 +267,6 @@ class TangentIndex:
     """Open index of image terms in cells."""
 
     def __init__(self, folder: Path, model: Model) -> None:
-        """Open the files of an index for a model that is affine in the image."""
         assert is_affine_in_image(model), "the kind supports the model"
         self._model = model
         self._weight = _double(model.words)
@@ -298,7 +280,6 @@ class TangentIndex:
 
     @classmethod
     def open(cls, folder: Path, model: TrainedModel) -> TangentIndex:
-        """Open the files of an index."""
         return cls(folder, model.model)
 
     def __len__(self) -> int:
@@ -312,7 +293,6 @@ class TangentIndex:
         return ConcaveScore(self._weight, _double(terms.prefixes), _double(terms.bias), batch.target_out[0].tolist())
 
     def search(self, query: Query, count: int, options: SearchOptions) -> Found:
-        """Find the best images, and score as few others as their bounds allow; see `ImageIndex`."""
         return search_cells(self.cells, self.score_of(query.tokens), count, options)
 
 

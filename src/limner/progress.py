@@ -11,13 +11,7 @@ StageProgress = Callable[[str, int, int], None]
 
 
 def offset_progress(on_progress: Progress, offset: int, total: int) -> Progress:
-    """Callback for one part of a larger computation, which reports the progress of the whole.
-
-    Args:
-        on_progress: callback of the whole computation.
-        offset: number of units finished before the part.
-        total: number of units of the whole computation.
-    """
+    """Report the progress of a part of a computation, which begins at `offset` units, as progress of the whole."""
     return lambda done, _: on_progress(offset + done, total)
 
 

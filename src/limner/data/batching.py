@@ -177,32 +177,6 @@ class TokenLists(Sequence[list[int]]):
         return len(self._tokens)
 
 
-class PairLengths(Sequence[tuple[int, int]]):
-    """Number of target tokens and of source tokens of each example, the sort key of batches.
-
-    Args:
-        targets: target token ids of the examples.
-        sources: their source token ids; None for captioning, whose source lengths are 0.
-    """
-
-    def __init__(self, targets: TokenLists, sources: TokenLists | None) -> None:
-        self._targets, self._sources = targets, sources
-
-    def __len__(self) -> int:
-        return len(self._targets)
-
-    @overload
-    def __getitem__(self, index: int) -> tuple[int, int]: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[tuple[int, int]]: ...
-    def __getitem__(self, index: int | slice) -> tuple[int, int] | list[tuple[int, int]]:
-        """Return the lengths of an example, or of a slice."""
-        if isinstance(index, slice):
-            return [self[row] for row in range(*index.indices(len(self)))]
-        row = range(len(self))[index]
-        return self._targets.length(row), 0 if self._sources is None else self._sources.length(row)
-
-    def __eq__(self, other: object) -> bool:
-        return list(self) == list(other) if isinstance(other, Sequence) else NotImplemented
-
-    __hash__ = None  # type: ignore[assignment]
+def pair_lengths(targets: TokenLists, sources: TokenLists | None) -> list[tuple[int, int]]:
+    """Return the number of target tokens and of source tokens (0 for captioning) of each example: keys of batches."""
+    return [(targets.length(row), 0 if sources is None else sources.length(row)) for row in range(len(targets))]

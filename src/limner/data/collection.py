@@ -119,11 +119,7 @@ class Collection:
         positions = self._positions_of_items(split)
         for begin in range(0, len(positions), CHUNK_ITEMS):
             chunk = positions[begin : begin + CHUNK_ITEMS]
-            yield from zip(map(int, chunk), self.items_at(chunk, columns), strict=True)
-
-    def items_at(self, positions: Positions, columns: Sequence[str] | None = None) -> list[Item]:
-        """Read the items at some positions of the table; see `iter_items` for arguments and errors."""
-        return self._take(positions, [*SCHEMA.names, CHECKSUM] if columns is None else ["id", "split", *columns])
+            yield from zip(map(int, chunk), self.take(chunk, columns), strict=True)
 
     @property
     def version(self) -> int:
@@ -228,10 +224,10 @@ class Collection:
         for values in self._scan("id"):
             yield values.to_pylist()
 
-    def take(self, positions: Positions) -> list[Item]:
-        """Read the items at ascending positions of the table, and verify their checksums."""
+    def take(self, positions: Positions, columns: Sequence[str] | None = None) -> list[Item]:
+        """Read the items at ascending positions of the table; see `iter_items` for the columns."""
         with without_cycle_collection():
-            return self._take(positions, [*SCHEMA.names, CHECKSUM])
+            return self._take(positions, [*SCHEMA.names, CHECKSUM] if columns is None else ["id", "split", *columns])
 
     def positions(self, split: str | None) -> Positions:
         """Positions of the items of a split, or of all items, in the table."""

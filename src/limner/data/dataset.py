@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, Self
 
 import numpy as np
 
-from limner.data.batching import PairLengths, TokenLists, bounded_batches
+from limner.data.batching import TokenLists, bounded_batches, pair_lengths
 from limner.data.examples import Batch, Example, Item, RegionTarget, StoredFeatures, collate
 from limner.data.languages import (
     RegionItem,
@@ -221,9 +221,9 @@ class Examples:
         )
 
     @property
-    def lengths(self) -> PairLengths:
+    def lengths(self) -> list[tuple[int, int]]:
         """Number of target tokens and of source tokens of each example, the sort key of batches."""
-        return PairLengths(self.targets, self.sources)
+        return pair_lengths(self.targets, self.sources)
 
     def epoch_rows(self, seed: int, epoch: int) -> Sequence[int]:
         """Rows of one epoch, numbered from 0: all human-written examples and a random sample of the synthetic ones.

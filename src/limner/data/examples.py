@@ -130,12 +130,7 @@ class Item:
         return list(dict.fromkeys(region.box for region in self.regions if entity and region.entity == entity))
 
     def pairs(self, source: str, target: str) -> list[tuple[ItemSentence, ItemSentence]]:
-        """Pairs of a source sentence and a human-written target sentence of the same group.
-
-        Args:
-            source: source language.
-            target: target language; labels belong to the source sentences of all groups.
-        """
+        """Pairs of a source sentence and a human-written target sentence of the same group, or of a label."""
         before = [sentence for sentence in self.sentences if sentence.lang == source]
         if target in LABEL_LANGUAGES:
             return [(source_sentence, labels) for labels in self._written(target) for source_sentence in before]

@@ -22,12 +22,9 @@ Positions = NDArray[np.int64] | range
 
 
 class ItemCache:
-    """Chunks of consecutive items that were read last.
+    """Chunks of consecutive items at some positions of the table that were read last.
 
-    Args:
-        read: function that reads the items at some positions of the table.
-        positions: position of each item.
-        budget: maximum memory of the items in bytes, as far as it can be estimated; one chunk is always held.
+    The budget in bytes bounds their memory, as far as it can be estimated; one chunk is always held.
     """
 
     def __init__(self, read: Callable[[Positions], list[Item]], positions: Positions, budget: int) -> None:

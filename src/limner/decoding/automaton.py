@@ -58,11 +58,7 @@ class Automaton:
 
     @classmethod
     def build(cls, constraints: Sequence[Constraint], boundaries: WordBoundaries | None = None) -> Automaton:
-        """Compile constraints; none of them give a machine of one state.
-
-        Args:
-            constraints: alternatives of each constraint, not empty.
-            boundaries: tokens of the vocabulary that are not words of their own; None if every token is a word.
+        """Compile constraints; none of them give a machine of one state. Without boundaries, every token is a word.
 
         Raises:
             SettingsError: the machine needs more than `MAX_STATES` states.

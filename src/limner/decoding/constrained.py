@@ -45,15 +45,7 @@ class BestOfEachState:
         ids: Sequence[str],
         results: HypothesisLists,
     ) -> None:
-        """Create the tables of a batch.
-
-        Args:
-            machines: machine of each example, over one vocabulary.
-            prefixes: tokens that the sentence of each example starts with.
-            shared: number of these tokens that the first hypothesis of each example has.
-            settings: decoding settings.
-            ids: id of each example, for errors.
-            results: lists that the search adds complete hypotheses to.
+        """Create the tables of a batch, whose first hypotheses have `shared` tokens of their prefixes.
 
         Raises:
             SettingsError: the number of machines is not the number of examples, the settings sample, or a sentence

@@ -75,40 +75,32 @@ class NextTokens(Protocol):
 
 
 class NumpyNextTokens:
-    """Log-probabilities as an array of NumPy."""
+    """Log-probabilities as an array of NumPy, which the methods modify."""
 
     def __init__(self, values: Floats) -> None:
-        """Take an array (N, K, V), which the methods modify."""
         self.values = values
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Shape (N, K, V)."""
         return self.values.shape
 
     def split(self, sizes: Sequence[int]) -> list[NumpyNextTokens]:
-        """Return the log-probabilities of consecutive examples."""
         return [NumpyNextTokens(part) for part in np.split(self.values, np.cumsum(sizes)[:-1])]
 
     def gather(self, tokens: Tokens) -> Floats:
-        """Return the values of some tokens (N, K, C)."""
         return np.take_along_axis(self.values, tokens, 2)
 
     def exclude(self, tokens: Tokens) -> None:
-        """Set the values of tokens (C,) to -inf."""
         self.values[:, :, tokens] = -math.inf
 
     def force(self, rows: Tokens, tokens: Tokens, values: Floats) -> None:
-        """Give examples (R,) no next token but one."""
         self.values[rows] = -math.inf
         self.values[rows, :, tokens] = values
 
     def add(self, totals: Floats) -> None:
-        """Add the log-probabilities (N, K) of the hypotheses."""
         self.values += totals[:, :, None]
 
     def add_bonus(self, bonus: Floats, used: Tokens) -> None:
-        """Add a bonus (N, V) to each token that a hypothesis does not have."""
         kept = self.gather(used)
         self.values += bonus[:, None]
         np.put_along_axis(self.values, used, kept, 2)
@@ -123,7 +115,6 @@ class NumpyNextTokens:
         return Best(total, parent, token if among is None else among[token])
 
     def draw(self, sample: SampleSettings, uniform: Floats) -> Tokens:
-        """Draw a token of each hypothesis."""
         values, tokens = self.values, None
         if sample.top_k is not None or sample.top_p is not None:
             count = min(sample.top_k or values.shape[2], values.shape[2])

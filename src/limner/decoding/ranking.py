@@ -16,13 +16,7 @@ from limner.text.vocab import SPECIAL_TOKENS
 
 
 def ranking_score(log_prob: float, length: int, settings: DecodingSettings) -> float:
-    """Compute the score that hypotheses are ranked by: log_prob / length ** length_penalty.
-
-    Args:
-        log_prob: log-probability of the hypothesis.
-        length: number of its tokens, the end-of-sentence token included.
-        settings: settings with the length penalty.
-    """
+    """Compute the score that hypotheses of a length, with </s>, are ranked by: log_prob / length ** length_penalty."""
     return float(log_prob / max(1, length) ** settings.length_penalty)
 
 

@@ -148,12 +148,7 @@ class Search:
         self._stop_at_max_length()
 
     def advance(self, next_tokens: NextTokens, state: State) -> None:
-        """Continue the hypotheses of the beam by one token.
-
-        Args:
-            next_tokens: result of `StepModel.step` for the last tokens of the beam.
-            state: state of the model after them.
-        """
+        """Continue the hypotheses of the beam by one token, after `StepModel.step` for their last tokens."""
         beam = self.beam
         assert beam is not None, "a search that is done"
         if self.bonus is not None:

@@ -57,17 +57,10 @@ def continue_each(token: Tokens, total: Floats) -> Choice:
 
 
 def divide(total: Floats, parent: Tokens, token: Tokens, settings: DecodingSettings, complete: Sequence[int]) -> Choice:
-    """Divide the 2K best continuations of each example into those that are complete and those that continue.
+    """Divide the 2K best continuations of N examples, best first, into those that are complete and those that continue.
 
     With `settings.stop` full, those that end within the first K are complete, and the K best others continue. With
     shrink, all but the first K - C are left out, where C hypotheses of the example are complete.
-
-    Args:
-        total: log-probabilities, best first, (N, 2K).
-        parent: indices of the hypotheses that they continue.
-        token: their next tokens.
-        settings: decoding settings.
-        complete: number C of complete hypotheses of each of the N examples.
     """
     none = total.dtype.type(-math.inf)
     if settings.stop == "shrink":
@@ -116,12 +109,6 @@ class SampleRecorder:
     """Trace of a search that keeps the samples of each example in the order of the rows of the beam."""
 
     def __init__(self, count: int, samples: int) -> None:
-        """Start with empty sentences.
-
-        Args:
-            count: number of examples of the batch.
-            samples: number of sentences of each example (`beam_size`).
-        """
         self._tokens: list[list[list[int]]] = [[[] for _ in range(samples)] for _ in range(count)]
         self._log_probs = [[0.0] * samples for _ in range(count)]
         self._ended = [[False] * samples for _ in range(count)]

@@ -31,16 +31,7 @@ class TorchModels:
     """One model or an ensemble as a `StepModel`; memory and state are lists with an entry for each model."""
 
     def __init__(self, models: Sequence[ConditionalLM], precision: str, device: torch.device) -> None:
-        """Combine models, which the caller has put into evaluation mode.
-
-        Args:
-            models: one model, or several of one vocabulary.
-            precision: data type of matrix products, `DecodingSettings.precision`.
-            device: where the models compute.
-
-        Raises:
-            RunError: the models have different vocabularies.
-        """
+        """Combine models in evaluation mode of one vocabulary; RunError for several vocabularies."""
         sizes = sorted({model.vocab_size for model in models})
         if len(sizes) != 1:
             raise RunError(f"expected models of one vocabulary, got vocabularies of {sizes} tokens")
@@ -48,7 +39,6 @@ class TorchModels:
 
     @property
     def free_memory(self) -> int | None:
-        """Bytes of memory that the arrays of a search may take; None if not known."""
         return available_memory(self.device)
 
     def autocast(self) -> torch.autocast:
@@ -63,13 +53,11 @@ class TorchModels:
 
     @torch.no_grad()
     def start(self, memory: list[Memory]) -> list[State]:
-        """Return the states before the first token."""
         with self.autocast():
             return [model.start(part) for model, part in zip(self.models, memory, strict=True)]
 
     @torch.no_grad()
     def step(self, tokens: Tokens, memory: list[Memory], state: list[State]) -> tuple[TorchNextTokens, list[State]]:
-        """Compute the log-probabilities after the last tokens (N, K), and the next states."""
         last = torch.from_numpy(np.ascontiguousarray(tokens).reshape(-1)).to(self.device)
         with self.autocast():
             steps = [model.step(last, *pair) for model, *pair in zip(self.models, memory, state, strict=True)]
@@ -77,7 +65,6 @@ class TorchModels:
         return TorchNextTokens(log_probs.view(*tokens.shape, -1)), [after for _, after in steps]
 
     def select(self, tree: Any, rows: Tokens) -> Any:  # noqa: ANN401
-        """Select rows of memories or states."""
         return select(tree, torch.from_numpy(rows).to(self.device))
 
     @staticmethod
@@ -95,16 +82,10 @@ def beam_search(
     constraints: Sequence[Automaton] | None = None,
     memories: list[Memory] | None = None,
 ) -> list[list[Sentence]]:
-    """Decode a batch with one model or an ensemble; see `limner.decoding.search.search`.
+    """Decode a batch with one model, or several of one vocabulary; see `limner.decoding.search.Search` for the
+    arguments.
 
-    Args:
-        models: one model, or several of one vocabulary whose probabilities are averaged.
-        batch: images and source sentences; its targets are ignored.
-        settings: decoding settings.
-        prefixes: token ids that the sentence of each example starts with.
-        trace: called with every step.
-        constraints: machine of each example.
-        memories: result of `TorchModels.encode`; None to encode the batch, of which otherwise only the ids are read.
+    With the memories of `TorchModels.encode_batch`, only the ids of the batch are read; its targets never are.
     """
     ensemble = TorchModels(models, settings.precision, batch.target_in.device)
     if len(batch) == 0:
@@ -133,51 +114,42 @@ def select(tree: Any, rows: Tensor) -> Any:  # noqa: ANN401
 
 
 class TorchNextTokens:
-    """Log-probabilities as a tensor; see `limner.decoding.next_tokens.NextTokens`."""
+    """Log-probabilities as a tensor, which the methods modify; see `limner.decoding.next_tokens.NextTokens`."""
 
     def __init__(self, values: Tensor) -> None:
-        """Take a tensor (N, K, V), which the methods modify."""
         self.values = values
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Shape (N, K, V)."""
         return tuple(self.values.shape)
 
     def split(self, sizes: Sequence[int]) -> list[TorchNextTokens]:
-        """Return the log-probabilities of consecutive examples."""
         return [TorchNextTokens(part) for part in torch.split(self.values, list(sizes))]
 
     def _tensor(self, values: NDArray[Any]) -> Tensor:
         return torch.from_numpy(np.ascontiguousarray(values)).to(self.values.device)
 
     def gather(self, tokens: Tokens) -> Floats:
-        """Return the values of some tokens (N, K, C)."""
         return _array(self.values.gather(2, self._tensor(tokens)))
 
     def exclude(self, tokens: Tokens) -> None:
-        """Set the values of tokens (C,) to -inf."""
         self.values.index_fill_(2, self._tensor(tokens), -math.inf)
 
     def force(self, rows: Tokens, tokens: Tokens, values: Floats) -> None:
-        """Give examples (R,) no next token but one."""
         chosen = self._tensor(rows)
         self.values[chosen] = -math.inf
         self.values[chosen, :, self._tensor(tokens)] = self._tensor(values)
 
     def add(self, totals: Floats) -> None:
-        """Add the log-probabilities (N, K) of the hypotheses."""
         self.values += self._tensor(totals)[:, :, None]
 
     def add_bonus(self, bonus: Floats, used: Tokens) -> None:
-        """Add a bonus (N, V) to each token that a hypothesis does not have."""
         columns = self._tensor(used)
         kept = self.values.gather(2, columns)
         self.values += self._tensor(bonus)[:, None]
         self.values.scatter_(2, columns, kept)
 
     def best(self, count: int, groups: int = 1, among: Tokens | None = None) -> Best:
-        """Return the greatest values of each group."""
         values = self.values if among is None else self.values[:, :, self._tensor(among)]
         shape, vocab_size = (len(values), groups, -1), values.shape[2]
         rows = values.reshape(len(values) * groups, -1)
@@ -190,7 +162,6 @@ class TorchNextTokens:
         return Best(_array(total).reshape(shape), parent, token if among is None else among[token])
 
     def draw(self, sample: SampleSettings, uniform: Floats) -> Tokens:
-        """Draw a token of each hypothesis."""
         values, tokens = self.values, None
         if sample.top_k is not None or sample.top_p is not None:
             values, tokens = values.topk(min(sample.top_k or values.shape[2], values.shape[2]))

@@ -200,12 +200,9 @@ def _pooled_spec(backbone: Backbone) -> FeatureSpec:
 
 
 def select_regions(boxes: Sequence[Box], size: tuple[int, int], count: int) -> list[Crop]:
-    """Select regions by descending score, or by descending size where boxes have no scores.
+    """Select regions by descending score, or by descending size where the boxes of an image have no scores.
 
-    Args:
-        boxes: boxes of one image, all with a score or all without. Parts outside the image are cut off.
-        size: width and height of the image in pixels.
-        count: maximum number of regions; of boxes that cover the same pixels one is used.
+    Parts outside the image are cut off; of boxes that cover the same pixels one is used.
 
     Returns:
         Regions in ascending order of size (Huang et al., 2016), regions of equal size from left to right.

@@ -139,13 +139,7 @@ def require_compatible(
     where: str,
     remedy: str = "remove that table and run 'limner features' with the settings of the model's own features",
 ) -> None:
-    """Check that features were computed as expected.
-
-    Args:
-        stored: specification of the features in a table or of a backbone.
-        expected: specification of the features that are needed.
-        where: table or backbone, named in the error.
-        remedy: what to do about a difference, for the error.
+    """Check that the features in `where` were computed as expected.
 
     Raises:
         FeatureError: the fingerprints differ; names both specifications and the differing fields.

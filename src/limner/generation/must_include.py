@@ -73,7 +73,7 @@ def _known(tokenizer: Tokenizer, text: str) -> list[str]:
     if not all(unknown.values()):
         return [phrase for phrase, words in unknown.items() if not words]
     word = next(word for words in unknown.values() for word in words)
-    vocabulary = [tokenizer.spelling(token) for token in range(len(tokenizer)) if tokenizer.starts_word(token)]
+    vocabulary = [tokenizer.spellings[token] for token in range(len(tokenizer)) if tokenizer.starts_word(token)]
     similar = get_close_matches(word, vocabulary[SPECIAL_TOKENS.unk + 1 :], 3)
     remedy = f"similar words: {', '.join(similar)}" if similar else "give a word of the training sentences"
     place = f"must_include '{text}'" + (f", word '{word}'" if word != text else "")

@@ -109,8 +109,8 @@ class CaptionRules:
             return caption
         tokenizer, tokens = request.generator.tokenizer, list(caption.tokens)
         for position in range(len(request.prefix), len(tokens) - 1):
-            article, following = tokenizer.spelling(tokens[position]), tokens[position + 1]
-            if article == "a" and tokenizer.starts_word(following) and VOWEL.match(tokenizer.spelling(following)):
+            article, following = tokenizer.spellings[tokens[position]], tokens[position + 1]
+            if article == "a" and tokenizer.starts_word(following) and VOWEL.match(tokenizer.spellings[following]):
                 tokens[position : position + 1] = tokenizer.encode("an")
         if tokens == list(caption.tokens):
             return caption

@@ -253,7 +253,7 @@ def words_of(tokenizer: Tokenizer, ids: Sequence[int]) -> list[Word]:
     """Group token ids into words, as `Tokenizer.decode` merges subwords and parts of compounds."""
     words: list[Word] = []
     for position, id_ in enumerate(ids):
-        text = tokenizer.spelling(id_)
+        text = tokenizer.spellings[id_]
         if words and not tokenizer.starts_word(id_):
             words[-1] = Word(words[-1].text + text, [*words[-1].positions, position])
         else:

@@ -125,13 +125,7 @@ class RecurrentLayer(nn.Module):
         return LayerState(state, past)
 
     def step(self, projected: Tensor, state: LayerState, mask: Tensor | None = None) -> LayerState:
-        """Compute one step.
-
-        Args:
-            projected: W_x x_t + b of the cell, (B, G H).
-            state: state after the previous step.
-            mask: dropout mask (B, H) of the states in recurrent products; None for no dropout.
-        """
+        """Compute one step from W_x x_t + b, (B, G H); the mask (B, H) drops recurrent states."""
         before, past = state
         read = before.hidden if mask is None else before.hidden * mask
         if self.delayed is not None and past is not None:
@@ -247,8 +241,9 @@ class BidirectionalLayers(nn.Module):
             if index:
                 inputs = dropout(inputs, self.settings.dropout, self.training)
             there, last = self._run(forward, inputs, mask, rate)
-            back, first = self._run_backward(backward, inputs, mask, rate)
-            outputs, ends = torch.cat([there, back], -1), torch.cat([last, first], -1)
+            reversed_mask = None if mask is None else mask.flip(1)
+            back, first = self._run(backward, inputs.flip(1), reversed_mask, rate)
+            outputs, ends = torch.cat([there, back.flip(1)], -1), torch.cat([last, first], -1)
             inputs = inputs + outputs if index and self.residual else outputs
         return inputs, ends
 
@@ -267,13 +262,6 @@ class BidirectionalLayers(nn.Module):
         outputs = outputs.gather(1, (seen - 1).clamp(min=0)[..., None].expand(-1, -1, outputs.shape[2]))
         outputs = outputs * (seen > 0)[..., None]
         return outputs, outputs[:, -1]
-
-    def _run_backward(
-        self, layer: nn.Module, inputs: Tensor, mask: Tensor | None, rate: float
-    ) -> tuple[Tensor, Tensor]:
-        """Run one direction of a layer from the last position to the first; see `_run`."""
-        outputs, first = self._run(layer, inputs.flip(1), None if mask is None else mask.flip(1), rate)
-        return outputs.flip(1), first
 
 
 def _is_complete(mask: Tensor) -> bool:

@@ -256,7 +256,7 @@ class DenseCaptioner(nn.Module):
             proposal_box=box_loss,
             final_score=_score_loss(precise(self.final_score(codes)).squeeze(1), sampled.is_region),
             final_box=_box_loss(self.final_box(positive), sampled.boxes, targets),
-            caption=_caption_loss(logits[words], expected[words]),
+            caption=Mean(cross_entropy(precise(logits[words]), expected[words], reduction="sum"), int(words.sum())),
         ), logits
 
     def _sample(self, maps: Tensor, proposals: Proposals, regions: RegionBatch) -> tuple[TrainingRegions, Mean, Mean]:
@@ -313,11 +313,6 @@ class DenseCaptioner(nn.Module):
 def _score_loss(logits: Tensor, is_region: Tensor) -> Mean:
     """Compute the binary cross-entropy of the confidences of N regions, from logits (N,)."""
     return Mean(binary_cross_entropy_with_logits(logits, is_region, reduction="sum"), len(logits))
-
-
-def _caption_loss(logits: Tensor, expected: Tensor) -> Mean:
-    """Compute the cross-entropy of N tokens from logits (N, V)."""
-    return Mean(cross_entropy(precise(logits), expected, reduction="sum"), len(expected))
 
 
 def _box_loss(offsets: Tensor, boxes: Tensor, targets: Tensor) -> Mean:

@@ -225,14 +225,7 @@ class MRNN(nn.Module):
         return first, word, dropout(torch.stack(states, 1), rate, self.training)
 
     def multimodal_terms(self, first: Tensor, word: Tensor, recurrent: Tensor, image: Tensor | None = None) -> Tensor:
-        """Compute V_w w(t) + V_r r(t) + V_I I + b_m of eq. 3, (…, M).
-
-        Args:
-            first: e(t), (…, E).
-            word: w(t), (…, H).
-            recurrent: r(t), (…, H).
-            image: V_I I + b_m, (…, M); None for the terms of the sentence alone.
-        """
+        """Compute V_w w(t) + V_r r(t) + V_I I + b_m of eq. 3, (…, M), or without the image's terms."""
         terms: Tensor = self.multimodal_recurrent(recurrent)  # V_r r(t)
         if self.multimodal_word is not None:
             terms = terms + self.multimodal_word(first if self.parts.multimodal_word == "e" else word)  # V_w w(t)

@@ -145,11 +145,7 @@ class IdSet:
 
 
 class RowsById:
-    """Row numbers of a table by the ids of its rows; of equal ids the last row counts.
-
-    Args:
-        batches: ids of the rows in order, in parts of any size.
-    """
+    """Row numbers of a table by the ids of its rows in order; of equal ids the last row counts."""
 
     def __init__(self, batches: Iterable[Sequence[str]]) -> None:
         keys = np.concatenate([np.empty(0, _HASH), *(hashes(batch) for batch in batches)])

@@ -45,12 +45,7 @@ def _plain(value: object) -> Any:  # noqa: ANN401 (any JSON value)
 
 
 def printable(value: object, *, keep: str = "") -> str:
-    r"""Return a text in which control characters and line separators are replaced by escapes such as `\x1b`.
-
-    Args:
-        value: path, caption or other text, which may come from anywhere.
-        keep: control characters that are kept.
-    """
+    """Return a text in which control characters, except `keep`, and line separators are escaped."""
     return _CONTROLS.sub(lambda match: match[0] if match[0] in keep else _escape(match[0]), str(value))
 
 

@@ -142,9 +142,6 @@ class OutputStream:
     """A text file that is written while results arrive; if it fails, all of them go to standard output.
 
     A context manager, at whose end the error of the file is raised.
-
-    Args:
-        path: file to create or to replace.
     """
 
     def __init__(self, path: Path) -> None:

@@ -197,9 +197,6 @@ class Tokenizer:
         """Tokens that continue a word."""
         return frozenset(token for token in range(len(self)) if not self.starts_word(token))
 
-    def spelling(self, token_id: int) -> str:
-        return self.spellings[token_id]
-
     @cached_property
     def spellings(self) -> tuple[str, ...]:
         """Texts of all tokens in the order of their ids, without the mark of the beginning of a word."""

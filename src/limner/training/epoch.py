@@ -47,10 +47,12 @@ class CrossEntropy:
     def epoch_batches(self, epoch: int) -> list[list[int]]:
         """Draw the batches of an epoch, and its subwords, by whose lengths they are sorted; see `Objective`."""
         settings, rows = self.run.settings, self.examples.epoch_rows(self.run.settings.seed, epoch)
-        lengths: Sequence[tuple[int, int]] = [self.examples.lengths[row] for row in rows]
         if settings.bpe_dropout:
             self.drawn = draw_subwords(self.examples, settings.bpe_dropout, settings.seed, epoch, rows)
             lengths = self.drawn.lengths
+        else:
+            of_all = self.examples.lengths
+            lengths = [of_all[row] for row in rows]
         order = epoch_order(lengths, settings.batch_size, settings.bucket, settings.seed, epoch)
         return [[rows[k] for k in batch] for batch in order]
 

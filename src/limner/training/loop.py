@@ -128,19 +128,14 @@ def _set_up(
     wrapped_model, wrapped_optimizer = processes.fabric.setup(trained.model, optimizer)
     ema = ExponentialMovingAverage(trained.model.parameters(), settings.ema_decay) if settings.ema_decay else None
     state = load_state(stored, trained.model, optimizer, ema) if stored else TrainState()
-    _require_best_weights(out, state)
-    if stored is None or not load_rng_state(stored, processes.rank):
-        processes.seed(settings.seed, state.step)
-    return Optimization(processes.fabric, wrapped_model, wrapped_optimizer, optimizer, ema), state
-
-
-def _require_best_weights(out: Path, state: TrainState) -> None:
-    """Check that the best weights of a resumed training are there; RunError if not."""
     if state.best is not None and not (out / WEIGHTS).exists():
         raise RunError(
             f"{out}: its best weights, {WEIGHTS}, are gone, and the state to resume from holds the last ones only; "
             "restore the file, or train in another --out"
         )
+    if stored is None or not load_rng_state(stored, processes.rank):
+        processes.seed(settings.seed, state.step)
+    return Optimization(processes.fabric, wrapped_model, wrapped_optimizer, optimizer, ema), state
 
 
 def _log_origin(trained: TrainedModel) -> None:

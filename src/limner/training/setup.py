@@ -302,7 +302,6 @@ def initialise_from_run(init: Path, model: Model) -> dict[str, str]:
             f"{init}: expected weights with the names and shapes of this model's, found none; name a run of the same "
             "model and sizes (model.*), or leave out --init"
         )
-    logger.info("%s: %s", init, transferred)
     missing = [name for name in transferred.new if "embedding" in name or name.startswith("encoder")]
     if missing:
         logger.warning(
@@ -330,7 +329,6 @@ def initialise_embeddings(model: Model, tokenizer: Tokenizer, settings: Training
         f"{settings.pretrained_embeddings.name}: {embeddings.num_pretrained:,} of {words:,} words found "
         f"({embeddings.num_pretrained / words:.0%})"
     )
-    logger.info("%s; the others are drawn from the same distribution", coverage)
     return {"embeddings": coverage}
 
 
@@ -344,9 +342,7 @@ def initialise_image_encoder(model: Model, run: Path) -> dict[str, str]:
         SettingsError: one of the models trains no convolutions, or their shapes differ.
     """
     setting = "training.pretrained_image_encoder"
-    with torch.random.fork_rng(
-        devices=[]
-    ):  # building the other model leaves the random state of this training as it is
+    with torch.random.fork_rng(devices=[]):  # building the other model leaves the random state as it is
         source = trained_convolutions(cast(nn.Module, load_trained_model(run).model))
     convolutions = trained_convolutions(cast(nn.Module, model))
     if not convolutions:
@@ -363,5 +359,4 @@ def initialise_image_encoder(model: Model, run: Path) -> dict[str, str]:
             )
         layers.load_state_dict(weights)
     summary = f"{run}: {len(weights)} weights of the convolutions"
-    logger.info("initialised from %s", summary)
     return {"image_encoder": summary, "image_encoder_sha256": sha256(run / "model.safetensors")}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from random import Random
 
-from limner.data.batching import PairLengths, TokenLists
+from limner.data.batching import TokenLists, pair_lengths
 from limner.data.dataset import Examples
 from limner.text.tokenizer import Tokenizer
 from limner.text.vocab import SPECIAL_TOKENS, WORD_START
@@ -19,9 +19,9 @@ class DrawnSubwords:
         self.targets, self.sources = TokenLists(), TokenLists()
 
     @property
-    def lengths(self) -> PairLengths:
+    def lengths(self) -> list[tuple[int, int]]:
         """Number of target tokens and of source tokens of each example, in the order of the rows."""
-        return PairLengths(self.targets, self.sources or None)
+        return pair_lengths(self.targets, self.sources or None)
 
     def tokens(self, row: int) -> tuple[Sequence[int], Sequence[int] | None]:
         """Return the target and the source token ids of an example; the latter are None for captioning."""

@@ -90,7 +90,7 @@ class FeatureJob(NamedTuple):
             if self.journal.read(unit) is not None:
                 return
             rows = slice(unit * self.unit_rows, (unit + 1) * self.unit_rows)
-            items = collection.items_at(positions[rows], MEDIA_COLUMNS)
+            items = collection.take(positions[rows], MEDIA_COLUMNS)
             missing_tables = dict(zip((item.id for item in items), is_missing[rows], strict=True))
             skipped: dict[str, str] = {}
             writers = [FragmentWriter(table_path(self.collection, spec.name), spec) for spec in self.specs]

@@ -288,7 +288,7 @@ def generated_tokens(job: Job, sentence: Sentence) -> tuple[GeneratedToken, ...]
             probable = [
                 tuple(
                     ProbableToken(
-                        " " * (position > 0 and tokenizer.starts_word(token)) + tokenizer.spelling(token), value
+                        " " * (position > 0 and tokenizer.starts_word(token)) + tokenizer.spellings[token], value
                     )
                     for token, value in zip(*row, strict=True)
                 )

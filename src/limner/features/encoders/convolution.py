@@ -54,10 +54,6 @@ class FusedConvolution(nn.Module):
     The operators are those that TorchInductor generates. Weights are cast and laid out once, for the size of the first
     maps. An odd number of zeros, of which the right and lower edges get one more, becomes an even one with a row and a
     column of zeros before the kernel, so that the maps need not be copied. docs/notebook/speed.md has the gain.
-
-    Args:
-        convolution: the plain convolution, with normalisation folded in.
-        relu6: whether ReLU6 follows.
     """
 
     def __init__(self, convolution: SameConv2d, relu6: bool) -> None:

@@ -43,14 +43,8 @@ _LAYER_NAMES = {f"stage{n + 1}": f"stages.{n}" for n in range(len(STAGES))} | {
 
 
 class MBConv(nn.Module):
-    """Inverted residual block with a linear bottleneck (Sandler et al., 2018, section 3), without squeeze-excitation.
-
-    Args:
-        inputs: channels of the input.
-        outputs: channels of the output.
-        kernel: side of the depthwise kernel.
-        stride: stride of the depthwise convolution.
-        expansion: factor from input channels to the channels of the depthwise convolution.
+    """Inverted residual block with a linear bottleneck (Sandler et al., 2018, section 3), without squeeze-
+    excitation.
     """
 
     def __init__(self, inputs: int, outputs: int, kernel: int, stride: int, expansion: int) -> None:
@@ -72,9 +66,6 @@ class EfficientNetLite(nn.Module):
 
     Equal to the published networks in evaluation mode; stochastic depth and dropout, which only training has, are left
     out.
-
-    Args:
-        variant: scaling of width and depth.
     """
 
     def __init__(self, variant: Variant) -> None:

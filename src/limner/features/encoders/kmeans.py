@@ -28,14 +28,7 @@ from limner.process import map_in_threads
 
 
 class KMeansBackbone:
-    """Feature maps (K, G, G) of a learned dictionary.
-
-    Args:
-        path: file written by `save_filters`.
-
-    Raises:
-        BackboneError: the file is not a dictionary.
-    """
+    """Feature maps (K, G, G) of a dictionary learned by `limner kmeans`; BackboneError if the file is none."""
 
     modality = IMAGE
 

@@ -32,11 +32,8 @@ _SAY_WHERE = "give the location of the backbone of the model's features (--backb
 
 
 class PixelBackbone:
-    """A backbone without a network: the resized image as maps (3, size, size), with values 0..255 (exact in float16).
-
-    Args:
-        size: side of the image in pixels.
-        resize: resizing mode.
+    """A backbone without a network: the resized image as maps (3, size, size), with values 0..255 (exact in
+    float16).
     """
 
     modality = IMAGE

@@ -63,11 +63,8 @@ class PretrainedNetwork(NamedTuple):
 class NetworkBackbone:
     """Features of a pre-trained network, read at one layer.
 
-    Args:
-        network: the network.
-        options: layer, kind of features, preprocessing, precision and device.
-        recorded: specifications of features that a network with these weights has computed with the same options;
-            without them, the shapes are found by a pass of the network.
+    The specifications of features that a network with these weights has computed with the same options may be known;
+    without them, the shapes are found by a pass of the network.
 
     Raises:
         BackboneError: the network has no such layer, the layer has no features of this kind, or the network cannot

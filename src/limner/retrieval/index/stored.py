@@ -302,16 +302,7 @@ class IndexedCollection:
     def search(
         self, sentence: str, tokens: Sequence[int], count: int, options: SearchOptions
     ) -> tuple[Found, list[Item]]:
-        """Find the best images for a sentence.
-
-        Args:
-            sentence: the query.
-            tokens: its token ids.
-            count: number of results.
-            options: limits of the search.
-
-        Returns:
-            How they were found, and their items.
+        """Find the best images for a sentence; return how they were found, and their items.
 
         Raises:
             SearchIndexError: an item is no longer where it was when the index was made.

@@ -80,18 +80,12 @@ def beam_search(
     prefixes: Sequence[Sequence[int]] | None = None,
     trace: Trace | None = None,
     constraints: Sequence[Automaton] | None = None,
-    memories: list[Memory] | None = None,
 ) -> list[list[Sentence]]:
-    """Decode a batch with one model, or several of one vocabulary; see `limner.decoding.search.Search` for the
-    arguments.
-
-    With the memories of `TorchModels.encode_batch`, only the ids of the batch are read; its targets never are.
-    """
+    """Decode a batch without its targets by one model or an ensemble; see `limner.decoding.search.Search`."""
     ensemble = TorchModels(models, settings.precision, batch.target_in.device)
     if len(batch) == 0:
         return []
-    memories = ensemble.encode_batch(batch) if memories is None else memories
-    return search(ensemble, memories, batch.ids, settings, prefixes, constraints, trace)
+    return search(ensemble, ensemble.encode_batch(batch), batch.ids, settings, prefixes, constraints, trace)
 
 
 def mean_log_probs(logits: Sequence[Tensor]) -> Tensor:

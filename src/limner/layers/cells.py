@@ -60,8 +60,8 @@ class CellSettings(Settings):
         if self.peepholes is not None and (not self.peepholes or len(set(self.peepholes)) < len(self.peepholes)):
             raise ValueError(f"expected one to three different gates in peepholes, got {list(self.peepholes)}")
         low, high = self.time_constants
-        if not 1 <= low <= high:
-            raise ValueError(f"expected time constants of at least 1 in rising order, got {self.time_constant}")
+        if low > high:
+            raise ValueError(f"expected time constants in rising order, got {self.time_constant}")
         return self
 
     @property

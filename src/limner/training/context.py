@@ -50,41 +50,24 @@ class RunLog:
 
     def epoch(self, state: TrainState) -> None:
         """Log the training loss of an epoch at its end."""
-        state.count_time()
-        line = LogLine(
-            step=state.step,
-            epoch=state.epoch + 1,
-            kind="train",
-            loss=state.loss,
-            tokens_per_second=state.tokens_per_second,
-            seconds=state.seconds,
-            step_seconds=state.step_seconds,
-        )
-        self._write(line)
+        rate = state.tokens_per_second
+        self._write(state, epoch=state.epoch + 1, kind="train", loss=state.loss, tokens_per_second=rate)
 
     def validation(self, state: TrainState, values: dict[str, float]) -> None:
         """Log the metrics of a validation."""
-        state.count_time()
-        other_scores = {name: value for name, value in values.items() if name != "perplexity"}
-        line = LogLine(
-            step=state.step,
-            epoch=state.epoch,
-            kind="val",
-            perplexity=values.get("perplexity"),
-            seconds=state.seconds,
-            step_seconds=state.step_seconds,
-            metrics=other_scores,
-        )
-        self._write(line)
+        scores = {name: value for name, value in values.items() if name != "perplexity"}
+        self._write(state, epoch=state.epoch, kind="val", perplexity=values.get("perplexity"), metrics=scores)
 
     def close(self) -> None:
         """Close the TensorBoard log."""
         if self.board is not None:
             self.board.close()
 
-    def _write(self, line: LogLine) -> None:
+    def _write(self, state: TrainState, **values: Any) -> None:  # noqa: ANN401  (fields of `LogLine`)
+        state.count_time()
         if not self.enabled:
             return
+        line = LogLine(step=state.step, seconds=state.seconds, step_seconds=state.step_seconds, **values)
         try:
             with self.path.open("a", encoding="utf-8") as stream:
                 stream.write(line.model_dump_json(exclude_none=True) + "\n")
@@ -92,12 +75,8 @@ class RunLog:
             raise write_error(self.path, error) from None
         logger.info("%s", to_json(_rounded(line.model_dump(exclude_none=True))))
         if self.board is not None:
-            numbers = {
-                "loss": line.loss,
-                "perplexity": line.perplexity,
-                "tokens_per_second": line.tokens_per_second,
-            }
-            for name, value in {**numbers, **line.metrics}.items():
+            numbers = line.model_dump(include={"loss", "perplexity", "tokens_per_second"}) | line.metrics
+            for name, value in numbers.items():
                 if value is not None:
                     self.board.add_scalar(f"{line.kind}/{name}", value, line.step)
 

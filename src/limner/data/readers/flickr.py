@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from xml.etree import ElementTree
 
-from limner.bounds import Group, bounds_of
 from limner.data.examples import Phrase, Region
 from limner.data.readers.corpus_files import (
     ImageFolder,
@@ -28,7 +27,7 @@ from limner.data.readers.corpus_files import (
     require_field,
 )
 from limner.data.readers.item_builder import ItemBuilder, SourceLocation, image_key
-from limner.data.readers.values import Box, ImageScale, fit_box, name_in
+from limner.data.readers.values import Box, ImageScale, fit_box, group_in, name_in
 from limner.errors import CollectionError, MediaError
 from limner.files import read_bytes
 from limner.media.image import image_size
@@ -83,10 +82,7 @@ def _parse_line(line: str, location: SourceLocation) -> tuple[str, str, int, str
         raise CollectionError(
             f"{location}: expected 'name.jpg#0<TAB>sentence' or 'name.jpg#zhc#0 sentence', found {line[:60]!r}"
         )
-    try:
-        number = int(bounds_of(Group).parse(match["index"]))
-    except ValueError as error:
-        raise CollectionError(f"{location}: number of the sentence: {error}") from None
+    number = group_in(match["index"], "number of the sentence", location)
     return match["name"], match["tag"] or "en", number, match["text"]
 
 

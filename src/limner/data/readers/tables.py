@@ -11,10 +11,9 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from limner.bounds import Group, bounds_of
 from limner.data.readers.corpus_files import ReaderOptions, assign_split, open_lines, parse_json_line
 from limner.data.readers.item_builder import ItemBuilder, SourceLocation
-from limner.data.readers.values import name_in, sentences_in
+from limner.data.readers.values import group_in, name_in, sentences_in
 from limner.errors import CollectionError
 from limner.files import is_file
 
@@ -158,13 +157,6 @@ def _add_rows(rows: Iterable[Row], folder: Path, options: ReaderOptions, builder
         if not group:
             builder.add_sentences(id, location, lang, texts)
         for sentence in texts if group else []:
-            builder.add_sentence(id, location, lang, sentence, _group(group, location))
+            builder.add_sentence(id, location, lang, sentence, group_in(group, "group", location))
     if unknown:
         logger.warning("ignored columns: %s", ", ".join(sorted(unknown)))
-
-
-def _group(text: str, location: SourceLocation) -> int:
-    try:
-        return int(bounds_of(Group).parse(text))
-    except ValueError as error:
-        raise CollectionError(f"{location}: group: {error}") from None

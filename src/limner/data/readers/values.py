@@ -11,6 +11,7 @@ from decimal import Decimal
 from typing import Any, NamedTuple, NoReturn
 from uuid import UUID
 
+from limner.bounds import Group, bounds_of
 from limner.data.readers.item_builder import ItemBuilder, SourceLocation
 from limner.errors import CollectionError
 
@@ -61,6 +62,14 @@ def name_in(value: Any, column: str, location: SourceLocation) -> str:  # noqa: 
     if isinstance(value, str):
         return value.strip()
     _refuse(value, column, location, "a text or a number")
+
+
+def group_in(text: str, name: str, location: SourceLocation) -> int:
+    """Return the number of the group of a sentence; CollectionError if it is none that a collection stores."""
+    try:
+        return int(bounds_of(Group).parse(text))
+    except ValueError as error:
+        raise CollectionError(f"{location}: {name}: {error}") from None
 
 
 def is_missing(value: Any) -> bool:  # noqa: ANN401 (any value)

@@ -50,8 +50,8 @@ class ImageOfClipBackbone:
 
     modality = IMAGE
 
-    def __init__(self, backbone: Backbone, sampling: FrameSampling | None = None) -> None:
-        self._backbone, self._sampling = backbone, sampling or FrameSampling()
+    def __init__(self, backbone: Backbone) -> None:
+        self._backbone, self._sampling = backbone, FrameSampling()
         if all(spec.kind == "maps" for spec in backbone.specs):
             self._sampling = FrameSampling(count=1)  # the middle frame
         self.specs = backbone.specs
@@ -61,17 +61,11 @@ class ImageOfClipBackbone:
 
     def __call__(self, inputs: EncoderInput) -> dict[FeatureKind, FeatureArray]:
         encoded = _encode_frames(self._backbone, inputs)
+        by_kind = {spec.kind: [frames[spec.kind] for frames in encoded] for spec in self.specs}
         return {
-            spec.kind: np.stack(
-                [self._summary(spec.kind, frames[spec.kind]) for frames in encoded],
-            )
-            for spec in self.specs
+            kind: np.stack([values[len(values) // 2] if kind == "maps" else _mean(values) for values in clips])
+            for kind, clips in by_kind.items()
         }
-
-    @staticmethod
-    def _summary(kind: FeatureKind, frames: FeatureArray) -> FeatureArray:
-        middle: FeatureArray = frames[len(frames) // 2]
-        return middle if kind == "maps" else _mean(frames)
 
 
 def read_clip(backbone: Backbone, source: ImageInput, sampling: FrameSampling) -> EncoderInput:

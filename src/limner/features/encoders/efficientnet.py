@@ -90,10 +90,10 @@ class EfficientNetLite(nn.Module):
         return maps
 
 
-def round_channels(channels: float, divisor: int = 8) -> int:
-    """Round a number of channels to a multiple of `divisor`, down by at most 10 %."""
-    rounded = max(divisor, int(channels + divisor / 2) // divisor * divisor)
-    return rounded + divisor if rounded < 0.9 * channels else rounded
+def round_channels(channels: float) -> int:
+    """Round a number of channels to a multiple of 8, down by at most 10 %."""
+    rounded = max(8, int(channels + 4) // 8 * 8)
+    return rounded + 8 if rounded < 0.9 * channels else rounded
 
 
 def load_efficientnet(name: str) -> PretrainedNetwork:

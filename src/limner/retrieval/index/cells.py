@@ -10,14 +10,15 @@ from numpy.typing import NDArray
 
 Vectors = NDArray[np.float32]
 ITERATIONS = 10
+SEED = 1
 SAMPLED_PER_CELL = 64
 """Number of vectors of the sample for each cell."""
 _BLOCK = 8192
 
 
-def fit_centroids(vectors: Vectors, count: int, seed: int = 1, iterations: int = ITERATIONS) -> Vectors:
+def fit_centroids(vectors: Vectors, count: int, iterations: int = ITERATIONS) -> Vectors:
     """Compute C centroids (C, D) of vectors (N, D) on a sample by Lloyd's algorithm; no cell stays empty."""
-    random = np.random.default_rng(seed)
+    random = np.random.default_rng(SEED)
     size = min(len(vectors), max(count * SAMPLED_PER_CELL, count))
     sample = np.asarray(vectors[np.sort(random.choice(len(vectors), size, replace=False))])
     centroids = sample[np.sort(random.choice(size, count, replace=False))].copy()
@@ -73,9 +74,9 @@ def balanced_coordinates(terms: Floats, gradients: Floats) -> Coordinates:
     return Coordinates(primal, dual)
 
 
-def leading_directions(vectors: NDArray[np.float32], count: int, seed: int = 1) -> NDArray[np.float32]:
+def leading_directions(vectors: NDArray[np.float32], count: int) -> NDArray[np.float32]:
     """Compute an orthonormal basis (D, K) of the directions of largest variance of (N, D), by subspace iteration."""
-    basis = np.random.default_rng(seed).standard_normal((vectors.shape[1], count), np.float32)
+    basis = np.random.default_rng(SEED).standard_normal((vectors.shape[1], count), np.float32)
     for _ in range(_ITERATIONS):
         basis, _ = np.linalg.qr(vectors.T @ (vectors @ basis))
     return basis

@@ -26,11 +26,8 @@ class ReviewSettings(GeneratedSettings):
     kind, edition = "reviews", 2
 
     train: CountOrNone = 4000
-    """Number of reviews in the split 'train'."""
     val: CountOrNone = 500
-    """Number of reviews in the split 'val'."""
     test: CountOrNone = 500
-    """Number of reviews in the split 'test'."""
 
     @property
     def file_bytes(self) -> float:

@@ -44,11 +44,8 @@ class SoundSettings(GeneratedSettings):
     kind = "sounds"
 
     train: CountOrNone = 1000
-    """Number of sounds in the split 'train'."""
     val: CountOrNone = 100
-    """Number of sounds in the split 'val'."""
     test: CountOrNone = 100
-    """Number of sounds in the split 'test'."""
     seconds: Seconds = 1.0
     """Duration of a file in seconds; the sound is a part of it."""
     rate: SampleRate = 16000
@@ -70,11 +67,8 @@ class SoundSequenceSettings(GeneratedSettings):
     kind = "sound sequences"
 
     train: CountOrNone = 600
-    """Number of recordings in the split 'train'."""
     val: CountOrNone = 100
-    """Number of recordings in the split 'val'."""
     test: CountOrNone = 100
-    """Number of recordings in the split 'test'."""
     seconds: Seconds = 2.0
     """Duration of a recording in seconds."""
     rate: SampleRate = 16000

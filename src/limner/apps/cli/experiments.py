@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from limner.apps.cli.app import MORE, command_line
 from limner.apps.cli.options import command, given, refuse
-from limner.apps.cli.terminal import echo, err, main_scores, print_json, print_scores, progress_bars
+from limner.apps.cli.terminal import ShowProgress, echo, err, main_scores, print_json, print_scores, progress_bars
 from limner.bounds import Few, PositiveShare, Seed
 from limner.errors import SettingsError
 from limner.storage.outputs import claim_folder
 
 if TYPE_CHECKING:
-    from limner.data.collection import Collection
     from limner.evaluation.measurements import Diagnosis
     from limner.runs.records import Evaluation
 
@@ -42,7 +40,7 @@ def demo(*, out: Path = Path("demo"), seed: Seed = 1, as_json: bool = False) -> 
     claim_folder(out, "--out", records={"report.html": "run", "translation.html": "translation"})
     began = time.perf_counter()
     with progress_bars() as progress:
-        captions, translations, diagnosis = _run_demo(Demo(out, seed, progress))
+        captions, translations, diagnosis = _run_demo(out, seed, progress)
     seconds = time.perf_counter() - began
     run, translation = out / "run", out / "translation"
     report, translation_report = out / "report.html", out / "translation.html"
@@ -78,89 +76,62 @@ def demo(*, out: Path = Path("demo"), seed: Seed = 1, as_json: bool = False) -> 
     echo(f'  limner translate "{item.source}" --model {translation} --image {images / Path(item.image or "").name}')
 
 
-class Demo(NamedTuple):
-    """Folder, seed and callback of all stages of a demo."""
-
-    folder: Path
-    seed: int
-    on_progress: Callable[[str, int, int], None]
-
-    def draw(self) -> Collection:
-        """Draw the collection and store the pixels of its images as features."""
-        from limner.features.encoders.load import load_backbone
-        from limner.features.extract import extract
-        from limner.synthetic.scenes import SceneSettings
-        from limner.synthetic.storage import generate_collection
-
-        settings = SceneSettings(train=TRAINING_SCENES, size=96, ambiguous=1.0, max_objects=1, seed=self.seed)
-        scenes = generate_collection(self.folder / "scenes", settings, partial(self.on_progress, "drawing"))
-        extract(scenes, load_backbone(PIXELS), on_progress=partial(self.on_progress, "reading pixels"))
-        return scenes
-
-    def train(self, recipe: str, scenes: Collection, name: str, *changes: str) -> Path:
-        """Train a recipe, or resume its training."""
-        from limner.runs.recipe import load_recipe
-        from limner.training.loop import train
-
-        run = self.folder / name
-        return train(
-            load_recipe(recipe, [f"training.seed={self.seed}", *changes]),
-            scenes,
-            run,
-            resume=run.exists(),
-            command=command_line(),
-            on_progress=lambda news: self.on_progress(f"training {recipe}", news.state.step, news.total_steps),
-        )
-
-    def evaluate(self, run: Path, scenes: Collection, metrics: Sequence[str]) -> Evaluation:
-        """Evaluate a run on the test split and store the scores in its directory."""
-        from limner.evaluation.evaluate import EvaluationOptions, evaluate
-        from limner.runs.records import save_evaluation
-        from limner.runs.trained_model import load_trained_model
-
-        options = EvaluationOptions(metrics=tuple(metrics))
-        models, command = [load_trained_model(run)], command_line()
-        evaluation = evaluate(models, scenes, options=options, command=command, on_progress=self.on_progress)
-        save_evaluation(evaluation, run)
-        return evaluation
-
-    def diagnose(self, run: Path, scenes: Collection) -> Diagnosis:
-        """Translate with right, shuffled, swapped and no images, and store the comparison in the run directory."""
-        from limner.apps.diagnosis import DiagnosisSettings, diagnose
-        from limner.runs.trained_model import load_trained_model
-
-        settings = DiagnosisSettings(metrics=("bleu4",), trials=1000, seed=self.seed)
-        model, command = load_trained_model(run), command_line()
-        diagnosis = diagnose(model, scenes, settings=settings, command=command, on_progress=self.on_progress)
-        diagnosis.save_in(run)
-        return diagnosis
-
-
-def _run_demo(demo: Demo) -> tuple[Evaluation, Evaluation, Diagnosis]:
+def _run_demo(folder: Path, seed: int, on_progress: ShowProgress) -> tuple[Evaluation, Evaluation, Diagnosis]:
     """Draw scenes, train a captioner and a translator on them, evaluate both on held-out scenes and write reports."""
+    from limner.apps.diagnosis import DiagnosisSettings, diagnose
     from limner.apps.report import write_report
+    from limner.evaluation.evaluate import EvaluationOptions, evaluate
+    from limner.features.encoders.load import load_backbone
+    from limner.features.extract import extract
+    from limner.runs.recipe import load_recipe
+    from limner.runs.records import save_evaluation
+    from limner.runs.trained_model import load_trained_model
+    from limner.synthetic.scenes import SceneSettings
+    from limner.synthetic.storage import generate_collection
+    from limner.training.loop import train
 
     def say(line: str) -> None:
         err.print(line, highlight=False, soft_wrap=True)
 
+    def train_recipe(recipe: str, name: str, *changes: str) -> Path:
+        run, chosen = folder / name, load_recipe(recipe, [f"training.seed={seed}", *changes])
+        return train(
+            chosen,
+            scenes,
+            run,
+            resume=run.exists(),
+            command=command_line(),
+            on_progress=lambda news: on_progress(f"training {recipe}", news.state.step, news.total_steps),
+        )
+
+    def evaluate_run(run: Path, metrics: tuple[str, ...]) -> Evaluation:
+        options, models = EvaluationOptions(metrics=metrics), [load_trained_model(run)]
+        evaluation = evaluate(models, scenes, options=options, command=command_line(), on_progress=on_progress)
+        save_evaluation(evaluation, run)
+        return evaluation
+
     say(f"1/6 Drawing {TRAINING_SCENES:,} training scenes with captions in three languages; nothing is downloaded.")
-    scenes = demo.draw()
+    drawn = SceneSettings(train=TRAINING_SCENES, size=96, ambiguous=1.0, max_objects=1, seed=seed)
+    scenes = generate_collection(folder / "scenes", drawn, partial(on_progress, "drawing"))
+    extract(scenes, load_backbone(PIXELS), on_progress=partial(on_progress, "reading pixels"))
     say("2/6 Training the captioner (m-RNN). It learns to see from pixels alone, by predicting captions.")
-    run = demo.train("scenes/demo-caption", scenes, "run")
+    run = train_recipe("scenes/demo-caption", "run")
     say("3/6 Evaluating captions and retrieval on 200 held-out scenes.")
-    captions = demo.evaluate(run, scenes, METRICS)
-    write_report(run, demo.folder / "report.html")
+    captions = evaluate_run(run, METRICS)
+    write_report(run, folder / "report.html")
     say(
         "4/6 Training the English-German translator (NMT_SRC+IMG). English 'bat' is an animal or a club; German has a "
         "word for each, and only the image decides."
     )
     encoder = f"training.pretrained_image_encoder={run}"
-    translation = demo.train("scenes/demo-translate", scenes, "translation", encoder)
+    translation = train_recipe("scenes/demo-translate", "translation", encoder)
     say("5/6 Evaluating translations of 1,000 held-out sentences, each with an ambiguous word.")
-    translations = demo.evaluate(translation, scenes, TRANSLATION_METRICS)
+    translations = evaluate_run(translation, TRANSLATION_METRICS)
     say("6/6 Translating them again with shuffled, swapped and no images: does the model use the image?")
-    diagnosis = demo.diagnose(translation, scenes)
-    write_report(translation, demo.folder / "translation.html")
+    settings, model = DiagnosisSettings(metrics=("bleu4",), trials=1000, seed=seed), load_trained_model(translation)
+    diagnosis = diagnose(model, scenes, settings=settings, command=command_line(), on_progress=on_progress)
+    diagnosis.save_in(translation)
+    write_report(translation, folder / "translation.html")
     return captions, translations, diagnosis
 
 

@@ -136,7 +136,10 @@ def extract_distributed(
         if len(positions):
             with connected(address) as cluster:
                 journal = _begin(collection, specs, folder, positions, is_missing)
-                job = _job(collection, backbone, specs, options, journal, cluster)
+                device, version = str(backbone.options.get("device", "cpu")), collection.version
+                actors = cluster.actors(device)
+                rows = options.unit_rows or _unit_rows(specs, options.batch_size, len(positions), actors)
+                job = FeatureJob(folder.parent, version, backbone, specs, options, rows, journal, device)
                 for result in _results(cluster, job, len(positions), collection.path):
                     skipped |= result["skipped"]
                     if on_progress is not None:
@@ -181,21 +184,6 @@ def _begin(
         with atomic_write(folder / name) as temporary, temporary.open("wb") as stream:
             np.save(stream, values)
     return journal
-
-
-def _job(
-    collection: Collection,
-    backbone: BackboneChoice,
-    specs: tuple[FeatureSpec, ...],
-    options: ExtractionOptions,
-    journal: Journal,
-    cluster: Cluster,
-) -> FeatureJob:
-    device = str(backbone.options.get("device", "cpu"))
-    count = len(np.load(journal.folder / _POSITIONS, mmap_mode="r"))
-    rows = options.unit_rows or _unit_rows(specs, options.batch_size, count, cluster.actors(device))
-    path = Path(os.path.abspath(collection.path))
-    return FeatureJob(path, collection.version, backbone, specs, options, rows, journal, device)
 
 
 def _unit_rows(specs: Sequence[FeatureSpec], batch_size: int, count: int, actors: int) -> int:

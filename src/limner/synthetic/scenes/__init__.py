@@ -36,11 +36,8 @@ class SceneSettings(GeneratedSettings):
     kind = "scenes"
 
     train: CountOrNone = 2400
-    """Number of images in the split 'train'."""
     val: CountOrNone = 200
-    """Number of images in the split 'val'."""
     test: CountOrNone = 200
-    """Number of images in the split 'test'."""
     size: Annotated[int, Bounds(32, 2_048)] = 192
     """Side of an image in pixels."""
     ambiguous: Probability = 0.4

@@ -42,11 +42,8 @@ class ClipSettings(GeneratedSettings):
     kind, edition = "clips", 3
 
     train: CountOrNone = 1600
-    """Number of clips in the split 'train'."""
     val: CountOrNone = 200
-    """Number of clips in the split 'val'."""
     test: CountOrNone = 200
-    """Number of clips in the split 'test'."""
     size: Annotated[int, Bounds(32, 1_024, step=2)] = 96
     """Side of a frame in pixels, an even number."""
     frames: Annotated[int, Bounds(2, 1_000)] = 16
@@ -80,19 +77,12 @@ class ClipSettings(GeneratedSettings):
 
 @dataclass(frozen=True, slots=True)
 class Clip:
-    """A moving object on a background.
+    """A moving object on a background."""
 
-    Attributes:
-        scene: the object with its position (its lower edge) and size in the middle of the clip, and the motion.
-        extent: length of the motion, as a fraction of the side of a frame.
-        phase: phase of a periodic motion, from 0 to 1.
-        hidden_at: time at which the object is in the centre of an obstacle, from 0 to 1; None without an obstacle.
-    """
-
-    scene: Scene
-    extent: float
-    phase: float
-    hidden_at: float | None = None
+    scene: Scene  # with the position and the size of the object in the middle of the clip
+    extent: float  # length of the motion, as a fraction of the side of a frame
+    phase: float  # of a periodic motion, from 0 to 1
+    hidden_at: float | None = None  # time at which the object is in the centre of an obstacle, from 0 to 1
 
     @property
     def motion(self) -> str:

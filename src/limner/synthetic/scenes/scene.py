@@ -32,31 +32,18 @@ POSITIONS = {"left": 0.30, "middle": 0.50, "right": 0.70}
 
 @dataclass(frozen=True, slots=True)
 class SceneObject:
-    """One object of a scene.
-
-    Attributes:
-        word: English noun.
-        colour: name of the colour.
-        sense: meaning of an ambiguous noun.
-        big: whether sentences call the object big.
-        x: horizontal centre.
-        y: lower edge.
-        span: longer side.
-        flip: whether the drawing is mirrored.
-        stretch: ratio of the width to the width of the drawing.
-        variant: number that selects a variant of the drawing.
-    """
+    """One object of a scene."""
 
     word: str
     colour: str
-    sense: str | None = None
-    big: bool = False
-    x: float = 0.5
-    y: float = 0.9
-    span: float = 0.5
-    flip: bool = False
-    stretch: float = 1.0
-    variant: int = 0
+    sense: str | None = None  # of an ambiguous noun
+    big: bool = False  # whether sentences call the object big
+    x: float = 0.5  # horizontal centre
+    y: float = 0.9  # lower edge
+    span: float = 0.5  # longer side
+    flip: bool = False  # whether the drawing is mirrored
+    stretch: float = 1.0  # ratio of the width to the width of the drawing
+    variant: int = 0  # selects a variant of the drawing
 
     @property
     def name(self) -> str:
@@ -66,21 +53,15 @@ class SceneObject:
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """Objects on a background.
-
-    Attributes:
-        background: name of the background.
-        objects: objects in the order of mention, the most salient first; of three objects, the object in the middle.
-        relation: position of the first object relative to the others; of a single object, its position in the image.
-        background_seed: random seed of the background.
-        motion: motion of the object in a clip; None for an image.
-    """
+    """Objects on a background."""
 
     background: str
     objects: tuple[SceneObject, ...]
+    """In the order of mention, the most salient object first; of three objects, the object in the middle."""
     relation: str
+    """Position of the first object relative to the others; of a single object, its position in the image."""
     background_seed: int = 0
-    motion: str | None = None
+    motion: str | None = None  # of the object in a clip
 
     @property
     def label(self) -> str | None:

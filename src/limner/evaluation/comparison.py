@@ -119,21 +119,13 @@ class Comparison(Record):
     @property
     def signature(self) -> str:
         """Tests, numbers of trials, samples and segments, and correction."""
-        runs = [len(system.runs) for system in self.systems]
-        tests = [f"ar:{self.settings.trials}"] if self._is_over_one_run else []
+        runs, over_runs = [len(system.runs) for system in self.systems], {test.over_runs for test in self.contrasts}
+        tests = [f"ar:{self.settings.trials}"] if False in over_runs else []
         same = "|same runs" if len({system.runs for system in self.systems}) == 1 else ""
-        tests += [f"hierarchical-t:cochran-cox|runs:{'+'.join(map(str, runs))}{same}"] if self._is_over_runs else []
+        tests += [f"hierarchical-t:cochran-cox|runs:{'+'.join(map(str, runs))}{same}"] if True in over_runs else []
         correction = f"holm:{self.pairs}" if self.pairs > 1 else "correction:none"
         sampling = f"samples:{self.settings.samples}|seed:{self.settings.seed}|segments:{self.segments}"
         return "|".join([*tests, sampling, correction])
-
-    @property
-    def _is_over_one_run(self) -> bool:
-        return any(contrast.over_runs is False for contrast in self.contrasts)
-
-    @property
-    def _is_over_runs(self) -> bool:
-        return any(contrast.over_runs for contrast in self.contrasts)
 
     @property
     def explanation(self) -> list[str]:
@@ -141,14 +133,14 @@ class Comparison(Record):
         settings, runs = self.settings, [len(system.runs) for system in self.systems]
         named = zip(DAGGERS, self.systems, strict=False)
         better = ", ".join(f"{dagger} better than {system.name}" for dagger, system in named)
-        over = counted(self.segments, "segment")
+        over, over_runs = counted(self.segments, "segment"), {test.over_runs for test in self.contrasts}
         tests = []
-        if self._is_over_one_run:
+        if False in over_runs:
             tests.append(
                 f"approximate randomisation, {counted(settings.trials, 'trial')} over {over}; one run of a system, so "
                 "that seeds were not sampled: another seed may give another result"
             )
-        if self._is_over_runs:
+        if True in over_runs:
             tests.append(
                 f"hierarchical t-test over runs ({', '.join(map(str, runs))}) and {over}, quantiles of Cochran and Cox"
             )

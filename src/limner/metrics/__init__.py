@@ -112,21 +112,11 @@ def sentence_statistics(
 ) -> list[MetricStatistics]:
     """Compute the segment statistics of several metrics.
 
-    A metric that cannot be computed on this machine (missing extra, unsupported language) is left out with a
-    warning in the log, and so is, without a warning, one that does not apply to the references.
-
-    Args:
-        hypotheses: N hypotheses as normalised tokens joined by spaces.
-        references: N lists of references in the same form; the number of references may vary.
-        metrics: names in `METRICS`, in the order of the result.
-        texts: hypotheses and references as running text for the metrics with their own tokenisation (sacrebleu, chrf,
-            chrf3_text, ter_text). None to give them the tokens, which their signature records; characters of scripts
-            without spaces are joined for them.
-        lang: language of the sentences.
-
-    Raises:
-        SettingsError: a metric is unknown.
-        CollectionError: a segment has no reference, or there are no segments.
+    A metric that cannot be computed on this machine (missing extra, unsupported language) is left out with a warning in
+    the log, and so is, without a warning, one that does not apply to the references. Hypotheses and references are N
+    normalised sentences of tokens joined by spaces, and N lists of them. `texts` are both as running text for the
+    metrics with their own tokenisation (sacrebleu, chrf, chrf3_text, ter_text). Without them, these metrics get
+    the tokens, which their signature records; characters of scripts without spaces are joined for them.
     """
     results, left_out = available_statistics(hypotheses, references, metrics, texts=texts, lang=lang)
     for reason in left_out:

@@ -45,11 +45,8 @@ def rank_all(scores: NDArray[np.floating], owners: Sequence[int] | NDArray[np.in
 
     Image-to-text retrieval needs scores that are comparable between sentences, such as the normalised probability of
     Mao et al. (2015), eq. 7. The normalisation does not change the ranking of the images for a sentence, so one matrix
-    serves both directions.
-
-    Args:
-        scores: (S, I), higher is better; may be a memory map, because it is read in blocks.
-        owners: column of the image of each sentence, (S,).
+    serves both directions. The scores (S, I), higher is better, may be a memory map, because they are read in blocks;
+    owners are the columns of the images of the sentences, (S,).
 
     Raises:
         CollectionError: the sizes do not match, or an image has no sentence.

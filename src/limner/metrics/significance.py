@@ -89,22 +89,9 @@ def approximate_randomisation(
     """Test whether the scores of two outputs for the same segments differ.
 
     Trials with exactly the observed difference are counted, as MultEval does (Clark et al., 2011), so that an output
-    does not differ significantly from itself.
-
-    Args:
-        a: statistics of every segment of the first output, (N, k).
-        b: statistics of the same segments in the same order of the second output, (N, k).
-        value: metric of summed statistics, (k,).
-        trials: number of trials T; the smallest possible p is 1 / (T + 1).
-        seed: seed of the trials.
-        on_progress: called with the number of trials done and their total.
-
-    Returns:
-        Scores, difference, and p = (trials with at least the observed difference + 1) / (T + 1), which does not depend
-        on the order of the outputs.
-
-    Raises:
-        SettingsError: the outputs have different segments, or `trials` is below 1.
+    does not differ significantly from itself. The statistics of every segment are (N, k), of the same segments in the
+    same order; `value` is the metric of summed statistics, (k,). With T trials, p is (trials with at least the observed
+    difference + 1) / (T + 1), whatever the order of the outputs.
     """
     if a.shape != b.shape or trials < 1:
         raise SettingsError(

@@ -129,17 +129,10 @@ def panels(
 
     The brightness is scaled by the largest weight of the word: uniform attention lights the whole grid, and weights of
     zero (a sentence without an image) light none of it. Weights are upsampled and smoothed by a Gaussian, as in Xu et
-    al. (2015), section 5.4.
-
-    Args:
-        image: an image or an image file; a small one is enlarged.
-        weights: attention weights (T, L), row by row of the grid, as `FeatureSpec.grid_size`.
-        grid: rows and columns of the grid, whose product is L.
-        box: part of the image that the grid covers, such as the central square of a cropped image; default: the whole
-            image. Parts of the box outside the image are ignored.
-        side: longer side of a heat map in pixels.
-        smooth: whether weights are smoothed; false for the frames of a video.
-        colour: whether the image is coloured where it is attended to; if false, it is grey with white highlights.
+    al. (2015), section 5.4. The weights (T, L) are row by row of the grid, whose rows and columns have the product L.
+    `box` is the part of the image that the grid covers, such as the central square of a cropped image, by default all
+    of it; `side` is the longer side of a heat map in pixels. Weights of the frames of a video are not smoothed. Without
+    `colour` the image is grey with white highlights.
     """
     rows, columns = grid
     maps = np.asarray(weights, dtype=np.float64)
@@ -309,15 +302,13 @@ def gate_spans(words: Sequence[str], gates: Gates) -> str:
     The text is black or white, whichever has the higher contrast: at least 4.5 to 1 (WCAG 2.2, success criterion 1.4.3)
     on a light and on a dark page. The title of a word is its gate.
     """
-    return " ".join(_span(word, float(gate)) for word, gate in zip(words, gates, strict=True))
-
-
-def _span(word: str, gate: float) -> str:
-    background = _CLOSED + gate * (_OPEN - _CLOSED)
-    ink = "#fff" if gate > _WHITE_INK else "#000"
-    colour = "#" + "".join(f"{round(channel):02x}" for channel in background)
-    style = f"background:{colour};color:{ink};padding:0 .2em;border-radius:.2em;print-color-adjust:exact"
-    return f'<span style="{style}" title="image gate {gate:.2f}">{html.escape(word)}</span>'
+    spans = []
+    for word, gate in zip(words, map(float, gates), strict=True):
+        colour = "#" + "".join(f"{round(channel):02x}" for channel in _CLOSED + gate * (_OPEN - _CLOSED))
+        ink = "#fff" if gate > _WHITE_INK else "#000"
+        style = f"background:{colour};color:{ink};padding:0 .2em;border-radius:.2em;print-color-adjust:exact"
+        spans.append(f'<span style="{style}" title="image gate {gate:.2f}">{html.escape(word)}</span>')
+    return " ".join(spans)
 
 
 # Background colours of a closed and of an open gate, and the gate from which white has the higher contrast.

@@ -88,17 +88,9 @@ def next_word(
 ) -> tuple[float, int]:
     """Compute the log-probability of a word after a context, and append the word to the context.
 
-    Args:
-        table: children of the nodes.
-        log_probs: see `LanguageModel`.
-        log_backoffs: see `LanguageModel`.
-        vocab_size: V.
-        context: the last words, the most recent first; changed in place. Its size is the order minus 1.
-        known: number of words of the context.
-        word: the next word.
-
-    Returns:
-        Natural logarithm of the probability, and the number of words of the new context: a longer one was not observed.
+    `table` has the children of the nodes. The context is the last words, the most recent first, and is changed in
+    place; its size is the order minus 1, and `known` is the number of its words. The results are the natural
+    logarithm of the probability and the number of words of the new context: a longer one was not observed.
     """
     node, matched = word, 1
     for position in range(known):

@@ -82,17 +82,8 @@ def generate_collection(
 ) -> Collection:
     """Generate a collection atomically; an existing collection of the same settings is opened unchanged.
 
-    Items are made in threads, because Pillow and encoders release Python's lock.
-
-    Args:
-        path: folder of the collection.
-        settings: size and contents of the collection; with the edition they are its record, `KIND.json`.
-        on_progress: called with the number of items made and their total number.
-
-    Raises:
-        CollectionError: the folder has other contents, the settings specify no items, or items cannot be stored.
-        MissingExtraError: the extra of the files of the items is not installed.
-        ResourceError: there is no room for the items.
+    Items are made in threads, because Pillow and encoders release Python's lock. The settings are with the edition the
+    record of the collection, `KIND.json`. `on_progress` is called with the number of items made and their total number.
     """
     path, kind = Path(path), settings.kind
     name = f"{kind.replace(' ', '_')}.json"

@@ -50,13 +50,9 @@ class ExtractionOptions(NamedTuple):
     """Options of an extraction; see `limner.features.extract.extract`."""
 
     name: str | None = None
-    """Name of the tables; None for the name of the backbone."""
     splits: tuple[str, ...] | None = None
-    """Splits to encode; None for all."""
     batch_size: int = 32
-    """Number of inputs per batch."""
     strict: bool = False
-    """Raise an error for a file that cannot be read, instead of skipping it."""
     unit_rows: int | None = None
     """Number of items of a unit; None for a number that suits the cluster."""
 
@@ -64,13 +60,10 @@ class ExtractionOptions(NamedTuple):
 class FeatureJob(NamedTuple):
     """What an actor needs to compute a unit."""
 
-    collection: Path
-    """Folder of the collection, absolute."""
-    version: int
-    """Version of its items."""
+    collection: Path  # absolute
+    version: int  # of its items
     backbone: BackboneChoice
     specs: tuple[FeatureSpec, ...]
-    """Specifications of the tables."""
     options: ExtractionOptions
     unit_rows: int
     """Number of items of a unit; the last may have fewer."""

@@ -34,15 +34,11 @@ SENTENCES.rebuild(_types_namespace={"Tag": Tag})
 class CaptionJob(NamedTuple):
     """What an actor needs to describe a unit."""
 
-    runs: tuple[Path, ...]
-    """Run directories of the models, absolute."""
+    runs: tuple[Path, ...]  # absolute
     backbone: str | None
-    files: tuple[str, ...]
-    """Files as the user named them."""
-    working_folder: Path
-    """Folder that relative paths start from."""
-    options: Mapping[str, Any]
-    """Options of `Captioner.describe_each`."""
+    files: tuple[str, ...]  # as the user named them
+    working_folder: Path  # of relative paths
+    options: Mapping[str, Any]  # of `Captioner.describe_each`
     prefix: str | None
     journal: Journal
     device: str
@@ -102,13 +98,10 @@ def describe_distributed(
 class GenerationJob(NamedTuple):
     """What an actor needs to decode a unit."""
 
-    runs: tuple[Path, ...]
-    """Run directories of the models, absolute."""
-    collection: Path
-    """Collection with the features of the items, absolute."""
+    runs: tuple[Path, ...]  # absolute
+    collection: Path  # with the features of the items, absolute
     inputs: tuple[GenerationInput, ...]
-    batches: tuple[tuple[int, ...], ...]
-    """Rows of the inputs of each unit, a batch."""
+    batches: tuple[tuple[int, ...], ...]  # rows of the inputs of each unit
     settings: DecodingSettings
     batch_size: int
     journal: Journal

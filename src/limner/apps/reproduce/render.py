@@ -122,14 +122,9 @@ def properties_text(table: PropertyTable) -> str:
 
 def properties_plain(table: PropertyTable) -> dict[str, Any]:
     """Return the properties of our recipes and the published ones as plain values for JSON."""
+    shared = {"other_authors", "recipe", "published"}
     rows = [
-        {
-            "row": row.name,
-            "other_authors": row.other_authors,
-            "recipe": row.recipe,
-            "properties": list(_properties_of(row)),
-            "published": list(row.published),
-        }
+        {"row": row.name, **row.model_dump(mode="json", include=shared), "properties": list(_properties_of(row))}
         for row in table.rows
     ]
     return {"table": table.name, "columns": list(table.columns), "rows": rows}

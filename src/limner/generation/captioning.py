@@ -6,7 +6,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
-from limner.decoding.automaton import Automaton
 from limner.decoding.sentence import Sentence
 from limner.decoding.settings import DecodingSettings, change_decoding
 from limner.errors import MediaError
@@ -172,7 +171,10 @@ class BaseCaptioner(ABC):
         assert tagger is not None, "checked before"
         tags: list[tuple[Tag, ...]] = []
         for start in range(0, len(images), batch_size):
-            batch = [self._request(image, self.decoding) for image in images[start : start + batch_size]]
+            batch = [
+                Request(self, image_name(image), self.decoding, source=self.source_of(image))
+                for image in images[start : start + batch_size]
+            ]
             tags += [() if values is None else tagger.tags(tagger.probabilities(values)) for values in port(batch)]
         return tags
 
@@ -192,19 +194,16 @@ class BaseCaptioner(ABC):
         constraints = {words: compile_words(self.tokenizer, words) for words in dict.fromkeys(included) if words}
         starts = [""] * len(images) if prefixes is None else prefixes
         requests = [
-            self._request(image, settings, prefix, constraints.get(words))
+            Request(
+                self,
+                image_name(image),
+                settings,
+                source=self.source_of(image),
+                prefix=prefix,
+                constraint=constraints.get(words),
+            )
             for image, words, prefix in zip(images, included, starts, strict=True)
         ]
         for request in requests:
             request.rules = rules
         return requests
-
-    def _request(
-        self,
-        image: ImageInput,
-        settings: DecodingSettings,
-        prefix: str = "",
-        constraint: Automaton | None = None,
-    ) -> Request:
-        source, name = self.source_of(image), image_name(image)
-        return Request(self, name, settings, source=source, prefix=prefix, constraint=constraint)

@@ -85,7 +85,7 @@ class Cohort:
                 f"must_include of example '{request.id}': every sentence with these words has probability zero under "
                 "the model; give other words"
             )
-        has_rules = rules is not None and rules.apply_to(request)
+        has_rules = rules is not None and request.evidence is not None
         kept = hypotheses if has_rules else hypotheses[: request.decoding.n_best]
         tokenizer = request.generator.tokenizer
         sentences = [sentence._replace(copied=request.copied).decoded(tokenizer) for sentence in kept]
@@ -138,7 +138,7 @@ def bonus_of(requests: Sequence[Request], vocab_size: int) -> Floats | None:
     rules = requests[0].generator.rules
     if rules is None:
         return None
-    rows = [rules.bonus(request) if rules.apply_to(request) else None for request in requests]
+    rows = [rules.bonus(request) if request.evidence is not None else None for request in requests]
     if all(row is None for row in rows):
         return None
     stacked: Floats = np.stack([np.zeros(vocab_size, np.float32) if row is None else row for row in rows])

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from typing import Any
 
 import numpy as np
 
@@ -55,20 +54,17 @@ class Engine:
         Yields:
             Each batch when it is finished.
         """
-        for batch in prefetch(self._encoded, batches, BATCHES_AHEAD) if ahead else map(self._encoded, batches):
+        for batch in prefetch(self.encode, batches, BATCHES_AHEAD) if ahead else map(self.encode, batches):
             self.start(batch)
             while self.live:
                 self.step()
             yield batch
 
-    def _encoded(self, batch: Sequence[Request]) -> Sequence[Request]:
-        self.encode(batch)
-        return batch
-
-    def encode(self, requests: Sequence[Request]) -> None:
-        """Take the features of the images of requests, and what the rules compute of them."""
+    def encode(self, requests: Sequence[Request]) -> Sequence[Request]:
+        """Take the features of the images of requests, and what the rules compute of them; return the requests."""
         self._together(self._take_features, requests)
         self._together(_prepare_rules, requests)
+        return requests
 
     def _take_features(self, requests: Sequence[Request]) -> None:
         if self.features is not None:
@@ -165,12 +161,8 @@ def groups_of(requests: Iterable[Request]) -> list[list[Request]]:
     for request in requests:
         if not request.is_done:
             kind = request.features is None, request.states > 1
-            groups.setdefault((*_settings_of(request), *kind), []).append(request)
+            groups.setdefault((id(request.generator), request.decoding, *kind), []).append(request)
     return list(groups.values())
-
-
-def _settings_of(request: Request) -> tuple[Any, ...]:
-    return id(request.generator), request.decoding
 
 
 def _prepare_rules(requests: Sequence[Request]) -> None:

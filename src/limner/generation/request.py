@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from limner.decoding.automaton import Automaton
-from limner.decoding.next_tokens import Floats
 from limner.decoding.search import Memory, StepModel, Trace
 from limner.decoding.sentence import Sentence
 from limner.decoding.settings import DecodingSettings
@@ -17,6 +16,7 @@ from limner.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from limner.data.examples import StoredFeatures
+    from limner.generation.rules import CaptionRules
 
 
 class GenerationModel(StepModel, Protocol):
@@ -48,7 +48,7 @@ class Generator(Protocol):
         ...
 
     @property
-    def rules(self) -> Rules | None:
+    def rules(self) -> CaptionRules | None:
         """The rules port; None for none."""
         ...
 
@@ -141,27 +141,3 @@ class Request:
     def failed(self, error: Exception) -> None:
         """Receive the error in place of the sentences."""
         self.error, self.is_done = error, True
-
-
-class Rules(Protocol):
-    """The rules port: what may order, change, replace or withhold the sentences of a generator."""
-
-    def prepare(self, requests: Sequence[Request]) -> None:
-        """Compute the `evidence` of requests whose images are encoded."""
-        ...
-
-    def apply_to(self, request: Request) -> bool:
-        """Whether `finish` has something to do for a request."""
-        ...
-
-    def chooses(self, request: Request) -> bool:
-        """Whether `finish` chooses among all hypotheses of the beam, so that the search continues until it is full."""
-        ...
-
-    def bonus(self, request: Request) -> Floats | None:
-        """Return what the first occurrence of each token adds to the log-probability of a sentence, (V,), or None."""
-        ...
-
-    def finish(self, request: Request, hypotheses: Sequence[Sentence]) -> list[Sentence]:
-        """Return the sentences of a request, given all complete hypotheses of its search, best first."""
-        ...

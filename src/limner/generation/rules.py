@@ -12,8 +12,8 @@ from limner.generation.request import Request, RuleOptions
 from limner.runs.concepts import Concepts, Tag, WordColumns
 from limner.text.tokenizer import Tokenizer
 
-VOWEL = re.compile("(?!uni|use|ute|eu|one|uk)[aeiou]|hour")
-"""Beginning of a word that is pronounced as a vowel."""
+ARTICLE = re.compile(r"\ba (?=(?!uni|use|ute|eu|one|uk)[aeiou]|hour)")
+"""Article before a word that is pronounced with a vowel."""
 
 
 class CaptionRules:
@@ -45,10 +45,6 @@ class CaptionRules:
                 f"min_confidence {options.min_confidence}: this model has no concepts, and so no confidence; leave it "
                 "out (--min-confidence), or use the built-in captioner"
             )
-
-    def apply_to(self, request: Request) -> bool:
-        """Whether `finish` may change the sentences of a request."""
-        return request.evidence is not None
 
     def prepare(self, requests: Sequence[Request]) -> None:
         """Compute the probabilities of the concepts in the images of requests."""
@@ -105,16 +101,15 @@ class CaptionRules:
     def _with_articles(self, request: Request, caption: Sentence) -> Sentence:
         """Return an English caption with 'an' before vowels, where the evidence for a noun has led to 'a'."""
         assert self.concepts is not None, "the captions of a model without concepts are as they were found"
-        if self.concepts.file.lang != "en" or request.constraint is not None:
+        text, tokenizer = caption.text, request.generator.tokenizer
+        if self.concepts.file.lang == "en" and not request.prefix and request.constraint is None:
+            text = ARTICLE.sub("an ", text)
+        if text == caption.text:
             return caption
-        tokenizer, tokens = request.generator.tokenizer, list(caption.tokens)
-        for position in range(len(request.prefix), len(tokens) - 1):
-            article, following = tokenizer.spellings[tokens[position]], tokens[position + 1]
-            if article == "a" and tokenizer.starts_word(following) and VOWEL.match(tokenizer.spellings[following]):
-                tokens[position : position + 1] = tokenizer.encode("an")
-        if tokens == list(caption.tokens):
-            return caption
-        return caption._replace(tokens=tuple(tokens), totals=()).decoded(tokenizer)
+        words, an = [tokenizer.spellings[token] for token in (*caption.tokens, 0)], tokenizer.token_id("an")
+        pairs = zip(caption.tokens, words, words[1:], strict=False)
+        tokens = tuple(an if ARTICLE.match(f"{word} {following}") else token for token, word, following in pairs)
+        return caption._replace(tokens=tokens, totals=(), text=text)
 
     def _plain_captions(self, request: Request, tags: tuple[Tag, ...]) -> list[Sentence]:
         """Return the plain sentences about an image that have the prefix and the words of a request, best first."""

@@ -19,7 +19,8 @@ from limner.decoding.torch_models import TorchModels
 from limner.errors import RunError, SettingsError
 from limner.features.encoders.base import Backbone
 from limner.generation.must_include import compile_words
-from limner.generation.request import NO_RULE_OPTIONS, Request, RuleOptions, Rules
+from limner.generation.request import NO_RULE_OPTIONS, Request, RuleOptions
+from limner.generation.rules import CaptionRules
 from limner.inference.explain import Explanation, explain
 from limner.inference.new_images import BackboneFeatures, load_backbone_of
 from limner.media.image import ImageInput
@@ -83,7 +84,7 @@ class TextGenerator:
         return self.models[0].tokenizer
 
     @property
-    def rules(self) -> Rules | None:
+    def rules(self) -> CaptionRules | None:
         """What changes or withholds sentences after the search; None for nothing."""
         return None
 

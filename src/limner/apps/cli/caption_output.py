@@ -87,43 +87,25 @@ def _to_standard_output(text: str) -> None:
 
 
 def _write(
-    emit: Callable[[str], None], kind: CaptionFormat, columns: Sequence[str], ranked: bool
+    emit: Callable[[str], object], kind: CaptionFormat, columns: Sequence[str], ranked: bool = False, head: bool = True
 ) -> Iterator[WriteCaptions]:
     records: list[dict[str, Any]] = []
 
     def write(file: Path, result: list[Sentence] | KeptCaption | LimnerError) -> None:
+        if isinstance(result, list):
+            result = [caption for caption in result if caption.is_sure] or result[:1]
         if kind == "json":
             records.extend([] if isinstance(result, LimnerError) else [_record(file, result, columns)])
-        else:
-            emit(_text_of(file, result, kind, columns, ranked))
+        elif kind == "jsonl":
+            emit(to_json(_record(file, result, columns)) + "\n")
+        elif not isinstance(result, LimnerError):
+            emit("".join(_lines(file, result, kind, columns, ranked or len(result) > 1)))
 
-    if kind in ("tsv", "csv"):
+    if head and kind in ("tsv", "csv"):
         emit(_row((*COLUMNS, *columns), kind))
     yield write
     if kind == "json":
         emit(to_json(records, indent=1) + "\n")
-
-
-def _text_of(
-    file: Path,
-    result: list[Sentence] | KeptCaption | LimnerError,
-    kind: CaptionFormat,
-    columns: Sequence[str],
-    ranked: bool = False,
-) -> str:
-    """Return the lines of an input; empty for an error, except in jsonl."""
-    if kind == "jsonl":
-        return to_json(_record(file, result, columns)) + "\n"
-    if isinstance(result, LimnerError):
-        return ""
-    if isinstance(result, list):
-        result = _shown(result)
-    return "".join(_lines(file, result, kind, columns, ranked or len(result) > 1))
-
-
-def _shown(captions: list[Sentence]) -> list[Sentence]:
-    """Return the captions of which the model is sure, or else the best one."""
-    return [caption for caption in captions if caption.is_sure] or captions[:1]
 
 
 def _record(file: Path, result: list[Sentence] | KeptCaption | LimnerError, columns: Sequence[str]) -> dict[str, Any]:
@@ -132,26 +114,17 @@ def _record(file: Path, result: list[Sentence] | KeptCaption | LimnerError, colu
     if isinstance(result, KeptCaption):
         kept = {"text": result.text, "log_prob": None, "score": None}
         return {"image": str(file), "captions": [kept], "origin": "file"}
-    captions = [_caption(hypothesis, columns) for hypothesis in _shown(result)]
-    record: dict[str, Any] = {"image": str(file), "captions": captions}
+    record: dict[str, Any] = {"image": str(file), "captions": [_caption(hypothesis, columns) for hypothesis in result]}
     record |= {"origin": "model"} if "origin" in columns else {}
     if "tags" in columns:
-        record["tags"] = [
-            {"word": tag.word, "probability": tag.probability, "kind": tag.kind} for tag in result[0].tags
-        ]
+        record["tags"] = [tag._asdict() for tag in result[0].tags]
     return record
 
 
 def _caption(caption: Sentence, columns: Sequence[str]) -> dict[str, Any]:
     """Return a caption as plain values; the text is null where it is withheld."""
-    values: dict[str, Any] = {
-        "text": caption.display_text or None,
-        "log_prob": caption.log_prob,
-        "score": caption.score,
-    }
-    if "confidence" in columns:
-        values["confidence"] = caption.confidence
-    return values
+    values = {"text": caption.display_text or None, "log_prob": caption.log_prob, "score": caption.score}
+    return values | ({"confidence": caption.confidence} if "confidence" in columns else {})
 
 
 def _lines(
@@ -167,29 +140,19 @@ def _lines(
         yield _row((str(file), 1, result.text, "", *("file" if name == "origin" else "" for name in columns)), kind)
         return
     for rank, hypothesis in enumerate(result, 1):
+        text = hypothesis.display_text
         if kind == "text":
             log_prob = (f"{hypothesis.log_prob:.2f}",) if ranked else ()
             tags = (format_tags(hypothesis.tags),) if "tags" in columns else ()
-            yield (
-                tab_separated(file, hypothesis.display_text if hypothesis.is_sure else NOT_SURE, *log_prob, *tags)
-                + "\n"
-            )
+            yield tab_separated(file, text if hypothesis.is_sure else NOT_SURE, *log_prob, *tags) + "\n"
         else:
             values = {
                 "confidence": "" if hypothesis.confidence is None else f"{hypothesis.confidence:.4f}",
                 "tags": ";".join(tag.word for tag in hypothesis.tags),
                 "origin": "model",
             }
-            yield _row(
-                (
-                    str(file),
-                    rank,
-                    hypothesis.display_text,
-                    f"{hypothesis.log_prob:.4f}",
-                    *(values[name] for name in columns),
-                ),
-                kind,
-            )
+            more = (values[name] for name in columns)
+            yield _row((str(file), rank, text, f"{hypothesis.log_prob:.4f}", *more), kind)
 
 
 def _row(values: Sequence[object], kind: CaptionFormat) -> str:
@@ -260,7 +223,8 @@ class CaptionTable:
         """
         try:
             with self.path.open("a", encoding="utf-8", newline="") as stream:
-                stream.write(_text_of(file.relative_to(self.path.parent), result, self._kind, self.columns))
+                for write in _write(stream.write, self._kind, self.columns, head=False):
+                    write(file.relative_to(self.path.parent), result)
         except OSError as error:
             raise write_error(self.path, error) from None
 

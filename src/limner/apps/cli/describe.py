@@ -37,6 +37,7 @@ from limner.runs.pretrained import is_pretrained
 if TYPE_CHECKING:
     from limner.features.spec import FeatureSpec
     from limner.generation.captioning import BaseCaptioner
+    from limner.generation.request import RuleOptions
     from limner.media.modality import Modality
 
 
@@ -136,9 +137,11 @@ def describe(
         stored.begin_tables()
         stored.report()
         return report_unreadable(stored.errors, stored.total)
-    captioner, strips = _load(runs, graphs, backbone, device, attention, compare or ())
-    options: dict[str, Any] = {"batch_size": batch_size, "must_include": must_include, **decoding}
-    options |= _rule_options(captioner, tags, no_concepts, min_confidence)
+    from limner.generation.request import RuleOptions
+
+    rules = RuleOptions(tags, not no_concepts, min_confidence)
+    captioner, strips = _load(runs, rules, graphs, backbone, device, attention, compare or ())
+    options = {"batch_size": batch_size, "must_include": must_include, **decoding, **rules._asdict()}
     columns = [*([] if captioner.rules.concepts is None else ["confidence"]), *(["tags"] if tags else [])]
     if ray is None:
         results = captioner.describe_each(files, prefixes=[prefix] * len(files) if prefix else None, **options)
@@ -192,36 +195,31 @@ def uses_clips(run: Path, files: Sequence[Path]) -> bool:
 
 def _load(
     runs: Sequence[Path],
+    rules: RuleOptions,
     graphs: bool,
     backbone: str | None,
     device: str,
     attention: Path | None,
     compared: Sequence[Path],
 ) -> tuple[BaseCaptioner, StripPlotter | None]:
-    """Load the models, and prepare the plots of their attention."""
+    """Load the models, check that they have the rules, and prepare the plots of their attention."""
+    captioner: BaseCaptioner
+    strips = None
     if graphs:
         from limner.runtime.generators import load_captioner
 
-        return load_captioner(runs[0]), None
-    from limner.inference.captioner import Captioner
+        captioner = load_captioner(runs[0])
+    else:
+        from limner.inference.captioner import Captioner
 
-    with activity("loading the model"):
-        captioner = Captioner.load(*runs, backbone=backbone, device=device)
-        if attention is None:
-            return captioner, None
-        return captioner, StripPlotter(captioner, runs, attention, compared, backbone=backbone, device=device)
-
-
-def _rule_options(
-    captioner: BaseCaptioner, tags: bool, no_concepts: bool, min_confidence: float | None
-) -> dict[str, Any]:
-    """Return the options of tags and concepts, after a check that the model has them."""
-    from limner.generation.request import RuleOptions
-
+        with activity("loading the model"):
+            captioner = torch_captioner = Captioner.load(*runs, backbone=backbone, device=device)
+            if attention is not None:
+                strips = StripPlotter(torch_captioner, runs, attention, compared, backbone=backbone, device=device)
     if captioner.rules.concepts is None:
-        refuse({"no_concepts": no_concepts}, "this model has no concepts; leave it out")
-    captioner.rules.check(RuleOptions(tags, not no_concepts, min_confidence))
-    return {"with_tags": tags, "concepts": not no_concepts, "min_confidence": min_confidence}
+        refuse({"no_concepts": not rules.concepts}, "this model has no concepts; leave it out")
+    captioner.rules.check(rules)
+    return captioner, strips
 
 
 def report_unreadable(errors: Sequence[LimnerError], total: int) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -19,7 +18,7 @@ from limner.errors import SettingsError
 from limner.layers.functional import precise, require_numbers
 from limner.metrics import Score, perplexity
 from limner.models.phrase_based import PhraseBased
-from limner.models.protocols import Model, Output, device_of
+from limner.models.protocols import Model, Output, device_of, evaluation_mode
 from limner.progress import Progress
 from limner.text.labels import LABEL_LANGUAGES
 from limner.text.vocab import SPECIAL_TOKENS
@@ -95,7 +94,7 @@ def score_examples(
         rows for batch in examples.batches_by_length(batch_size) for rows in _bound_tokens(batch, examples.targets)
     ]
     done, own_batches, scored = 0, shards.own(batches), []
-    with _evaluation_mode(models):
+    with evaluation_mode(models):
         for rows, batch in zip(own_batches, prefetch(examples.batch, own_batches, 4), strict=True):
             mask = counted_tokens(batch, skip_words, count_eos=count_eos)
             moved = batch.to(device)
@@ -125,17 +124,6 @@ def _require_probabilities(models: Sequence[Model]) -> None:
             "expected a model that gives probabilities of sentences, got one that only searches for translations: use "
             "'limner translate' or 'limner evaluate', or train a neural model"
         )
-
-
-@contextmanager
-def _evaluation_mode(models: Sequence[Model]) -> Iterator[None]:
-    """Put models into evaluation mode, and back into their modes at the end."""
-    modes = [model.training for model in models]
-    for model in models:
-        model.eval()
-    yield
-    for model, mode in zip(models, modes, strict=True):
-        model.train(mode)
 
 
 def counted_tokens(batch: Batch, skip_words: int, *, count_eos: bool = True) -> Tensor:

@@ -65,14 +65,11 @@ class ImageEncoder(nn.Module):
         super().__init__()
         self.settings = settings
         self.convnet: PixelConvnet | MapConvnet | None = None
-        self.grid_rnn: GridRNN | None = None
         self.projection: nn.Linear | None = None
-        if "pooled" in feature_shapes:
-            self.kind = "pooled"
-            self.projection, self.dim = _projection(feature_shapes["pooled"][0], settings)
-        elif "grid" in feature_shapes:
-            self.kind = "grid"
-            self.projection, self.grid_rnn, self.dim = _grid_layers(feature_shapes["grid"], settings)
+        self.grid_rnn: GridRNN | None = None
+        if kind := next((kind for kind in ("pooled", "grid") if kind in feature_shapes), ""):
+            self.kind = kind
+            self.projection, self.grid_rnn, self.dim = _stored_layers(feature_shapes[kind], settings)
         elif "maps" in feature_shapes:
             self.kind, self.dim, shape = "maps", settings.convnet_dim, feature_shapes["maps"]
             require_image_maps(shape)
@@ -126,14 +123,11 @@ class GridEncoder(nn.Module):
         super().__init__()
         self.settings = settings
         self.convnet: GridConvnet | None = None
-        self.grid_rnn: GridRNN | None = None
         self.projection: nn.Linear | None = None
-        if "pooled" in feature_shapes:
-            self.kind = "pooled"
-            self.projection, self.dim = _projection(feature_shapes["pooled"][0], settings)
-        elif "grid" in feature_shapes:
-            self.kind = "grid"
-            self.projection, self.grid_rnn, self.dim = _grid_layers(feature_shapes["grid"], settings)
+        self.grid_rnn: GridRNN | None = None
+        if kind := next((kind for kind in ("pooled", "grid") if kind in feature_shapes), ""):
+            self.kind = kind
+            self.projection, self.grid_rnn, self.dim = _stored_layers(feature_shapes[kind], settings)
         elif feature_shapes.get("maps", (0,))[-3:][0] == COLOURS:
             require_image_maps(feature_shapes["maps"])
             self.kind, self.convnet = "maps", GridConvnet(COLOURS, settings.convnet_width)
@@ -207,28 +201,22 @@ class MapEncoder(nn.Module):
         return grid.transpose(1, 2).reshape(grid.shape[0], self.dim, rows, -1)  # (B, L, dim) to (B, dim, H, W)
 
 
-def _projection(dim: int, settings: ImageEncoderSettings) -> tuple[nn.Linear | None, int]:
-    """Build the layer of `ImageEncoderSettings.projection_dim` of features of size D, and return its output size."""
-    if not settings.projection_dim:
-        return None, dim
-    return nn.Linear(dim, settings.projection_dim), settings.projection_dim
-
-
-def _grid_layers(
+def _stored_layers(
     shape: tuple[int, ...], settings: ImageEncoderSettings
 ) -> tuple[nn.Linear | None, GridRNN | None, int]:
-    """Build the projection and the two-dimensional RNN of grids (L, D); return them and the size of their output.
+    """Build the projection and, of grids (L, D), the two-dimensional RNN of stored features; return their output size.
 
     Raises:
         SettingsError: there is such a network and the grid is not a square.
     """
-    locations, dim = shape
-    projection, dim = _projection(dim, settings)
-    if not settings.grid_rnn_dim:
+    *locations, dim = shape
+    projection = nn.Linear(dim, settings.projection_dim) if settings.projection_dim else None
+    dim = settings.projection_dim or dim
+    if not locations or not settings.grid_rnn_dim:
         return projection, None, dim
-    if math.isqrt(locations) ** 2 != locations:
+    if math.isqrt(locations[0]) ** 2 != locations[0]:
         raise SettingsError(
-            f"model.image_encoder.grid_rnn_dim: expected features of a square grid, got {locations} locations; "
+            f"model.image_encoder.grid_rnn_dim: expected features of a square grid, got {locations[0]} locations; "
             "set it to 0, or name a table of a square grid"
         )
     network = GridRNN(dim, settings.grid_rnn_dim)

@@ -8,6 +8,7 @@ Shapes: B batch, T target length, S source length, L image locations, V vocabula
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple, Protocol, Self, runtime_checkable
 
@@ -152,6 +153,19 @@ class Model(ConditionalLM, Protocol):
     def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]: ...
     def state_dict(self) -> dict[str, Tensor]: ...
     def load_state_dict(self, state: dict[str, Tensor]) -> object: ...
+
+
+@contextmanager
+def evaluation_mode(models: Sequence[Model]) -> Iterator[None]:
+    """Put models into evaluation mode, and back into their modes at the end."""
+    modes = [model.training for model in models]
+    for model in models:
+        model.eval()
+    try:
+        yield
+    finally:
+        for model, mode in zip(models, modes, strict=True):
+            model.train(mode)
 
 
 @runtime_checkable

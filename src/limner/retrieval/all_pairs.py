@@ -19,7 +19,7 @@ from limner.data.examples import Example, ImageFeatures, Item, collate, collate_
 from limner.errors import counted
 from limner.layers.functional import require_numbers
 from limner.layers.softmax_heads import TAIL
-from limner.models.protocols import Model, device_of
+from limner.models.protocols import Model, device_of, evaluation_mode
 from limner.models.two_tower import TwoTower
 from limner.process import all_threads, native_bf16, require_memory
 from limner.progress import Progress
@@ -77,7 +77,6 @@ def score_tiles(
         RunError: a log-probability is NaN.
     """
     require_budget(budget)
-    training = model.training
     scorer = pair_scorer(model)
     half, dtype, pairs, total = budget // 2, torch.bfloat16 if bf16 else torch.float32, 0, len(targets) * len(items)
 
@@ -85,8 +84,7 @@ def score_tiles(
         if on_progress is not None:
             on_progress(pairs + done, total)
 
-    model.eval()
-    try:
+    with evaluation_mode([model]):
         for rows in _blocks(targets, half // (scorer.bytes_per_token if scorer else COLLATED_TOKEN_BYTES)):
             sentences = collate([Example("", targets[row]) for row in rows]).to(device_of(model))
             tiles: Iterator[Tensor]
@@ -104,8 +102,6 @@ def score_tiles(
                 begin, pairs = begin + tile.shape[1], pairs + tile.numel()
                 if on_progress is not None:
                     on_progress(pairs, total)
-    finally:
-        model.train(training)
 
 
 def _read_images(

@@ -71,7 +71,6 @@ class ConditionalDecoder(nn.Module):
 
     @property
     def has_memory_cell(self) -> bool:
-        """Whether the state has the memory cell of an LSTM."""
         return self.rec1.has_memory_cell
 
     def words(self, embedded: Tensor) -> Tensor:
@@ -103,7 +102,9 @@ class ConditionalDecoder(nn.Module):
         image_context = attention = gate = None
         if self.image_attention is not None and image is not None:
             location, attention = self.image_attention(query, image)  # eqs. 5 and 6
-            gate = _mask_gate(image, torch.sigmoid(precise(self.gate(read))))  # beta_t (eq. 7)
+            gate = torch.sigmoid(precise(self.gate(read)))  # beta_t (eq. 7)
+            if image.mask is not None:  # zero without an image
+                gate = gate * repeat_rows(image.mask.any(1, keepdim=True), len(gate))
             image_context = gate * location  # i_t (eq. 8)
             inputs = inputs + self.image_context(image_context)
             gate = gate[:, 0]
@@ -200,11 +201,3 @@ def decode(
         stack([step.attention for step in steps]),
         stack([step.gate for step in steps]),
     )
-
-
-def _mask_gate(image: Annotations, gate: Tensor) -> Tensor:
-    """Set the gates (N K, 1) of examples without an image to zero."""
-    if image.mask is None:
-        return gate
-    exists = image.mask.any(1, keepdim=True)  # (N, 1)
-    return gate * repeat_rows(exists, len(gate))

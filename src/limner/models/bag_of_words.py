@@ -101,7 +101,6 @@ class BagOfWords(nn.Module):
         return BagOfWordsMemory(self.log_probs(batch.image))
 
     def start(self, memory: BagOfWordsMemory) -> BagOfWordsState:
-        """Return the empty state."""
         return BagOfWordsState()
 
     def step(self, tokens: Tensor, memory: BagOfWordsMemory, state: BagOfWordsState) -> tuple[Tensor, BagOfWordsState]:

@@ -155,13 +155,11 @@ class IndependentDescriptions(nn.Module):
         return IndependentMemory(LayerState(CellState(hidden, cell)))
 
     def start(self, memory: IndependentMemory) -> IndependentState:
-        """Return the initial state s_0."""
         return IndependentState(memory.initial)
 
     def step(
         self, tokens: Tensor, memory: IndependentMemory, state: IndependentState
     ) -> tuple[Tensor, IndependentState]:
-        """Compute the logits (N K, V) after one more token (N K,) of K hypotheses of each of N examples."""
         embedded = self.target.embed(tokens)
         recurrent = self.target.recurrent
         after = recurrent.step(recurrent.cell.project(embedded), state.layer)

@@ -100,7 +100,6 @@ class LBL(nn.Module):
 
     @property
     def uses_image(self) -> bool:
-        """Whether the variant uses the image: all but LBL."""
         return self.image_encoder is not None
 
     def image_vector(self, image: ImageFeatures) -> Tensor:

@@ -162,7 +162,6 @@ class MRNN(nn.Module):
 
     @property
     def uses_image(self) -> bool:
-        """Whether the variant uses the image: all but RNN-base."""
         return self.image_encoder is not None
 
     def image_vector(self, image: ImageFeatures) -> Tensor:

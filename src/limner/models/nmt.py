@@ -184,7 +184,6 @@ class NMT(nn.Module):
 
     @property
     def uses_image(self) -> bool:
-        """Whether the variant uses the image."""
         return bool(self.settings.image)
 
     def encode(self, batch: Batch) -> NMTMemory:
@@ -227,11 +226,9 @@ class NMT(nn.Module):
         return self.decoder.image_attention.annotate(*grid)
 
     def start(self, memory: NMTMemory) -> NMTState:
-        """Return the initial state s_0."""
         return NMTState(memory.initial)
 
     def step(self, tokens: Tensor, memory: NMTMemory, state: NMTState) -> tuple[Tensor, NMTState]:
-        """Compute the logits (N K, V) after one more token (N K,) of K hypotheses of each of N examples."""
         embedded = self.target_embedding(tokens)
         step = self.decoder(self.decoder.words(embedded), state.decoder, memory.source, memory.image)
         return self._read_out(embedded, step.state.hidden, step.context, step.image), NMTState(step.state)

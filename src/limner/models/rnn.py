@@ -153,7 +153,6 @@ class RNN(EmbeddedWords, nn.Module):
 
     @property
     def uses_image(self) -> bool:
-        """Whether the model is conditioned on an image vector."""
         return self.image_encoder is not None
 
     def image_vector(self, image: ImageFeatures) -> Tensor:
@@ -199,12 +198,10 @@ class RNN(EmbeddedWords, nn.Module):
         return LengthTerms(end, torch.cat([at_least[:, 1:] - at_least[:, :-1], half], 1))
 
     def start(self, memory: RNNMemory) -> RNNState:
-        """Return the state before the first token."""
         present = memory.present
         return RNNState(memory.initial, torch.zeros(present.shape[0], dtype=torch.long, device=present.device))
 
     def step(self, tokens: Tensor, memory: RNNMemory, state: RNNState) -> tuple[Tensor, RNNState]:
-        """Compute the logits (N K, V) after one more token (N K,) of K hypotheses of each of N examples."""
         inputs = self.embedding(tokens)
         if memory.extra is not None:
             inputs = torch.cat([inputs, repeat_rows(memory.extra, len(tokens))], 1)  # eq. 1

@@ -154,12 +154,10 @@ class SequenceLabeller(nn.Module):
 
     @property
     def uses_image(self) -> bool:
-        """Whether the input is a sequence of frames."""
         return self.frame_encoder is not None
 
     @property
     def word_dim(self) -> int:
-        """Size of the word embeddings."""
         return self.settings.word_dim
 
     def init_word_embeddings(self, vectors: Tensor) -> None:
@@ -216,7 +214,6 @@ class SequenceLabeller(nn.Module):
         return outputs, final * (lengths > 0)[:, None]
 
     def start(self, memory: LabellerMemory) -> LabellerState:
-        """Return the state before the first label."""
         rows = len(memory.lengths)
         state = self.label_layers.start(rows) if isinstance(self.label_layers, RecurrentLayers) else None
         return LabellerState(torch.zeros_like(memory.lengths), state)

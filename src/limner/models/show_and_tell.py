@@ -97,7 +97,6 @@ class ShowAndTell(EmbeddedWords, nn.Module):
         return ShowAndTellMemory(tuple(where(present, a, b) for a, b in zip(after, zeros, strict=True)))
 
     def start(self, memory: ShowAndTellMemory) -> ShowAndTellState:
-        """Return the state after the image."""
         return ShowAndTellState(memory.layers)
 
     def step(

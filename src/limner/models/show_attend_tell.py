@@ -168,7 +168,6 @@ class ShowAttendTell(EmbeddedWords, nn.Module):
     def step(
         self, tokens: Tensor, memory: ShowAttendTellMemory, state: ShowAttendTellState
     ) -> tuple[Tensor, ShowAttendTellState]:
-        """Compute the logits (N K, V) after one more token (N K,) of K hypotheses of each of N examples."""
         word, draw = self.embedding(tokens), None
         if memory.draws is not None:
             examples = torch.arange(len(tokens), device=tokens.device) // (len(tokens) // len(memory.draws))

@@ -240,7 +240,6 @@ class Transformer(nn.Module):
     def step(
         self, tokens: Tensor, memory: TransformerMemory, state: TransformerState
     ) -> tuple[Tensor, TransformerState]:
-        """Compute the logits (N K, V) after one more token (N K,) of K hypotheses of each of N examples."""
         x = self._embed(self.target_embedding, tokens[:, None], first=state.target[0].shape[1])
         after: list[Tensor] = []
         for layer, before, source in zip(self._decoder_layers, state.target, memory.source.unbind(1), strict=True):

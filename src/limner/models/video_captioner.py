@@ -168,7 +168,6 @@ class VideoCaptioner(EmbeddedWords, nn.Module):
         return VideoState(tuple(cell.start(part.shape[0]) for cell in self._cells()))
 
     def step(self, tokens: Tensor, memory: VideoMemory, state: VideoState) -> tuple[Tensor, VideoState]:
-        """Compute the logits (N K, V) after one more token (N K,) of K hypotheses of each of N examples."""
         hidden: Tensor = self.embedding(tokens)
         layers = []
         for number, (cell, before) in enumerate(zip(self._cells(), state.layers, strict=True), start=1):

@@ -165,7 +165,8 @@ def cross_validate(
         view, ensemble = collection.with_splits(splits), []
         for model in range(settings.models):
             ensemble.append(out / (f"fold-{number}-model-{model + 1}" if model else f"fold-{number}"))
-            seeded = _with_seed(recipe, recipe.training.seed + model)
+            training = recipe.training.model_copy(update={"seed": recipe.training.seed + model})
+            seeded = recipe.model_copy(update={"training": training})
             train(seeded, view, ensemble[-1], resume=ensemble[-1].exists(), command=command, on_progress=on_progress)
         evaluations.append(_evaluate(ensemble, view, command))
         runs += ensemble
@@ -181,10 +182,6 @@ def cross_validate(
     )
     result.save(out / RECORD)
     return result
-
-
-def _with_seed(recipe: Recipe, seed: int) -> Recipe:
-    return recipe.model_copy(update={"training": recipe.training.model_copy(update={"seed": seed})})
 
 
 def _evaluate(runs: Sequence[Path], view: Collection, command: str) -> Evaluation:

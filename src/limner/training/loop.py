@@ -161,11 +161,6 @@ def require_run(out: Path) -> None:
         raise RunError(f"{out}: no such run to resume; leave --resume out to start one{similar}")
 
 
-def has_results(out: Path) -> bool:
-    """Whether a training saved weights or a state in its run directory; one that failed before may start again."""
-    return (out / WEIGHTS).exists() or find_state(out) is not None
-
-
 def claim(out: Path, config: ModelConfig, resume: bool) -> None:
     """Record in a new run directory what is trained there, or check that the recorded training is the same.
 
@@ -183,7 +178,7 @@ def claim(out: Path, config: ModelConfig, resume: bool) -> None:
         "init": config.provenance.get("init_sha256"),  # it determines the vocabularies, too
         "image_encoder": config.provenance.get("image_encoder_sha256"),
     }
-    if not recipe_file.exists() or not (resume or has_results(out)):
+    if not recipe_file.exists() or not (resume or (out / WEIGHTS).exists() or find_state(out) is not None):
         if not recipe_file.exists() and any(not file.name.startswith(".") for file in out.iterdir()):
             raise RunError(f"{out}: expected an empty folder or a Limner run, found other files; name another --out")
         write_text(recipe_file, to_json(current, indent=1))
@@ -218,7 +213,8 @@ def _extend(recorded: dict[str, Any], current: dict[str, Any], run: Path) -> boo
     """
     try:
         before, now = recorded["recipe"]["training"], current["recipe"]["training"]
-        longer = {name for name in ("epochs", "patience") if _is_longer(before[name], now[name])}
+        limits = [name for name in ("epochs", "patience") if before[name] is not None]  # None is no limit
+        longer = {name for name in limits if now[name] is None or now[name] > before[name]}
     except (KeyError, TypeError):  # a recipe of another version: the difference is reported
         return False
     schedule = now["schedule"]["name"]
@@ -234,11 +230,6 @@ def _extend(recorded: dict[str, Any], current: dict[str, Any], run: Path) -> boo
         )
     before.update({name: now[name] for name in longer})
     return bool(longer)
-
-
-def _is_longer(before: int | None, now: int | None) -> bool:
-    """Whether a limit is higher than before; None is no limit."""
-    return before is not None and (now is None or now > before)
 
 
 def _decisive_settings(recipe: Any) -> Any:  # noqa: ANN401  (arbitrary JSON)

@@ -60,13 +60,13 @@ class Reward:
         ]
         rewards = [0.0] * len(items)
         for metric, weight in self.weights.items():
-            values = self._cider(items, sentences) if metric == "cider" else self._bleu(items, sentences)
+            if metric == "cider":
+                assert self.cider is not None
+                values = [self.cider.score(*pair) for pair in zip(items, sentences, strict=True)]
+            else:
+                values = self._bleu(items, sentences)
             rewards = [reward + weight * value for reward, value in zip(rewards, values, strict=True)]
         return rewards
-
-    def _cider(self, items: Sequence[int], sentences: Sequence[list[str]]) -> list[float]:
-        assert self.cider is not None
-        return [self.cider.score(item, sentence) for item, sentence in zip(items, sentences, strict=True)]
 
     def _bleu(self, items: Sequence[int], sentences: Sequence[list[str]]) -> list[float]:
         references = [[" ".join(tokens) for tokens in self.references[item]] for item in items]
@@ -194,13 +194,11 @@ class SelfCritical:
         greedy = self.settings.baseline == "greedy"
         sample = SampleSettings(temperature=self.settings.temperature, seed=int(seed[0]), greedy_first=greedy)
         count = self.settings.samples + greedy
-        changes = {"beam_size": count, "n_best": count, "sample": sample, "precision": self._precision()}
-        return self.run.trained.recipe.decoding.model_copy(update=changes)
-
-    def _precision(self) -> str:
-        """Return the precision of the training, so that sentences are drawn from the same distribution."""
         assert self.run.optimization is not None
-        return "bf16" if self.run.optimization.fabric.strategy.precision.precision == "bf16-mixed" else "fp32"
+        is_bf16 = self.run.optimization.fabric.strategy.precision.precision == "bf16-mixed"
+        precision = "bf16" if is_bf16 else "fp32"  # so that sentences are drawn from the distribution that is trained
+        changes = {"beam_size": count, "n_best": count, "sample": sample, "precision": precision}
+        return self.run.trained.recipe.decoding.model_copy(update=changes)
 
     def _decode(self, model: Model, batch: Batch, settings: DecodingSettings) -> list[list[Sentence]]:
         """Decode the greedy sentence, if it is the baseline, and the samples of each example."""

@@ -130,7 +130,12 @@ def save_state(
         partial.mkdir(parents=True)
         save_tensors(partial / "model.safetensors", model.state_dict())
         save_tensors(partial / "optimizer.safetensors", tensors)
-        save_tensors(partial / "rng_state.safetensors", _by_process(rng_states))
+        of_processes = {  # 'cpu', 'cuda' of the first process, 'cpu.1' … of others
+            f"{device}.{rank}" if rank else device: value
+            for rank, states in enumerate(rng_states)
+            for device, value in states.items()
+        }
+        save_tensors(partial / "rng_state.safetensors", of_processes)
         if ema is not None:
             save_tensors(partial / "ema.safetensors", {str(k): value for k, value in enumerate(ema.values)})
         write_text(partial / STATE_FILE, to_json({"state": asdict(state), "optimizer": plain}))
@@ -182,15 +187,6 @@ def load_rng_state(folder: Path, rank: int) -> bool:
     if f"cuda{suffix}" in stored:
         torch.cuda.set_rng_state(stored[f"cuda{suffix}"])
     return True
-
-
-def _by_process(rng_states: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
-    """Name the random states of all processes: by the device for the first, '<device>.<process>' for others."""
-    return {
-        f"{device}.{rank}" if rank else device: value
-        for rank, states in enumerate(rng_states)
-        for device, value in states.items()
-    }
 
 
 def rng_state() -> dict[str, Tensor]:

@@ -10,6 +10,7 @@ import shutil
 import struct
 import subprocess
 import zlib
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -25,9 +26,11 @@ from limner.apps.photos.captions import (
     write_sidecar,
 )
 from limner.apps.photos.metadata import add_caption, find_captions, read_metadata
+from limner.apps.report.rendering import render_page
 from limner.decoding.sentence import Sentence
-from limner.errors import MetadataError, SettingsError
+from limner.errors import MetadataError, RunError, SettingsError
 from limner.inference.captioner import Captioner
+from limner.storage.outputs import save_output
 
 FOREIGN = (
     b'<?xpacket begin="" id="W5M0MpCehiHzreSzNTczkc9d"?><x:xmpmeta xmlns:x="adobe:ns:meta/"><!-- kept -->'
@@ -419,6 +422,19 @@ def test_describe_embeds_and_names_files_that_cannot_hold_a_caption(photos, trai
     assert status == 1 and printed.count("\n") == 1
     assert "c.gif: expected JPEG, PNG or WebP" in errors and "captions: 1 written" in errors
     assert caption_in_file(photos / "a.jpg")
+
+
+def test_a_file_that_is_no_image_is_named_as_such(tmp_path, command_line):
+    (tmp_path / "fake.jpg").write_text("mine")
+    for options in ((), ("--embed",), ("--write", "csv")):
+        status, _, errors = command_line("describe", tmp_path / "fake.jpg", *options)
+        assert status == 1 and "fake.jpg: not an image" in errors and "--write xmp" not in errors
+    assert "found a file; name its folder" in command_line("index", tmp_path / "fake.jpg")[2]
+
+
+def test_a_missing_file_of_the_package_is_no_full_disk():
+    with pytest.raises(RunError, match=r"gone\.css: missing in the package; install"):
+        save_output(Path("page.html"), lambda _: render_page("matches.html", styles=("gone.css",), scripts=()))
 
 
 def test_an_option_without_effect_is_refused(photos, trained, command_line):

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, TypeVar
 
 from limner.decoding.sentence import Sentence
 from limner.decoding.settings import DecodingSettings, change_decoding
-from limner.errors import MediaError
+from limner.errors import MediaError, SettingsError
 from limner.generation.engine import Engine
 from limner.generation.must_include import MustInclude, compile_words, words_of_inputs
 from limner.generation.request import Features, GenerationModel, Request, RuleOptions
@@ -187,6 +188,8 @@ class BaseCaptioner(ABC):
         decoding: Mapping[str, Any],
     ) -> list[Request]:
         """Check the options of `describe`; return a request for each image."""
+        if isinstance(images, str | bytes | Path):
+            raise SettingsError("images: expected a list of images, got one image; put it into a list, [image]")
         settings = change_decoding(self.decoding, decoding)
         self.rules.check(rules)
         warn_of_unknown_words(self.tokenizer, prefixes or (), UNKNOWN_PREFIX)

@@ -19,7 +19,7 @@ from typing import NamedTuple
 from limner.apps.photos.metadata import add_caption, find_captions, is_caption, read_metadata
 from limner.errors import MetadataError, system_reason
 from limner.files import atomic_write, read_bytes
-from limner.media.image import opened_image
+from limner.media.image import image_size, opened_image
 
 
 def sidecar_path(image: Path) -> Path:
@@ -56,9 +56,12 @@ def caption_in_file(image: Path) -> str:
 
 
 def require_caption_support(image: Path) -> None:
-    """Check before an image is described that its file can hold a caption; MetadataError if it cannot."""
+    """Check before an image is described that its file can hold a caption; MetadataError if not, or MediaError."""
     with _named(image):
-        _with_caption(read_bytes(image), "", "")
+        data = read_bytes(image)
+        if not data.startswith((b"\xff\xd8\xff", _PNG_SIGNATURE, b"RIFF")):
+            image_size(image)  # MediaError for a file that is no image of any format
+        _with_caption(data, "", "")
 
 
 def write_sidecar(image: Path, text: str, lang: str, *, replace: bool = False) -> bool:

@@ -97,7 +97,8 @@ class FolderIndex:
         """
         self.folder = Path(folder)
         if not self.folder.is_dir():
-            raise FolderError(f"{folder}: expected a folder of images, found none; check the path")
+            found = "a file; name its folder" if self.folder.exists() else "none; check the path"
+            raise FolderError(f"{folder}: expected a folder of images, found {found}")
         self.path = self.folder / INDEX_FOLDER if index is None else Path(index)
         self._captioner = captioner
         self._codec: AnnotationCodec | None = None

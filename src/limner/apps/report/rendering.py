@@ -6,8 +6,10 @@ import base64
 import hashlib
 import re
 
-from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
+from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined, TemplateNotFound
 from markupsafe import Markup
+
+from limner.errors import RunError
 
 STYLES = ("look.css", "report.css")
 """Style sheets of a report; the page of the service has the first one as well."""
@@ -24,15 +26,19 @@ def render_page(
     """
     loader = ChoiceLoader([PackageLoader(__package__), PackageLoader("limner.plots", "web")])
     pages = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    style, script = (
-        Markup("\n".join(loader.get_source(pages, name)[0] for name in names)) for names in (styles, scripts)
-    )
+    try:
+        style, script = (
+            Markup("\n".join(loader.get_source(pages, name)[0] for name in names)) for names in (styles, scripts)
+        )
+        page = pages.get_template(template)
+    except TemplateNotFound as error:
+        raise RunError(f"{error.name}: missing in the package; install Limner again") from None
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     policy = (
         f"default-src 'none'; script-src 'sha256-{digest}'; style-src 'unsafe-inline'; img-src data:; "
         "base-uri 'none'; form-action 'none'"
     )
-    return pages.get_template(template).render(style=style, script=script, policy=policy, **values)
+    return page.render(style=style, script=script, policy=policy, **values)
 
 
 def without_folders(text: str) -> str:

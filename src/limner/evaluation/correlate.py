@@ -42,8 +42,7 @@ class Judgements(NamedTuple):
     """Ratings of pairs of an image and a caption."""
 
     kind: Literal["expert", "crowd"]
-    ratings: Mapping[Pair, tuple[float, ...]]
-    """Three ratings of experts, or the share of yes, of each pair."""
+    ratings: Mapping[Pair, tuple[float, ...]]  # three ratings of experts, or the share of yes, of each pair
 
     def left_out(self) -> list[Pair]:
         """Return the pairs that are not correlated: experts' pairs whose caption was written for the image.
@@ -148,10 +147,8 @@ def _number(text: str, where: str) -> float:
 class PairScores(NamedTuple):
     """Scores of judged pairs."""
 
-    scores: dict[Pair, float]
-    """log P(w|I) - log P(w) in natural logarithms."""
-    missing: list[Pair]
-    """Pairs whose image or caption is not in the collection, or whose image has no features."""
+    scores: dict[Pair, float]  # log P(w|I) - log P(w) in natural logarithms
+    missing: list[Pair]  # pairs whose image or caption is not in the collection, or whose image has no features
     signature: str
 
 
@@ -161,12 +158,9 @@ class JudgedCorrelation(NamedTuple):
     correlations: list[Correlation]
     pairs: int
     images: int
-    own_captions: int
-    """Number of pairs that were left out because their caption was written for the image."""
-    signature: str
-    """Judgements, numbers of ratings, and the bootstrap if there are intervals."""
-    notes: tuple[str, ...] = ()
-    """Lines about missing intervals, or what makes them doubtful."""
+    own_captions: int  # number of pairs that were left out because their caption was written for the image
+    signature: str  # judgements, numbers of ratings, and the bootstrap if there are intervals
+    notes: tuple[str, ...] = ()  # lines about missing intervals, or what makes them doubtful
 
 
 def score_judged_pairs(

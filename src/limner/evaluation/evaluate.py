@@ -84,8 +84,7 @@ class _Task(NamedTuple):
     models: Sequence[TrainedModel]
     collection: Collection
     examples: Examples
-    features: FeatureStore | None
-    """Features of the right images; `examples` may have the features of a control."""
+    features: FeatureStore | None  # features of the right images; `examples` may have the features of a control
     options: EvaluationOptions
     split: str
     decoding: DecodingSettings

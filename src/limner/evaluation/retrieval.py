@@ -121,8 +121,7 @@ class ShortlistEvaluation(NamedTuple):
 
     scores: tuple[Score, ...]
     curves: RecallCurves
-    chance: RecallCurves
-    """Expected curves of a random order."""
+    chance: RecallCurves  # expected curves of a random order
 
 
 def _evaluate_shortlists(

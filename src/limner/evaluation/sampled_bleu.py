@@ -30,18 +30,12 @@ ROWS_PER_BATCH = 2048
 class SampleInput(NamedTuple):
     """Input of the samples of one sentence."""
 
-    row: int
-    """Row of the example in its `Examples`."""
-    id: str
-    """Id that determines the random numbers."""
-    prefix: tuple[int, ...]
-    """Token ids that every sample starts with."""
-    length: int
-    """Number of tokens of a sample with its prefix, and of the reference."""
-    prefix_text: str
-    """The words of the reference in the prefix, joined by spaces."""
-    reference: str
-    """The reference after the prefix, as tokens joined by spaces."""
+    row: int  # row of the example in its `Examples`
+    id: str  # id that determines the random numbers
+    prefix: tuple[int, ...]  # token ids that every sample starts with
+    length: int  # number of tokens of a sample with its prefix, and of the reference
+    prefix_text: str  # the words of the reference in the prefix, joined by spaces
+    reference: str  # the reference after the prefix, as tokens joined by spaces
 
     def whole(self, text: str) -> str:
         """Return the sentence of the prefix and the text after it."""

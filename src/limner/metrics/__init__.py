@@ -80,8 +80,7 @@ class MetricStatistics(NamedTuple):
     """Statistics of a metric for every segment of a corpus."""
 
     metric: Metric
-    statistics: Statistics
-    """Sufficient statistics, (N, k)."""
+    statistics: Statistics  # sufficient statistics, (N, k)
     signature: str
 
     @property

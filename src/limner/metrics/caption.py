@@ -89,10 +89,8 @@ CACHED_ITEMS = 10_000
 class TfIdfVector(NamedTuple):
     """TF-IDF vector of a sentence."""
 
-    values: dict[Ngram, float]
-    """Count times inverse document frequency of each n-gram."""
-    norms: list[float]
-    """Norm of the values by order of the n-grams."""
+    values: dict[Ngram, float]  # count times inverse document frequency of each n-gram
+    norms: list[float]  # norm of the values by order of the n-grams
     length: int
 
 

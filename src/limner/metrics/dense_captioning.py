@@ -52,10 +52,8 @@ class Matches(NamedTuple):
     overlaps: Floats  # (N,)
     first: NDArray[np.bool_]  # (N,): whether it is the first detection of its region
     sentences: list[str]
-    references: list[list[str]]
-    """Descriptions of the region; none where nothing overlaps."""
-    annotated: int
-    """Number of annotated regions after merging."""
+    references: list[list[str]]  # descriptions of the region; none where nothing overlaps
+    annotated: int  # number of annotated regions after merging
 
 
 def dense_captioning_scores(images: Sequence[DenseCaptions], similarity: Similarity, signature: str) -> list[Score]:

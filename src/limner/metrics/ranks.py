@@ -32,12 +32,9 @@ TILE_BYTES = 1 << 22
 class RetrievalRanks(NamedTuple):
     """Ranks of the relevant candidates in both directions."""
 
-    image_to_text: Ranks
-    """Rank of the first relevant sentence of each image among all sentences, (I,)."""
-    text_to_image: Ranks
-    """Rank of the owner of each sentence among all images, (S,)."""
-    own_sentences: Ranks
-    """Rank of each sentence among all sentences for its owner as the query, (S,)."""
+    image_to_text: Ranks  # rank of the first relevant sentence of each image among all sentences, (I,)
+    text_to_image: Ranks  # rank of the owner of each sentence among all images, (S,)
+    own_sentences: Ranks  # rank of each sentence among all sentences for its owner as the query, (S,)
 
 
 def rank_all(scores: NDArray[np.floating], owners: Sequence[int] | NDArray[np.integer]) -> RetrievalRanks:

@@ -197,12 +197,9 @@ def _scaled_box(box: Box | None, size: tuple[int, int], scale: float) -> tuple[i
 class AttentionStrip(NamedTuple):
     """Attention of one model for each word of a sentence."""
 
-    panels: Sequence[Image.Image]
-    """The image and T heat maps of the same size, as `panels` returns them."""
-    gates: Gates | None = None
-    """Image gate β of each word, (T,), printed below the heat maps; None without a gate."""
-    name: str = ""
-    """Name of the model, printed beside the rows of its heat maps; empty for none."""
+    panels: Sequence[Image.Image]  # the image and T heat maps of the same size, as `panels` returns them
+    gates: Gates | None = None  # image gate β of each word, (T,), printed below the heat maps; None without a gate
+    name: str = ""  # name of the model, printed beside the rows of its heat maps; empty for none
 
 
 def attention_strips(words: Sequence[str], strips: Sequence[AttentionStrip], *, columns: int = 8) -> Figure:
@@ -244,16 +241,11 @@ class _Layout(NamedTuple):
     """Positions of the panels of strips in inches from the top left corner; position 0 belongs to the image."""
 
     columns: int
-    lines: int
-    """Number of rows of each strip."""
-    pitch: float
-    """Distance between the left edges of panels."""
-    margin: float
-    """Left edge of the first panel's column."""
-    height: float
-    """Height of a panel."""
-    below: Sequence[float]
-    """Space below the rows of each strip, with its gates."""
+    lines: int  # number of rows of each strip
+    pitch: float  # distance between the left edges of panels
+    margin: float  # left edge of the first panel's column
+    height: float  # height of a panel
+    below: Sequence[float]  # space below the rows of each strip, with its gates
 
     @property
     def line_height(self) -> float:

@@ -31,8 +31,7 @@ class LanguageModel(NamedTuple):
     """
 
     order: int
-    vocab_size: int
-    """Number of words V, the special tokens included; their nodes are the first."""
+    vocab_size: int  # number of words V, the special tokens included; their nodes are the first
     suffixes: Ints  # (N,): node without the first word of each node; -1 of words
     firsts: Ints  # (N,): first word of each node
     log_probs: Floats  # (N,): natural logarithms

@@ -196,10 +196,8 @@ class TuningSet(NamedTuple):
 class TuningOptions(NamedTuple):
     """Options of the tuning."""
 
-    iterations: int
-    """Largest number of times that the sentences are translated."""
-    n_best: int
-    """Number of translations of a sentence in each iteration."""
+    iterations: int  # largest number of times that the sentences are translated
+    n_best: int  # number of translations of a sentence in each iteration
     seed: int
 
 

@@ -90,22 +90,14 @@ class SoundSequenceSettings(GeneratedSettings):
 class Sound:
     """Parameters of a sound; times are fractions of the duration of the file."""
 
-    kind: str
-    """Key of `QUALITIES`."""
-    qualities: Mapping[str, str]
-    """Value of each quality of the kind."""
-    start: float
-    """Beginning of the sound."""
-    length: float
-    """Length of the sound."""
-    pitch: float
-    """Frequency in Hz; of a sweep at its beginning, of a noise the edge of its band."""
-    final_pitch: float
-    """Frequency in Hz at the end of a sweep."""
-    amplitude: float
-    """Amplitude; 1 for a full-scale sine."""
-    seed: str
-    """Random seed of the noise."""
+    kind: str  # key of `QUALITIES`
+    qualities: Mapping[str, str]  # value of each quality of the kind
+    start: float  # beginning of the sound
+    length: float  # length of the sound
+    pitch: float  # frequency in Hz; of a sweep at its beginning, of a noise the edge of its band
+    final_pitch: float  # frequency in Hz at the end of a sweep
+    amplitude: float  # amplitude; 1 for a full-scale sine
+    seed: str  # random seed of the noise
 
 
 def _write(folder: Path, name: str, samples: Samples, rate: int) -> str:

@@ -31,10 +31,8 @@ class PhraseWords(NamedTuple):
     """Annotated phrase with its words and boxes."""
 
     phrase: Phrase
-    words: range
-    """Positions of its words in `Tokenizer.words` of the sentence."""
-    boxes: tuple[Box, ...]
-    """Distinct boxes of its entity, at least one."""
+    words: range  # positions of its words in `Tokenizer.words` of the sentence
+    boxes: tuple[Box, ...]  # distinct boxes of its entity, at least one
 
 
 class PhraseSentence(NamedTuple):
@@ -43,8 +41,7 @@ class PhraseSentence(NamedTuple):
     item: Item
     text: str
     source: str | None
-    phrases: tuple[PhraseWords, ...]
-    """Phrases with boxes, at least one."""
+    phrases: tuple[PhraseWords, ...]  # phrases with boxes, at least one
 
 
 def find_phrases(
@@ -99,10 +96,8 @@ def align_phrase(phrase: Phrase, text: str, tokenizer: Tokenizer) -> range | Non
 class LocationCoverage(NamedTuple):
     """Relation of the locations of a grid to some boxes."""
 
-    inside: Weights
-    """Fraction of each cell inside the union of the boxes, (L,)."""
-    centre_inside: NDArray[np.bool_]
-    """Whether the centre of each cell is inside a box, (L,)."""
+    inside: Weights  # fraction of each cell inside the union of the boxes, (L,)
+    centre_inside: NDArray[np.bool_]  # whether the centre of each cell is inside a box, (L,)
 
 
 def cover(cells: Weights, boxes: Sequence[Box]) -> LocationCoverage:

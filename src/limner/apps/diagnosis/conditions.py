@@ -42,8 +42,7 @@ class ConditionOutput(NamedTuple):
     """The hypotheses of a model under one condition and their statistics."""
 
     name: str
-    hypotheses: list[str]
-    """One tokenised hypothesis for each input."""
+    hypotheses: list[str]  # one tokenised hypothesis for each input
     metrics: list[ItemStatistics]
 
 
@@ -55,10 +54,8 @@ class ConditionComparison:
     examples: Examples
     inputs: Sequence[GenerationInput]
     decoding: DecodingSettings
-    metrics: Sequence[str]
-    """Names of sentence metrics, or `PERPLEXITY`."""
-    trials: int
-    """Number of trials of each significance test."""
+    metrics: Sequence[str]  # names of sentence metrics, or `PERPLEXITY`
+    trials: int  # number of trials of each significance test
     seed: int
     on_progress: StageProgress
 

@@ -169,11 +169,9 @@ class MaskedInputs(NamedTuple):
     """The source sentences in which a mask selects at least one word."""
 
     mask: source_words.SourceMask
-    indices: list[int]
-    """Positions in the sequence of inputs."""
+    indices: list[int]  # positions in the sequence of inputs
     masked_words: int
-    expected: list[list[source_words.WordForms]]
-    """Expected target words for each sentence."""
+    expected: list[list[source_words.WordForms]]  # expected target words for each sentence
 
 
 def _mask_inputs(comparison: ConditionComparison, name: str) -> MaskedInputs:

@@ -191,12 +191,9 @@ def _last(words: Sequence[str], count: int) -> list[int]:
 class AmbiguousInput(NamedTuple):
     """A source sentence with an ambiguous word, and the target nouns of both senses."""
 
-    position: int
-    """Position in the sequence of inputs."""
-    correct: frozenset[str]
-    """Case-folded target nouns of the sense that the image shows."""
-    incorrect: frozenset[str]
-    """Case-folded target nouns of the other sense."""
+    position: int  # position in the sequence of inputs
+    correct: frozenset[str]  # case-folded target nouns of the sense that the image shows
+    incorrect: frozenset[str]  # case-folded target nouns of the other sense
 
 
 def find_ambiguous_inputs(

@@ -38,8 +38,7 @@ class Journal(NamedTuple):
     """Results of the units of one computation, in a folder that all machines see."""
 
     folder: Path
-    computation: str
-    """Random name of the computation; results of another one are not read."""
+    computation: str  # random name of the computation; results of another one are not read
     plan: dict[str, Any]
 
     @classmethod

@@ -53,8 +53,7 @@ class ExtractionOptions(NamedTuple):
     splits: tuple[str, ...] | None = None
     batch_size: int = 32
     strict: bool = False
-    unit_rows: int | None = None
-    """Number of items of a unit; None for a number that suits the cluster."""
+    unit_rows: int | None = None  # number of items of a unit; None for a number that suits the cluster
 
 
 class FeatureJob(NamedTuple):
@@ -65,8 +64,7 @@ class FeatureJob(NamedTuple):
     backbone: BackboneChoice
     specs: tuple[FeatureSpec, ...]
     options: ExtractionOptions
-    unit_rows: int
-    """Number of items of a unit; the last may have fewer."""
+    unit_rows: int  # number of items of a unit; the last may have fewer
     journal: Journal
     device: str
 

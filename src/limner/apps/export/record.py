@@ -53,10 +53,8 @@ class Recorded(NamedTuple):
 
     encoder: bytes
     step: bytes
-    memory: ShapesByName
-    """Tensors that are constant while a sentence is generated."""
-    state: ShapesByName
-    """Tensors that each step replaces."""
+    memory: ShapesByName  # tensors that are constant while a sentence is generated
+    state: ShapesByName  # tensors that each step replaces
 
 
 class _Encoder(nn.Module):
@@ -220,10 +218,8 @@ def graph_inputs(graph: bytes) -> set[str]:
 class Difference(NamedTuple):
     """Difference of a log-probability."""
 
-    value: float
-    """Absolute difference; infinite where only one of the two is finite."""
-    scale: float
-    """Largest absolute log-probability of the distribution."""
+    value: float  # absolute difference; infinite where only one of the two is finite
+    scale: float  # largest absolute log-probability of the distribution
 
     @property
     def allowed(self) -> float:

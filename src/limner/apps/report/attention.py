@@ -193,10 +193,8 @@ class AttendedWord(NamedTuple):
 
     text: str
     gate: float | None
-    panel: str | None
-    """Heat map over the image or the frames, as data URL."""
-    weights: str
-    """Weights of the locations, row by row, as bytes in base64; 255 is the largest weight of the word."""
+    panel: str | None  # heat map over the image or the frames, as data URL
+    weights: str  # weights of the locations, row by row, as bytes in base64; 255 is the largest weight of the word
 
 
 class AttendedImage(NamedTuple):
@@ -216,14 +214,11 @@ class ExplainedSentence(NamedTuple):
     """A generated sentence with its attention plots."""
 
     item: EvaluatedItem
-    target: str
-    """Generated sentence; its words are coloured by their gate if there is one."""
+    target: str  # generated sentence; its words are coloured by their gate if there is one
     gated: bool
     alignment: Markup | None
-    width: float
-    """Width of the alignment plot in inches."""
-    image: AttendedImage | None
-    """The image with its attention; None without attention over an image that can be read."""
+    width: float  # width of the alignment plot in inches
+    image: AttendedImage | None  # the image with its attention; None without attention over an image that can be read
 
 
 def explain_items(

@@ -31,8 +31,7 @@ class MarkedWord(NamedTuple):
     """A part of a sentence with its mark."""
 
     text: str
-    mark: Mark = ""
-    """Whether a reference has the word; empty for spaces, punctuation and sentences without references."""
+    mark: Mark = ""  # whether a reference has the word; empty for spaces, punctuation and sentences without references
 
 
 class Card(NamedTuple):
@@ -41,8 +40,7 @@ class Card(NamedTuple):
     item: EvaluatedItem
     thumbnail: str | None
     words: tuple[MarkedWord, ...]
-    group: str
-    """Group of the gallery: 'best', 'worst' or 'sample'; empty at the beginning of the report."""
+    group: str  # group of the gallery: 'best', 'worst' or 'sample'; empty at the beginning of the report
 
     @property
     def wrong(self) -> tuple[str, ...]:

@@ -85,8 +85,7 @@ class ScoreRow(NamedTuple):
 
     label: str
     value: str
-    published: str
-    """Published value, or a dash."""
+    published: str  # published value, or a dash
     signature: str
 
 

@@ -55,15 +55,11 @@ logger = logging.getLogger(__name__)
 class PageContext(NamedTuple):
     """Objects that the sections of a page share."""
 
-    model: TrainedModel | None
-    """The trained model; None if it cannot be loaded."""
-    modality: Modality
-    """Modality of the features that the model was trained on; images if there are none."""
-    published: Mapping[str, Any]
-    """Published row of the recipe: its name and its values."""
+    model: TrainedModel | None  # the trained model; None if it cannot be loaded
+    modality: Modality  # modality of the features that the model was trained on; images if there are none
+    published: Mapping[str, Any]  # published row of the recipe: its name and its values
     thumbnails: Thumbnails
-    lang: str
-    """Target language of the model, or its kind of labels; empty if unknown."""
+    lang: str  # target language of the model, or its kind of labels; empty if unknown
     vocabulary: int | None
     evaluations: Sequence[Evaluation]
 

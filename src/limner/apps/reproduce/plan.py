@@ -75,8 +75,7 @@ class RowPlan(NamedTuple):
     row: PublishedRow
     result_path: Path
     alternatives: tuple[TrainingSequence, ...]
-    recipes: tuple[Recipe, ...]
-    """The row's recipe for each alternative, with the settings of its evaluation."""
+    recipes: tuple[Recipe, ...]  # the row's recipe for each alternative, with the settings of its evaluation
 
     def recipe_of(self, run: Path) -> Recipe:
         """The recipe of the alternative with this run directory, with the settings of the row's evaluation."""

@@ -71,10 +71,8 @@ def prefixes(place: Path, lang: str) -> dict[str, bool]:
 class Synonyms(NamedTuple):
     """Synonym sets of WordNet and irregular forms."""
 
-    synsets: dict[str, list[str]]
-    """Names of the synonym sets of a word."""
-    lemmas: dict[str, list[str]]
-    """Lemmas of an irregular form."""
+    synsets: dict[str, list[str]]  # names of the synonym sets of a word
+    lemmas: dict[str, list[str]]  # lemmas of an irregular form
 
 
 @cache

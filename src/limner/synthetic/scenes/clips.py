@@ -143,10 +143,8 @@ class Frame(NamedTuple):
     """A frame of a clip."""
 
     image: Image.Image
-    box: Box
-    """Box of the object, hidden parts included."""
-    hidden: bool
-    """Whether the obstacle hides the whole box."""
+    box: Box  # box of the object, hidden parts included
+    hidden: bool  # whether the obstacle hides the whole box
 
 
 def frames(clip: Clip, side: int, count: int) -> Iterator[Frame]:

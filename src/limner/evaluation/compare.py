@@ -34,10 +34,8 @@ from limner.runs.records import EvaluatedItem, Evaluation, RunConfig, load_evalu
 SENTENCE_METRICS = ("bleu4", "meteor", "ter", "chrf3")
 """Default metrics of sentences, as in Calixto et al. (2017)."""
 
-Systems = Mapping[str, Mapping[str, Evaluation]]
-"""Evaluations by system and run."""
-StatisticsBySystem = dict[str, dict[str, list[MetricStatistics]]]
-"""Metric statistics of each run, by system and metric."""
+Systems = Mapping[str, Mapping[str, Evaluation]]  # evaluations by system and run
+StatisticsBySystem = dict[str, dict[str, list[MetricStatistics]]]  # metric statistics of each run, by system and metric
 ScoresBySystem = dict[tuple[str, str], RunScores]
 """Scores of the runs, and their bootstrap samples, by system and metric."""
 PartProgress = Callable[[str, int, int], None]

@@ -32,10 +32,8 @@ from limner.retrieval.all_pairs import pair_arithmetic
 from limner.retrieval.marginal import MARGINAL_IMAGES, log_ratio_signature, marginal_items, normalised_log_probs
 from limner.runs.trained_model import TrainedModel
 
-Pair = tuple[str, str]
-"""Names of an image and of a caption."""
-LARGEST_DEVIATION = 1e-3
-"""Largest difference between the share of yes and its numbers."""
+Pair = tuple[str, str]  # names of an image and of a caption
+LARGEST_DEVIATION = 1e-3  # largest difference between the share of yes and its numbers
 
 
 class Judgements(NamedTuple):

@@ -45,10 +45,8 @@ from limner.settings import Settings
 RegionBaseline = Literal["frequent", "nearest", "caption"]
 SHOWN_IMAGES, SHOWN_REGIONS = 12, 10
 """Number of images, and of detected regions of each, that are recorded for the report."""
-MIN_OVERLAP = 0.5
-"""Smallest IoU of a retrieved region with the region that the query describes."""
-RECALLS = (1, 5, 10)
-"""Numbers k of the best candidates for which recall is computed."""
+MIN_OVERLAP = 0.5  # smallest IoU of a retrieved region with the region that the query describes
+RECALLS = (1, 5, 10)  # numbers k of the best candidates for which recall is computed
 CODES_PER_BATCH = 256
 
 logger = logging.getLogger(__name__)

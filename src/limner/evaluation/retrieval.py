@@ -27,10 +27,8 @@ from limner.runs import records
 from limner.runs.records import RecallCurves, Retrieval
 from limner.runs.trained_model import TrainedModel
 
-SHOWN_QUERIES = 12
-"""Number of queries of each direction in the report."""
-SHOWN_RESULTS = 5
-"""Number of results of each of these queries."""
+SHOWN_QUERIES = 12  # number of queries of each direction in the report
+SHOWN_RESULTS = 5  # number of results of each of these queries
 
 logger = logging.getLogger(__name__)
 

@@ -77,13 +77,10 @@ CIDER = Metric(
 ROUGE_L = Metric("rouge_l", rouge_statistics, _mean, lambda: f"beta:1.2|{_coco_settings()}")
 
 
-MAX_ORDER = 4
-"""Largest order of the n-grams that BLEU-4 and CIDEr count."""
+MAX_ORDER = 4  # largest order of the n-grams that BLEU-4 and CIDEr count
 Ngram = tuple[str, ...]
-SIGMA = 6.0
-"""Standard deviation of the Gaussian penalty of the difference in length."""
-CACHED_ITEMS = 10_000
-"""Number of items whose reference vectors are kept in memory, about 50 KB each."""
+SIGMA = 6.0  # standard deviation of the Gaussian penalty of the difference in length
+CACHED_ITEMS = 10_000  # number of items whose reference vectors are kept in memory, about 50 KB each
 
 
 class TfIdfVector(NamedTuple):

@@ -17,10 +17,8 @@ import numpy as np
 from limner.metrics.base import Metric, References, Score, Statistics
 from limner.text.labels import FRAME_LABELS, HIDDEN, LABEL, TRACK, read_position, read_predictions
 
-BINS = 10
-"""Number of bins of equal width of the calibration error."""
-FARTHEST = 100.0
-"""Error of a frame without a predicted or a right position, in percent of the frame's width."""
+BINS = 10  # number of bins of equal width of the calibration error
+FARTHEST = 100.0  # error of a frame without a predicted or a right position, in percent of the frame's width
 
 
 def label_set(references: References) -> list[str]:

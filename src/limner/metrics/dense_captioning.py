@@ -22,14 +22,10 @@ from limner.metrics.meteor import METEOR, meteor_statistics, meteor_value
 
 REGION_METRICS = ("map", "localisation_map")
 """Names of the scores of detected regions, of sentences and boxes and of the boxes alone."""
-OVERLAPS = (0.3, 0.4, 0.5, 0.6, 0.7)
-"""Smallest intersection over union of a detection with an annotated region."""
-SIMILARITIES = (0.0, 0.05, 0.1, 0.15, 0.2, 0.25)
-"""Similarity of the sentences that must be exceeded."""
-MERGED_OVERLAP = 0.7
-"""Annotated regions of at least this overlap are merged to one with several descriptions."""
-RECALL_LEVELS = 100
-"""Number of levels of recall, 0, 0.01, …, 0.99: the loop of the evaluation program ends before 1."""
+OVERLAPS = (0.3, 0.4, 0.5, 0.6, 0.7)  # smallest intersection over union of a detection with an annotated region
+SIMILARITIES = (0.0, 0.05, 0.1, 0.15, 0.2, 0.25)  # similarity of the sentences that must be exceeded
+MERGED_OVERLAP = 0.7  # annotated regions of at least this overlap are merged to one with several descriptions
+RECALL_LEVELS = 100  # number of levels of recall, 0, 0.01, …, 0.99: the loop of the evaluation program ends before 1
 
 Floats = NDArray[np.float64]
 Similarity = Callable[[Sequence[str], References], Floats]

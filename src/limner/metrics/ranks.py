@@ -19,14 +19,11 @@ from limner.metrics.base import Score
 Ranks = NDArray[np.int64]
 Points = tuple[tuple[float, float], ...]
 
-CUTOFFS = (1, 5, 10)
-"""Values of k of recall@k."""
+CUTOFFS = (1, 5, 10)  # values of k of recall@k
 RETRIEVAL_METRICS = ("recall_sum",)
 """Metrics of the validation of a model that only ranks: the sum of recall@1, @5 and @10 in both directions, 0-600."""
-CURVE_POINTS = 100
-"""Approximate number of points of a curve."""
-TILE_BYTES = 1 << 22
-"""Memory of a block of the score matrix."""
+CURVE_POINTS = 100  # approximate number of points of a curve
+TILE_BYTES = 1 << 22  # memory of a block of the score matrix
 
 
 class RetrievalRanks(NamedTuple):

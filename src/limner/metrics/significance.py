@@ -20,13 +20,10 @@ from limner.errors import SettingsError
 from limner.metrics.base import Statistics
 
 TRIALS = 10_000
-LEVEL = 0.05
-"""Significance level: a difference is significant if p is below it."""
+LEVEL = 0.05  # significance level: a difference is significant if p is below it
 SEED = 1
-BLOCK_BYTES = 1 << 25
-"""Memory of a block of trials."""
-ROUNDING = 1e-9
-"""Relative tolerance below which two differences count as equal."""
+BLOCK_BYTES = 1 << 25  # memory of a block of trials
+ROUNDING = 1e-9  # relative tolerance below which two differences count as equal
 
 
 class Significance(NamedTuple):

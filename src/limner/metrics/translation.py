@@ -40,10 +40,8 @@ LANGUAGE_TOKENISERS = {
 }
 """Names of sacrebleu's tokenisers by language; 13a for all others."""
 _DEFAULT = "13a"
-ASIAN_LANGUAGES = ("zh", "yue", "wuu", "ja")
-"""Languages with the characters that sacrebleu's TER can split."""
-CHARACTER_ORDERS = 6
-"""Maximum order of the character n-grams of chrF."""
+ASIAN_LANGUAGES = ("zh", "yue", "wuu", "ja")  # languages with the characters that sacrebleu's TER can split
+CHARACTER_ORDERS = 6  # maximum order of the character n-grams of chrF
 _EXTRAS = {"ja-mecab": "ja", "ko-mecab": "ko"}
 
 

@@ -24,19 +24,15 @@ from PIL import Image
 from limner.media.image import open_image
 from limner.plots.figures import COLOURS, DOTS_PER_INCH, INK, fonts_for, shortened
 
-Box = tuple[float, float, float, float]
-"""Left, top, right and bottom, in pixels of the upright image."""
+Box = tuple[float, float, float, float]  # left, top, right and bottom, in pixels of the upright image
 Pixels = NDArray[np.float32]
 Floats = NDArray[np.float64]
 Gates = Sequence[float] | Floats
 
-MAX_WORDS = 120
-"""Maximum number of words of a plot; a note is added to a longer sentence."""
-PANEL = 240
-"""Longer side of a heat map in pixels."""
+MAX_WORDS = 120  # maximum number of words of a plot; a note is added to a longer sentence
+PANEL = 240  # longer side of a heat map in pixels
 
-CELL = 0.26
-"""Side of the cell of one weight in inches."""
+CELL = 0.26  # side of the cell of one weight in inches
 _MIN_PRINTED = 0.05  # smallest weight that is printed in its cell
 _GREYS = LinearSegmentedColormap.from_list("weights", ["#eeeeee", "#000000"])
 _REPEAT_LABELS = 30  # number of cells beyond which the words are repeated on the opposite side

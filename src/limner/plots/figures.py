@@ -27,11 +27,9 @@ Point = tuple[float, float]
 COLOURS = ("#0f7fbf", "#d9662b", "#1a9e77", "#b8589b", "#b98a00", "#6a6fd1")
 # Colours of text and lines, which `svg` replaces by the colour variables of the page.
 INK, FAINT = "#5a5f69", "#b4b8c0"
-SIZE = (4.6, 3.0)
-"""Width and height of a plot in inches."""
+SIZE = (4.6, 3.0)  # width and height of a plot in inches
 DOTS_PER_INCH = 160
-MAX_LABEL_LENGTH = 24
-"""Maximum length of a label in characters; a longer one is truncated."""
+MAX_LABEL_LENGTH = 24  # maximum length of a label in characters; a longer one is truncated
 
 
 def _style() -> AbstractContextManager[None]:

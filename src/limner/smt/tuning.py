@@ -25,8 +25,7 @@ from limner.smt.system import ScoredTranslation, System
 MAX_ORDER = 4
 NUM_STATISTICS = 2 * MAX_ORDER + 2
 """Matched n-grams of each order, n-grams of each order, words, and words of the reference."""
-MIN_GAIN = 1e-5
-"""Smallest gain of BLEU, 0 to 1, for which another round over all directions is made."""
+MIN_GAIN = 1e-5  # smallest gain of BLEU, 0 to 1, for which another round over all directions is made
 
 
 def ngram_counts(tokens: Sequence[int]) -> Counter[tuple[int, ...]]:
@@ -176,10 +175,8 @@ def optimise(
     return best, best_bleu
 
 
-RANDOM_STARTS = 3
-"""Random points from which MERT starts besides the last and the best weights so far."""
-RANDOM_DIRECTIONS = 10
-"""Random directions of each round of MERT."""
+RANDOM_STARTS = 3  # random points from which MERT starts besides the last and the best weights so far
+RANDOM_DIRECTIONS = 10  # random directions of each round of MERT
 
 logger = logging.getLogger(__name__)
 

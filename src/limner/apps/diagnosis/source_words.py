@@ -25,8 +25,7 @@ from limner.synthetic.scenes.grammar import NOUNS, WEAK_NOUNS
 from limner.text.tokenizer import Tokenizer
 from limner.text.vocab import SPECIAL_TOKENS
 
-SOURCE_LANG = "en"
-"""Language of the ambiguous words."""
+SOURCE_LANG = "en"  # language of the ambiguous words
 
 _STEMS = {
     "en": ("black", "white", "red", "green", "yellow", "blue", "brown", "orange", "pink", "purple violet", "grey gray"),
@@ -50,8 +49,7 @@ _ENDINGS = {
     "cs": ("ý", "á", "é", "í", "ou", "ého", "ému", "ém", "ým", "ých", "ými", "ě"),
 }
 
-WordForms = frozenset[str]
-"""Case-folded inflected forms and synonyms of one word."""
+WordForms = frozenset[str]  # case-folded inflected forms and synonyms of one word
 
 
 class WordListMask:
@@ -89,8 +87,7 @@ class LastWordsMask:
         return [frozenset({reference[index].casefold()}) for index in _last(reference, len(masked))]
 
 
-SourceMask = WordListMask | LastWordsMask
-"""A rule that selects source words to be masked."""
+SourceMask = WordListMask | LastWordsMask  # a rule that selects source words to be masked
 
 
 class MaskedTokenizer(Tokenizer):

@@ -31,12 +31,9 @@ from limner.runtime.graphs import LOG_PROBS, NEXT, PIXELS, TOKENS, Graph
 from limner.runtime.manifest import BACKBONE, ENCODER, STEP
 from limner.text.vocab import SPECIAL_TOKENS
 
-OPSET = 17
-"""Version of the operators of ONNX that the graphs use."""
-MEMORY, STATE = "memory", "state"
-"""First parts of the names of their tensors."""
-TOLERANCE = 1e-4
-"""Largest difference of a log-probability that is allowed, or of a feature relative to the largest one."""
+OPSET = 17  # version of the operators of ONNX that the graphs use
+MEMORY, STATE = "memory", "state"  # first parts of the names of their tensors
+TOLERANCE = 1e-4  # largest difference of a log-probability that is allowed, or of a feature relative to the largest one
 RELATIVE_TOLERANCE = 1e-5
 """What is allowed besides, relative to the largest log-probability of the same distribution, which float32 rounds."""
 _STEPS = 4

@@ -41,8 +41,7 @@ from limner.runs.trained_model import TrainedModel
 from limner.text.vocab import SPECIAL_TOKENS
 
 PAGE = "index.html"
-STRIP_SIDE = 200
-"""Longer side of a panel of a strip in pixels."""
+STRIP_SIDE = 200  # longer side of a panel of a strip in pixels
 
 
 class ModelAttention(NamedTuple):
@@ -180,10 +179,8 @@ def _read_frames(path: Path, spec: FeatureSpec) -> list[Image.Image]:
     return frames + [black] * (spec.shape[0] - len(frames))
 
 
-MAX_WORDS = 40
-"""Maximum number of words of a sentence with a heat map."""
-HEAT_MAP_SIDE, FIGURE_SIDE = 168, 480
-"""Longer side of a heat map and of the figure in pixels."""
+MAX_WORDS = 40  # maximum number of words of a sentence with a heat map
+HEAT_MAP_SIDE, FIGURE_SIDE = 168, 480  # longer side of a heat map and of the figure in pixels
 
 logger = logging.getLogger(__name__)
 

@@ -14,16 +14,11 @@ from limner.plots.figures import COLOURS, FAINT, INK, fonts_for, shortened
 
 Point = tuple[float, float]
 
-COLUMN, ROW = 1.28, 0.62
-"""Distance of two steps and of two hypotheses of a step, in inches."""
-LEFT = 0.5
-"""Space before the root in inches."""
-LINE = 0.21
-"""Height of a line of the ranking in inches."""
-WORD = 10
-"""Maximum number of characters of a word in a node."""
-RANKED = 8
-"""Number of hypotheses of the ranking that are printed under the tree."""
+COLUMN, ROW = 1.28, 0.62  # distance of two steps and of two hypotheses of a step, in inches
+LEFT = 0.5  # space before the root in inches
+LINE = 0.21  # height of a line of the ranking in inches
+WORD = 10  # maximum number of characters of a word in a node
+RANKED = 8  # number of hypotheses of the ranking that are printed under the tree
 _BEST, _COMPLETE, _DROPPED_NUMBER = COLOURS[0], COLOURS[2], "#8b919c"
 _CENTRED: dict[str, Any] = {"ha": "center", "va": "center"}
 

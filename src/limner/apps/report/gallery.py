@@ -13,14 +13,10 @@ from limner.runs.records import EvaluatedItem, Evaluation
 from limner.text import scripts
 from limner.text.labels import TRACK, read_predictions
 
-SEED = 0
-"""Random seed of the samples that reports show."""
-FIRST = 6
-"""Number of items at the beginning of the report."""
-EACH = 12
-"""Number of items of the best, of the worst and of the random sample of a gallery."""
-EXPLAINED = 6
-"""Number of sentences shown with their attention."""
+SEED = 0  # random seed of the samples that reports show
+FIRST = 6  # number of items at the beginning of the report
+EACH = 12  # number of items of the best, of the worst and of the random sample of a gallery
+EXPLAINED = 6  # number of sentences shown with their attention
 GROUPS = {"sample": "Random sample", "best": "Best", "worst": "Worst"}
 """Labels of the groups of a gallery; the first is shown at first."""
 

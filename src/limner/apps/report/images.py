@@ -24,14 +24,10 @@ from limner.media.modality import IMAGE, VIDEO
 from limner.media.video import FrameSampling, read_frames
 
 KEY_FRAMES = 4
-FRAME_GAP = 2
-"""Distance of the frames of a strip in pixels."""
-THUMBNAIL_SIZE = (240, 180)
-"""Width and height of a thumbnail of a contact sheet in pixels."""
-ROWS, COLUMNS = 4, 5
-"""Largest numbers of rows and columns of a contact sheet of a collection."""
-MARGIN, GAP = 28, 20
-"""Width of the border and of the space between thumbnails, in pixels."""
+FRAME_GAP = 2  # distance of the frames of a strip in pixels
+THUMBNAIL_SIZE = (240, 180)  # width and height of a thumbnail of a contact sheet in pixels
+ROWS, COLUMNS = 4, 5  # largest numbers of rows and columns of a contact sheet of a collection
+MARGIN, GAP = 28, 20  # width of the border and of the space between thumbnails, in pixels
 CAPTION_LINES = 3
 FONT_SIZE, LINE_HEIGHT, CHARACTER_WIDTH = 13, 18, 8
 SHEET_FORMATS = {".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG", ".webp": "WEBP"}

@@ -28,12 +28,9 @@ from limner.text.labels import read_predictions
 if TYPE_CHECKING:
     from limner.runs.trained_model import TrainedModel
 
-LARGE, MEDIUM = 512, 320
-"""Longer side of the images of the beginning and of the gallery in pixels."""
-QUERIES = 6
-"""Number of queries shown for each direction of retrieval."""
-QUERY_SIDE, RESULT_SIDE = 256, 144
-"""Longer side of the image of a query and of a result in pixels."""
+LARGE, MEDIUM = 512, 320  # longer side of the images of the beginning and of the gallery in pixels
+QUERIES = 6  # number of queries shown for each direction of retrieval
+QUERY_SIDE, RESULT_SIDE = 256, 144  # longer side of the image of a query and of a result in pixels
 SHOWN_CONFUSIONS = 10
 PUBLISHED_GATES = {0.5: 0.20, 0.8: 0.08}
 """Fraction of the generated words whose gate is above each threshold in Calixto et al. (2017), section 5.2: English to
@@ -45,8 +42,7 @@ IMAGE_CONTROLS = (
     "Images: those of the items (right), of other items (shuffled), the mean over the training split (mean), features "
     "of zeros (zero), no image (none)."
 )
-HEAT_MAP_SIDE = 320
-"""Longer side of a heat map in pixels."""
+HEAT_MAP_SIDE = 320  # longer side of a heat map in pixels
 BOX_COLOUR = "#ffc914"
 
 logger = logging.getLogger(__name__)

@@ -24,12 +24,9 @@ from limner.runs.records import Record
 from limner.runs.trained_model import load_trained_model, read_config
 from limner.storage.places import is_remote
 
-BACK_TRANSLATED, WITH_CORPUS = "back-translated", "with-corpus"
-"""Folders of the derived collections."""
-RECORD = "derived.json"
-"""File of the record in the folder of a derived collection."""
-REPORTED_ITEMS = 1000
-"""Number of items between two reports of progress."""
+BACK_TRANSLATED, WITH_CORPUS = "back-translated", "with-corpus"  # folders of the derived collections
+RECORD = "derived.json"  # file of the record in the folder of a derived collection
+REPORTED_ITEMS = 1000  # number of items between two reports of progress
 
 
 class BackTranslatedRecord(Record):

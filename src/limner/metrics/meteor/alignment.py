@@ -169,10 +169,8 @@ def certain_matches(matches: Ids, hyp_length: int, ref_length: int) -> NDArray[n
     return certain
 
 
-BEAM = 40
-"""Number of partial alignments, the default of METEOR 1.5."""
-NONE = -1
-"""No match."""
+BEAM = 40  # number of partial alignments, the default of METEOR 1.5
+NONE = -1  # no match
 
 
 class PartialAlignments(NamedTuple):

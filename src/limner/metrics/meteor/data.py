@@ -24,8 +24,7 @@ ARCHIVE = "meteor-1.5.jar"
 NAMES = {"cs": "czech", "de": "german", "en": "english", "es": "spanish", "fr": "french", "ru": "russian"}
 """Names of the languages in the archive."""
 NUMERIC_ONLY = "#NUMERIC_ONLY#"
-BLOCK = 1 << 24
-"""Bytes of the paraphrase table that are searched at once."""
+BLOCK = 1 << 24  # bytes of the paraphrase table that are searched at once
 
 
 def folder() -> Path:
@@ -140,10 +139,8 @@ LANGUAGES = {
 }
 """Parameters by language."""
 PARAPHRASE = "paraphrase"
-SLOTS = 4
-"""Number of matching modules in the statistics."""
-FIELDS = 23
-"""Number of statistics of a segment."""
+SLOTS = 4  # number of matching modules in the statistics
+FIELDS = 23  # number of statistics of a segment
 
 
 def meteor_values(lang: str, rows: Statistics) -> NDArray[np.float64]:

@@ -10,7 +10,7 @@ import numpy as np
 from limner.data.dataset import FeatureSource, GenerationInput
 from limner.decoding.sentence import Sentence
 from limner.errors import SettingsError
-from limner.inference.explain import EXPLANATION_BATCH_SIZE, Explanation, Weights, explain
+from limner.inference.explain import EXPLANATION_BATCH_SIZE, Explanation, explain
 from limner.metrics.base import Score
 from limner.progress import Progress
 from limner.runs.records import GateShare, GateStatistics
@@ -40,12 +40,13 @@ def gate_statistics(explanations: Iterable[Explanation], thresholds: Sequence[fl
         )
     counts = Counter({word: len(values) for word, values in gates.items()})
     groups = {"all words": list(gates), **_by_frequency(counts)}
-    parts = [
-        _share(name, np.array([gate for word in words for gate in gates[word]]), thresholds)
-        for name, words in groups.items()
-        if words
-    ]
-    means = ((word, float(np.mean(values)), len(values)) for word, values in gates.items())
+    parts = []
+    for name, words in groups.items():
+        if words:
+            values = np.array([gate for word in words for gate in gates[word]])
+            above = tuple(float((values > threshold).mean()) for threshold in thresholds)
+            parts.append(GateShare(part=name, words=len(values), mean=float(values.mean()), above=above))
+    means = ((word, float(np.mean(of_word)), len(of_word)) for word, of_word in gates.items())
     ranked = sorted(means, key=lambda entry: (-entry[1], entry[0]))
     return GateStatistics(thresholds=tuple(thresholds), parts=tuple(parts), words=tuple(ranked))
 
@@ -89,11 +90,6 @@ def gate_scores(gates: GateStatistics) -> list[Score]:
         Score("gate_mean", words.mean, counted),
         *(Score(f"gate_above_{threshold:g}", 100 * share, f"{counted}|scale:0-100") for threshold, share in shares),
     ]
-
-
-def _share(part: str, gates: Weights, thresholds: Sequence[float]) -> GateShare:
-    above = tuple(float((gates > threshold).mean()) for threshold in thresholds)
-    return GateShare(part=part, words=len(gates), mean=float(gates.mean()), above=above)
 
 
 def _by_frequency(counts: Counter[str]) -> dict[str, list[str]]:

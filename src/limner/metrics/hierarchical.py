@@ -87,7 +87,7 @@ class RunScores(NamedTuple):
         """Return the interval of the mean score with a confidence of 1 - level."""
         if len(self.values) == 1:
             return _percentiles(self.samples[0], level)
-        half = _quantile(*_variance_of_mean(self), _variance_between_segments(self), level)
+        half = _quantile(*_variance_of_mean(self), max(0.0, _covariance_of_runs(self.samples)), level)
         return self.mean - half, self.mean + half
 
 
@@ -121,7 +121,8 @@ class HierarchicalDifference(NamedTuple):
         samples = a.samples.mean(axis=0) - b.samples.mean(axis=0)
         if same_runs and len(a.values) > 1:
             by_run = RunScores(a.values - b.values, a.samples - b.samples)
-            return cls(by_run.mean, *_variance_of_mean(by_run), _variance_between_segments(by_run), samples)
+            between_segments = max(0.0, _covariance_of_runs(by_run.samples))
+            return cls(by_run.mean, *_variance_of_mean(by_run), between_segments, samples)
         # several runs have the same score if the model is estimated from counts, for example
         varying = [system for system in (a, b) if len(system.values) == 1 or np.ptp(system.values) > 0]
         if len(varying) == 1:
@@ -177,11 +178,6 @@ def _variance_of_mean(runs: RunScores) -> tuple[float, int]:
     """Variance of the mean score by the choice of runs, and its degrees of freedom; 0 and 0 for one run."""
     count = len(runs.values)
     return (float(runs.values.var(ddof=1)) / count if count > 1 else 0.0), count - 1
-
-
-def _variance_between_segments(runs: RunScores) -> float:
-    """Variance of the mean score of several runs by the choice of segments."""
-    return max(0.0, _covariance_of_runs(runs.samples))
 
 
 def _centred(samples: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -60,10 +60,8 @@ app = typer.Typer(
 )
 UsageError = cast("type[typer.BadParameter]", typer.BadParameter.__mro__[1])
 """Base class of the errors of typer in the command line, which typer does not export."""
-INTERRUPTED = 130
-"""Exit status after Ctrl-C."""
-WRONG_USAGE = 2
-"""Exit status after an error in the command line, such as an unknown option."""
+INTERRUPTED = 130  # exit status after Ctrl-C
+WRONG_USAGE = 2  # exit status after an error in the command line, such as an unknown option
 REPEATING_COMMANDS = ("demo", "describe", "evaluate", "features", "index", "reproduce", "train", "translate")
 """Commands whose steps allocate the same tensors again and again, and therefore keep freed memory."""
 

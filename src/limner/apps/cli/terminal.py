@@ -24,16 +24,13 @@ if TYPE_CHECKING:
     from limner.metrics import Score
     from limner.training.context import TrainProgress
 
-PLAIN_LINES = 10
-"""Number of lines of progress of a stage where standard error is no terminal."""
-PLAIN_INTERVAL, PLAIN_SILENCE = 10, 300
-"""Shortest and longest time in seconds between two such lines."""
+PLAIN_LINES = 10  # number of lines of progress of a stage where standard error is no terminal
+PLAIN_INTERVAL, PLAIN_SILENCE = 10, 300  # shortest and longest time in seconds between two such lines
 RETRIEVAL = [
     f"{way}_{what}" for way in ("image_to_text", "text_to_image") for what in ("r1", "r5", "r10", "median_rank")
 ]
 CAPTION_SCORES = frozenset(("bleu4", "meteor", "cider", "perplexity", *RETRIEVAL))
-TRANSLATION_SCORES = frozenset(("sacrebleu", "chrf", "meteor", "ter"))
-"""Names of the scores that are read first."""
+TRANSLATION_SCORES = frozenset(("sacrebleu", "chrf", "meteor", "ter"))  # names of the scores that are read first
 
 
 class _SafeConsole(Console):

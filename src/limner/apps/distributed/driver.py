@@ -36,9 +36,9 @@ def main() -> None:
                 for outcome in _outcomes(**message):
                     _answer(answers, outcome)
         except LimnerError as error:
-            _answer(answers, _failure(type(error).__name__, str(error)))
+            _answer(answers, {"kind": type(error).__name__, "error": str(error)})
         except Exception:
-            _answer(answers, _failure(RuntimeError.__name__, f"--ray failed\n{traceback.format_exc()}"))
+            _answer(answers, {"kind": RuntimeError.__name__, "error": f"--ray failed\n{traceback.format_exc()}"})
 
 
 def _read(stream: IO[bytes], messages: SimpleQueue[dict[str, Any]]) -> None:
@@ -94,11 +94,11 @@ def _outcomes(job: bytes, device: str, count: int, actors: int, retries: int) ->
             if outcome["error"]:
                 return
     except ray.exceptions.RayError as error:
-        yield _failure(
-            ResourceError.__name__,
+        reason = (
             f"--ray: an actor ended ({type(error).__name__}; a unit is tried {retries + 1} times); finished units are "
-            "kept: check the memory of the machines (ray status), then run the same command again",
+            "kept: check the memory of the machines (ray status), then run the same command again"
         )
+        yield {"kind": ResourceError.__name__, "error": reason}
 
 
 class _Actor:
@@ -135,7 +135,3 @@ class _Actor:
 
 def _outcome(unit: int, kind: str = "", message: str = "") -> dict[str, list[Any]]:
     return {"unit": [unit], "kind": [kind], "error": [message]}
-
-
-def _failure(kind: str, message: str) -> dict[str, Any]:
-    return {"kind": kind, "error": message}

@@ -172,11 +172,9 @@ def reproduce_table(
         on_progress: called with the stage, the units done and their total.
 
     Raises:
-        SettingsError: the collection is of another data set than the table; a row is unknown, has no recipe, or needs
-            a corpus that is not given; or a recipe does not fit the data.
+        SettingsError: the collection, a row, a corpus or a recipe does not fit.
         FeatureError: the collection lacks features that a recipe uses.
-        RunError: `out` contains a row of another table or collection, or one of these rows with other settings,
-            features, initial weights or corpus; or `init` is not a run directory.
+        RunError: `out` has other results, or these rows with other settings, features, initial weights or corpus.
     """
     settings = settings or ReproductionSettings()
     table = table_of_collection(table, collection, settings.dataset)

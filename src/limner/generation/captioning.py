@@ -31,6 +31,11 @@ class BaseCaptioner(ABC):
 
     @property
     @abstractmethod
+    def folder(self) -> Path | None:
+        """Run directory or exported model; None for an ensemble, or a model that was not loaded from a folder."""
+
+    @property
+    @abstractmethod
     def lang(self) -> str:
         """Language of the captions."""
 

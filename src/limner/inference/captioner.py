@@ -44,8 +44,13 @@ class Captioner(TextGenerator, BaseCaptioner):
         """
         super().__init__(models, backbone)
         require_captioning(models[0])
-        concepts, tagger = concepts_of(models[0].folder if len(models) == 1 else None, models[0].config.features)
+        concepts, tagger = concepts_of(self.folder, models[0].config.features)
         self._rules = CaptionRules(concepts, tagger)
+
+    @property
+    def folder(self) -> Path | None:
+        """Run directory; None for an ensemble, or a model that was not loaded from a folder."""
+        return self.models[0].folder if len(self.models) == 1 else None
 
     @property
     def lang(self) -> str:

@@ -35,8 +35,9 @@ class TwoTowerSettings(ConditionalLMSettings):
     """Number of recurrent layers."""
     bidirectional: bool = False
     """Whether a second set of layers reads the sentences backwards."""
-    pooling: Literal["final", "mean"] = "final"
-    """Summary of the states of a sentence: the last one, as in the paper, or their mean."""
+    pooling: Literal["final", "mean", "words"] = "final"
+    """Summary of a sentence: the last state, as in the paper; the mean of the states; or the mean of the word
+    embeddings, without a recurrent network."""
     word_dim: Width = 300
     """Size E of the word embeddings."""
     hidden_dim: Width = 1024
@@ -59,6 +60,7 @@ class TwoTower(EmbeddedWords, nn.Module):
     For a sentence w_1 … w_N with w_0 = <s> and the image vector x (section 3.1 and 4.1 of the paper):
 
         h_t = GRU(E w_t, h_{t-1}), h_{-1} = 0                g = h_N, or the mean of h_0 … h_N (`pooling: mean`)
+                                                             or the mean of E w_0 … E w_N (`pooling: words`)
         u(w) = (W_g g + b_g) / |W_g g + b_g|                 v(I) = (W_f x + b_f) / |W_f x + b_f|
         s(w, I) = u(w) · v(I)
 
@@ -81,10 +83,13 @@ class TwoTower(EmbeddedWords, nn.Module):
         self.settings, self.vocab_size = settings, inputs.vocab_size
         hidden, joint = settings.hidden_dim, settings.joint_dim
         self.embedding = nn.Embedding(inputs.vocab_size, settings.word_dim)  # E
-        structure = RecurrentSettings(cell=settings.cell, layers=settings.layers, dropout=settings.dropout)
-        layers = BidirectionalLayers if settings.bidirectional else RecurrentLayers
-        self.layers = layers(settings.word_dim, hidden, structure)
-        self.sentence = nn.Linear(2 * hidden if settings.bidirectional else hidden, joint)  # W_g, b_g
+        self.layers: BidirectionalLayers | RecurrentLayers | None = None
+        dim = settings.word_dim
+        if settings.pooling != "words":
+            structure = RecurrentSettings(cell=settings.cell, layers=settings.layers, dropout=settings.dropout)
+            layers = BidirectionalLayers if settings.bidirectional else RecurrentLayers
+            self.layers, dim = layers(dim, hidden, structure), 2 * hidden if settings.bidirectional else hidden
+        self.sentence = nn.Linear(dim, joint)  # W_g, b_g
         self.image_encoder = ImageEncoder(inputs.feature_shapes, settings.image_encoder)
         dim = self.image_encoder.dim
         self.image_hidden = nn.Linear(dim, settings.image_hidden_dim) if settings.image_hidden_dim else None
@@ -106,12 +111,13 @@ class TwoTower(EmbeddedWords, nn.Module):
         """Compute u(w) of each sentence, (B, J), of unit length; the images of the batch are ignored."""
         settings, mask = self.settings, sentences.target_mask
         words = dropout(self.embedding(sentences.target_in), settings.dropout, self.training)
+        final, states = None, words
         if isinstance(self.layers, BidirectionalLayers):
             states, final = self.layers(words, mask)
-        else:
+        elif self.layers is not None:
             states, _ = self.layers(words)  # padding follows the tokens and does not affect their states
             final = states[torch.arange(len(states), device=states.device), mask.sum(1) - 1]  # h_N
-        if settings.pooling == "mean":
+        if final is None or settings.pooling == "mean":
             final = (states * mask[..., None]).sum(1) / mask.sum(1, keepdim=True)
         final = dropout(final, settings.dropout, self.training)
         return normalize(precise(self.sentence(final)), dim=-1)

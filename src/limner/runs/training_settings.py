@@ -117,11 +117,12 @@ class MatchingSettings(Settings):
     """Training of a model that embeds sentences and images in one space, such as `two_tower`."""
 
     contrastive: Weight = 1.0
-    """Weight of the contrastive hinge loss of Faghri et al. (2018)."""
+    """Weight of the contrastive loss."""
     margin: PositiveShare = 0.2
     """Margin of the hinges, a difference of cosines."""
-    negatives: Literal["hardest", "all"] = "hardest"
-    """Negatives of a pair that count: the hardest one, as in VSE++, or the sum over all."""
+    negatives: Literal["hardest", "all", "softmax"] = "hardest"
+    """Loss of a pair: the hinge of its hardest negative, as in VSE++; the sum of the hinges of all negatives; or the
+    cross-entropy of a softmax over all pairs of the batch (van den Oord et al., 2018; Radford et al., 2021)."""
     teacher: Path | None = None
     """Run directory of a captioning model whose probabilities are distilled; None for the contrastive loss alone."""
     distillation: Weight = 1.0

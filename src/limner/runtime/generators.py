@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import safetensors.numpy
@@ -52,7 +53,7 @@ from limner.text.tokenizer import Tokenizer
 BATCH_SIZE = 8
 """Images that are encoded together."""
 
-ImageFeatures = Mapping[str, NDArray[Any]]
+ImageFeatures = Mapping[str, NDArray[Any] | None]
 """Features of one image by kind: 'pooled' (D,), 'grid' (L, D), 'maps' (C, H, W)."""
 
 
@@ -70,7 +71,7 @@ class ExportedModel:
             RunError: a graph or a tokenizer cannot be loaded.
             MissingExtraError: ONNX Runtime is not installed.
         """
-        self.manifest = exported.manifest
+        self._folder, self.manifest = folder, exported.manifest
         names = [name for name in (BACKBONE, ENCODER, STEP) if name in exported.files]
         graphs = start_sessions(folder, exported.files, names, _weights_of(exported))
         self._tokenizer = Tokenizer.load(folder / TOKENIZER)
@@ -78,6 +79,11 @@ class ExportedModel:
         encoder, step = graphs[ENCODER].result(), graphs[STEP].result()
         memory, state = ([spec.name for spec in specs] for specs in (self.manifest.memory, self.manifest.state))
         self._model = GraphModel(encoder, step, self.manifest.vocab_size, memory, state, self.manifest.features)
+
+    @property
+    def folder(self) -> Path:
+        """Folder of the exported model."""
+        return self._folder
 
     @property
     def lang(self) -> str:
@@ -153,6 +159,7 @@ class ExportedCaptioner(ExportedModel, BaseCaptioner):
         super().__init__(folder, exported)
         concepts = Concepts.load(folder)
         self._rules = CaptionRules(concepts, concepts)
+        self._features: Mapping[Path, ImageFeatures] | None = None
 
     @property
     def rules(self) -> CaptionRules:
@@ -165,7 +172,16 @@ class ExportedCaptioner(ExportedModel, BaseCaptioner):
 
     def features_port(self, images: Sequence[ImageInput]) -> Features:
         """Return the port that computes features with the exported backbone."""
-        return self.features_of_requests
+        if self._features is None:
+            return self.features_of_requests
+        stored = self._features
+        return lambda requests: [stored[request.source] for request in requests]
+
+    def with_features(self, features: Mapping[Path, ImageFeatures]) -> Self:
+        """Return a copy that takes the features of images, by their paths, instead of computing them."""
+        result = copy.copy(self)
+        result._features = features
+        return result
 
     def describe_features(
         self,

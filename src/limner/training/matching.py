@@ -67,6 +67,29 @@ def contrastive_loss(cosines: Tensor, owners: Tensor, margin: float, *, hardest:
     return (images.sum(1) + sentences.sum(1)).mean()
 
 
+def softmax_loss(logits: Tensor, owners: Tensor, sentences: Tensor) -> Tensor:
+    """Compute the cross-entropies of the matching pairs in both directions, the sum of two means.
+
+    With l(w, I) = gamma s(w, I), images that share sentence w with another one left out of its sum (a class of
+    photographs may have one sentence), and W_I the sentences of image I (van den Oord et al., 2018; Radford et al.,
+    2021, for one sentence an image):
+
+        mean_w -log(exp l(w, I_w) / sum_I exp l(w, I))  +  mean_I -log(sum_{w in W_I} exp l(w, I) / sum_w exp l(w, I))
+
+    Args:
+        logits: l(w, I) of all pairs of the group, (S, I).
+        owners: column of the image of each sentence, (S,).
+        sentences: token ids of the sentences, (S, T).
+    """
+    own = torch.zeros_like(logits, dtype=torch.bool)
+    own[torch.arange(len(owners), device=owners.device), owners] = True
+    _, number = torch.unique(sentences, dim=0, return_inverse=True)
+    shared = (number[:, None] == number[None, :]).float() @ own.float() > 0  # (S, I): w describes I too
+    logits = logits.masked_fill(shared & ~own, -torch.inf)
+    of_image = logits.masked_fill(~own, -torch.inf)
+    return -logits.log_softmax(1)[own].mean() - (of_image.logsumexp(0) - logits.logsumexp(0)).mean()
+
+
 def distillation_loss(logits: Tensor, log_probs: Tensor, temperature: float) -> Tensor:
     """Compute the Kullback-Leibler divergences of the student's rankings from the teacher's, in both directions.
 
@@ -146,15 +169,16 @@ class Matching:
         with self.run.optimization.fabric.autocast():
             images = self.model.image_vector(batch.image.select(first))
             cosines = self.model.sentence_vector(batch) @ images.t()
-        settings = self.settings
-        cosines = cosines.float()
-        loss = settings.contrastive * contrastive_loss(
-            cosines, owners, settings.margin, hardest=settings.negatives == "hardest"
-        )
+        settings, cosines = self.settings, cosines.float()
+        logits = self.model.log_sharpness.exp() * cosines
+        if settings.negatives == "softmax":
+            loss = softmax_loss(logits, owners, batch.target_out)
+        else:
+            loss = contrastive_loss(cosines, owners, settings.margin, hardest=settings.negatives == "hardest")
+        loss = settings.contrastive * loss
         if self.teacher is not None:
             number = epoch % settings.partitions
             log_probs = self.teacher[number, group.rows, : len(group.images)].to(cosines.device)
-            logits = self.model.log_sharpness.exp() * cosines
             loss = loss + settings.distillation * distillation_loss(logits, log_probs, settings.temperature)
         return StepLoss((Mean(loss, 1),), int(batch.target_mask.sum()))
 

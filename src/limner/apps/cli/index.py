@@ -19,6 +19,8 @@ from limner.apps.cli.options import (
 )
 from limner.apps.cli.terminal import activity, echo, err, print_json, printable, progress_bar
 from limner.bounds import BatchSize
+from limner.errors import SettingsError
+from limner.runtime.manifest import is_exported
 from limner.storage.places import is_collection
 
 if TYPE_CHECKING:
@@ -77,8 +79,11 @@ def index(
         f"has an effect only on a collection, which {folder} is not; leave it out",
     )
     run = require_one_model(models_or_pretrained(model, lang), "index")
-    check_runs([run], device, backbone=backbone)
+    if not is_exported(run):
+        check_runs([run], device, backbone=backbone)
     from limner.apps.photos.index import FolderIndex
+    from limner.generation.captioning import BaseCaptioner
+    from limner.inference.load import load
 
     opened = FolderIndex(folder, index)
     if not rebuild:
@@ -87,11 +92,10 @@ def index(
         unchanged = opened.find_unchanged(run, recursive=recursive)
         if unchanged is not None:
             return _report(unchanged, opened, as_json)
-    from limner.inference.captioner import Captioner
-
     with activity("loading the model"):
-        captioner = Captioner.load(run, backbone=backbone, device=device)
-
+        captioner = load(run, backbone=backbone, device=device)
+    if not isinstance(captioner, BaseCaptioner):
+        raise SettingsError(f"--model {run}: expected a model that describes images; name a captioner")
     with progress_bar("indexing") as bar:
         result = opened.update(
             captioner, bar, recursive=recursive, verify=verify, rebuild=rebuild, batch_size=batch_size

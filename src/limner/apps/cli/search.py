@@ -39,14 +39,15 @@ USES = {
     "regions": (REGIONS,),
     "split": IN_COLLECTION,
     "index": (FOLDER_BY_SENTENCE, FOLDER_BY_IMAGE, COLLECTION_BY_SENTENCE),
-    "exact": (FOLDER_BY_SENTENCE, COLLECTION_BY_SENTENCE),
+    "exact": (COLLECTION_BY_SENTENCE,),
     "max_scored": (COLLECTION_BY_SENTENCE,),
     "slack": (COLLECTION_BY_SENTENCE,),
     "alpha": (COLLECTION_BY_IMAGE,),
     "min_confidence": (REGIONS,),
     "sheet": (FOLDER_BY_SENTENCE, FOLDER_BY_IMAGE),
     "force": (FOLDER_BY_SENTENCE, FOLDER_BY_IMAGE),
-    "backbone": (FOLDER_BY_IMAGE, COLLECTION_BY_IMAGE),
+    "backbone": (COLLECTION_BY_IMAGE,),
+    "model": (*IN_COLLECTION,),
 }
 """The searches in which an option has an effect; the other options have one in all."""
 
@@ -87,7 +88,7 @@ def search(
         count: Number of results.
         regions: Retrieve regions of the images, with a dense captioner.
         min_confidence: Leave out regions whose confidence is lower, 0-1; default: 0.05.
-        exact: Score all images, not only candidates of an index.
+        exact: With --collection: score all images, not only candidates of an index.
         max_scored: With --collection: score at most this number of images, even if the result is then not proven.
         slack: With --collection: leave out images that can be better than the last result by at most this
             log-probability; default: 0.
@@ -106,22 +107,19 @@ def search(
         use = REGIONS if regions else COLLECTION_BY_IMAGE if by_file else COLLECTION_BY_SENTENCE
     options: dict[str, object] = {"collection": collection, "regions": regions, "split": split, "index": index}
     options |= {"exact": exact, "max_scored": max_scored, "slack": slack, "alpha": alpha, "sheet": sheet}
-    options |= {"min_confidence": min_confidence, "force": force, "backbone": backbone}
+    options |= {"min_confidence": min_confidence, "force": force, "backbone": backbone, "model": model}
     for name, uses in USES.items():
         if use not in uses:
             reason = f"has an effect only {' or '.join(uses)}, got a search {use}; leave it out"
             refuse({name: options[name]}, reason)
-    run = None if folder is not None and not model else require_one_model(model, "search")
     if folder is not None:
         if sheet is not None:
             _claim_sheet(sheet, force)
         from limner.apps.photos.index import FolderIndex
 
-        opened = FolderIndex.open(folder, index)
-        with activity("loading the model"):
-            opened.load_captioner(run, encode_images=by_file, device=device, backbone=backbone)
-        return _search_folder(query, opened, by_file, count, exact, sheet, as_json)
-    assert run is not None and collection is not None, "a search without --in has a collection"
+        return _search_folder(query, FolderIndex.open(folder, index), by_file, count, sheet, as_json)
+    run = require_one_model(model, "search")
+    assert collection is not None, "a search without --in has a collection"
     place: dict[str, Any] = {"split": split, "count": count}
     if regions:
         confidence = MIN_CONFIDENCE if min_confidence is None else min_confidence
@@ -225,12 +223,11 @@ def _search_regions(
 
 
 def _search_folder(
-    query: str, opened: FolderIndex, by_file: bool, count: int, exact: bool, sheet: Path | None, as_json: bool
+    query: str, opened: FolderIndex, by_file: bool, count: int, sheet: Path | None, as_json: bool
 ) -> None:
     """Print the images of a folder that a sentence describes, or that are similar to an image."""
     with activity("searching"):
-        matches = opened.similar(query, count) if by_file else opened.search(query, count, exact=exact or None)
-    complete = by_file or exact or opened.is_exact
+        matches = opened.similar(query, count) if by_file else opened.search(query, count)
     saved = None if sheet is None else save_output(sheet, lambda file: _save_sheet(query, matches, file))
     if as_json:
         records = [
@@ -241,19 +238,13 @@ def _search_folder(
                 "confidence": match.confidence,
                 "abstained": not match.is_sure,
                 "tags": list(match.tags),
-                "exact": complete,
             }
             for match in matches
         ]
         print_json(records)
     for match in () if as_json else matches:
         confidence = () if match.confidence is None else (f"{match.confidence:.2f}",)
-        echo(tab_separated(f"{match.score:.2f}", match.path, match.display_text or NOT_SURE, *confidence))
-    if not complete:
-        from limner.apps.photos.search import CANDIDATES
-
-        coverage = f"scored {CANDIDATES:,} candidates of {len(opened):,} images; --exact scores all"
-        err.print(coverage, soft_wrap=True, highlight=False)
+        echo(tab_separated(f"{match.score:.2f}", match.path, match.caption or NOT_SURE, *confidence))
     if saved is not None:
         if saved.error is None:
             err.print(f"contact sheet: {saved.path}", soft_wrap=True, highlight=False)
@@ -281,7 +272,7 @@ def _save_sheet(query: str, matches: list[FolderMatch], file: Path) -> None:
             {
                 "name": os.fsencode(match.path).decode(errors="backslashreplace"),
                 "link": match.path.resolve().as_uri(),
-                "caption": match.display_text or NOT_SURE,
+                "caption": match.caption or NOT_SURE,
                 "score": f"{match.score:.2f}",
                 "thumbnail": jpeg_url(match.thumbnail),
             }
@@ -290,7 +281,7 @@ def _save_sheet(query: str, matches: list[FolderMatch], file: Path) -> None:
         styles = ("look.css",)
         write_text(file, render_page("matches.html", styles=styles, scripts=(), query=query, entries=entries))
     elif matches:
-        tiles = [(Image.open(io.BytesIO(match.thumbnail)), match.display_text or NOT_SURE) for match in matches]
+        tiles = [(Image.open(io.BytesIO(match.thumbnail)), match.caption or NOT_SURE) for match in matches]
         save_sheet(draw_tiles(tiles), file)
     else:
         raise FolderError("the search has found no image, so that there is no contact sheet; add images to the index")

@@ -1,4 +1,4 @@
-"""The index of a folder of images: captions, thumbnails and annotations, by which images are searched."""
+"""The index of a folder of images: captions, thumbnails and features, by which images are searched."""
 
 from __future__ import annotations
 
@@ -9,30 +9,18 @@ from itertools import islice
 from pathlib import Path
 from typing import NamedTuple, Self
 
-from limner.apps.photos.record import (
-    REBUILD,
-    RECORD,
-    AnnotationCodec,
-    IndexRecord,
-    captioner_digest,
-    concepts_digest,
-    model_place,
-    run_digest,
-)
+from limner.apps.photos.record import REBUILD, RECORD, IndexRecord, run_digest
 from limner.apps.photos.scan import Scan, scan_folder
 from limner.apps.photos.search import Snapshot
 from limner.apps.photos.tables import FILES, IMAGES, create_index, has_index, open_index, state_of_index
 from limner.apps.photos.update import FolderUpdate, Updater, is_unchanged
-from limner.errors import FolderError, SettingsError
-from limner.features.encoders.base import encode
-from limner.features.spec import FeatureSpec
+from limner.errors import FolderError
 from limner.files import locked
-from limner.generation.captioning import CAPTION_BATCH_SIZE
-from limner.inference.captioner import Captioner
-from limner.media.image import ImageInput, describe_input
+from limner.generation.captioning import CAPTION_BATCH_SIZE, BaseCaptioner
+from limner.inference.image_searcher import ImageSearcher
+from limner.media.image import ImageInput
 from limner.media.modality import IMAGE
 from limner.progress import Progress
-from limner.runs.trained_model import model_fingerprint, read_config
 from limner.storage.lance_tables import remove_unfinished
 
 logger = logging.getLogger(__name__)
@@ -49,26 +37,24 @@ class FolderMatch(NamedTuple):
     path: Path
     """The image file."""
     score: float
-    """log P(w|I) of a sentence w, or the cosine similarity to an image."""
+    """Score of a sentence (`limner.inference.image_searcher`), or the cosine similarity to an image."""
     caption: str
-    """Caption of the image."""
+    """Caption of the image; empty where the captioner has withheld it."""
     thumbnail: bytes
     """Small copy of the image, a JPEG file."""
     confidence: float | None = None
     """Confidence of the caption; None if the captioner computes none."""
     tags: tuple[str, ...] = ()
     """Words for what is in the image; empty if the captioner finds none."""
-    is_sure: bool = True
-    """False where `limner describe` withholds the caption."""
 
     @property
-    def display_text(self) -> str:
-        """The caption, or 'not sure'."""
-        return self.caption if self.is_sure else ""
+    def is_sure(self) -> bool:
+        """False where the captioner has withheld the caption."""
+        return bool(self.caption)
 
 
 class FolderIndex:
-    """Captions, thumbnails and annotations of the images in a folder, in Lance tables in `FOLDER/.limner`.
+    """Captions, thumbnails and features of the images in a folder, in Lance tables in `FOLDER/.limner`.
 
         index = FolderIndex("photos")
         index.update(limner.load())
@@ -83,14 +69,15 @@ class FolderIndex:
         path: folder of the index.
     """
 
-    def __init__(self, folder: Path | str, index: Path | str | None = None, captioner: Captioner | None = None) -> None:
+    def __init__(
+        self, folder: Path | str, index: Path | str | None = None, searcher: ImageSearcher | None = None
+    ) -> None:
         """Refer to the index of a folder, which need not exist yet.
 
         Args:
             folder: folder of images.
             index: folder of the index; default: `.limner` in the folder.
-            captioner: model that scores queries; default: the captioner that the index was made with, loaded at the
-                first search.
+            searcher: features and scores of a search; default: the built-in ones, in the language of the captions.
 
         Raises:
             FolderError: there is no such folder.
@@ -100,24 +87,20 @@ class FolderIndex:
             found = "a file; name its folder" if self.folder.exists() else "none; check the path"
             raise FolderError(f"{folder}: expected a folder of images, found {found}")
         self.path = self.folder / INDEX_FOLDER if index is None else Path(index)
-        self._captioner = captioner
-        self._codec: AnnotationCodec | None = None
+        self._searcher = searcher
         self._snapshot: Snapshot | None = None
 
     @classmethod
-    def open(cls, folder: Path | str, index: Path | str | None = None, captioner: Captioner | None = None) -> Self:
+    def open(cls, folder: Path | str, index: Path | str | None = None, searcher: ImageSearcher | None = None) -> Self:
         """Open an existing index; see the constructor for the arguments.
 
         Raises:
-            FolderError: there is no index, it is damaged, or it was made with another model.
+            FolderError: there is no index, it is damaged, or it was made with other features.
         """
-        result = cls(folder, index, captioner)
+        result = cls(folder, index, searcher)
         if not has_index(result.path):
             raise FolderError(f"{folder}: has no index; run 'limner index {folder}'")
-        record = result.record
-        if captioner is not None:
-            require_model(result.path, record, captioner)
-        if record.updating:
+        if result.record.updating:
             logger.warning(
                 f"{result.path}: an update is under way, or was interrupted: images may be missing; to complete it, "
                 f"run 'limner index {folder}'"
@@ -125,14 +108,13 @@ class FolderIndex:
         return result
 
     def require_run(self, run: Path) -> None:
-        """Check before a model is loaded that the index, if there is one, was made with features like the model's.
+        """Check before a model is loaded that the index, if there is one, was made with the model.
 
         Raises:
-            FolderError: it was made with other features, or is damaged.
-            RunError: the run directory is not complete.
+            FolderError: it was made with another model, or is damaged.
         """
         if has_index(self.path):
-            require_features(self.path, self.record, read_config(run)[0].features)
+            _require_captioner(self.path, self.record, run_digest(run))
 
     @property
     def record(self) -> IndexRecord:
@@ -145,7 +127,7 @@ class FolderIndex:
 
     def update(
         self,
-        captioner: Captioner,
+        captioner: BaseCaptioner,
         on_progress: Progress | None = None,
         *,
         recursive: bool = True,
@@ -159,7 +141,7 @@ class FolderIndex:
         in batches: an update that was interrupted continues where it ended.
 
         Args:
-            captioner: model that describes the images, with its backbone.
+            captioner: model that describes the images, as `limner.load` returns it.
             on_progress: called with the number of new and changed files that are done, and their total.
             recursive: whether images in folders of the folder belong to the index.
             verify: compare the contents of all files.
@@ -171,13 +153,6 @@ class FolderIndex:
                 any more, or another process updates the index.
             WriteError: the index cannot be written; what was written before is kept.
         """
-        if len(captioner.models) != 1:
-            raise FolderError(
-                f"expected one captioner for an index, got an ensemble of {len(captioner.models)}; name one"
-            )
-        codec = AnnotationCodec(captioner.models[0])
-        if captioner.backbone is None:
-            raise SettingsError("an index needs the backbone: load the captioner with encode_images=True")
         scan = self._scan(recursive)
         _make_folder(self.path)
         with locked(self.path, FolderError):
@@ -186,14 +161,14 @@ class FolderIndex:
             if rebuild:
                 for name in (RECORD, FILES, IMAGES):  # the record first: tables without it are a damaged index
                     _remove(self.path / name)
+            searcher = self._searcher or ImageSearcher(captioner.lang)
             if not has_index(self.path):
-                create_index(self.path, IndexRecord.of(captioner, codec))
+                create_index(self.path, IndexRecord.from_captioner(captioner, searcher))
             opened = open_index(self.path)
-            require_model(self.path, opened.record, captioner)
-            if opened.record.run_digest != (digest := captioner_digest(captioner)):
-                opened.record = opened.record.model_copy(update={"run_digest": digest})
-                opened.record.save(self.path)
-            return Updater(self.folder, self.path, captioner, codec, opened).run(scan, verify, batch_size, on_progress)
+            _require_captioner(self.path, opened.record, run_digest(captioner.folder))
+            return Updater(self.folder, self.path, captioner, searcher, opened).run(
+                scan, verify, batch_size, on_progress
+            )
 
     def find_unchanged(self, run: Path, *, recursive: bool = True) -> FolderUpdate | None:
         """Find out whether an update with the model of a run directory would change nothing; no model is loaded.
@@ -211,7 +186,7 @@ class FolderIndex:
         if not has_index(self.path):
             return None
         record, rows = self.record, self._newest().index.files
-        if record.updating or record.run_digest != run_digest(run):
+        if record.updating or record.captioner != run_digest(run):
             return None
         scan = self._scan(recursive)
         if scan.unreadable or len(scan.files) != len(rows):
@@ -233,32 +208,22 @@ class FolderIndex:
             )
         return scan
 
-    @property
-    def is_exact(self) -> bool:
-        """Whether a search scores all images; in a large index it scores candidates."""
-        return self._newest().is_exact
-
-    def search(self, query: str, count: int = DEFAULT_COUNT, *, exact: bool | None = None) -> list[FolderMatch]:
-        """Find the images that a sentence describes best, by log P(w|I) and the concepts that it names.
-
-        In an index of more than `EXACT_SEARCH_IMAGES` images, `CANDIDATES` of them are scored: images whose
-        captions and tags share the rarest words with the query, and images with similar features.
+    def search(self, query: str, count: int = DEFAULT_COUNT) -> list[FolderMatch]:
+        """Find the images that a sentence describes best, by the concepts that it names and the joint space.
 
         Args:
-            query: a sentence or some words.
+            query: a sentence or some words, in the language of the captions.
             count: number of results.
-            exact: whether all images are scored, or candidates only; None decides by the number of images.
 
         Returns:
             The best matches, best first; a file with the contents of another one is a match of its own.
 
         Raises:
-            SettingsError: the query has no word that the model knows.
+            SettingsError: no word of the query is known.
             FolderError: the index is damaged.
         """
-        snapshot, (captioner, codec) = self._newest(), self._model()
-        ranked = snapshot.score_sentence(captioner.models[0], codec, query, exact, captioner.rules.concepts)
-        return self._matches(snapshot, ranked, count)
+        snapshot = self._newest()
+        return self._matches(snapshot, snapshot.score_sentence(query), count)
 
     def similar(self, image: ImageInput, count: int = DEFAULT_COUNT) -> list[FolderMatch]:
         """Find the images that are most similar to an image, by the cosine of their pooled features.
@@ -271,39 +236,10 @@ class FolderIndex:
             MediaError: the image cannot be read.
             FolderError: the index is damaged.
         """
-        captioner, codec = self._model(encode_images=True)
-        assert captioner.backbone is not None
-        pixels = captioner.backbone.read(image)
-        _, vectors = codec.encode(encode(captioner.backbone, pixels[None], [describe_input(image)]))
-        snapshot = self._newest()
-        return self._matches(snapshot, snapshot.score_vector(vectors[0]), count)
-
-    def load_captioner(
-        self,
-        run: Path | str | None = None,
-        *,
-        encode_images: bool = True,
-        device: str = "cpu",
-        backbone: str | None = None,
-    ) -> None:
-        """Load the captioner that scores queries; a search loads the recorded one, if none is loaded.
-
-        Args:
-            run: run directory, if it has moved since the index was made; None for the recorded one.
-            encode_images: false where no image will be given; the backbone is then not loaded.
-            device: 'cpu' or 'cuda'.
-            backbone: where the backbone is, if it has moved.
-
-        Raises:
-            FolderError: the index was made with another model.
-            RunError: the run directory is missing or damaged.
-        """
-        record = self.record
-        if run is None and not record.model:
-            raise FolderError(f"{self.path}: the index does not know the folder of its model; name it with --model")
-        captioner = Captioner.load(run or record.run, backbone=backbone, device=device, encode_images=encode_images)
-        require_model(self.path, record, captioner)
-        self._captioner, self._codec = captioner, None
+        snapshot, searcher = self._newest(), self._searcher
+        assert searcher is not None, "it was created with the snapshot"
+        (features,) = searcher.features_of([searcher.read(image)])
+        return self._matches(snapshot, snapshot.score_vector(searcher.vector_of(features)), count)
 
     def thumbnail(self, path: str) -> bytes | None:
         """Return the small copy of an indexed image, a JPEG file.
@@ -325,61 +261,31 @@ class FolderIndex:
         """Return the newest state of the tables; it is read again where another process has changed them."""
         snapshot = self._snapshot
         if snapshot is None or snapshot.state != state_of_index(self.path):
-            snapshot = self._snapshot = Snapshot(self.path)
+            if self._searcher is None:
+                self._searcher = ImageSearcher(open_index(self.path).record.lang)
+            snapshot = Snapshot(self.path, self._searcher)
+            if snapshot.index.record.features != self._searcher.digest:
+                raise FolderError(f"{self.path}: has features of another backbone; {REBUILD}")
+            self._snapshot = snapshot
         return snapshot
-
-    def _model(self, encode_images: bool = False) -> tuple[Captioner, AnnotationCodec]:
-        """Return the captioner and its annotations; the captioner is loaded if it is needed for the first time."""
-        if self._captioner is None or (encode_images and self._captioner.backbone is None):
-            self.load_captioner(encode_images=encode_images)
-        assert self._captioner is not None, "it has been loaded"
-        if self._codec is None:
-            self._codec = AnnotationCodec(self._captioner.models[0])
-        return self._captioner, self._codec
 
     def _matches(self, snapshot: Snapshot, scored: Sequence[tuple[int, float]], count: int) -> list[FolderMatch]:
         best = ((path, row, score) for row, score in scored for path in snapshot.paths_of[row])
         paths, rows, scores = zip(*islice(best, count), strict=True) if scored and count else ((), (), ())
-        concepts = self._model()[0].rules.concepts
-        least = 0.0 if concepts is None else concepts.rules.min_confidence
         return [
-            FolderMatch(
-                self.folder / path,
-                score,
-                image.caption,
-                image.thumbnail,
-                image.confidence,
-                image.tags,
-                image.confidence is None or image.confidence >= least,
-            )
+            FolderMatch(self.folder / path, score, image.caption, image.thumbnail, image.confidence, image.tags)
             for path, score, image in zip(paths, scores, snapshot.index.details(rows), strict=True)
         ]
 
 
-def require_model(index: Path, record: IndexRecord, captioner: Captioner) -> None:
-    """Check that an index was made with a model.
-
-    Raises:
-        FolderError: it was made with another model, or with other features.
-    """
-    require_features(index, record, captioner.models[0].config.features)
-    if record.model == model_place(captioner) and record.concepts != concepts_digest(captioner):
+def _require_captioner(index: Path, record: IndexRecord, digest: str) -> None:
+    """Check that an index was made with the captioner of a digest; FolderError if it was made with another one."""
+    if record.captioner != digest:
         raise FolderError(
-            f"{index}: the concepts of '{record.name}' (concepts.json in {record.model}) were added, changed or "
-            f"removed since, and captions depend on them; {REBUILD}"
+            f"{index}: expected an index of this captioner, found captions in '{record.lang}' of "
+            f"{record.model or 'a model that is in no folder'}, or its files have changed; name it with --model or "
+            f"--lang, or {REBUILD}"
         )
-    if model_fingerprint(captioner.models) != record.fingerprint:
-        raise FolderError(
-            f"{index}: expected an index of this model, found one of '{record.name}' ({record.model}, captions in "
-            f"'{record.lang}'); name that model with --model, or {REBUILD}"
-        )
-
-
-def require_features(index: Path, record: IndexRecord, features: Sequence[FeatureSpec]) -> None:
-    """Check that an index has the features that a model reads; FolderError if it has others."""
-    if all(spec.fingerprint != record.features.fingerprint for spec in features):
-        expected = ", ".join(map(str, features)) or "none"
-        raise FolderError(f"{index}: expected an index with features {expected}, found {record.features}; {REBUILD}")
 
 
 def _remove(part: Path) -> None:

@@ -29,7 +29,7 @@ from limner.storage.lance_tables import WRITE_ERRORS, damage_raised_as, open_tab
 FILES, IMAGES = "files.lance", "images.lance"
 """Tables of an index: one row for each path, and one for each digest."""
 DETAILS_CHECKSUM = "details_checksum"
-"""Checksum of the caption and the thumbnail; `CHECKSUM` covers the annotations and the vector."""
+"""Checksum of the caption and the thumbnail; `CHECKSUM` covers the vector."""
 KEPT_VERSIONS = timedelta(hours=1)
 """Age up to which replaced versions are kept for programs that still read them."""
 MAX_FRAGMENTS = 100
@@ -54,6 +54,7 @@ class ImageRow(NamedTuple):
 
     digest: bytes
     caption: str
+    """Caption of the image; empty where the captioner has withheld it."""
     log_prob: float
     confidence: float | None
     """Calibrated confidence of the caption; None for models without."""
@@ -86,10 +87,8 @@ _DETAILS_SCHEMA = pa.schema(
 
 
 def _images_schema(record: IndexRecord) -> pa.Schema:
-    schema = _DETAILS_SCHEMA
-    for name, size in (("annotations", int(np.prod(record.shape))), ("vector", record.vector_dim)):
-        schema = schema.append(pa.field(name, pa.list_(pa.float16(), size)))
-    return schema.append(pa.field(CHECKSUM, pa.uint64()))
+    vector = pa.field("vector", pa.list_(pa.float16(), record.vector_dim))
+    return _DETAILS_SCHEMA.append(vector).append(pa.field(CHECKSUM, pa.uint64()))
 
 
 class IndexParts:
@@ -114,23 +113,15 @@ class IndexParts:
             if not {row.digest for row in self.files.values() if not row.error} <= self.rows.keys():
                 raise self._damaged(f"{IMAGES} is older than {FILES}")
 
-    def features(self) -> tuple[FeatureArray, FeatureArray]:
-        """Read the annotations (N, *shape) and the vectors (N, D) of all rows; FolderError if they are damaged."""
+    def vectors(self) -> FeatureArray:
+        """Read the pooled features (N, D) of all rows; FolderError if they are damaged."""
         with damage_raised_as(self._damaged):
-            table = self._images.to_table(columns=["digest", "annotations", "vector", CHECKSUM])
-            flat, vectors = (
-                table.column(name).combine_chunks().flatten().to_numpy(zero_copy_only=False).reshape(-1, size)
-                for name, size in (("annotations", int(np.prod(self.record.shape))), ("vector", self.record.vector_dim))
-            )
-            sums = map(_checksum, table.column("digest").to_pylist(), flat, vectors, repeat(self.record.fingerprint))
+            table = self._images.to_table(columns=["digest", "vector", CHECKSUM])
+            values = table.column("vector").combine_chunks().flatten().to_numpy(zero_copy_only=False)
+            vectors: FeatureArray = values.reshape(-1, self.record.vector_dim)
+            sums = map(_checksum, table.column("digest").to_pylist(), vectors, repeat(self.record.features))
             self._require(list(sums) == table.column(CHECKSUM).to_pylist(), IMAGES)
-        return flat.reshape(-1, *self.record.shape), vectors
-
-    def texts(self) -> list[str]:
-        """Read the caption and the tags of all rows; FolderError if the table is damaged."""
-        with damage_raised_as(self._damaged):
-            table = self._images.to_table(columns=["caption", "tags"]).to_pydict()
-        return [" ".join((caption, *(tags or ()))) for caption, tags in zip(*table.values(), strict=True)]
+        return vectors
 
     def details(self, rows: Sequence[int]) -> list[ImageRow]:
         """Read the captions and the thumbnails of some rows; FolderError if the table is damaged."""
@@ -268,27 +259,23 @@ def write_files(index: Path, rows: Iterable[FileRow], mode: str) -> None:
         lance.write_dataset(table, str(index / FILES), mode=mode)
 
 
-def append_images(
-    index: Path, record: IndexRecord, rows: Sequence[ImageRow], annotations: FeatureArray, vectors: FeatureArray
-) -> None:
+def append_images(index: Path, record: IndexRecord, rows: Sequence[ImageRow], vectors: FeatureArray) -> None:
     """Append what is known of new contents.
 
     Args:
         index: folder of the index.
         record: what the index is made with.
         rows: captions and thumbnails of N images.
-        annotations: their annotations, (N, *shape).
-        vectors: their vectors, (N, D).
+        vectors: their pooled features, (N, D).
 
     Raises:
         WriteError: the table cannot be written; it is unchanged.
     """
-    flat = annotations.reshape(len(rows), -1)
     values = [{**row._asdict(), DETAILS_CHECKSUM: _checksum(*row)} for row in rows]
     columns = [
         *pa.Table.from_pylist(values, _DETAILS_SCHEMA).columns,
-        *(pa.FixedSizeListArray.from_arrays(array.reshape(-1), array.shape[1]) for array in (flat, vectors)),
-        pa.array(map(_checksum, (row.digest for row in rows), flat, vectors, repeat(record.fingerprint)), pa.uint64()),
+        pa.FixedSizeListArray.from_arrays(vectors.reshape(-1), vectors.shape[1]),
+        pa.array(map(_checksum, (row.digest for row in rows), vectors, repeat(record.features)), pa.uint64()),
     ]
     with write_errors(index):
         table = pa.Table.from_arrays(columns, schema=_images_schema(record))

@@ -9,17 +9,15 @@ from __future__ import annotations
 import os
 import time
 from collections import deque
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-import torch
 import xxhash
 
-from limner.apps.photos.record import AnnotationCodec
 from limner.apps.photos.scan import FoundFile, Scan
 from limner.apps.photos.tables import (
     FileRow,
@@ -31,15 +29,17 @@ from limner.apps.photos.tables import (
     end_update,
     write_files,
 )
-from limner.data.examples import Item, StoredFeatures
-from limner.errors import BackboneError, MediaError, system_reason
-from limner.features.encoders.base import Backbone, EncoderInput, encode
+from limner.data.examples import StoredFeatures
+from limner.errors import MediaError, RunError, system_reason
 from limner.features.spec import FeatureArray
 from limner.files import open_file
+from limner.generation.captioning import BaseCaptioner
 from limner.generation.sentences import warn_of_cut_off
-from limner.inference.captioner import Captioner
-from limner.media.image import THUMBNAIL_SIDE, make_thumbnail, open_image
+from limner.inference.image_searcher import ImageSearcher
+from limner.media.image import THUMBNAIL_SIDE, Pixels, make_thumbnail, open_image
+from limner.process import usable_cores
 from limner.progress import Progress
+from limner.runtime.generators import ExportedCaptioner
 
 CHUNK_SIZE = 128
 """Number of files that are written by one commit."""
@@ -67,7 +67,7 @@ class ReadFile(NamedTuple):
     """Time of the last change in nanoseconds; `UNSETTLED` if the file may still be changing."""
     digest: bytes
     """XXH3 of the contents, 128 bits; empty for a file that cannot be read."""
-    pixels: EncoderInput | None = None
+    pixels: Pixels | None = None
     """Input of the backbone; None for known contents, which are not decoded."""
     thumbnail: bytes = b""
     """JPEG file of at most `THUMBNAIL_SIDE` pixels a side."""
@@ -81,10 +81,8 @@ class EncodedImage(NamedTuple):
     file: ReadFile
     features: StoredFeatures
     """Features of the backbone by kind."""
-    annotations: FeatureArray
-    """What the index stores of them."""
     vector: FeatureArray
-    """Vector that similar images are found by."""
+    """Pooled features, which are searched."""
 
 
 class Chunk(NamedTuple):
@@ -97,29 +95,17 @@ class Chunk(NamedTuple):
     """Number of files; those that no longer exist are counted."""
 
 
-class FeaturesByPath:
-    """Features of image files that have been encoded; a `FeatureSource`."""
-
-    def __init__(self, features: Mapping[str, StoredFeatures]) -> None:
-        """Provide features by the path of their file."""
-        self._features = features
-
-    def take(self, items: Sequence[Item]) -> list[StoredFeatures | None]:
-        """Return the features of items."""
-        return [self._features[item.media_path or ""] for item in items]
-
-
 class Encoder:
-    """A backbone, and the annotations that are stored of its features."""
+    """Computes the features of files with the backbone of a searcher."""
 
-    def __init__(self, backbone: Backbone, codec: AnnotationCodec) -> None:
-        self.backbone, self._codec = backbone, codec
+    def __init__(self, searcher: ImageSearcher) -> None:
+        self._searcher = searcher
 
     def __call__(self, files: Sequence[ReadFile]) -> list[EncodedImage | ReadFile]:
         """Encode at most `ENCODED_TOGETHER` files; a file whose features are not finite is returned with the error."""
         try:
             return [*self._encode(files)]
-        except BackboneError as error:
+        except RunError as error:
             if len(files) == 1:
                 return [files[0]._replace(error=str(error))]
         return [result for file in files for result in self([file])]
@@ -127,40 +113,33 @@ class Encoder:
     def _encode(self, files: Sequence[ReadFile]) -> list[EncodedImage]:
         pixels = [file.pixels for file in files if file.pixels is not None]
         padded = pixels + [pixels[-1]] * (ENCODED_TOGETHER - len(pixels))
-        features = encode(self.backbone, np.stack(padded), [file.path for file in files])
-        annotations, vectors = self._codec.encode(features)
-        return [
-            EncodedImage(file, {kind: values[row] for kind, values in features.items()}, annotations[row], vectors[row])
-            for row, file in enumerate(files)
-        ]
+        features = self._searcher.features_of(padded)[: len(files)]
+        vectors = [self._searcher.vector_of(values).astype(np.float16) for values in features]
+        return [EncodedImage(*row) for row in zip(files, features, vectors, strict=True)]
 
 
-def encoded_chunks(folder: Path, paths: Sequence[str], encoder: Encoder, known: Container[bytes]) -> Iterator[Chunk]:
+def encoded_chunks(
+    folder: Path, paths: Sequence[str], searcher: ImageSearcher, known: Container[bytes]
+) -> Iterator[Chunk]:
     """Read and encode files in threads; while a chunk is captioned, the next ones are read and encoded.
-
-    Meanwhile the caller's thread computes with one thread of its own, since the encoders keep all cores busy.
 
     Args:
         folder: folder of the files.
         paths: files relative to the folder.
-        encoder: backbone and annotations.
+        searcher: computes the features.
         known: digests of contents that are neither decoded nor encoded.
     """
-    threads, torch_threads = os.cpu_count() or 1, torch.get_num_threads()
+    encoder = Encoder(searcher)
     claimed: set[bytes] = set()
     remaining = iter(paths)
     reading: deque[Future[ReadFile | None]] = deque()
     encoding: deque[tuple[list[ReadFile], list[Future[list[EncodedImage | ReadFile]]], int]] = deque()
     errors: dict[bytes, str] = {}
-    with (
-        ThreadPoolExecutor(threads) as readers,
-        ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as encoders,
-    ):
-        torch.set_num_threads(1)  # captions are generated beside the encoders
+    with ThreadPoolExecutor(usable_cores()) as readers, ThreadPoolExecutor(1) as encoders:
         try:
             while True:
                 while len(reading) < _READ_AHEAD and (path := next(remaining, None)) is not None:
-                    reading.append(readers.submit(read_image_file, folder, path, encoder.backbone, known))
+                    reading.append(readers.submit(read_image_file, folder, path, searcher, known))
                 if reading:
                     results = [reading.popleft().result() for _ in range(min(CHUNK_SIZE, len(reading)))]
                     files = [file for file in results if file is not None]
@@ -184,16 +163,15 @@ def encoded_chunks(folder: Path, paths: Sequence[str], encoder: Encoder, known: 
         finally:
             for pool in (readers, encoders):
                 pool.shutdown(wait=False, cancel_futures=True)
-            torch.set_num_threads(torch_threads)  # the initialiser changed the number for every new thread
 
 
-def read_image_file(folder: Path, path: str, backbone: Backbone, known: Container[bytes]) -> ReadFile | None:
+def read_image_file(folder: Path, path: str, searcher: ImageSearcher, known: Container[bytes]) -> ReadFile | None:
     """Read an image file; a file that cannot be read has a digest and an error.
 
     Args:
         folder: folder that the path is relative to.
         path: file to read.
-        backbone: network that preprocesses the image.
+        searcher: preprocesses the image.
         known: digests of contents that need not be decoded.
 
     Returns:
@@ -212,7 +190,7 @@ def read_image_file(folder: Path, path: str, backbone: Backbone, known: Containe
             digest = hashed.digest()
         if digest in known:
             return ReadFile(path, size, modified, digest)
-        pixels, thumbnail = _decode(file, backbone)
+        pixels, thumbnail = _decode(file, searcher)
     except FileNotFoundError:
         return None
     except OSError as error:
@@ -222,13 +200,10 @@ def read_image_file(folder: Path, path: str, backbone: Backbone, known: Containe
     return ReadFile(path, size, modified, digest, pixels, thumbnail)
 
 
-def _decode(file: Path, backbone: Backbone) -> tuple[EncoderInput, bytes]:
-    """Decode an image once, for the backbone and the thumbnail; the pixels equal `backbone.read(file)`."""
-    side = backbone.specs[0].preprocessing.get("short")
-    if not isinstance(side, int):
-        return backbone.read(file), make_thumbnail(open_image(file, min_side=THUMBNAIL_SIDE))
-    image = open_image(file, min_side=side)
-    return backbone.read(image), make_thumbnail(image)
+def _decode(file: Path, searcher: ImageSearcher) -> tuple[Pixels, bytes]:
+    """Decode an image once, for the backbone and the thumbnail; the pixels equal `searcher.read(file)`."""
+    image = open_image(file, min_side=max(THUMBNAIL_SIDE, searcher.side))
+    return searcher.read(image), make_thumbnail(image)
 
 
 @dataclass
@@ -260,11 +235,10 @@ class Updater:
     """One update of an index; the caller holds its lock."""
 
     def __init__(
-        self, folder: Path, index: Path, captioner: Captioner, codec: AnnotationCodec, opened: IndexParts
+        self, folder: Path, index: Path, captioner: BaseCaptioner, searcher: ImageSearcher, opened: IndexParts
     ) -> None:
-        assert captioner.backbone is not None, "checked by the caller"
-        self._folder, self._index, self._record, self._captioner = folder, index, opened.record, captioner
-        self._encoder = Encoder(captioner.backbone, codec)
+        self._folder, self._index, self._record = folder, index, opened.record
+        self._captioner, self._searcher = captioner, searcher
         self._known, self._before = set(opened.rows), opened.files
         self._rows = dict(self._before)
         self.result = FolderUpdate()
@@ -275,7 +249,7 @@ class Updater:
         self._gone = self._find_gone(scan)
         todo = [file for file in scan.files if verify or not is_unchanged(file, self._before.get(file.path))]
         done = 0
-        for chunk in encoded_chunks(self._folder, [file.path for file in todo], self._encoder, self._known):
+        for chunk in encoded_chunks(self._folder, [file.path for file in todo], self._searcher, self._known):
             self._commit(chunk, batch_size)
             done += chunk.total
             if on_progress is not None:
@@ -314,16 +288,17 @@ class Updater:
 
     def _describe(self, images: Sequence[EncodedImage], batch_size: int) -> None:
         """Caption images, and write what is known of them."""
-        features = {str(self._folder / image.file.path): image.features for image in images}
-        captioner = self._captioner.with_features(FeaturesByPath(features))
-        paths = [Path(path) for path in features]
+        features = {self._folder / image.file.path: image.features for image in images}
+        captioner, paths = self._captioner, [*features]
+        if isinstance(captioner, ExportedCaptioner) and captioner.manifest.backbone_sha256 == self._searcher.digest:
+            captioner = captioner.with_features(features)
         with_tags = captioner.rules.tagger is not None
         captions = captioner.describe(paths, batch_size=batch_size, n_best=1, with_tags=with_tags, log_cut_off=False)
         self._cut_off += sum(not best.ended for best, *_ in captions)
         rows = [
             ImageRow(
                 image.file.digest,
-                best.text,
+                best.text if best.is_sure else "",
                 best.log_prob,
                 best.confidence,
                 tuple(tag.word for tag in best.tags),
@@ -331,11 +306,8 @@ class Updater:
             )
             for image, (best, *_) in zip(images, captions, strict=True)
         ]
-        annotations, vectors = (
-            np.stack(arrays) for arrays in zip(*((i.annotations, i.vector) for i in images), strict=True)
-        )
         self._record = begin_update(self._index, self._record)
-        append_images(self._index, self._record, rows, annotations, vectors)
+        append_images(self._index, self._record, rows, np.stack([image.vector for image in images]))
         self._known.update(row.digest for row in rows)
         self.result.described += len(rows)
 

@@ -14,7 +14,7 @@ from limner.apps.server.models import Models
 from limner.apps.server.schemas import SearchFacts, SearchHit, SearchResponse
 from limner.apps.server.settings import ServerSettings
 from limner.data.collection import ITEMS, Collection
-from limner.errors import FeatureError, FolderError
+from limner.errors import FeatureError
 from limner.inference.retriever import ImageSearch, Retriever
 from limner.media.image import make_thumbnail, open_image
 from limner.storage.hashes import RowsById
@@ -39,9 +39,8 @@ class SearchableFolder(Protocol):
         """Return a JPEG file of an image by its path in the folder; None if the index has no such image."""
 
 
-FolderOpener = Callable[..., SearchableFolder]
-"""Function (folder, *, captioner=None) that opens the index of a folder, which a captioner searches, or else the model
-that made it; raises a `FolderError` for a captioner that did not make it."""
+FolderOpener = Callable[[str], SearchableFolder]
+"""Function that opens the index of a folder."""
 
 
 class ServedCollection:
@@ -183,21 +182,17 @@ class ServedIndexes:
 
 
 def open_indexes(settings: ServerSettings, models: Models, open_folder: FolderOpener) -> ServedIndexes:
-    """Open the indexes of the settings; a served captioner that made an index also searches it.
+    """Open the indexes of the settings.
 
     Raises:
         FolderError: a folder has no index, or a damaged one.
         LimnerError: a collection cannot be opened, or searched by a served captioner.
     """
     return ServedIndexes(
-        {place(folder).resolve().name: _open(folder, models, open_folder) for folder in settings.indexes}
+        {
+            place(folder).resolve().name: ServedCollection(folder, models)
+            if is_collection(folder)
+            else open_folder(folder)
+            for folder in settings.indexes
+        }
     )
-
-
-def _open(folder: str, models: Models, open_folder: FolderOpener) -> SearchableFolder | ServedCollection:
-    if is_collection(folder):
-        return ServedCollection(folder, models)
-    for captioner in models.captioners:
-        with suppress(FolderError):  # made by another model; the last line reports other errors
-            return open_folder(folder, captioner=captioner)
-    return open_folder(folder)

@@ -1,0 +1,164 @@
+"""Search of images by sentences: concepts that a sentence names, and a joint space of sentences and images.
+
+Needs no torch. Shapes: N images, D feature size, V words, E word embedding, J joint space.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors import SafetensorError
+from safetensors.numpy import load_file
+
+from limner.errors import RunError, SettingsError, system_reason
+from limner.media.image import ImageInput, Pixels
+from limner.runs.concepts import Concepts, Vector, pooled_vector
+from limner.runs.pretrained import DEFAULT_LANG, pretrained_languages, pretrained_run
+from limner.runtime import generators
+from limner.text.tokenizer import Tokenizer
+from limner.text.vocab import SPECIAL_TOKENS
+
+if TYPE_CHECKING:
+    from limner.data.examples import StoredFeatures
+
+JOINT = "joint"
+"""Run directory of the two-tower model, in the run directory of the built-in captioner."""
+TENSORS = ("embedding.weight", "sentence.weight", "sentence.bias", "image.weight", "image.bias", "log_sharpness")
+CONCEPT_WEIGHT = 0.5
+"""Weight of the concepts, beside gamma s(w, I); chosen on Flickr8k's validation split and the validation photographs.
+"""
+EXPLAINED = 2
+"""Number of concepts up to which a sentence is answered by its concepts alone."""
+PROJECTED_TOGETHER = 4096
+"""Images that are projected to the joint space together."""
+
+
+class JointSpace:
+    """The built-in `two_tower` model in NumPy; see `limner.models.two_tower` for its equations.
+
+    The sentence encoder is the mean of the word embeddings (`pooling: words`), and images are scaled to length
+    sqrt(D) (`scaling: l2`).
+    """
+
+    def __init__(self, tokenizer: Tokenizer, tensors: Mapping[str, NDArray[Any]]) -> None:
+        """Create the model of a vocabulary and the tensors of its state."""
+        self.tokenizer = tokenizer
+        self._tensors = {name: tensors[name].astype(np.float32) for name in TENSORS}
+        self.sharpness = float(np.exp(self._tensors["log_sharpness"]))
+
+    @classmethod
+    def load(cls, folder: Path) -> Self:
+        """Read a run directory; RunError if it is damaged."""
+        try:
+            return cls(Tokenizer.load(folder / "tokenizer.json"), load_file(folder / "model.safetensors"))
+        except (OSError, SafetensorError, KeyError, ValueError) as error:
+            raise RunError(f"{folder}: missing or damaged ({system_reason(error)}); install Limner again") from None
+
+    def knows(self, sentence: str) -> bool:
+        """Whether a word of a sentence is in the vocabulary."""
+        return any(token != SPECIAL_TOKENS.unk for token in self.tokenizer.encode(sentence))
+
+    def sentence_vector(self, sentence: str) -> Vector:
+        """Compute u(w) of a sentence, (J,), of unit length."""
+        tokens = [SPECIAL_TOKENS.bos, *self.tokenizer.encode(sentence)]
+        return self._project("sentence", self._tensors["embedding.weight"][tokens].mean(0))
+
+    def image_vectors(self, pooled: NDArray[np.floating[Any]]) -> Vector:
+        """Compute v(I) of images with pooled features (N, D); returns (N, J), of unit length."""
+        parts = [
+            self._project("image", np.sqrt(pooled.shape[1]) * unit(pooled[begin : begin + PROJECTED_TOGETHER]))
+            for begin in range(0, len(pooled), PROJECTED_TOGETHER)
+        ]
+        return np.concatenate(parts) if parts else np.zeros((0, len(self._tensors["image.bias"])), np.float32)
+
+    def _project(self, tower: str, values: Vector) -> Vector:
+        return unit(values @ self._tensors[f"{tower}.weight"].T + self._tensors[f"{tower}.bias"])
+
+
+class ImageSearcher:
+    """Features of images that a search needs, and the scores of sentences: the built-in backbone, concepts and space.
+
+    Attributes:
+        digest: SHA-256 of the weights of the backbone, by which features are told apart.
+        vector_dim: size D of the features.
+    """
+
+    def __init__(self, lang: str | None = None) -> None:
+        """Refer to the built-in models of a language; English for a language without. They are loaded when needed."""
+        self._run = pretrained_run(lang if lang in pretrained_languages() else DEFAULT_LANG)
+        concepts = Concepts.load(self._run)
+        assert concepts is not None, "a built-in captioner has concepts"
+        self._concepts = concepts
+        self.digest, self.vector_dim = concepts.file.backbone_sha256, concepts.weight.shape[1]
+
+    @cached_property
+    def joint(self) -> JointSpace:
+        """The joint space; RunError if the package is not complete."""
+        return JointSpace.load(self._run / JOINT)
+
+    @cached_property
+    def vision(self) -> generators.ExportedCaptioner:
+        """The built-in captioner, whose backbone computes the features."""
+        return generators.load_captioner(self._run)
+
+    @property
+    def side(self) -> int:
+        """Side that images have at least when they are resized for the backbone, in pixels."""
+        preprocessing = self.vision.manifest.preprocessing
+        return 0 if preprocessing is None else preprocessing.short
+
+    def read(self, image: ImageInput) -> Pixels:
+        """Open an image, and resize it for the backbone; MediaError if it cannot be read."""
+        return self.vision.read(image)
+
+    def features_of(self, images: Sequence[Pixels]) -> list[StoredFeatures]:
+        """Compute the features of images by kind; RunError if a feature is not finite."""
+        return [dict(features) for features in self.vision.features_of(images)]
+
+    def vector_of(self, features: StoredFeatures) -> Vector:
+        """Return the pooled features of an image, (D,)."""
+        return pooled_vector(features)
+
+    def project(self, vectors: NDArray[np.floating[Any]]) -> Vector:
+        """Compute the vectors of images in the joint space, (N, J), of their pooled features (N, D)."""
+        return self.joint.image_vectors(vectors)
+
+    def scores(self, sentence: str, vectors: NDArray[np.floating[Any]], projected: Vector) -> Vector:
+        """Compute how well a sentence w describes images I, (N,).
+
+        With the n concepts c that w names, lambda = `CONCEPT_WEIGHT` and the cosine s of the joint space,
+
+            score(w, I) = lambda sum_c log p(c | I) + max(0, 1 - 2 / n) gamma s(w, I)
+
+        A sentence that names one or two things is answered by the concepts, which were trained on more photographs of
+        them; the cosine orders the images of a longer one. Without a concept, the score is gamma s(w, I).
+
+        Args:
+            sentence: the query w.
+            vectors: pooled features, (N, D).
+            projected: vectors of the joint space, (N, J).
+
+        Raises:
+            SettingsError: no word of the sentence is known.
+        """
+        if not sentence.strip():
+            raise SettingsError("the query has no words; describe an image, such as 'a dog on the beach'")
+        count = len(set(self._concepts.mentions(sentence)))
+        if not count and not self.joint.knows(sentence):
+            raise SettingsError(f"'{sentence}': none of its words is in the vocabulary of the search; use other words")
+        weight = max(0.0, 1 - EXPLAINED / count) if count else 1.0
+        scores = CONCEPT_WEIGHT * self._concepts.log_probs(sentence, np.asarray(vectors, np.float32))
+        if weight:
+            scores += weight * self.joint.sharpness * (projected @ self.joint.sentence_vector(sentence))
+        return np.asarray(scores, np.float32)
+
+
+def unit(vectors: NDArray[np.floating[Any]]) -> Vector:
+    """Scale vectors (..., D) to unit length."""
+    values = vectors.astype(np.float32)
+    return np.asarray(values / np.maximum(np.linalg.norm(values, axis=-1, keepdims=True), 1e-12), np.float32)

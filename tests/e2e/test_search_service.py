@@ -28,7 +28,7 @@ def index(runs, tmp_path_factory):
     (folder / "secret.txt").write_text("not an image")
     captioner = Captioner.load(runs.captioner)
     FolderIndex(folder).update(captioner)
-    return FolderIndex.open(folder, captioner=captioner)
+    return FolderIndex.open(folder)
 
 
 @pytest.fixture(scope="module")

@@ -19,13 +19,15 @@ def unit(x):
     return x / np.sqrt((x * x).sum())
 
 
-def sentence_vector(tokens, w, mean):
+def sentence_vector(tokens, w, pooling):
     """u(w) of a sentence with <s>, which is token 1."""
+    if pooling == "words":
+        return unit(w["W_g"] @ np.mean([w["E"][token] for token in [1, *tokens]], 0) + w["b_g"])
     h, states = np.zeros(w["U_n"].shape[0]), []
     for token in [1, *tokens]:
         h = gru(w["E"][token], h, w)
         states.append(h)
-    return unit(w["W_g"] @ (np.mean(states, 0) if mean else h) + w["b_g"])
+    return unit(w["W_g"] @ (np.mean(states, 0) if pooling == "mean" else h) + w["b_g"])
 
 
 def image_vector(x, w):
@@ -40,6 +42,17 @@ def contrastive(s, owners, margin, hardest):
         sentences = [max(0.0, margin + s[v, own] - s[w, own]) for v in range(len(owners)) if owners[v] != own]
         total += reduce(images) + reduce(sentences)
     return total / len(owners)
+
+
+def softmax_loss(logits, owners, sentences):
+    """Cross-entropies of the pairs of both directions; an image with the same sentence is no negative of it."""
+    count_w, count_i = logits.shape
+    of_image = [{str(sentences[w]) for w in range(count_w) if owners[w] == i} for i in range(count_i)]
+    counts = [[owners[w] == i or str(sentences[w]) not in of_image[i] for i in range(count_i)] for w in range(count_w)]
+    e = np.exp(logits) * np.array(counts)
+    texts = [np.log(e[w].sum() / e[w, owners[w]]) for w in range(count_w)]
+    images = [np.log(e[:, i].sum() / sum(e[w, i] for w in range(count_w) if owners[w] == i)) for i in range(count_i)]
+    return np.mean(texts) + np.mean(images)
 
 
 def softmax(x):

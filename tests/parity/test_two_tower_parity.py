@@ -9,22 +9,23 @@ from parity_models import arrays, batch_of, cell_weights, randomised, renamed
 from limner.data.examples import Example
 from limner.models.protocols import ModelInputs
 from limner.models.two_tower import TwoTower, TwoTowerSettings
-from limner.training.matching import contrastive_loss, distillation_loss
+from limner.training.matching import contrastive_loss, distillation_loss, softmax_loss
 
 VOCAB, IMAGE_DIM = 9, 4
 SENTENCES = [[4, 5, 6], [8], [4, 5, 5, 6, 7], []]
 OWNERS = [0, 0, 1, 2, 2]
 
 
-@pytest.fixture(params=["final", "mean"])
+@pytest.fixture(params=["final", "mean", "words"])
 def pair(request):
-    """A model in float64 with random weights, the same weights for the oracle, and whether states are averaged."""
+    """A model in float64 with random weights, the same weights for the oracle, and the summary of a sentence."""
     settings = TwoTowerSettings(word_dim=5, hidden_dim=6, joint_dim=7, pooling=request.param)
     model = randomised(TwoTower(settings, ModelInputs(VOCAB, {"pooled": (IMAGE_DIM,)})))
     names = {"embedding.weight": "E", "sentence.weight": "W_g", "sentence.bias": "b_g", "image.weight": "W_f"}
     weights = renamed(arrays(model), names | {"image.bias": "b_f"})
-    weights |= cell_weights(model.layers.layers[0].cell, "rzn", ("W_{}", "U_{}", "b_{}"))
-    return model, weights, request.param == "mean"
+    if request.param != "words":
+        weights |= cell_weights(model.layers.layers[0].cell, "rzn", ("W_{}", "U_{}", "b_{}"))
+    return model, weights, request.param
 
 
 def data():
@@ -35,9 +36,9 @@ def data():
 
 @torch.no_grad()
 def test_vectors_of_sentences_and_images(pair) -> None:
-    model, weights, mean = pair
+    model, weights, pooling = pair
     batch = data()
-    sentences = np.stack([oracle.sentence_vector(tokens, weights, mean) for tokens in SENTENCES])
+    sentences = np.stack([oracle.sentence_vector(tokens, weights, pooling) for tokens in SENTENCES])
     images = np.stack([oracle.image_vector(x, weights) for x in batch.image.pooled.numpy()])
     np.testing.assert_allclose(model.sentence_vector(batch).numpy(), sentences, atol=1e-12)
     np.testing.assert_allclose(model.image_vector(batch.image).numpy(), images, atol=1e-12)
@@ -54,6 +55,15 @@ def test_the_contrastive_loss(hardest: bool) -> None:
 def test_the_contrastive_loss_of_a_perfect_model_is_zero() -> None:
     cosines = torch.nn.functional.one_hot(torch.tensor(OWNERS)).double()
     assert float(contrastive_loss(cosines, torch.tensor(OWNERS), 0.2, hardest=True)) == 0
+
+
+def test_the_softmax_loss_leaves_out_images_that_share_the_sentence() -> None:
+    logits = np.random.default_rng(4).normal(size=(5, 3))
+    sentences = torch.tensor([[4, 5], [6, 0], [4, 5], [7, 8], [7, 0]])  # images 0 and 1 share a sentence
+    ours = softmax_loss(torch.from_numpy(logits), torch.tensor(OWNERS), sentences)
+    assert float(ours) == pytest.approx(oracle.softmax_loss(logits, OWNERS, sentences.tolist()), abs=1e-12)
+    distinct = softmax_loss(torch.from_numpy(logits), torch.tensor(OWNERS), torch.arange(10).view(5, 2))
+    assert float(distinct) == pytest.approx(oracle.softmax_loss(logits, OWNERS, list(range(5))), abs=1e-12)
 
 
 @pytest.mark.parametrize("temperature", [1.0, 3.0])

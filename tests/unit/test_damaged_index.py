@@ -3,11 +3,11 @@
 import shutil
 
 import pytest
+from colour_searcher import FolderIndex
 from PIL import Image
 
 import limner
 from limner.apps.photos import tables
-from limner.apps.photos.index import FolderIndex
 from limner.apps.photos.record import IndexRecord
 from limner.errors import DamagedIndexError
 
@@ -115,7 +115,7 @@ def test_parts_that_do_not_belong_together_are_named(name, photos, states, capti
     index = photos / ".limner"
     DAMAGES[name](index, states)
     before = contents(index)
-    opened = FolderIndex(photos, captioner=captioner)
+    opened = FolderIndex(photos)
     for use in (
         lambda: FolderIndex.open(photos),
         lambda: opened.search("a red wall"),
@@ -141,7 +141,7 @@ def test_commands_end_with_one_line(command, photos, trained, command_line):
 
 
 def test_a_part_that_vanishes_is_found_by_the_next_search(photos, captioner):
-    index = FolderIndex(photos, captioner=captioner)
+    index = FolderIndex(photos)
     assert len(index.search("a red wall")) == 4
     shutil.rmtree(index.path / FILES)
     with pytest.raises(DamagedIndexError, match=r"files\.lance is gone"):
@@ -197,7 +197,7 @@ def test_an_update_that_ends_at_any_write_is_completed_by_the_next(photos, capti
             assert len(FolderIndex.open(photos)) in (3, 4, 5)
             FolderIndex(photos).update(captioner)
             writes = number
-        index = FolderIndex.open(photos, captioner=captioner)
+        index = FolderIndex.open(photos)
         assert not index.record.updating
         assert sorted(match.path.name for match in index.search("a red wall")) == ["0.png", "2.png", "3.png", "4.png"]
     assert writes > 5

@@ -1,34 +1,28 @@
 """Indexes of folders: what an update reads, describes and keeps, and what a search finds."""
 
-import copy
 import json
 import os
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from colour_searcher import COLOURS, ColourSearcher, FolderIndex
 from PIL import Image
 
 import limner
-from limner.apps.photos import scan, search
+from limner.apps.photos import scan
 from limner.apps.photos import update as updating
-from limner.apps.photos.index import FolderIndex
-from limner.apps.photos.record import AnnotationCodec, StoredAnnotations
-from limner.apps.photos.search import WordIndex, find_candidates
-from limner.data.examples import Item
-from limner.errors import BackboneError, FolderError
-from limner.features.spec import FeatureSpec
+from limner.apps.photos.index import FolderIndex as BuiltInFolderIndex
+from limner.data.examples import Example, ImageFeatures, collate
+from limner.errors import FolderError, RunError, SettingsError
 from limner.files import locked
-from limner.media.modality import IMAGE
-from limner.models import ModelInputs, build_model
-from limner.retrieval.all_pairs import pair_log_probs
-from limner.runs.recipe import Recipe
-from limner.runs.trained_model import ModelConfig, TrainedModel
-from limner.text.tokenizer import Tokenizer
-from limner.text.words import TextSettings
+from limner.inference.image_searcher import ImageSearcher, JointSpace
+from limner.runs.concepts import Concepts
+from limner.runs.pretrained import pretrained_languages, pretrained_run
 
-COLOURS = {"red": (250, 20, 20), "green": (20, 250, 20), "blue": (20, 20, 250), "white": (250, 250, 250)}
+PHOTOGRAPHS = Path(__file__).parents[2] / "docs" / "assets" / "photographs"
 
 
 @pytest.fixture(scope="module")
@@ -60,16 +54,8 @@ def test_search_finds_the_image_that_the_sentence_describes(folder, captioner):
         assert best.thumbnail[:2] == b"\xff\xd8"
 
 
-def test_scores_are_those_of_the_model(folder, captioner, trained):
-    index = FolderIndex(folder)
-    index.update(captioner)
-    matches = index.search("a red wall", 4)
-    scores = limner.Scorer.load(trained).score([match.path for match in matches], ["a red wall"] * 4)
-    assert [match.score for match in matches] == pytest.approx([one.log_prob for one in scores], abs=1e-3)
-
-
 def test_similar_images_are_found_by_an_image(folder, captioner, tmp_path):
-    index = FolderIndex(folder, captioner=captioner)
+    index = FolderIndex(folder)
     index.update(captioner)
     best = index.similar(Image.new("RGB", (50, 50), (230, 30, 30)), 1)[0]
     assert best.path.stem == "red"
@@ -146,17 +132,6 @@ def test_an_index_of_another_model_is_refused(folder, captioner, trained_on_colo
 @pytest.fixture
 def of_colours(trained_on_colours, backbone_of):
     return limner.Captioner([limner.load_trained_model(trained_on_colours)], backbone_of())
-
-
-def test_concepts_that_were_added_are_named(folder, of_colours, colour_concepts):
-    index, captioner = FolderIndex(folder), of_colours
-    index.update(captioner)
-    changed = copy.copy(captioner)
-    changed._rules = colour_concepts()
-    with pytest.raises(FolderError, match=r"concepts\.json.* were added.*--rebuild"):
-        index.update(changed)
-    assert index.update(changed, rebuild=True).described == 4
-    assert index.update(changed).unchanged == 4
 
 
 def test_a_folder_without_an_index_is_an_error(folder):
@@ -313,7 +288,7 @@ def test_two_updates_at_once_are_refused(folder, captioner):
 
 @pytest.mark.parametrize("name", ["index.json", "files.lance", "images.lance"])
 def test_damage_is_found(name, folder, captioner):
-    index = FolderIndex(folder, captioner=captioner)
+    index = FolderIndex(folder)
     index.update(captioner)
     files = [index.path / name] if name == "index.json" else list((index.path / name / "data").glob("*"))
     for path in files:
@@ -321,7 +296,7 @@ def test_damage_is_found(name, folder, captioner):
         data[10 : len(data) - 40 : 7] = b"\xa5" * len(data[10 : len(data) - 40 : 7])
         path.write_bytes(data)
     with pytest.raises(FolderError, match=r"damaged.*--rebuild"):
-        FolderIndex.open(folder, captioner=captioner).search("a red wall")
+        FolderIndex.open(folder).search("a red wall")
     assert index.update(captioner, rebuild=True).described == 4
 
 
@@ -331,62 +306,16 @@ def test_a_read_only_place_is_named(folder, captioner):
         FolderIndex(folder, folder / "file" / "index").update(captioner)
 
 
-def test_candidates_share_words_or_look_like_those_that_do():
-    words = WordIndex([["a", "red", "dog"], ["a", "dog"], ["a", "cat"], ["a", "car"]])
-    scores = words.scores(["red", "dog"])
-    assert scores[0] > scores[1] > 0 and scores[2] == scores[3] == 0
-    vectors = np.array([[1, 0], [0.9, 0.1], [0, 1], [0.8, 0.2]], np.float16)
-    assert set(find_candidates(scores, vectors, 3).tolist()) == {0, 1, 3}
-    assert len(find_candidates(np.zeros(4, np.float32), vectors, 2)) == 4
-
-
-def test_a_large_index_scores_candidates(folder, captioner, monkeypatch):
-    index = FolderIndex(folder, captioner=captioner)
-    index.update(captioner)
-    monkeypatch.setattr(search, "EXACT_SEARCH_IMAGES", 3)
-    monkeypatch.setattr(search, "CANDIDATES", 2)
-    assert not index.is_exact
-    assert len(index.search("a red wall", 4)) == 2
-    assert len(index.search("a red wall", 4, exact=True)) == 4
-
-
-def test_annotations_of_a_projected_grid_give_the_scores_of_the_model():
-    torch.manual_seed(3)
-    settings = {"name": "show_attend_tell", "image_encoder": {"projection_dim": 6, "scaling": "l2"}, "hidden_dim": 8}
-    recipe = Recipe.parse({"model": settings, "features": {"tables": ["t"]}})
-    spec = FeatureSpec(
-        name="t", kind="grid", shape=(16, 10), backbone="b", grid_size=(4, 4), preprocessing={}, weights_sha256=""
-    )
-    tokenizer = Tokenizer.train(["a red dog", "a blue cat"], TextSettings(min_count=1))
-    model = build_model(recipe.model, ModelInputs(len(tokenizer), {"grid": (16, 10)})).eval()
-    config = ModelConfig(
-        recipe=recipe.model_dump(mode="json"), features=(spec,), vocab_size=len(tokenizer), provenance={}
-    )
-    codec = AnnotationCodec(TrainedModel(model, tokenizer, config, recipe))
-    grid = np.random.default_rng(1).normal(size=(5, 16, 10)).astype(np.float16)
-    annotations, vectors = codec.encode({"grid": grid})
-    assert (annotations.shape, vectors.shape) == ((5, 16, 6), (5, 10))
-    tokens = [tokenizer.encode("a red dog")]
-    items = [Item(str(row), "x").with_media(IMAGE, str(row)) for row in range(5)]
-    exact = pair_log_probs(model, tokens, items, StoredAnnotations("grid", grid))
-    stored = pair_log_probs(codec.reader, tokens, items, StoredAnnotations("grid", annotations))
-    assert torch.allclose(exact, stored, atol=5e-3)
-    assert codec.reader is not model and model.grid_encoder.projection is not None
-    small = AnnotationCodec(TrainedModel(model, tokenizer, config, recipe), 2)
-    assert small.shape == (4, 6)
-
-
 def test_an_image_whose_features_are_not_finite_does_not_stop_the_others(folder, captioner, monkeypatch):
     save(folder / "copy.png", COLOURS["green"])
-    encode = updating.encode
+    features_of = ColourSearcher.features_of
 
-    def infinite_in_green(backbone, inputs, names):
-        for name in names:
-            if name in ("green.png", "copy.png"):
-                raise BackboneError(f"{name}: the maps features of backbone 'pixels' are not finite")
-        return encode(backbone, inputs, names)
+    def infinite_in_green(searcher, images):
+        if any((image == COLOURS["green"]).all() for image in images):
+            raise RunError("the grid features are not finite")
+        return features_of(searcher, images)
 
-    monkeypatch.setattr(updating, "encode", infinite_in_green)
+    monkeypatch.setattr(ColourSearcher, "features_of", infinite_in_green)
     index = FolderIndex(folder)
     update = index.update(captioner)
     assert (update.files, update.described, sorted(update.unreadable)) == (3, 3, ["copy.png", "green.png"])
@@ -413,28 +342,64 @@ def test_a_withheld_caption_is_stored_with_its_confidence(folder, of_colours, co
     captioner = of_colours
     unseen = dict.fromkeys(("red", "green", "blue", "white"), 30)
     monkeypatch.setattr(captioner, "_rules", colour_concepts(**unseen))
-    monkeypatch.setattr(limner.Captioner, "load", lambda *_, **options: captioner)
     index = FolderIndex(folder)
     index.update(captioner)
     matches = index.search("a red wall", 4)
-    assert all(not match.is_sure and match.display_text == "" and match.confidence < 0.01 for match in matches)
+    assert all(not match.is_sure and match.caption == "" and match.confidence < 0.01 for match in matches)
     monkeypatch.setattr(captioner, "_rules", colour_concepts())
     index.update(captioner, rebuild=True)
     assert [match.is_sure for match in index.search("a red wall", 1)] == [True]
 
 
-def test_concepts_that_a_query_names_count_in_the_search(folder, of_colours, colour_concepts, monkeypatch):
-    monkeypatch.setattr(limner.Captioner, "load", lambda *_, **options: of_colours)
-    monkeypatch.setattr(of_colours, "_rules", colour_concepts())
-    index = FolderIndex(folder)
-    index.update(of_colours)
-    assert index.search("a red wall", 1)[0].path.name == "red.png"
-    concepts, vectors = of_colours.rules.concepts, np.array([[1, 0, 0], [0, 0, 1]], np.float32)
-    blue = concepts.log_probs("a blue wall", vectors)
-    np.testing.assert_allclose(blue, np.log(np.maximum(concepts.of_vectors(vectors)[:, 2], 1e-3)))
-    assert (concepts.log_probs("a wall", vectors) == 0).all()
-    # Where the concepts see blue in red images alone, they outweigh the captioner.
-    weight = concepts.weight.copy()
-    weight[2] = weight[0]
-    monkeypatch.setattr(concepts, "weight", weight)
-    assert index.search("a blue wall", 1)[0].path.name == "red.png"
+@pytest.mark.parametrize(("query", "name"), [("a cat", "cat"), ("a rocket in the sky", "rocket"), ("coffee", "coffee")])
+def test_the_built_in_searcher_finds_photographs(query, name, photographs):
+    best = photographs.search(query, 1)[0]
+    assert (best.path.stem, bool(best.caption)) == (name, True)
+
+
+def test_similar_photographs_are_found_by_a_photograph(photographs):
+    best = photographs.similar(PHOTOGRAPHS / "cat.jpg", 2)
+    assert best[0].path.stem == "cat" and best[0].score == pytest.approx(1, abs=1e-3) and best[1].score < 0.8
+
+
+@pytest.fixture(scope="module")
+def photographs(tmp_path_factory):
+    """The index of the photographs of the README, with the built-in captioner."""
+    index = BuiltInFolderIndex(PHOTOGRAPHS, tmp_path_factory.mktemp("index"))
+    assert index.update(limner.load()).described == 4
+    return index
+
+
+def test_a_query_without_a_known_word_is_refused(photographs):
+    with pytest.raises(SettingsError, match="none of its words"):
+        photographs.search("xyzzy qwrtz")
+    with pytest.raises(SettingsError, match="no words"):
+        photographs.search(" ")
+
+
+@pytest.mark.parametrize("lang", pretrained_languages())
+def test_the_joint_space_is_the_two_tower_model(lang):
+    run = pretrained_run(lang) / "joint"
+    model, joint = limner.load_trained_model(run), JointSpace.load(run)
+    sentences = {"en": ["a dog on the beach", "two cats"], "de": ["ein Hund am Strand"], "zh": ["一只狗在草地上"]}[lang]
+    batch = collate([Example("", model.tokenizer.encode(text)) for text in sentences])
+    pooled = np.random.default_rng(3).gamma(1, size=(5, 1280)).astype(np.float32)
+    image = ImageFeatures(torch.ones(5, dtype=torch.bool), pooled=torch.from_numpy(pooled))
+    with torch.inference_mode():
+        expected = model.model.pair_scores(image, batch).numpy()
+    vectors = np.stack([joint.sentence_vector(text) for text in sentences])
+    np.testing.assert_allclose(vectors @ joint.image_vectors(pooled).T, expected, atol=1e-5)
+
+
+def test_concepts_answer_queries_of_things_and_the_joint_space_orders_the_others():
+    searcher, vectors = ImageSearcher(), np.random.default_rng(5).gamma(1, size=(7, 1280)).astype(np.float32)
+    concepts = Concepts.load(pretrained_run())
+    projected = searcher.project(vectors)
+    things = searcher.scores("a cat", vectors, projected)
+    np.testing.assert_allclose(things, 0.5 * concepts.log_probs("a cat", vectors), rtol=1e-5)
+    text = "two dogs playing in the snow"
+    named = len(set(concepts.mentions(text)))
+    assert named > 2
+    cosines = projected @ searcher.joint.sentence_vector(text)
+    expected = 0.5 * concepts.log_probs(text, vectors) + (1 - 2 / named) * searcher.joint.sharpness * cosines
+    np.testing.assert_allclose(searcher.scores(text, vectors, projected), expected, rtol=1e-4)

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import typer
@@ -74,3 +75,11 @@ def test_errors_of_arguments_are_reported_before_torch_is_imported(line):
     program = "import sys; from limner.apps.cli import main\ntry: main()\nfinally: print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", program, *line.split()], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (1, "False\n") and done.stderr.startswith("error: ")
+
+
+def test_a_folder_is_indexed_and_searched_without_torch(tmp_path):
+    photographs = Path(__file__).parents[2] / "docs" / "assets" / "photographs"
+    modules, _ = modules_of("index", photographs, "--index", tmp_path / "index")
+    assert "torch" not in modules
+    modules, printed = modules_of("search", "a cat", "--in", photographs, "--index", tmp_path / "index", "--count", 1)
+    assert "torch" not in modules and "cat.jpg" in printed

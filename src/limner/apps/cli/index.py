@@ -20,7 +20,6 @@ from limner.apps.cli.options import (
 from limner.apps.cli.terminal import activity, echo, err, print_json, printable, progress_bar
 from limner.bounds import BatchSize
 from limner.errors import SettingsError
-from limner.runtime.manifest import is_exported
 from limner.storage.places import is_collection
 
 if TYPE_CHECKING:
@@ -79,6 +78,8 @@ def index(
         f"has an effect only on a collection, which {folder} is not; leave it out",
     )
     run = require_one_model(models_or_pretrained(model, lang), "index")
+    from limner.runtime.manifest import is_exported
+
     if not is_exported(run):
         check_runs([run], device, backbone=backbone)
     from limner.apps.photos.index import FolderIndex

@@ -13,7 +13,7 @@ from collections.abc import Container, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import xxhash
@@ -29,7 +29,6 @@ from limner.apps.photos.tables import (
     end_update,
     write_files,
 )
-from limner.data.examples import StoredFeatures
 from limner.errors import MediaError, RunError, system_reason
 from limner.features.spec import FeatureArray
 from limner.files import open_file
@@ -40,6 +39,9 @@ from limner.media.image import THUMBNAIL_SIDE, Pixels, make_thumbnail, open_imag
 from limner.process import usable_cores
 from limner.progress import Progress
 from limner.runtime.generators import ExportedCaptioner
+
+if TYPE_CHECKING:
+    from limner.data.examples import StoredFeatures
 
 CHUNK_SIZE = 128
 """Number of files that are written by one commit."""

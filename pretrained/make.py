@@ -19,6 +19,7 @@ from pathlib import Path
 
 from german import write_german
 from limner.apps.export.folder import add_graphs
+from limner.inference.image_searcher import JOINT
 from limner.runs.pretrained import PRETRAINED, pack
 from non_photographs import KINDS, draw_non_photograph
 
@@ -73,6 +74,8 @@ def make_captioners(langs: Sequence[str], data: Path, work: Path, out: Path) -> 
         place = ("--collection", base, "--data", data, "--out", out / lang)
         script("pack_concepts", concepts, *place, "--lang", lang, "--rules", json.dumps(RULES[lang]))
         add_graphs(out / lang)
+        title = TITLES[lang].replace("captioner", "search")
+        pack(train(f"joint-{lang}", collection, work / f"joint-{lang}"), out / lang / JOINT, title, {})
 
 
 def make_translator(lang: str, data: Path, work: Path, out: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from cases import Case, case, check, for_all
 
 INDEX = "index photos --model captioner"
-SEARCH = "search 'a red ball' --in photos --model captioner"
+SEARCH = "search 'a red ball' --in photos"
 XMP = '<x:xmpmeta xmlns:x="adobe:ns:meta/">{}</x:xmpmeta>'
 
 
@@ -30,6 +30,7 @@ def _loop(path: Path) -> None:
     case("index photos --model captioner --lang de", "captioner"),
     case("index photos --model captioner --index notes.txt/index", "--index"),
     case(SEARCH, "limner index photos"),
+    case(f"{SEARCH} --model captioner", "--model", "--collection"),
     case("search 'a red ball' --in nowhere", "nowhere", "folder"),
     case("search 'a red ball' --in photos --collection c", "--collection"),
     case("search 'a red ball' --collection c --model captioner --sheet s.png", "--in FOLDER"),

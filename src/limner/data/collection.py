@@ -59,8 +59,9 @@ class Collection:
 
     @classmethod
     def open(cls, path: Path | str, *, budget: int = ITEMS_BUDGET, version: int | None = None) -> Collection:
-        """Open the newest or another version of the collection at `path`, with a budget of bytes for its items
-        (`items`).
+        """Open the newest or another version of the collection at `path`.
+
+        The budget is the memory in bytes for items, see `items`.
 
         Raises:
             CollectionError: the folder is not a collection, or its items table is damaged.

@@ -52,8 +52,9 @@ def raw_pixels(size: int, resize: Resize = "squash") -> Preprocessing:
 
 
 def parse_processor_config(config: dict[str, Any]) -> Preprocessing:
-    """Read a `preprocessor_config.json` of transformers; missing keys take the usual values (side 256, centre crop
-    224).
+    """Read a `preprocessor_config.json` of transformers.
+
+    Missing keys take the usual values: side 256, centre crop 224.
 
     Raises:
         SettingsError: the input is not square, or a value is out of range.

@@ -232,8 +232,10 @@ def _write_errors(path: Path) -> Iterator[None]:
 
 
 def commit_fragments(path: Path, spec: FeatureSpec, fragments: Iterable[Fragment]) -> int:
-    """Add fragments of `FragmentWriter` to a table in one commit; those that it has, or whose files are gone, are left
-    out.
+    """Add fragments that `FragmentWriter` has written to a table in one commit, which creates the table if it is
+    missing.
+
+    Fragments that the table has already, and fragments without their files, are left out.
 
     Returns:
         Number of rows whose files are missing.

@@ -283,8 +283,7 @@ def good_turing(counts: Ints, cutoff: int) -> Floats:
 
 
 def back_off(contexts: Ints, counts: Ints, lower: Floats, discounts: Floats, word_count: int) -> tuple[Floats, Floats]:
-    """Compute the probabilities (N,) of n-grams and the back-off weights (C,) of their contexts (eqs. 1 and 5 of
-    `NGram`).
+    """Compute the probabilities (N,) of n-grams and the back-off weights (C,) of their contexts, eqs. 1 and 5.
 
     Args:
         contexts: index of the context of each n-gram, ascending, (N,).

@@ -74,8 +74,7 @@ class Tokenizer:
         *,
         joint: bool,
     ) -> tuple[Self, Self]:
-        """Build the vocabularies of a language pair, whose sentences need not be parallel and whose order has no
-        effect.
+        """Build the vocabularies of a language pair from sentences in any order, which need not be parallel.
 
         With `joint`, both languages share one vocabulary. Each tokenizer keeps the splitting rules and the compound
         parts of its own language.

@@ -37,8 +37,7 @@ class Backbone(Protocol):
         ...
 
     def read(self, source: ImageInput) -> EncoderInput:
-        """Open and preprocess a file (images also as bytes, a Pillow image or an array); may be called from several
-        threads.
+        """Open and preprocess a file, or an image in memory; may be called from several threads.
 
         Raises:
             MediaError: the file is missing, damaged, or of another modality.

@@ -43,9 +43,7 @@ _LAYER_NAMES = {f"stage{n + 1}": f"stages.{n}" for n in range(len(STAGES))} | {
 
 
 class MBConv(nn.Module):
-    """Inverted residual block with a linear bottleneck (Sandler et al., 2018, section 3), without squeeze-
-    excitation.
-    """
+    """Inverted residual block with a linear bottleneck: Sandler et al. (2018), section 3."""
 
     def __init__(self, inputs: int, outputs: int, kernel: int, stride: int, expansion: int) -> None:
         super().__init__()

@@ -32,9 +32,7 @@ _SAY_WHERE = "give the location of the backbone of the model's features (--backb
 
 
 class PixelBackbone:
-    """A backbone without a network: the resized image as maps (3, size, size), with values 0..255 (exact in
-    float16).
-    """
+    """A backbone without a network: the resized image as maps (3, size, size), values 0 to 255."""
 
     modality = IMAGE
 

@@ -173,11 +173,6 @@ def next_word_log_probs(theta: Parameters, settings: OracleSettings, words: Word
     return np.array(rows)
 
 
-def next_word_distributions(theta: Parameters, settings: OracleSettings, sentence: Words, image: Array) -> Array:
-    """P(w_n | w_{1:n-1}, I) over all words, for n = 1 ... L and the end token, (len(sentence) - 1, V)."""
-    return np.exp(next_word_log_probs(theta, settings, sentence[:-1], image))
-
-
 def scored_words(settings: OracleSettings, sentence: Words) -> Words:
     """The words whose probabilities enter eqs. 5-7; their number is L."""
     return sentence[1:] if settings.score_end_sign else sentence[1:-1]

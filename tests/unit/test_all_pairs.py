@@ -67,30 +67,6 @@ def test_products_that_overflow_or_underflow_are_recomputed(shift, dtype):
     assert (result - exact).abs().max() < tolerance
 
 
-@pytest.mark.parametrize("budget", [1, 1 << 20])
-def test_logits_of_300_both_ways_in_one_row(budget):
-    tree, language, image, weight, bias = parts(bias=0)
-    bias[10], bias[11] = 300.0, -300.0
-    result = softmax_log_probs(language, image, weight, bias, tree, budget)
-    exact = plain_loop(tree, language, image, weight, bias)
-    assert exact.max() < -250  # every word of the sentences is improbable beside word 10
-    torch.testing.assert_close(result.double(), exact, rtol=1e-5, atol=1e-3)
-
-
-def test_only_affected_rows_are_recomputed():
-    """Large weights make exponentials of some (prefix, image) pairs overflow and of others underflow."""
-    tree, language, image, weight, bias = parts(scale=60.0)
-    weight[:, 0] += 200.0  # moves all logits of a pair together
-    sums = torch.tensor(
-        [float((weight @ torch.tanh(a + b) + bias).double().logsumexp(0)) for a in language for b in image]
-    )
-    assert (sums > 90).any()
-    assert (sums < 60).any()
-    result = softmax_log_probs(language, image, weight, bias, tree, 1 << 20)
-    exact = plain_loop(tree, language, image, weight, bias)
-    torch.testing.assert_close(result.double(), exact, rtol=1e-5, atol=1e-2)
-
-
 def test_the_memory_of_a_tile_is_bounded_where_many_sentences_share_a_prefix():
     """The empty prefix has every first word after it: its logits are gathered, not multiplied once more each."""
     peak = 0
@@ -153,12 +129,6 @@ def test_estimated_normalisers_are_closer_than_bfloat16_and_keep_the_ranking():
         best = exact.argsort(1, descending=True)[:, 0:1]
         recall = (estimated.argsort(1, descending=True)[:, :k] == best).any(1).double().mean()
         assert recall > 0.9
-
-
-def test_estimated_normalisers_do_not_depend_on_the_memory_budget():
-    *numbers, tree = many_pairs()
-    large, small = (softmax_log_probs(*numbers, tree, budget, tail=0.15) for budget in (1 << 22, 1 << 20))
-    torch.testing.assert_close(small, large, rtol=1e-5, atol=1e-4)
 
 
 def test_few_images_or_prefixes_are_scored_by_whole_softmaxes():

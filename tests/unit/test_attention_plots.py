@@ -3,7 +3,6 @@ from html.parser import HTMLParser
 
 import numpy as np
 import pytest
-from matplotlib import font_manager
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from PIL import Image
 
@@ -13,7 +12,6 @@ from limner.plots import figures
 
 # Words with markup or characters of other scripts, and an empty word.
 ODD = ["$x$", r"\frac", "$", "<b>", "&amp;", "_", "人", "שלום", ""]
-LONG = "Donaudampfschifffahrtsgesellschaftskapitän"
 
 
 def rendered(figure, dpi=100):
@@ -42,12 +40,6 @@ def centre_of_brightness(image):
     values = brightness(image)
     rows, columns = np.nonzero(values >= values.max() - 1)
     return (columns.mean() + 0.5) / values.shape[1], (rows.mean() + 0.5) / values.shape[0]
-
-
-def overlapping(extents):
-    boxes = np.array([[box.x0, box.y0, box.x1, box.y1] for box in extents])
-    over = (boxes[:, None, :2] < boxes[None, :, 2:] - 0.01) & (boxes[None, :, :2] < boxes[:, None, 2:] - 0.01)
-    return over.all(2).sum() - len(boxes)  # each overlaps itself
 
 
 # The alignment matrix
@@ -82,25 +74,6 @@ def test_cells_of_an_alignment_are_darker_for_larger_weights():
     assert greys.max() < 250 and greys.max() - greys.min() > 180
 
 
-@pytest.mark.parametrize(("across", "down"), [(1, 1), (12, 4), (80, 80)])
-def test_cells_have_a_fixed_size_and_labels_do_not_overlap(across, down):
-    source, target = ([LONG if k % 7 == 3 else f"word{k}" for k in range(count)] for count in (across, down))
-    figure = attention_plots.alignment(source, target, np.full((down, across), 1 / across))
-    figure.draw_without_rendering()
-    (axes,) = figure.axes
-    cells = axes.get_position().size * figure.get_size_inches() / (across, down)
-    assert cells == pytest.approx([attention_plots.CELL] * 2)
-    for labels in (axes.get_xticklabels(), axes.get_yticklabels()):
-        shown = [label.get_window_extent() for label in labels if label.get_visible()]
-        assert overlapping(shown) == 0
-        assert min(box.x0 for box in shown) >= 0 and min(box.y0 for box in shown) >= 0
-        assert max(box.x1 for box in shown) <= figure.bbox.x1 and max(box.y1 for box in shown) <= figure.bbox.y1
-    for text in axes.texts:
-        extent = text.get_window_extent()
-        assert max(extent.width, extent.height) < attention_plots.CELL * figure.dpi
-    assert (len(axes.get_yticklabels()) > down) == (across == 80)  # repeated on the opposite side of a large plot
-
-
 def test_words_with_markup_are_printed_literally():
     figure = attention_plots.alignment(ODD, ODD, np.eye(len(ODD)))
     rendered(figure)  # a missing character would warn, markup would fail
@@ -129,29 +102,6 @@ def test_heat_maps_are_brightest_at_the_largest_weight(rows, columns):
     for image, (row, column) in zip(shown, cells, strict=True):
         across, down = centre_of_brightness(image)
         assert (int(down * rows), int(across * columns)) == (row, column)
-
-
-def test_uniform_and_zero_weights():
-    weights = np.stack([np.full(49, 1 / 49), np.zeros(49), np.full(49, 0.001)])
-    first, even, nothing, faint = attention_plots.panels(Image.new("RGB", (70, 70), "#808080"), weights, (7, 7))
-    assert brightness(even).std() < 1 and brightness(nothing).std() < 1
-    assert brightness(even).mean() > brightness(first).mean() > 2 * brightness(nothing).mean()
-    assert brightness(faint) == pytest.approx(brightness(even), abs=1)
-
-
-def test_the_grid_covers_its_box():
-    image = Image.new("RGB", (300, 200), "#808080")
-    boxed = {"grid": (4, 4), "box": (50, 0, 250, 200), "side": 300}
-    weights = np.stack([one_cell(4, 4, 0, 0), one_cell(4, 4, 3, 2), np.full(16, 1 / 16), np.zeros(16)])
-    _, corner, low, even, nothing = attention_plots.panels(image, weights, **boxed)
-    across, down = centre_of_brightness(corner)
-    assert 50 <= across * 300 <= 100 and 0 <= down * 200 <= 50
-    across, down = centre_of_brightness(low)
-    assert 150 <= across * 300 <= 200 and 150 <= down * 200 <= 200
-    lit = brightness(even)
-    assert lit[:, :50].max() < lit[:, 50:250].min() and lit[:, 250:].max() < lit[:, 50:250].min()
-    unlit = brightness(nothing)
-    assert unlit[:, :50].max() < unlit[:, 50:250].min()  # outside the grid is darker than a weight of zero
 
 
 def test_panels_of_an_image_file(tmp_path):
@@ -218,20 +168,3 @@ def test_open_gates_are_darker_and_all_words_have_a_high_contrast():
 
 
 # Fonts, labels and files
-
-
-def test_characters_missing_in_the_default_font_use_another():
-    assert figures.fonts_for("Hut") == ["sans-serif", "DejaVu Sans"]
-    (*_, other) = figures.fonts_for("\u2312")  # an arc: in DejaVu Sans Mono, not in DejaVu Sans
-    assert not other.startswith("Last Resort")
-    font = font_manager.get_font(font_manager.findfont(other))
-    assert font.get_char_index(0x2312)
-    plain = font_manager.get_font(font_manager.findfont("DejaVu Sans"))
-    assert not plain.get_char_index(0x2312)
-
-
-def test_long_labels_are_truncated_to_one_line():
-    assert figures.shortened("Hut") == "Hut"
-    assert len(figures.shortened(LONG)) == figures.MAX_LABEL_LENGTH
-    assert LONG.startswith(figures.shortened(LONG)[:-1])
-    assert figures.shortened("a\n\u2028 b") == "a b"

@@ -51,34 +51,6 @@ def test_one_panel_for_the_image_and_each_word_from_left_to_right():
         assert above < panel[2] and below > panel[3]
 
 
-@pytest.mark.parametrize("size", [(200, 130), (40, 200), (200, 20)])
-def test_nothing_overlaps_or_leaves_the_figure(size):
-    words = ["Donaudampfschifffahrtsgesellschaft" if k % 4 == 1 else f"word{k}" for k in range(17)]
-    names = {"name": "a model with a very long name"}
-    strips = [strip(17, size, np.full(17, 0.5), **names), strip(17, size, **names)]
-    figure = attention_strips(words, strips)
-    figure.draw_without_rendering()
-    drawn = [*figure.axes[0].images, *(text for text in figure.axes[0].texts if text.get_rotation() == 0)]
-    found = np.array([[e.x0, e.y0, e.x1, e.y1] for e in (one.get_window_extent() for one in drawn)])
-    over = (found[:, None, :2] < found[None, :, 2:] - 0.5) & (found[None, :, :2] < found[:, None, 2:] - 0.5)
-    assert over.all(2).sum() == len(found)  # each overlaps itself
-    assert found[:, :2].min() >= -0.5
-    assert (found[:, 2:] <= np.array([figure.bbox.x1, figure.bbox.y1]) + 0.5).all()
-
-
-def test_the_strips_of_two_models_are_below_each_other():
-    soft, hard = strip(9, gates=np.full(9, 0.5), name="soft"), strip(9, name="hard")
-    figure = attention_strips([f"w{k}" for k in range(9)], [soft, hard], columns=5)
-    panels = boxes(figure)
-    assert len(panels) == 1 + 2 * 9  # the image once
-    above, below = panels[1:10], panels[10:]
-    assert (above[:, :2] == below[:, :2]).all() and (above[:, 3] < below[:, 2]).all()
-    assert (below[:4, 3] < above[4:, 2].min()).all()  # both rows of the first words, then those of the others
-    assert panels[0, 2:].mean() == pytest.approx((above[0, 2] + below[0, 3]) / 2, abs=0.11)
-    assert [text for text in texts(figure) if text in ("soft", "hard")] == ["soft", "soft", "hard", "hard"]
-    assert texts(figure).count("β 0.50") == 9
-
-
 # With trained models
 
 

@@ -63,12 +63,6 @@ def test_features_are_independent_of_a_sufficient_sampling_rate(rate, tmp_path):
     assert np.abs(one["all"] - other["all"]).max() < 0.05 * np.abs(one["all"]).max()
 
 
-def test_bands_above_half_the_sampling_rate_are_silent(tmp_path):
-    result = encode(tmp_path, np.random.default_rng(0).uniform(-1, 1, 8000), 8000)
-    assert result["mean"][:20].min() > 2
-    assert result["mean"][-5:] == pytest.approx(0)
-
-
 def test_channels_are_averaged(tmp_path):
     mono = sine(500)
     assert encode(tmp_path, np.stack([mono, mono], 1))["all"] == pytest.approx(encode(tmp_path, mono)["all"])
@@ -85,24 +79,12 @@ def test_statistics_by_hand():
     assert change == pytest.approx([(2 + 1 + 4) / 3, 0])
 
 
-def test_one_frame_has_no_change(tmp_path):
-    result = encode(tmp_path, sine(1000, seconds=0.032))
-    assert result["mean"].max() > 3
-    assert result["all"][BANDS : 4 * BANDS] == pytest.approx(0)
-    assert result["seconds"] == pytest.approx(0.032)
-
-
 @pytest.mark.parametrize("seconds", [0.05, 0.033, 0.3])
 def test_reading_in_blocks_changes_nothing(seconds, tmp_path, monkeypatch):
     samples = np.random.default_rng(1).uniform(-0.5, 0.5, 15_999)
     whole = encode(tmp_path, samples)["all"]
     monkeypatch.setattr(logmel, "_BLOCK_SECONDS", seconds)
     assert encode(tmp_path, samples)["all"] == pytest.approx(whole, abs=1e-5)
-
-
-def test_silence_is_zero(tmp_path):
-    result = encode(tmp_path, np.zeros(RATE))
-    assert result["all"][:-1] == pytest.approx(0)
 
 
 def test_the_largest_amplitude_fits_into_float16(tmp_path):

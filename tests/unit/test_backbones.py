@@ -5,7 +5,6 @@ import json
 import shutil
 import sys
 import tempfile
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -391,20 +390,6 @@ def test_features_of_two_layers_are_combined(tmp_path, resnet, image):
     larger = load_backbone(str(resnet), kind="pooled", size=96)
     with pytest.raises(BackboneError, match=r"differ in their preprocessing"):
         load_backbone_for([*near.specs, *larger.specs])
-
-
-def test_an_error_restores_the_number_of_threads(resnet, image, monkeypatch):
-    backbone = load_backbone(str(resnet), size=64)
-    monkeypatch.setattr(backbone, "_encode", lambda pixels: 1 / 0)
-    before = torch.get_num_threads()
-    torch.set_num_threads(2)
-    try:
-        with pytest.raises(ZeroDivisionError):
-            backbone(np.stack([read(backbone, image)] * 2))
-        with ThreadPoolExecutor(1) as later:
-            assert later.submit(torch.get_num_threads).result() == 2
-    finally:
-        torch.set_num_threads(before)
 
 
 def copy_of(resnet, tmp_path):

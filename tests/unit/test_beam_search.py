@@ -14,7 +14,7 @@ from limner.data.examples import Batch, ImageFeatures
 from limner.decoding.beam_tree import BeamRecorder
 from limner.decoding.sentence import Sentence
 from limner.decoding.settings import DecodingSettings, SampleSettings
-from limner.decoding.torch_models import SECTION, beam_search, select, topk_by_section
+from limner.decoding.torch_models import beam_search
 from limner.errors import RunError, SettingsError
 
 VOCAB, PAD, BOS, EOS, UNK = 7, 0, 1, 2, 3
@@ -107,27 +107,6 @@ def assert_same(hypotheses, expected):
     for ours, theirs in zip(hypotheses, expected, strict=True):
         assert ours.log_prob == pytest.approx(theirs.log_prob, abs=1e-9)
         assert ours.score == pytest.approx(theirs.score, abs=1e-9)
-
-
-@pytest.mark.parametrize("n_best", [1, 4, 30])
-@pytest.mark.parametrize(
-    "rules",
-    [
-        {},
-        {"length_penalty": 0.6},
-        {"length_penalty": 1.5, "min_length": 1},
-        {"min_length": 2},
-        {"min_length": 3},
-        {"ban_unknown": True},
-        {"max_length": 1},
-    ],
-    ids=str,
-)
-def test_a_full_width_beam_equals_enumeration(rules, n_best):
-    settings = DecodingSettings(**{"beam_size": 200, "n_best": n_best, "max_length": 3} | rules)
-    result = beam_search([Chain()], images(1, 2, 3), settings)
-    for image, hypotheses in zip((1, 2, 3), result, strict=True):
-        assert_same(hypotheses, every_sentence(Chain(), image, settings)[:n_best])
 
 
 def plain_beam(table, settings, prefix):
@@ -408,25 +387,6 @@ def test_prefixes_that_do_not_fit_are_errors(prefixes, message):
 def test_contradicting_settings_are_errors(values, message):
     with pytest.raises(SettingsError, match=message):
         DecodingSettings.parse(values)
-
-
-@pytest.mark.parametrize("length", [5, SECTION, 6 * SECTION, 40 * SECTION - 1, 40 * SECTION + 7])
-def test_topk_by_section_equals_topk(length):
-    values = torch.randn(20, length, generator=torch.Generator().manual_seed(length))
-    values[3, :-2] = -math.inf  # a row with few finite values
-    values[4, : min(length, SECTION)] += 5  # all in one section
-    hypotheses, places = topk_by_section(values, 5)
-    assert torch.equal(hypotheses, values.topk(5).values)
-    assert torch.equal(values.gather(1, places), hypotheses)
-    assert all(len(set(row)) == 5 for row in places.tolist())
-
-
-def test_select_keeps_the_structure():
-    rows = torch.tensor([2, 0, 0])
-    tree = [Memory(torch.arange(3)), State((torch.arange(6).view(3, 2), None))]
-    memory, state = select(tree, rows)
-    assert isinstance(memory, Memory) and memory.table.tolist() == [2, 0, 0] and memory.unused is None
-    assert isinstance(state, State) and state.before[0].tolist() == [[4, 5], [0, 1], [0, 1]]
 
 
 def test_the_signature_names_all_settings_that_differ_from_defaults():

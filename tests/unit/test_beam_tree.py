@@ -139,24 +139,6 @@ def test_explanations_as_text_json_and_plots(trained, tiny, tmp_path):
         assert save_plot(figure, tmp_path / f"tree.{suffix}").stat().st_size > 1000
 
 
-def test_no_two_arrows_of_a_plot_cross():
-    from limner.apps.report.beam_plot import _layout
-
-    settings = DecodingSettings(beam_size=4, max_length=8)
-    recorder = BeamRecorder(1)
-    beam_search([Chain(scale=1.0)], images(3), settings, trace=recorder)
-    (tree,) = recorder.trees
-    places = _layout(tree)
-    assert len(set(places)) == len(places)
-    arrows = [
-        (places[node.parent], place) for node, place in zip(tree.nodes, places, strict=True) if node.parent is not None
-    ]
-    for (a, b), (c, d) in ((one, other) for one in arrows for other in arrows):
-        assert b[0] == a[0] + 1
-        if a[0] == c[0] and a[1] < c[1]:
-            assert b[1] < d[1]
-
-
 def test_sampling_has_no_beam(trained, tiny):
     from limner.errors import SettingsError
     from limner.inference.captioner import Captioner

@@ -7,7 +7,6 @@ import pytest
 
 from limner.metrics import METRICS, default_metrics, score_sentences
 from limner.metrics.base import format_value
-from limner.metrics.classification import label_f1_scores
 from limner.text.labels import (
     CELLS,
     PredictedLabel,
@@ -28,15 +27,6 @@ def test_accuracy_counts_steps_and_missing_labels_are_wrong():
     assert value("accuracy", ["a", "b", "b"], ["a", "a", "b"]) == pytest.approx(200 / 3)
     assert value("accuracy", ["a b", "c"], ["a b a", "c"]) == pytest.approx(75)
     assert value("accuracy", [""], ["a"]) == 0
-
-
-def test_f1_by_hand():
-    """a: 1 right of 2 predictions and 1 occurrence, 2/3; b: 1 right of 1 prediction and 2 occurrences, 2/3."""
-    hypotheses, references = ["a", "a", "b"], ["a", "b", "b"]
-    scores = label_f1_scores(hypotheses, [[one] for one in references])
-    assert {score.name: score.value for score in scores} == pytest.approx({"f1:a": 200 / 3, "f1:b": 200 / 3})
-    assert value("f1", hypotheses, references) == pytest.approx(200 / 3)
-    assert value("f1", ["a", "a", "a"], references) == pytest.approx(50 / 2)
 
 
 def test_f1_equals_that_of_scikit_learn():

@@ -24,7 +24,6 @@ from limner.apps import cli
 from limner.apps.cli import doctor, terminal
 from limner.data.collection import write_items
 from limner.data.examples import Item, ItemSentence
-from limner.generation.captioning import CAPTION_BATCH_SIZE
 from limner.inference.captioner import Captioner
 from limner.metrics import Score
 from limner.training.context import TrainProgress
@@ -190,11 +189,6 @@ def test_options_of_sampling_need_sample(given, message, trained, tiny, command_
     assert command_line("describe", image, "--model", trained, "--sample", *given)[0] == 0
 
 
-def test_the_default_batch_size_of_captions_is_that_of_the_captioner():
-    (default,) = [one.default for one in COMMANDS["describe"].params if one.name == "batch_size"]
-    assert default == CAPTION_BATCH_SIZE
-
-
 def test_brackets_in_a_message_are_not_markup(tmp_path, command_line):
     status, _, stderr = command_line("show", tmp_path / "[bold]here")
     assert status == 1
@@ -252,12 +246,6 @@ def test_a_contact_sheet_needs_an_image_suffix(tiny, name, tmp_path, command_lin
     assert status == 1
     expected = "is a folder; name a file in it" if name == "folder.png" else "expected the name of an image file"
     assert re.fullmatch(rf"error: .*{name}: {expected}.*\n", stderr)
-
-
-def test_names_are_shown_literally(tmp_path, command_line):
-    status, _, stderr = command_line("show", tmp_path / ":dog:")
-    assert status == 1
-    assert ":dog:" in stderr
 
 
 def test_a_collection_without_readable_images_is_an_error(tmp_path, command_line):
@@ -445,13 +433,6 @@ def test_verbose_works_before_and_after_the_command(collection, monkeypatch, com
     assert levels == [logging.INFO, logging.INFO, logging.WARNING]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "similar"), [(["descrbe"], "describe"), (["describe", "a.jpg", "--beamsize", "3"], "--beam-size")]
-)
-def test_similar_commands_and_options_are_suggested(arguments, similar, command_line):
-    assert f"; did you mean '{similar}'? See 'limner" in command_line(*arguments)[2]
-
-
 def test_progress_without_a_terminal_is_a_line_for_each_tenth(capsys, monkeypatch):
     seconds = itertools.count(step=1)
     monkeypatch.setattr(terminal, "time", SimpleNamespace(monotonic=lambda: next(seconds)))
@@ -472,17 +453,6 @@ def test_diagnose_checks_its_options_before_the_model_is_loaded(mistake, trained
     arguments = ["diagnose", "--model", trained, "--collection", tiny.path, *mistake]
     status, printed, errors = command_line(*arguments)
     assert (status, printed) == (1, "") and mistake[1] in errors and errors.count("\n") == 1
-
-
-def test_a_stage_that_ends_before_its_first_line_gets_none(capsys, monkeypatch):
-    seconds = itertools.count(step=11)
-    monkeypatch.setattr(terminal, "time", SimpleNamespace(monotonic=lambda: next(seconds)))
-    monkeypatch.setattr(cli.err, "_file", sys.stderr)
-    with terminal.progress_bars() as bar:
-        bar("searching", 200, 200)
-        bar("ranking", 100, 200)
-        bar("ranking", 200, 200)
-    assert capsys.readouterr().err.splitlines() == ["ranking: 100 of 200 (50 %)", "ranking: 200 of 200 (100 %)"]
 
 
 def test_progress_beside_results_in_a_pipe_is_printed_as_lines(monkeypatch):

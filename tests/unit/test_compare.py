@@ -249,12 +249,6 @@ def test_too_few_sentences_for_any_significance_are_noted(number, noted, run_of,
     assert (min(one["p"] for one in json.loads(stdout)["contrasts"]) > 0.05) == noted
 
 
-def test_too_few_sentences_of_several_seeds_are_noted():
-    systems = {name: {f"{name}{seed}": first(3, wrong) for seed in (1, 2)} for name, wrong in (("a", 9), ("b", 0))}
-    (note,) = compare_evaluations(systems, "de", settings=QUICK).notes
-    assert "3 segments to sample, too few" in note
-
-
 def test_a_third_run_with_different_sentences_is_refused():
     systems = {"a": {"1": evaluation(), "2": evaluation()}, "b": {"1": evaluation(), "2": altered(0, id="x")}}
     with pytest.raises(RunError, match="1 and 2 cannot be compared"):
@@ -309,16 +303,6 @@ def test_the_language_is_the_target_language_of_the_run(run_of, caplog):
         compare([[run_of("c", evaluation(), None)], runs[0]])
 
 
-def test_progress_is_reported_in_parts(three):
-    progress = []
-    compare(three, settings=QUICK, on_progress=lambda *news: progress.append(news))
-    assert progress[0][0] == "metrics" and ("metrics", 3, 3) in progress
-    assert ("resampling", 6, 6) in progress
-    assert progress[-1] == ("testing", 3 * 2 * 200, 3 * 2 * 200)
-    done = [done for part, done, _ in progress if part == "testing"]
-    assert done == sorted(done)
-
-
 def test_the_printed_table(three, command_line):
     runs = [run for system in three for run in system]
     status, stdout, _ = command_line("compare", *runs, "--metric", "ter", "--trials", 200)
@@ -367,8 +351,3 @@ def test_comparison_errors_are_one_line(arguments, says, run_of, tmp_path, monke
     status, stdout, message = command_line("compare", *arguments)
     assert (status, stdout) == (1, "")
     assert message.startswith("error:") and says in message
-
-
-def test_comparing_no_runs_is_refused():
-    with pytest.raises(SettingsError, match="0 systems of no runs"):
-        compare([])

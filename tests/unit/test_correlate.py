@@ -117,22 +117,6 @@ def test_the_interval_is_that_of_the_pairs_of_resampled_images(images):
     assert found.interval == pytest.approx(tuple(np.quantile(samples, [0.025, 0.975])))
 
 
-def test_samples_without_a_correlation_are_counted():
-    """Of 12 images one has another rating: a sample without it, with probability (11 / 12) ** 12, has none."""
-    ratings, scores = np.array([2.0, *[1.0] * 11]), np.arange(12.0)
-    images = list(map(str, range(12)))
-    (found, other) = correlate(ratings, scores, images, samples=400)
-    chosen = counts_of(np.random.default_rng(1), 12, 400)
-    assert found.undefined == other.undefined == int((chosen[:, 0] == 0).sum()) == pytest.approx(141, abs=30)
-    assert found.interval is not None and np.isfinite(found.interval).all()
-    judged = Judgements("crowd", {(one, "x.jpg#0"): (rating,) for one, rating in zip(images, ratings, strict=True)})
-    result = correlate_with_judgements(
-        judged, dict(zip(judged.ratings, scores, strict=True)), samples=400, on_progress=silent
-    )
-    (note,) = result.notes
-    assert note.startswith(f"{found.undefined} of 400 bootstrap samples have no correlation")
-
-
 def test_equal_scores_have_no_correlation():
     with pytest.raises(SettingsError, match="expected scores that differ"):
         correlate(np.array([1.0, 2.0]), np.array([3.0, 3.0]), ["a", "b"])

@@ -42,11 +42,6 @@ def test_long_sentences_are_left_out_and_counted():
     assert (list(pairs.texts), list(pairs.owners), pairs.too_long) == (["one two three", "one", "two"], [0, 2, 2], 1)
 
 
-def test_order_is_by_length_and_whole():
-    pairs, _ = examples()
-    assert pairs.batches_by_length(3) == [[1, 3, 0], [2]]
-
-
 def test_a_batch_to_score_is_bounded_by_both_languages():
     german = [ItemSentence("de", "eins", k) for k in range(6)]
     read = [ItemSentence("en", "one " * (3000 if k == 4 else 2), k) for k in range(6)]
@@ -159,15 +154,6 @@ def test_a_pair_with_a_long_sentence_on_either_side_is_left_out(max_tokens, text
     assert (list(pairs.texts), pairs.too_long) == (texts, left_out)
     other = Item("long", "train", sentences=(ItemSentence("en", "one " * 90), ItemSentence("de", "eins")))
     assert translated(items=[*TRANSLATED, other]).too_long == 1
-
-
-def test_batches_are_sorted_by_both_lengths():
-    german = [ItemSentence("de", "eins zwei", k) for k in range(4)]
-    read = [ItemSentence("en", "one " * words, k) for k, words in enumerate((4, 1, 3, 2))]
-    short = (ItemSentence("en", "one " * 9, 9), ItemSentence("de", "eins", 9))
-    pairs = translated(items=[Item("i", "train", sentences=(*german, *read, *short))])
-    assert pairs.lengths == [(2, 4), (2, 1), (2, 3), (2, 2), (1, 9)]
-    assert pairs.batches_by_length(2) == [[4, 1], [3, 2], [0]]
 
 
 def of_both(people, written, synthetic):

@@ -7,14 +7,10 @@ from limner.data.examples import Example, ImageFeatures, RegionBatch, RegionTarg
 from limner.errors import SettingsError
 from limner.layers.image_encoder import ImageEncoderSettings, MapEncoder
 from limner.layers.localisation import (
-    LocalisationNetwork,
     LocalisationSettings,
-    anchor_grid,
-    anchor_shapes,
     clip_to_image,
     iou,
     sample_for_training,
-    sample_regions,
 )
 from limner.models import ModelInputs, build_model
 from limner.models.dense_captioner import DenseCaptioner, DenseCaptionerSettings
@@ -31,38 +27,6 @@ def settings(**changes):
         "image_encoder": {"convnet_width": 4},
     }
     return DenseCaptionerSettings.model_validate({**sizes, **changes})
-
-
-def test_anchors_are_centred_at_the_locations():
-    shapes = anchor_shapes([0.5], [1.0, 4.0])
-    torch.testing.assert_close(shapes, torch.tensor([[0.5, 0.5], [1.0, 0.25]]))
-    grid = anchor_grid(2, 3, shapes)
-    assert grid.shape == (12, 4)
-    torch.testing.assert_close(grid[0], torch.tensor([1 / 6, 1 / 4, 0.5, 0.5]))
-    torch.testing.assert_close(grid[3], torch.tensor([3 / 6, 1 / 4, 1.0, 0.25]))
-    torch.testing.assert_close(grid[-1], torch.tensor([5 / 6, 3 / 4, 1.0, 0.25]))
-
-
-def test_a_region_of_the_size_of_the_maps_is_the_maps():
-    maps = torch.randn(2, 4, 5)
-    whole = torch.tensor([[0.5, 0.5, 1.0, 1.0]])
-    torch.testing.assert_close(sample_regions(maps, whole, (4, 5))[0], maps)
-
-
-def test_channels_of_the_localisation_network_belong_to_their_anchor_and_location():
-    """A score of one location changes with the maps near it only, and offsets move its own anchors."""
-    torch.manual_seed(0)
-    network = LocalisationNetwork(2, LocalisationSettings(filters=4, anchor_scales=(0.2,), anchor_ratios=(1.0, 2.0)))
-    with torch.no_grad():
-        network.output.weight.normal_()
-    maps = torch.randn(1, 2, 6, 5)
-    changed = maps.clone()
-    changed[0, :, 5, 4] += 1
-    before, after = network(maps), network(changed)
-    assert before.boxes.shape == (1, 60, 4)
-    touched = (before.scores != after.scores)[0].view(6, 5, 2).any(-1)
-    assert touched[4:, 3:].all() and touched.sum() == 4
-    torch.testing.assert_close(before.boxes[..., 2], before.anchors[:, 2] * before.offsets[..., 2].exp())
 
 
 def test_positive_and_negative_regions():

@@ -14,12 +14,9 @@ from limner.apps.diagnosis.source_words import (
     LastWordsMask,
     MaskedTokenizer,
     WordListMask,
-    count_recovered,
     create_mask,
     expresses_sense,
     find_ambiguous_inputs,
-    items_of_other_sense,
-    other_sense_label,
 )
 from limner.data.collection import Collection, write_items
 from limner.data.dataset import Examples, GenerationInput
@@ -318,15 +315,6 @@ def test_inflected_colour_terms_are_masked(lang, kinds):
     assert mask.select(["dog", "Hund", "chien", "pes", "."]) == [False] * 5
 
 
-def test_expected_words_occur_in_the_reference_and_any_form_recovers_them():
-    mask = create_mask("colours", "en", "de")
-    expected = mask.expected_words(["red", "blue", "green"], ["ein", "roter", "Hund", "und", "hellblaue", "Katzen"])
-    assert count_recovered(expected, ["die", "rote", "Katze"]) == 1
-    assert count_recovered(expected, ["ein", "blauer", "roter", "Ball"]) == 2
-    assert count_recovered(expected, ["ein", "grüner", "Ball"]) == 0
-    assert count_recovered([frozenset({"rot"})] * 2, ["rot"]) == 1  # one word is counted once
-
-
 def test_a_word_list_may_contain_translations(tmp_path):
     file = tmp_path / "words.tsv"
     file.write_text("dog\tHund Hunde\n\nMan\n", encoding="utf-8")
@@ -362,14 +350,6 @@ def labelled(id_, label):
     return Item(id_, "test", image=f"{id_}.png", label=label)
 
 
-def test_the_swapped_image_shows_the_other_sense_of_the_same_word():
-    labels = ["bat:animal", "bat:club", "bat:club", "crane:bird", "seal", None, "dog:big"]
-    items = [labelled(str(k), label) for k, label in enumerate(labels)]
-    shown = {id_: item.label for id_, item in items_of_other_sense(items, 1).items()}
-    assert shown == {"0": "bat:club", "1": "bat:animal", "2": "bat:animal"}
-    assert [other_sense_label(item) for item in items[-3:]] == [None] * 3
-
-
 def test_ambiguous_words_have_different_translations_in_the_target_language():
     inputs = [
         GenerationInput(labelled("0", "letter:sign"), "The letter is red.", ()),
@@ -397,13 +377,6 @@ def test_every_german_sentence_of_the_scenes_expresses_its_sense(tmp_path):
         reference = " ".join(tokenizer.words(inputs[one.position].references[0]))
         assert expresses_sense(reference, one.correct, one.incorrect)
         assert not expresses_sense(reference, one.incorrect, one.correct)
-
-
-def test_a_sentence_with_nouns_of_both_senses_expresses_neither():
-    nouns, others = frozenset({"kran"}), frozenset({"kranich"})
-    assert expresses_sense("ein roter Kran .", nouns, others)
-    assert not expresses_sense("ein Kran und ein Kranich", nouns, others)
-    assert not expresses_sense("ein Kranich", nouns, others)
 
 
 @pytest.fixture

@@ -40,19 +40,6 @@ def test_features_are_stacked_and_missing_ones_are_zero():
     assert image.maps is None
 
 
-def test_two_feature_kinds_in_one_batch():
-    both = {"pooled": np.ones(2, np.float16), "grid": np.ones((3, 2), np.float16)}
-    image = collate_features([both, None])
-    assert (image.pooled.shape, image.grid.shape) == ((2, 2), (2, 3, 2))
-    assert image.present.tolist() == [True, False]
-
-
-def test_a_batch_without_images():
-    image = collate_features([None, None])
-    assert image.present.tolist() == [False, False]
-    assert set(image[1:]) == {None}
-
-
 @pytest.mark.parametrize("kinds", [{"pooled": (4,)}, {"grid": (3, 4)}, {"maps": (3, 16, 16)}], ids=str)
 def test_a_batch_without_any_image_has_zero_features(kinds):
     encoder = ImageEncoder(kinds, ImageEncoderSettings(scaling="l2", convnet_width=4, convnet_dim=4))
@@ -60,22 +47,6 @@ def test_a_batch_without_any_image_has_zero_features(kinds):
     assert encoder(collate_features([None, None])).tolist() == [[0.0] * 4] * 2
     assert encoder(collate_features([None, features]))[0].tolist() == [0.0] * 4
     assert list(encoder.state_dict()) == [name for name, _ in encoder.named_parameters()]
-
-
-def test_rows_are_selected_and_moved():
-    batch = collate([Example("a", [4], image=vector(1)), Example("b", [5], image=vector(2))])
-    chosen = batch.image.select(torch.tensor([1, 1, 0]))
-    assert chosen.pooled.tolist() == [[2], [2], [1]]
-    assert chosen.present.tolist() == [True] * 3
-    moved = batch.to(torch.device("meta"))
-    assert {t.device.type for t in (moved.target_in, moved.target_mask, moved.image.pooled)} == {"meta"}
-    assert moved.source is None
-
-
-def test_an_empty_source_has_one_masked_position():
-    batch = collate([Example("a", [4], source=[])])
-    assert batch.source.tolist() == [[PAD]]
-    assert batch.source_mask.tolist() == [[False]]
 
 
 A, B, C = ItemSentence("en", "a", 0), ItemSentence("en", "b", 1), ItemSentence("en", "c", 1)

@@ -12,8 +12,7 @@ from limner.models.log_bilinear import LBLSettings
 from limner.models.mrnn import MRNNSettings
 from limner.models.show_and_tell import ShowAndTellSettings
 from limner.models.show_attend_tell import ShowAttendTellSettings
-from limner.retrieval.index import estimated, expansions
-from limner.retrieval.index.cells import leading_directions
+from limner.retrieval.index import estimated
 from limner.retrieval.index.estimated import ExpansionIndex
 from limner.retrieval.index.expansions import ImageCodes
 from limner.retrieval.index.protocol import SearchOptions
@@ -49,16 +48,6 @@ def exact(model, image):
 
 
 @pytest.mark.parametrize("name", SMOOTH)
-def test_probabilities_of_codes_are_those_of_the_images(name):
-    model, image = build(SMOOTH[name], POOLED), images(3, (4,))
-    codes = ImageCodes(model, image)
-    assert not codes.averages
-    with torch.no_grad():
-        found = codes.log_probs(TOKENS, codes.encode(image).double())
-        torch.testing.assert_close(found, exact(model, image), rtol=1e-5, atol=1e-5)  # codes are stored in float32
-
-
-@pytest.mark.parametrize("name", SMOOTH)
 def test_an_expansion_has_the_value_and_the_slopes_of_the_log_probability(name):
     model, image = build(SMOOTH[name], POOLED), images(2, (4,))
     codes = ImageCodes(model, image)
@@ -71,26 +60,6 @@ def test_an_expansion_has_the_value_and_the_slopes_of_the_log_probability(name):
             moved[:, column] = step
             slope = (codes.log_probs(TOKENS, points + moved) - codes.log_probs(TOKENS, points - moved)) / (2 * step)
             torch.testing.assert_close(expansion.gradients[:, column], slope, rtol=1e-4, atol=1e-6)
-
-
-@pytest.mark.parametrize("name", [*SMOOTH, "attention"])
-def test_all_positions_at_once_give_what_steps_give(name, monkeypatch):
-    model = build(SMOOTH.get(name, ATTENTION), POOLED if name in SMOOTH else {"grid": (3, 4)})
-    image = images(5, (4,)) if name in SMOOTH else images(5, (3, 4), "grid")
-    codes = ImageCodes(model, image)
-    points = codes.encode(image).double()
-    expected = codes._step_by_step(TOKENS, points)
-    monkeypatch.setattr(expansions, "LOGITS", 2 * VOCAB * (len(TOKENS) + 1))  # two images at a time
-    torch.testing.assert_close(codes.log_probs(TOKENS, points), expected)
-
-
-def test_leading_directions_are_those_of_the_largest_variance():
-    random = np.random.default_rng(3)
-    turn, _ = np.linalg.qr(random.standard_normal((6, 6)))
-    vectors = ((random.standard_normal((400, 6)) * [9, 5, 1, 0.1, 0.1, 0.1]) @ turn).astype(np.float32)
-    basis = leading_directions(vectors, 2)
-    np.testing.assert_allclose(basis.T @ basis, np.eye(2), atol=1e-5)
-    np.testing.assert_allclose(basis @ basis.T, turn[:2].T @ turn[:2], atol=0.05)
 
 
 def test_the_best_images_are_among_the_candidates(tmp_path, monkeypatch):
@@ -107,19 +76,6 @@ def test_the_best_images_are_among_the_candidates(tmp_path, monkeypatch):
     scores = index.code_scores(TOKENS, np.arange(400))
     torch.testing.assert_close(torch.from_numpy(scores), coder.log_probs(TOKENS, codes[order]).detach().double())
     assert np.isin(np.argsort(-scores)[:10], index.candidates(TOKENS, 40)).mean() >= 0.9
-
-
-def test_attention_reads_the_average_of_the_locations():
-    """For a grid of equal locations nothing is lost."""
-    model = build(ATTENTION, {"grid": (3, 4)})
-    image = images(2, (3, 4), "grid")
-    same = image._replace(grid=image.grid[:, :1].expand(-1, 3, -1))
-    codes = ImageCodes(model, image)
-    assert codes.averages
-    with torch.no_grad():
-        found = codes.log_probs(TOKENS, codes.encode(same).double())
-        torch.testing.assert_close(found, exact(model, same), rtol=1e-5, atol=1e-5)
-        assert not torch.allclose(codes.log_probs(TOKENS, codes.encode(image).double()), exact(model, image), atol=1e-4)
 
 
 @pytest.fixture(scope="module")

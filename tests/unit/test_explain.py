@@ -12,10 +12,9 @@ from limner.apps.report.attention import AttendedSentence, ModelAttention, save_
 from limner.data.dataset import GenerationInput
 from limner.data.examples import Item
 from limner.decoding.sentence import Sentence
-from limner.errors import SettingsError
 from limner.evaluation import gates
-from limner.evaluation.gates import gate_scores, gate_statistics, measure_gates
-from limner.features.spec import FeatureSpec, RegionRows, attended_area, grid_of
+from limner.evaluation.gates import gate_statistics, measure_gates
+from limner.features.spec import FeatureSpec, RegionRows, attended_area
 from limner.generation.sentences import EMPTY_TRANSLATION
 from limner.inference.collection_features import open_features
 from limner.inference.explain import END_OF_SENTENCE, IMAGE_TOKEN, Explanation, explain, words_of
@@ -242,12 +241,6 @@ def test_gate_statistics_by_hand():
     ]
 
 
-def test_gate_statistics_round_trip(tmp_path):
-    hypotheses = gate_statistics([explanation("a b", [0.25, 0.75])], thresholds=(0.7,))
-    hypotheses.save(tmp_path / "gates.json")
-    assert type(hypotheses).load(tmp_path / "gates.json") == hypotheses
-
-
 def test_gates_are_measured_batch_by_batch(multimodal, monkeypatch):
     model, collection = multimodal
     monkeypatch.setattr(gates, "EXPLANATION_BATCH_SIZE", 2)
@@ -274,21 +267,6 @@ def test_a_model_without_a_gate_or_images_has_no_gate_statistics(reader, multimo
     )
 
 
-def test_gates_as_scores():
-    scores = gate_scores(gate_statistics([explanation("a b c d", [0.6, 0.9, 0.1, 0.4])]))
-    assert [(one.name, one.signature) for one in scores] == [
-        ("gate_mean", "words:4"),
-        ("gate_above_0.5", "words:4|scale:0-100"),
-        ("gate_above_0.8", "words:4|scale:0-100"),
-    ]
-    assert [one.value for one in scores] == pytest.approx([0.5, 50, 25])
-
-
-def test_an_empty_gate_list_has_no_statistics():
-    with pytest.raises(SettingsError, match="no word has an image gate"):
-        gate_statistics([explanation("a", None)])
-
-
 def test_plots_and_their_page(multimodal, tmp_path):
     model, collection = multimodal
     translator = Translator([model], GridBackbone())
@@ -313,23 +291,6 @@ def test_plots_and_their_page(multimodal, tmp_path):
     assert 'title="image gate' in text
     with Image.open(tmp_path / "out" / "1-image.png") as drawing:
         assert drawing.size[0] > 100
-
-
-@pytest.mark.parametrize(
-    ("features", "places", "grid"),
-    [
-        (spec("grid", (6, 3), grid_size=(2, 3)), 6, (2, 3)),
-        (spec("grid", (6, 3), grid_size=(2, 3)), 5, None),
-        (spec("grid", (6, 3)), 6, None),
-        (spec("maps", (3, 64, 64)), 16, (4, 4)),
-        (spec("maps", (3, 48, 64)), 12, (3, 4)),
-        (spec("maps", (3, 50, 30)), 8, (4, 2)),
-        (spec("maps", (3, 64, 64)), 7, None),
-        (spec("pooled", (6,)), 1, None),
-    ],
-)
-def test_rows_and_columns_of_the_locations(features, places, grid):
-    assert grid_of(features, places) == grid
 
 
 @pytest.mark.parametrize(

@@ -68,25 +68,6 @@ def test_cells_are_what_the_backbone_sees():
 CELLS = location_cells((20, 20), SQUASH, (2, 2))
 
 
-@pytest.mark.parametrize(
-    ("boxes", "inside", "centres"),
-    [
-        ([(0, 0, 10, 10)], [1, 0, 0, 0], [1, 0, 0, 0]),
-        ([(0, 0, 5, 10)], [0.5, 0, 0, 0], [1, 0, 0, 0]),
-        ([(0, 0, 4, 10)], [0.4, 0, 0, 0], [0, 0, 0, 0]),
-        ([(5, 5, 10, 10)], [0.25, 0.25, 0.25, 0.25], [1, 1, 1, 1]),
-        # Overlapping boxes count once: a union of 75 of the 100 pixels of the first cell.
-        ([(0, 0, 5, 10), (0, 0, 10, 5)], [0.75, 0, 0, 0], [1, 0, 0, 0]),
-        ([(0, 0, 10, 10), (0, 0, 10, 10), (10, 15, 10, 5)], [1, 0, 0, 0.5], [1, 0, 0, 1]),
-        ([(100, 100, 5, 5)], [0, 0, 0, 0], [0, 0, 0, 0]),
-    ],
-)
-def test_fractions_of_cells_inside_the_union_of_boxes(boxes, inside, centres):
-    coverage = cover(CELLS, boxes)
-    assert coverage.inside.tolist() == pytest.approx(inside)
-    assert coverage.centre_inside.astype(int).tolist() == centres
-
-
 def test_union_of_random_boxes_against_counted_pixels():
     random = np.random.default_rng(3)
     cells = location_cells((30, 20), SQUASH, (4, 5))
@@ -127,11 +108,6 @@ def test_phrases_are_found_in_the_words_of_the_model(settings, phrase, words):
     text = "The dog's T-shirt , a ball ."
     tokenizer = Tokenizer.train([text], settings)
     assert [tokenizer.words(text)[position] for position in align_phrase(phrase, text, tokenizer)] == words
-
-
-def test_a_phrase_without_words_is_not_aligned():
-    tokenizer = Tokenizer.train(["a , b"], TextSettings(punctuation=False))
-    assert align_phrase(Phrase(1, ",", "1"), "a , b", tokenizer) is None
 
 
 class Attending(torch.nn.Module):
@@ -223,11 +199,6 @@ def test_hand_computed_mass_and_pointing(dogs):
     assert [(one.phrase, one.mass) for one in result.misses] == [("balls", pytest.approx(30))] * 2
     assert result.hits[0].attention == pytest.approx([0.6, 0.2, 0.1, 0.1])
     assert "inside the boxes" in result.verdict
-
-
-def test_attention_one_step_later_gives_other_values(dogs):
-    shifted = measure_grounding(trained_on(Attending([MAPS[-1], *MAPS[:-1]])), dogs, settings=FEW)
-    assert shifted.groups[0].scores[0].mass == pytest.approx(100 * ((0 + 0.4) / 2 * 0.5 + 1.0) / 2)
 
 
 def test_significance_exchanges_images(tmp_path):

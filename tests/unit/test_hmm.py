@@ -11,9 +11,7 @@ from limner.decoding.torch_models import beam_search
 from limner.errors import TrainingError
 from limner.models.hmm import HMM, HMMSettings, baum_welch
 from limner.models.protocols import ModelInputs
-from limner.text.vocab import SPECIAL_TOKENS
 
-EOS = SPECIAL_TOKENS.eos
 VOCAB = 9
 RANDOM = np.random.default_rng(3)
 SENTENCES = [RANDOM.integers(4, VOCAB, length).tolist() for length in RANDOM.integers(0, 7, 40)]
@@ -29,47 +27,6 @@ def fitted(sentences=SENTENCES, **changes):
 def log_prob(model, sentence):
     batch = collate([Example("one", sentence)])
     return float(sentence_log_probs(model(batch), batch)[0])
-
-
-@pytest.mark.parametrize("pseudo_count", [0.0, 0.5])
-@pytest.mark.parametrize("seed", [0, 1, 2])
-def test_every_iteration_increases_the_objective(seed, pseudo_count):
-    settings = HMMSettings(states=4, pseudo_count=pseudo_count, iterations=30, tolerance=0)
-    steps = list(baum_welch(SENTENCES, VOCAB, settings, seed))
-    objectives = np.array([step.objective for step in steps])
-    assert len(steps) == 31
-    assert (np.diff(objectives) > -1e-9).all()
-    assert objectives[-1] > objectives[0] + 1
-    if pseudo_count == 0:
-        assert [step.log_likelihood for step in steps] == objectives.tolist()
-    for values in steps[-1].parameters:
-        torch.testing.assert_close(values.sum(-1), torch.ones_like(values.sum(-1)))
-        assert (values >= 0).all()
-
-
-def test_the_reported_likelihood_is_that_of_the_model():
-    settings = HMMSettings(states=3, iterations=5, pseudo_count=0.1, tolerance=0)
-    *_, last = baum_welch(SENTENCES, VOCAB, settings, settings.seed)
-    model = fitted(tolerance=0)
-    assert last.log_likelihood == pytest.approx(sum(log_prob(model, one) for one in SENTENCES))
-    assert last.tokens == sum(len(one) + 1 for one in SENTENCES)
-
-
-def test_a_cycle_of_words_is_learned_with_one_state_for_each_word():
-    """Sentences of a cycle a b c of any length: the hidden state must count modulo 3; a unigram cannot."""
-    sentences = [[4 + (start + t) % 3 for t in range(12)] for start in range(3)] * 5
-    model = fitted(sentences, states=3, iterations=200, pseudo_count=1e-3, tolerance=1e-9, restarts=4)
-    assert log_prob(model, sentences[0]) > log_prob(model, [4, 4, 5, 5, 6, 6, 4, 4, 5, 5, 6, 6]) + 20
-    states = model.states(sentences[0])[:12]
-    assert len(set(states[:3])) == 3
-    assert states == states[:3] * 4
-
-
-def test_one_state_is_a_unigram_model():
-    model = fitted(states=1, iterations=3, pseudo_count=0.0)
-    tokens = [token for one in SENTENCES for token in (*one, EOS)]
-    for word in set(tokens):
-        assert float(model.emission[0, word]) == pytest.approx(tokens.count(word) / len(tokens))
 
 
 def test_the_best_of_several_initialisations_is_kept():

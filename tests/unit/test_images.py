@@ -3,7 +3,6 @@
 import struct
 import warnings
 import zlib
-from dataclasses import fields
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -12,9 +11,7 @@ import pytest
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
-from limner.data.examples import Item
 from limner.errors import MediaError, SettingsError
-from limner.features.encoders.load import load_backbone
 from limner.features.preprocessing import (
     Preprocessing,
     adapt_preprocessing,
@@ -25,7 +22,7 @@ from limner.features.preprocessing import (
     resize_shorter_side,
 )
 from limner.media.image import _FORMATS, IMAGE_SUFFIXES, MAX_PIXELS, MAX_SIDE, image_size, open_image
-from limner.media.modality import AUDIO, IMAGE, MODALITIES, find_modality, modality_of, readable_by
+from limner.media.modality import AUDIO, IMAGE, find_modality, modality_of
 
 
 def colour_at(image, x=2, y=2):
@@ -274,12 +271,6 @@ def test_encoded_box_is_the_area_of_the_centre_crop(size, settings):
     assert cut[-1, 40, 1] == pytest.approx(bottom - (pixel[1] + 1) / 2, abs=1)
 
 
-def test_encoded_box_may_exceed_the_image():
-    assert encoded_box((300, 200), Preprocessing(resize="crop", size=256, short=224)) == pytest.approx(
-        (150 - 100 * 8 / 7, 100 - 100 * 8 / 7, 150 + 100 * 8 / 7, 100 + 100 * 8 / 7)
-    )
-
-
 @pytest.mark.parametrize(
     ("config", "resize", "size", "short"),
     [
@@ -372,17 +363,3 @@ def test_a_pillow_image_is_not_changed():
 )
 def test_the_modality_follows_from_the_suffix(source, expected):
     assert modality_of(source) == expected
-
-
-def test_the_table_of_modalities_is_consistent(tmp_path):
-    suffixes = [suffix for modality in MODALITIES.values() for suffix in modality.suffixes]
-    assert len(suffixes) == len(set(suffixes))
-    assert find_modality("notes.txt") is None
-    for name, modality in MODALITIES.items():
-        assert Item("a", "new").with_media(modality, "a.file").modality == modality
-        assert name in {field.name for field in fields(Item)}
-        backbone = load_backbone(modality.default_backbone)  # videos are read by backbones of images
-        assert modality in readable_by(backbone.modality)
-        assert {spec.modality for spec in backbone.specs} == {backbone.modality.name}
-        with pytest.raises(MediaError, match="absent"):
-            modality.open(tmp_path / "absent")

@@ -81,39 +81,6 @@ def test_kmeans_recovers_planted_directions_and_separates_opposites(seed, count)
     assert (centroids.numpy() @ directions.T).max(0) == pytest.approx(np.ones(4), abs=0.02)
 
 
-class SameInitialPatch:
-    """A generator whose first draw repeats one patch, so that all centroids but one receive no patch."""
-
-    def __init__(self):
-        self._random, self._first = np.random.default_rng(0), True
-
-    def choice(self, patches, size, replace):
-        if self._first:
-            self._first = False
-            return np.zeros(size, dtype=np.int64)
-        return self._random.choice(patches, size, replace=replace)
-
-    def permutation(self, patches):
-        return self._random.permutation(patches)
-
-
-def test_a_centroid_without_patches_is_redrawn():
-    patches, directions = planted(300)
-    centroids = spherical_kmeans(
-        patches, torch.zeros(4), torch.eye(4), KMeansSettings(filters=8, passes=8), SameInitialPatch(), lambda: None
-    )
-    assert (centroids.numpy() @ directions.T).max(0) == pytest.approx(np.ones(4), abs=0.02)
-
-
-def test_filters_of_stripes_are_stripes(learned):
-    patches = torch.linalg.solve(learned.whitening, learned.centroids.T).T.reshape(-1, 3, 4, 4).mean(1)
-    down, across = patches.diff(dim=1).abs().mean((1, 2)), patches.diff(dim=2).abs().mean((1, 2))
-    ratio = torch.maximum(down / across, across / down)
-    assert (ratio > 4).float().mean() > 0.7
-    assert (down > 4 * across).any()
-    assert (across > 4 * down).any()
-
-
 def test_learning_is_reproducible_and_depends_on_the_seed(stripes, learned, tmp_path):
     other = learn_filters(stripes, SMALL.model_copy(update={"seed": 2}))
     save_filters(tmp_path / "a", learned)
@@ -129,14 +96,6 @@ def test_only_images_of_the_split_are_used(stripes, learned, tmp_path):
     write_items(tmp_path, [item for item in stripes.items() if item.split == "train"])
     alone = learn_filters(Collection.open(tmp_path), SMALL)
     assert torch.equal(alone.centroids, learned.centroids)
-
-
-def test_progress_ends_at_its_total(stripes):
-    calls = []
-    learn_filters(stripes, SMALL, on_progress=lambda done, total: calls.append((done, total)))
-    assert calls == sorted(calls)
-    assert len({total for _, total in calls}) == 1
-    assert calls[-1][0] == calls[-1][1]
 
 
 def test_saved_filters_are_restored(learned, file):

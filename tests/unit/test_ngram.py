@@ -1,7 +1,6 @@
 """Back-off n-grams: hand-computed tables and properties of all counts."""
 
 import math
-from fractions import Fraction as F
 
 import numpy as np
 import pytest
@@ -12,7 +11,7 @@ from limner.decoding.scoring import sentence_log_probs
 from limner.decoding.settings import DecodingSettings, SampleSettings
 from limner.decoding.torch_models import beam_search, select
 from limner.errors import RunError, TrainingError
-from limner.models.ngram import NGram, NGramSettings, NGramState, good_turing
+from limner.models.ngram import NGram, NGramSettings, NGramState
 from limner.models.protocols import ModelInputs
 from limner.text.vocab import SPECIAL_TOKENS
 
@@ -27,29 +26,6 @@ With the cutoff 2: n_1 = 6, n_2 = 2, n_3 = 1, so 3 n_3 / n_1 = 1/2, d_1 = (2*2/6
 d_2 = (3*1/(2*2) - 1/2) / (1/2) = 1/2. Unigrams: a 3, b 2, c 3, d 2, </s> 3 of 13; n_1 = 0, so nothing is discounted,
 and <unk> lives on the 1 that is added to the total.
 """
-UNIGRAMS = {EOS: F(3, 14), UNK: F(1, 14), A: F(3, 14), B: F(2, 14), C: F(3, 14), D: F(2, 14)}
-BIGRAMS = {
-    # a is not discounted, the total is 3 + 1; alpha = (1/4) / (11/14) = 7/22
-    BOS: {EOS: F(3, 44), UNK: F(1, 44), A: F(3, 4), B: F(1, 22), C: F(3, 44), D: F(1, 22)},
-    # b: 2 * 1/2 of 3; c: 1/3 of 3; alpha = (5/9) / (9/14) = 70/81
-    A: {EOS: F(5, 27), UNK: F(5, 81), A: F(5, 27), B: F(1, 3), C: F(1, 9), D: F(10, 81)},
-    # </s>: 2 * 1/2 of 2; alpha = (1/2) / (11/14) = 7/11
-    B: {EOS: F(1, 2), UNK: F(1, 22), A: F(3, 22), B: F(1, 11), C: F(3, 22), D: F(1, 11)},
-    # d, c and </s>: 1/3 of 3 each; alpha = (2/3) / (6/14) = 14/9
-    C: {EOS: F(1, 9), UNK: F(1, 9), A: F(1, 3), B: F(2, 9), C: F(1, 9), D: F(1, 9)},
-    # d and c: 1/3 of 2 each; alpha = (2/3) / (9/14) = 28/27
-    D: {EOS: F(2, 9), UNK: F(2, 27), A: F(2, 9), B: F(4, 27), C: F(1, 6), D: F(1, 6)},
-    UNK: UNIGRAMS,  # never counted as a context
-}
-TRIGRAMS = {
-    (BOS, BOS): BIGRAMS[BOS],  # 3/4 and alpha = (1/4) / (1/4)
-    (BOS, A): BIGRAMS[A],  # 1/3, 1/9 and alpha = (5/9) / (5/9)
-    # c d: 1/3 of 1; alpha = (2/3) / (8/9) = 3/4
-    (A, C): {EOS: F(1, 12), UNK: F(1, 12), A: F(1, 4), B: F(1, 6), C: F(1, 12), D: F(1, 3)},
-    (UNK, C): BIGRAMS[C],
-    (D, UNK): UNIGRAMS,
-    (UNK, UNK): UNIGRAMS,
-}
 
 
 def fitted(sentences, order=3, cutoff=5, vocab=VOCAB):
@@ -86,45 +62,6 @@ def corpus(seed, vocab=VOCAB, count=60):
 
 def row_of(expected):
     return [float(expected.get(word, 0)) for word in range(VOCAB)]
-
-
-@pytest.mark.parametrize("before", BIGRAMS)
-def test_bigrams_by_hand(before):
-    assert after(fitted(BY_HAND, 2, 2), before) == pytest.approx(row_of(BIGRAMS[before]), abs=1e-7)
-
-
-@pytest.mark.parametrize("before", TRIGRAMS)
-def test_trigrams_by_hand(before):
-    assert after(fitted(BY_HAND, 3, 2), *before) == pytest.approx(row_of(TRIGRAMS[before]), abs=1e-7)
-
-
-@pytest.mark.parametrize(
-    ("numbers", "expected"),
-    [
-        ((6, 2, 1), [1 / 3, 1 / 2]),  # see BY_HAND
-        ((6, 2, 0), [2 / 3, 1]),  # no common term; d_2 would be 0
-        ((0, 2, 1), [1, 1]),  # no n_1
-        ((6, 0, 1), [1, 1]),  # d_1 would be below 0, and there is no count 2
-        ((3, 2, 1), [1, 1]),  # 1 - 3 n_3 / n_1 = 0
-        ((6, 4, 1), [1, 1]),  # d_1 = 5/3; d_2 would be below 0
-    ],
-)
-def test_discounts_by_hand(numbers, expected):
-    """n_1, n_2 and n_3 of a cutoff of 2; higher counts are not discounted."""
-    counts = np.repeat([1, 2, 3, 9], (*numbers, 5))
-    np.testing.assert_allclose(good_turing(counts, 2)[1:], [*expected, 1])
-
-
-def test_a_cutoff_of_one_discounts_nothing():
-    assert good_turing(np.array([1, 1, 1, 2, 5]), 1).tolist() == [1, 1, 1]
-
-
-def test_a_sentence_is_the_product_of_its_words():
-    model, data = fitted(BY_HAND, 3, 2), batch([[A, C, D], [A]])
-    result = sentence_log_probs(model(data), data)  # finite, though the second is padded
-    # The last one: d follows c d once, 1/3 of 1, so </s> has (2/3) / (5/6) of its probability after d.
-    expected = F(3, 4) * F(1, 9) * F(1, 3) * F(4, 5) * F(2, 9)
-    assert result.exp().tolist() == pytest.approx([float(expected), float(F(3, 4) * F(5, 27))])
 
 
 def test_an_unfitted_model_is_uniform():

@@ -8,7 +8,6 @@ import torch
 
 from limner.data.examples import Example, ImageFeatures, collate
 from limner.decoding.scoring import sentence_log_probs
-from limner.layers.attention import AdditiveAttention
 from limner.layers.cells import CellSettings, CellState
 from limner.layers.decoders import AttentionDecoder, ConditionalDecoder, DropoutMasks
 from limner.models.nmt import NMT, NMTSettings
@@ -261,23 +260,3 @@ def test_initial_weights_have_the_published_distribution():
                 assert not weight.any(), name
             else:
                 assert weight.detach().std().item() == pytest.approx(std, rel=4 / weight.numel() ** 0.5), name
-
-
-def test_the_keys_are_projected_once_a_batch(monkeypatch):
-    """Key projections are computed once, not in the loop over time or in decoding steps."""
-    calls = []
-    real = AdditiveAttention.annotate
-
-    def counted(self, *given):
-        calls.append(self)
-        return real(self, *given)
-
-    monkeypatch.setattr(AdditiveAttention, "annotate", counted)
-    model, batch = nmt(image=["attention"]), batch_of()
-    model(batch)
-    assert len(calls) == 2
-    memory = model.encode(batch)
-    state = model.start(memory)
-    for words in batch.target_in.unbind(1):
-        _, state = model.step(words, memory, state)
-    assert len(calls) == 4

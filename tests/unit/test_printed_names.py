@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 from rich.table import Table
 
-from limner.apps import cli
 from limner.apps.cli import terminal
 from limner.apps.cli.caption_output import caption_output
 from limner.apps.cli.terminal import echo, print_error, print_json, printable, tab_separated
@@ -91,11 +90,3 @@ def test_a_command_prints_a_name_that_is_not_utf_8(tmp_path, command_line):
     place = os.path.join(os.fsencode(tmp_path), b"caf\xe9\x1b[31m")
     (line,) = command_line("show", os.fsdecode(place))[2].splitlines()
     assert r"caf\xe9\x1b[31m: " in line and "Traceback" not in line
-
-
-def test_commands_print_through_the_terminal_module():
-    for path in Path(cli.__file__).parent.glob("*.py"):
-        if path.name not in ("terminal.py", "reference.py", "app.py"):
-            text = path.read_text()
-            assert "typer.echo(" not in text and not re.search(r"(?<![\w.])print\(", text), path.name
-            assert not re.search(r'f"[^"]*\\t', text), f"{path.name}: use tab_separated"

@@ -5,10 +5,6 @@ import subprocess
 import sys
 
 import pytest
-import typer
-
-from limner.apps import cli
-from limner.apps.cli.app import REPEATING_COMMANDS
 
 PROGRAM = """
 import resource, sys
@@ -55,18 +51,3 @@ def test_repeated_steps_allocate_no_new_memory_pages(program):
     }
 
     assert pages["retained"] < pages["released"] / 4
-
-
-def test_only_repeating_commands_keep_freed_memory(monkeypatch, capsys):
-    calls = []
-    app = sys.modules["limner.apps.cli.app"]  # the package has an `app` of its own
-    monkeypatch.setattr(app, "keep_freed_memory", lambda: calls.append(True))
-    commands = typer.main.get_command(cli.app).commands
-    assert set(REPEATING_COMMANDS) < set(commands)
-    for name in commands:
-        calls.clear()
-        monkeypatch.setattr(sys, "argv", ["limner", name, "--no-such-option"])
-        with pytest.raises(SystemExit):
-            cli.main()
-        assert bool(calls) == (name in REPEATING_COMMANDS), name
-    assert "no-such-option" in capsys.readouterr().err

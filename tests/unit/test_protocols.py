@@ -31,9 +31,6 @@ from limner.models.transformer import TransformerSettings
 from limner.models.two_tower import TwoTowerSettings
 from limner.models.video_captioner import VideoCaptionerSettings
 
-INPUTS = ModelInputs(11, {"pooled": (4,), "grid": (3, 4)}, 9)
-INPUTS_OF = {DenseCaptionerSettings: ModelInputs(11, {"maps": (5, 4, 4)})}
-"""Inputs of models that read other features."""
 CAPABILITIES = {
     BagOfWordsSettings: {ImageVectorModel, PairRanker},
     DenseCaptionerSettings: set(),
@@ -52,7 +49,6 @@ CAPABILITIES = {
     TwoTowerSettings: {ImageVectorModel, PairRanker, PretrainedEmbeddingModel, WordEmbeddingModel},
     VideoCaptionerSettings: {ImageVectorModel, PretrainedEmbeddingModel, WordEmbeddingModel},
 }
-ALL = (CountBasedModel, ImageVectorModel, PairRanker, PretrainedEmbeddingModel, WordEmbeddingModel)
 
 
 def test_the_registry_and_the_union_of_settings_list_the_same_models():
@@ -65,25 +61,6 @@ def test_language_models_alone_implement_the_protocol_of_the_search():
     for step in ("encode", "start", "step", "forward"):
         assert all(step in vars(model) for model in LANGUAGE_MODELS.values())
         assert not any(step in vars(model) for model in OTHER_MODELS.values())
-
-
-def test_models_of_counts_and_of_phrases_have_no_gradients():
-    without = {HMMSettings, NGramSettings, PhraseBasedSettings}
-    assert {settings for settings in MODELS if not settings.has_gradients} == without
-
-
-@pytest.mark.parametrize("settings", CAPABILITIES, ids=lambda settings: settings.__name__)
-@pytest.mark.parametrize("capability", ALL, ids=lambda capability: capability.__name__)
-def test_capabilities_of_each_model(settings, capability):
-    model = build_model(settings(), INPUTS_OF.get(settings, INPUTS))
-    assert isinstance(model, capability) is (capability in CAPABILITIES[settings])
-
-
-@pytest.mark.parametrize("settings", [LBLSettings(variant="MLBL-F"), MRNNSettings()], ids=lambda one: one.name)
-def test_word_vectors_are_one_row_a_token(settings):
-    vectors = build_model(settings, INPUTS).word_vectors()
-    assert vectors.shape[0] == INPUTS.vocab_size
-    assert vectors.dim() == 2
 
 
 def test_models_of_features_agree_on_the_settings_of_the_image_encoder():

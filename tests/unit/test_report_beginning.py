@@ -3,9 +3,9 @@
 import pytest
 
 from limner.apps.report.images import Thumbnails
-from limner.apps.report.page import choose_first_evaluation, frame_shape, learning_curves, run_facts
+from limner.apps.report.page import choose_first_evaluation, learning_curves, run_facts
 from limner.apps.report.scores import HEADLINES, Baseline, baselines, headlines, random_ranking
-from limner.apps.report.sections import confused_labels, image_queries, sentence_queries
+from limner.apps.report.sections import image_queries, sentence_queries
 from limner.media.modality import IMAGE
 from limner.metrics import Score
 from limner.runs.records import EvaluatedItem, Evaluation, LogLine, RunConfig
@@ -100,19 +100,6 @@ def test_headlines_are_the_most_telling_scores():
     assert headlines(an_evaluation(scores=scores[-1:]), [], {}, IMAGE) == []
 
 
-def test_bars_are_shares_of_the_longest():
-    scores = [Score("bleu4", 20.0, "scale:0-100"), Score("perplexity", float("inf"), "")]
-    control = an_evaluation(image_control="mean", scores=[Score("bleu4", 5.0, "scale:0-100")])
-    published = {"row": "paper", "values": {"bleu4": 40.0}}
-    shown, infinite = headlines(an_evaluation(scores=scores), [control], published, IMAGE)
-    assert [(bar["label"], bar["value"], bar["share"]) for bar in shown["bars"]] == [
-        ("this model", "20.0", 0.5),
-        ("images: mean", "5.0", 0.125),
-        ("paper", "40.0", 1.0),
-    ]
-    assert infinite["bars"][0]["share"] == 0
-
-
 def test_the_test_split_with_the_settings_of_the_recipe_begins():
     evaluations = [
         an_evaluation(split="test", image_control="shuffled"),
@@ -157,12 +144,3 @@ def test_strips_end_with_the_described_image():
     assert [strip["described"][key] for key in ("id", "rank", "has_file")] == ["c", 7, True]
     (query,) = image_queries(evaluation, Thumbnails(0))
     assert query["own"] == "b"
-
-
-def test_confused_labels_are_counted():
-    assert confused_labels(labelled("aabb", "a", "b", "b", "a").items) == [("a", "b", 1), ("b", "a", 1)]
-
-
-def test_frames_have_the_shape_of_most_images():
-    assert frame_shape([]) == pytest.approx(4 / 3)
-    assert frame_shape([1.5, 1.5, 0.7]) == 1.5 and frame_shape([0.5]) == 1.0 and frame_shape([9.0]) == 1.8

@@ -115,17 +115,6 @@ def test_the_marginal_is_accumulated_over_tiles(model, examples, whole, tiny, ot
     torch.testing.assert_close(result, expected, rtol=1e-4, atol=1e-4)
 
 
-def test_the_mode_of_the_model_is_restored(model, examples):
-    model.model.train()
-    tiles = score_tiles(model.model, examples.targets, examples.items, examples.features)
-    with torch.no_grad():
-        next(tiles)
-    assert not model.model.training
-    tiles.close()
-    assert model.model.training
-    model.model.eval()
-
-
 def test_memory_does_not_grow_with_the_sentences():
     """Peak memory beside the weights, the token ids and the matrix."""
     settings = MRNNSettings(embedding_dim=16, hidden_dim=32, multimodal_dim=64)

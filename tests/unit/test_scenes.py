@@ -15,10 +15,9 @@ from PIL import Image
 from limner.data.collection import Collection
 from limner.errors import CollectionError, SettingsError
 from limner.synthetic.scenes import SceneSettings, drawing
-from limner.synthetic.scenes.grammar import contract_prepositions, describe_scene, french_phrase, german_phrase
+from limner.synthetic.scenes.grammar import describe_scene, french_phrase, german_phrase
 from limner.synthetic.scenes.objects import draw_object
 from limner.synthetic.scenes.scene import (
-    COLOURS,
     INVERSE,
     SENSES,
     Scene,
@@ -113,23 +112,6 @@ def test_german_agrees_in_gender_and_case(obj, article, sized, case, expected):
 )
 def test_french_agrees_and_elides(obj, article, sized, expected):
     assert french_phrase(obj, article, sized) == expected
-
-
-@pytest.mark.parametrize(
-    ("loose", "expected"),
-    [
-        ("à gauche de le bateau noir", "à gauche du bateau noir"),
-        ("à gauche de la maison", "à gauche de la maison"),
-        ("au-dessus de l'arbre vert", "au-dessus de l'arbre vert"),
-        ("à droite de un arbre", "à droite d'un arbre"),
-        ("à droite de une étoile", "à droite d'une étoile"),
-        ("au clair de lune", "au clair de lune"),
-        ("links von dem Ball", "links vom Ball"),
-        ("links von der Tasse", "links von der Tasse"),
-    ],
-)
-def test_prepositions_contract(loose, expected):
-    assert contract_prepositions(loose) == expected
 
 
 def test_a_pair_has_five_sentences_in_three_languages():
@@ -255,28 +237,6 @@ def test_boxes_contain_the_objects_tightly(index):
         assert top <= rows[0] and rows[-1] < top + height
         assert columns[-1] - columns[0] >= width - 5 and rows[-1] - rows[0] >= height - 5
         assert left >= 0 and left + width <= side and top >= 0 and top + height <= side
-
-
-def test_colours_and_senses_look_different():
-    """At 64 pixels two colours of an object and two senses of a word differ clearly."""
-    plain = Image.new("RGB", (64, 64), (128, 160, 128))
-
-    def look(obj):
-        return np.asarray(drawing.compose(plain, [drawing.place_object(obj, draw_object(obj, 64), 64)]), float)
-
-    balls = [look(SceneObject("ball", colour)) for colour in COLOURS]
-    distances = [np.abs(a - b).mean() for i, a in enumerate(balls) for b in balls[:i]]
-    assert min(distances) > 6
-    for word, senses in SENSES.items():
-        first, second = (look(SceneObject(word, "blue", sense=sense)) for sense in senses)
-        assert np.abs(first - second).mean() > 6, word
-
-
-def test_a_mirrored_letter_is_never_drawn():
-    sign = SceneObject("letter", "red", sense="sign", variant=1)
-    assert draw_object(sign, 64).tobytes() == draw_object(replace(sign, flip=True), 64).tobytes()
-    fish = SceneObject("fish", "red")
-    assert draw_object(fish, 64).tobytes() != draw_object(replace(fish, flip=True), 64).tobytes()
 
 
 # The collection.

@@ -325,10 +325,6 @@ def test_settings_that_do_not_fit_are_refused(recipe_of, changes, message):
         self_critical(recipe_of, 1, **changes)
 
 
-def test_a_reward_may_be_named_alone(recipe_of):
-    assert self_critical(recipe_of, 1, scst={"reward": "bleu4"}).training.scst.reward == {"bleu4": 1.0}
-
-
 @pytest.mark.parametrize(
     ("model", "named"),
     [

@@ -12,7 +12,7 @@ from limner.evaluation import retrieval
 from limner.evaluation.evaluate import EvaluationOptions, evaluate
 from limner.evaluation.retrieval import nearest_images
 from limner.layers.image_encoder import ImageEncoderSettings
-from limner.metrics.ranks import chance_area, chance_curve, match_area, match_curve, shortlist_ranks
+from limner.metrics.ranks import chance_area, match_area, match_curve, shortlist_ranks
 from limner.models.mrnn import MRNN
 from limner.models.protocols import ModelInputs
 from limner.retrieval.all_pairs import allocate_matrix
@@ -56,17 +56,6 @@ def test_the_area_equals_the_area_under_the_curve_and_chance_the_mean_of_all_ord
     six = np.full(len(first), 6)
     assert chance_area(np.full(len(first), 2), six) == pytest.approx(match_area(np.array(first), six))
     assert chance_area(np.array([1]), np.array([100])) == pytest.approx(50)
-
-
-def test_the_chance_curve_equals_the_mean_over_all_orders():
-    first = np.array([min(places) + 1 for places in itertools.combinations(range(6), 2)])  # two right among six
-    six, two = np.full(len(first), 6), np.full(len(first), 2)
-    np.testing.assert_allclose(chance_curve(two, six), match_curve(first, six))
-    one = chance_curve(np.array([1]), np.array([50]))
-    assert all(result == pytest.approx(share) for share, result in one)
-    mixed = chance_curve(np.array([1, 2]), np.array([6, 6]))
-    both = zip(chance_curve(np.array([1]), np.array([6])), chance_curve(np.array([2]), np.array([6])), strict=True)
-    assert [result for _, result in mixed] == pytest.approx([(a[1] + b[1]) / 2 for a, b in both])
 
 
 class Stored:

@@ -46,25 +46,11 @@ def test_p_agrees_with_the_exact_test(seed):
     assert approximate_randomisation(a, b, ratio, trials=4000).p == near(by_counting(a, b), 4000)
 
 
-def test_a_system_does_not_differ_from_itself():
-    a = system(np.random.default_rng(1), 30)
-    result = approximate_randomisation(a, a, ratio, trials=200)
-    assert (result.difference, result.p) == (0, 1)
-
-
 def test_better_on_every_segment_gives_the_smallest_possible_p():
     a, b = (np.tile([right, 8.0], (40, 1)) for right in (6.0, 3.0))
     result = approximate_randomisation(a, b, ratio, trials=500)
     assert result.p == 1 / 501
     assert result == pytest.approx((75, 37.5, 1 / 501))
-
-
-def test_exchanging_the_systems_changes_the_sign_only():
-    random = np.random.default_rng(5)
-    a, b = system(random, 25, 0.55), system(random, 25, 0.5)
-    one, other = (approximate_randomisation(*pair, ratio, trials=300) for pair in ((a, b), (b, a)))
-    assert one.p == other.p
-    assert (one.value, one.difference) == (pytest.approx(other.value - other.difference), -other.difference)
 
 
 def test_p_is_uniform_where_there_is_no_difference():

@@ -22,22 +22,6 @@ def sentences():
     return [rng.choice(np.arange(4, 9), rng.integers(1, 9), p=[0.4, 0.25, 0.2, 0.1, 0.05]).tolist() for _ in range(80)]
 
 
-def test_bigrams_by_hand():
-    """Of 'a b' and 'a c' the discounts are 0.5, 1 and 1.5, as no order has n-grams with counts of 1 to 4."""
-    model = estimate([[A, B], [A, C]], 2, 7)
-    # Unigrams: adjusted counts are words before: a 1 (<s>), b 1, c 1, </s> 2 (b, c); 5 in all.
-    mass = (0.5 + 0.5 + 0.5 + 1) / 5
-    unigram = {A: 0.5 / 5, B: 0.5 / 5, C: 0.5 / 5, EOS: (2 - 1) / 5, UNK: 0.0}
-    unigram = {word: value + mass / 5 for word, value in unigram.items()}
-    assert {word: math.exp(model.log_probs[word]) for word in unigram} == pytest.approx(unigram)
-    assert sum(unigram.values()) == pytest.approx(1)
-    # After a: b 1, c 1; each loses 0.5, so b(a) = 1 / 2.
-    scores = np.exp(model.score([A, B], model.table()))
-    assert scores[0] == pytest.approx((2 - 1) / 2 + 1 / 2 * unigram[A])  # <s> a: count 2 of 2, discount 1
-    assert scores[1] == pytest.approx(0.5 / 2 + 1 / 2 * unigram[B])
-    assert np.exp(model.score([A, A], model.table()))[1] == pytest.approx(1 / 2 * unigram[A])
-
-
 def following(model, context):
     """Probabilities of all words and of the end of the sentence after a context."""
     table = model.table()

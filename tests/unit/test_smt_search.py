@@ -8,7 +8,7 @@ import pytest
 
 from limner.smt import FEATURES, NUM_FEATURES, NUM_SCORES, decoder, tuning
 from limner.smt.extraction import extract_all
-from limner.smt.features import BOS, EOS, NUM_TUNED, UNK, Limits, PhraseOptions, build_tables, copying, future_scores
+from limner.smt.features import BOS, EOS, NUM_TUNED, UNK, Limits, PhraseOptions, build_tables, copying
 from limner.smt.language_model import LanguageModel, estimate
 from limner.smt.phrases import PhraseTable, score
 from limner.smt.system import ScoredTranslation, best_paths, path_features
@@ -89,36 +89,6 @@ def test_wide_stacks_find_the_best_of_all_derivations(tables, weights, source, l
     assert len(best_paths(tables, options, lattice, 10, 3)) <= min(3, len(found))
 
 
-def test_future_scores_are_those_of_the_best_segmentation():
-    """Options of one word cost 2, 3 and 4, one of two words 4 and one of three words 7; nothing translates f3 alone."""
-    spans = {(0, 0): -2.0, (1, 1): -3.0, (2, 2): -4.0, (1, 2): -4.0, (0, 2): -7.0, (2, 3): -1.0}
-    starts, ends = np.array(list(spans)).T
-    values = np.array(list(spans.values()))
-    options = PhraseOptions(starts, ends, np.arange(6), values, values, np.zeros((4, 4), dtype=np.int64))
-    future = future_scores(options, 4)
-    assert [future[0, 1], future[0, 2], future[0, 3], future[1, 3]] == [-2, -5, -6, -4]
-    assert [future[0, 4], future[1, 4], future[3, 4]] == [-6, -4, -np.inf]
-
-
-def test_narrow_stacks_find_a_derivation_that_is_no_better(tables, weights):
-    source = np.array([6, 6, 5, 4, 7, 4])
-    wide = search(tables, source, weights, WIDE)[1]
-    _, lattice = search(tables, source, weights, Limits(2, 6, 3))
-    assert lattice.node_scores[lattice.final] <= wide.node_scores[wide.final] + 1e-9
-
-
-def test_options_of_a_span_descend_by_their_estimates(tables, weights):
-    options, _ = search(tables, np.array([6, 6, 5, 4, 7]), weights, WIDE)
-    counts = []
-    for start, length in itertools.product(range(5), range(1, 4)):
-        low, high = options.spans[start, length - 1 : length + 1]
-        counts.append(high - low)
-        estimates = options.estimates[low:high].tolist()
-        assert estimates == sorted(estimates, reverse=True)
-        assert {*options.starts[low:high]} <= {start} and {*options.ends[low:high]} <= {start + length - 1}
-    assert max(counts) == 3 and sum(counts) == len(options.starts)
-
-
 def test_stacks_of_five_lose_little(tables, weights):
     """The best hypotheses are made first: made in another order, they lose far more."""
     rng = np.random.default_rng(3)
@@ -193,23 +163,6 @@ def test_the_features_of_a_derivation_are_those_worked_by_hand(small_tables):
         "unknown_words": 0,
     }
     assert features_of(small_tables, [4, 5, 6, 7], [(0, 0), (3, 3), (1, 2)]) == pytest.approx(expected)
-
-
-def test_the_features_of_a_copied_word_are_those_worked_by_hand(small_tables):
-    """f0 is copied, f1 → 7 follows, and the end follows it: all monotone."""
-    expected = dict.fromkeys(FEATURES, 0.0) | {
-        "language_model": (-3 - 0.125) + (-0.25 - 0.75) + -2,
-        "words": 2,
-        "phrases": 2,
-        "source_given_target": -1.0625,
-        "lexical_source_given_target": -2.0625,
-        "target_given_source": -3.0625,
-        "lexical_target_given_source": -4.0625,
-        "previous_monotone": np.log(1 / 3) - 5.0625,
-        "next_monotone": np.log(1 / 3) - 8.0625,
-        "unknown_words": 1,
-    }
-    assert features_of(small_tables, [6, 7], [(0, 0), (1, 1)]) == pytest.approx(expected)
 
 
 def test_a_stack_of_one_finds_the_best_translation_by_the_estimates_of_what_remains(small_tables):

@@ -10,7 +10,7 @@
 #   make kill     commands killed at 50 random points, whose repetition must give the same bytes
 #   make slow     the tests that take many minutes each
 #   make tools    the programs that some tests need, where they may be installed
-#   make fuzz     read mutated files for FUZZ_MINUTES (five by default); failing inputs are kept in fuzz-failures/
+#   make fuzz     read mutated files of every kind, FUZZ_EXAMPLES of each (200 by default)
 #   make bench    timings as JSON lines; make bench ONLY=name for one
 #   make docs     the documentation, into site/
 #   make pretrained DATA=folder  train the built-in captioner again (hours; pretrained/README.md)
@@ -21,7 +21,7 @@ VENV ?= .venv
 OUT ?= demo
 ONLY ?=
 ARGS ?=
-FUZZ_MINUTES ?= 5
+FUZZ_EXAMPLES ?= 200
 
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt
@@ -60,7 +60,7 @@ slow: $(VENV)/.limner-dev
 	$(BIN)/python tests/tiers.py slow $(ARGS)
 
 fuzz: $(VENV)/.limner-dev
-	FUZZ_MINUTES=$(FUZZ_MINUTES) $(BIN)/python tests/fuzz/run.py $(ARGS)
+	FUZZ_EXAMPLES=$(FUZZ_EXAMPLES) $(BIN)/python -m pytest -n auto tests/fuzz $(ARGS)
 
 lint: $(VENV)/.limner-dev
 	$(BIN)/ruff format --check .

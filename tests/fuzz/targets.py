@@ -137,8 +137,7 @@ def _make_features(folder: Path) -> None:
 
 
 def _read_features(folder: Path) -> list[object]:
-    from limner.features.repair import repair_table
-
+    from limner.features.maintenance import repair_table
     from limner.features.store import FeatureTable
 
     def take(path: Path) -> object:

@@ -1,5 +1,9 @@
-"""Any bytes in place of a file of a source give a result or one line of error."""
+"""Any bytes in place of a file of a source give a result or one line of error.
 
+FUZZ_EXAMPLES, which `make fuzz` sets, is the number of mutations that each target is read with, drawn anew every time.
+"""
+
+import os
 import shutil
 import tempfile
 from pathlib import Path
@@ -16,8 +20,13 @@ from limner.data.readers import READERS
 from limner.errors import LimnerError
 from limner.features.encoders.logmel import LogMelBackbone
 
-QUICK = settings(max_examples=12, deadline=None, derandomize=True)
+FUZZED = "FUZZ_EXAMPLES" in os.environ
+MUTATIONS = settings(
+    max_examples=int(os.environ.get("FUZZ_EXAMPLES", "12")), deadline=20_000 if FUZZED else None, derandomize=not FUZZED
+)
 IN_MEMORY = ("recipe", "image", "audio", "embeddings")
+MADE_IN_NO_TIME = (*(f"reader-{kind}" for kind in SOURCES), *IN_MEMORY)
+FUZZED_TARGETS = tuple(TARGETS) if FUZZED else MADE_IN_NO_TIME
 ITEMS = {
     "flickr": {"a": "test", "b": "train"},
     "multi30k": {"10": "train", "20": "train", "30": "val"},
@@ -46,9 +55,9 @@ TEXTS = {
 
 @pytest.fixture(scope="module")
 def examples(tmp_path_factory):
-    """A valid example of each target that is made in no time."""
+    """A valid example of each target that is fuzzed."""
     folder = tmp_path_factory.mktemp("examples")
-    for name in (*(f"reader-{kind}" for kind in SOURCES), *IN_MEMORY):
+    for name in FUZZED_TARGETS:
         TARGETS[name].make(folder / name)
     return folder
 
@@ -73,8 +82,9 @@ def test_the_examples_of_single_files_are_read(examples):
     assert [vectors if isinstance(vectors, int) else set(vectors) for vectors in embeddings] == [3, {"ball", "dog"}] * 3
 
 
-@pytest.mark.parametrize("name", [*(f"reader-{kind}" for kind in SOURCES), *IN_MEMORY])
-@QUICK
+@pytest.mark.timeout(0 if FUZZED else 300)
+@pytest.mark.parametrize("name", FUZZED_TARGETS)
+@MUTATIONS
 @given(number=st.integers(0, 2**32))
 def test_mutated_files_are_read_or_explained_in_one_line(examples, name, number):
     with tempfile.TemporaryDirectory() as temporary:

@@ -6,7 +6,7 @@ sentence, one word at a time, nothing padded; every vector is a column, y = W x,
 A target sentence is the ids (start token, y_1 ... y_M, end token): step t reads y_{t-1}, the first step the
 embedding of the start token, and T = M + 1 words are predicted. A source sentence is its S ids as they are.
 
-Names and shapes of the weights theta stand in `layout`, with these letters:
+Names of the weights theta are in `parity_models.nmt_weights` and `independent`. Their sizes have these letters:
 
     Vx, dx   source vocabulary and embedding    He      states of one encoder direction; C = 2 He
     Vy, dy   target vocabulary and embedding    H       decoder states
@@ -46,7 +46,6 @@ Array = NDArray[np.float64]
 Parameters = Mapping[str, Array]
 Words = Sequence[int]
 
-Model = Literal["nmt-2017", "src-img-2017", "bahdanau-2016", "fc7-2016", "doubly-2016", "independent-2015"]
 Start = Literal["text", "fc7"]
 
 
@@ -70,68 +69,6 @@ class Trace:
     source_alphas: Array | None  # (T, S)
     image_alphas: Array | None  # (T, L)
     betas: Array | None  # (T,)
-
-
-def gru_layout(name: str, state: str, **inputs: str) -> dict[str, str]:
-    """Weights of the GRU `name`; `inputs` are the sizes of its inputs by suffix, 'x' meaning no suffix."""
-    shapes = {}
-    for gate in ("_z", "_r", ""):
-        for suffix, size in inputs.items():
-            shapes[f"{name}.W{gate}{suffix.removeprefix('x')}"] = f"{state} {size}"
-        shapes[f"{name}.U{gate}"] = f"{state} {state}"
-        shapes[f"{name}.b{gate}"] = state
-    return shapes | {f"{name}.b_U": state}
-
-
-def layout(model: Model, start: Start = "text") -> dict[str, str]:
-    """Names of theta and the letters of their shapes; those whose last part begins with b may be absent."""
-    shapes = {"E_x": "Vx dx", "E_y": "Vy dy", "b_init": "H"}
-    shapes |= {"L_o": "Vy R", "L_s": "R H", "L_w": "R dy", "b_L": "R", "b_o": "Vy"}
-    if model == "independent-2015":
-        shapes |= {"W_v": "dx P", "b_v": "dx", "W_init": "H He"}
-        return shapes | gru_layout("enc", "He", x="dx") | gru_layout("rec", "H", x="dy")
-    shapes |= gru_layout("enc_fwd", "He", x="dx") | gru_layout("enc_bwd", "He", x="dx")
-    shapes |= {"W_init": "H C", "L_cs": "R C"}  # L_cs is the L_c of [17] eq. 1
-    shapes |= {"U_a_src": "As H", "W_a_src": "As C", "v_a_src": "As", "b_a_src": "As"}
-    image = {"_img": "D"} if model in ("src-img-2017", "doubly-2016") else {}
-    if image:
-        shapes |= {"U_a_img": "Ai H", "W_a_img": "Ai D", "v_a_img": "Ai", "b_a_img": "Ai", "L_ci": "R D"}
-    if model in ("nmt-2017", "src-img-2017"):
-        shapes |= gru_layout("rec1", "H", x="dy") | gru_layout("rec2", "H", _src="C", **image)
-    else:
-        shapes |= {"Y_a_src": "As dy"} | ({"Y_a_img": "Ai dy"} if image else {})
-        shapes |= gru_layout("rec", "H", _y="dy", _src="C", **image)
-    if model == "src-img-2017":
-        shapes |= {"W_beta": "1 H", "b_beta": "1"}
-    if model == "fc7-2016" or start == "fc7":
-        shapes |= {"W_I": "P C", "b_I": "C"}  # a row times a matrix, as [16] eq. 1 prints it
-    return shapes
-
-
-def parameter_shapes(model: Model, sizes: Mapping[str, int], start: Start = "text") -> dict[str, tuple[int, ...]]:
-    """The shapes of `layout` in numbers; `sizes` has the letters that the model needs, less C."""
-    numbers = {"1": 1, "C": 2 * sizes["He"], **sizes}
-    return {name: tuple(numbers[letter] for letter in shape.split()) for name, shape in layout(model, start).items()}
-
-
-def check_parameters(theta: Parameters, model: Model, start: Start = "text") -> None:
-    """Check that theta has exactly the arrays of the model: a misnamed bias would silently be zero.
-
-    Raises:
-        ValueError: an array is missing, superfluous, not float64 or of a size unlike that of another.
-    """
-    shapes = layout(model, start)
-    required = {name for name in shapes if not name.split(".")[-1].startswith("b")}
-    wrong = (theta.keys() - shapes.keys()) | (required - theta.keys())
-    if wrong:
-        raise ValueError(f"{model}: missing or superfluous are {sorted(wrong)}")
-    half = theta["enc.U" if model == "independent-2015" else "enc_fwd.U"].shape[0]
-    sizes = {"1": 1, "He": half, "C": 2 * half}
-    for name, array in theta.items():
-        letters = shapes[name].split()
-        expected = tuple(sizes.setdefault(letter, n) for letter, n in zip(letters, array.shape, strict=False))
-        if array.dtype != np.float64 or array.ndim != len(letters) or array.shape != expected:
-            raise ValueError(f"{model}: {name} is {array.dtype} {array.shape}, expected ({shapes[name]}) of {sizes}")
 
 
 def sigmoid(x: Array) -> Array:
@@ -286,28 +223,24 @@ def decode(step: Callable[[int, Array], Step], state: Array, target: Words) -> T
 
 def nmt_2017(theta: Parameters, source: Words, target: Words, head: Sequence[Array] = ()) -> Trace:
     """The text-only model of [17] 2.1-2.2; `head` as for `annotate`."""
-    check_parameters(theta, "nmt-2017")
     annotations = annotate(theta, source, head)
     return decode(partial(step_2017, theta, annotations, None), start_from_text(theta, annotations), target)
 
 
 def src_img_2017(theta: Parameters, source: Words, target: Words, locations: Array | None) -> Trace:
     """NMT_SRC+IMG of [17] 3.1; `locations` are the a_l, (L, D), or None without an image."""
-    check_parameters(theta, "src-img-2017")
     annotations = annotate(theta, source)
     return decode(partial(step_2017, theta, annotations, locations), start_from_text(theta, annotations), target)
 
 
 def bahdanau_2016(theta: Parameters, source: Words, target: Words, head: Sequence[Array] = ()) -> Trace:
     """The text-only model of [16] 2.3; `head` as for `annotate`."""
-    check_parameters(theta, "bahdanau-2016")
     annotations = annotate(theta, source, head)
     return decode(partial(step_2016, theta, annotations, None), start_from_text(theta, annotations), target)
 
 
 def fc7_2016(theta: Parameters, source: Words, target: Words, image: Array | None) -> Trace:
     """[16] 2.1: the whole image's vector, (P,), enters the decoder's first state only."""
-    check_parameters(theta, "fc7-2016")
     annotations = annotate(theta, source)
     return decode(partial(step_2016, theta, annotations, None), start_from_fc7(theta, annotations, image), target)
 
@@ -322,7 +255,6 @@ def doubly_attentive_2016(
     start: Start = "fc7",
 ) -> Trace:
     """[16] 2.2-2.4, beginning as 2.1, or with `start` 'text' as the text-only model (and no `image`)."""
-    check_parameters(theta, "doubly-2016", start)
     annotations = annotate(theta, source)
     state = start_from_fc7(theta, annotations, image) if start == "fc7" else start_from_text(theta, annotations)
     return decode(partial(step_2016, theta, annotations, locations), state, target)
@@ -334,17 +266,7 @@ def independent_2015(theta: Parameters, source: Words, target: Words, image: Arr
     The source-language model reads the image's vector, (P,), with the first word of the sentence; its last
     state is the only input of the target-language model.
     """
-    check_parameters(theta, "independent-2015")
     inputs = [theta["E_x"][word] for word in source]
     if image is not None:
         inputs[0] = inputs[0] + theta["W_v"] @ image + theta.get("b_v", 0.0)
     return decode(partial(step_2015, theta), initial_layer(theta, run_gru(theta, "enc", inputs)[-1]), target)
-
-
-def sentence_log_prob(trace: Trace, target: Words) -> float:
-    """Natural log of p(Y | X), the end token included: the product of [17] eq. 1 or 10 over the T words."""
-    total = 0.0
-    for logits, word in zip(trace.logits, target[1:], strict=True):
-        highest = float(logits.max())
-        total += float(logits[word]) - highest - float(np.log(np.exp(logits - highest).sum()))
-    return total

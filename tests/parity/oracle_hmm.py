@@ -57,20 +57,6 @@ def best_path_by_enumeration(hmm: Hmm, words: Words) -> tuple[tuple[int, ...], f
     return best, math.log(joint(hmm, best, words))
 
 
-def posteriors_by_enumeration(hmm: Hmm, words: Words) -> tuple[Array, Array]:
-    """gamma (T, N), P(h_t = i | x), and xi (T - 1, N, N), P(h_t = i, h_{t+1} = j | x), over every path."""
-    size = len(hmm.pi)
-    gamma, xi = np.zeros((len(words), size)), np.zeros((len(words) - 1, size, size))
-    for path in paths(hmm, words):
-        p = joint(hmm, path, words)
-        for t, state in enumerate(path):
-            gamma[t, state] += p
-        for t in range(len(words) - 1):
-            xi[t, path[t], path[t + 1]] += p
-    total = likelihood_by_enumeration(hmm, words)
-    return gamma / total, xi / total
-
-
 def forward(hmm: Hmm, words: Words) -> Array:
     """alpha_t(i) = P(x_1 ... x_t, h_t = i), (T, N), eqs. 18-20."""
     size = len(hmm.pi)

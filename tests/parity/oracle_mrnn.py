@@ -48,64 +48,6 @@ class OracleSettings:
     score_end_sign: bool = True
 
 
-def parameter_shapes(
-    settings: OracleSettings, *, vocab: int, embedding: int, word: int, multimodal: int, image_dim: int
-) -> dict[str, tuple[int, ...]]:
-    """Names and shapes of theta: `embedding` is E1, `word` E2 (and so H), `multimodal` M, `image_dim` D.
-
-    Raises:
-        ValueError: the shared variant has M unlike E2.
-    """
-    variant = settings.variant
-    shapes: dict[str, tuple[int, ...]] = {
-        "recurrent": (word, word),
-        "multimodal_recurrent": (multimodal, word),
-        "multimodal_bias": (multimodal,),
-        "softmax.weight": (vocab, multimodal),
-        "softmax.bias": (vocab,),
-    }
-    if variant == "OneLayerEmb":
-        shapes["embedding_1"] = (vocab, word)
-    else:
-        shapes["embedding_1"] = (vocab, embedding)
-        shapes["embedding_2.weight"] = (word, embedding)
-        shapes["embedding_2.bias"] = (word,)
-    if variant != "NoEmbInput":
-        shapes["multimodal_word"] = (multimodal, embedding if variant == "EmbOneInput" else word)
-    if variant in IMAGE_IN_MULTIMODAL:
-        shapes["multimodal_visual"] = (multimodal, image_dim)
-    if variant in ("visInRnn", "visInRnn-both"):
-        shapes["visual_in_rnn"] = (word, image_dim)
-    if variant == "visInRnn-both-shared":
-        if multimodal != word:
-            raise ValueError(f"visInRnn-both-shared: one matrix needs M == E2, not {multimodal} and {word}")
-        shapes["visual_shared"] = (word, image_dim)
-    return shapes
-
-
-def check_parameters(theta: Parameters, settings: OracleSettings) -> None:
-    """Check that theta has exactly the arrays of the variant: others would change the norm of eq. 6.
-
-    Raises:
-        ValueError: an array is missing, superfluous, of another shape or not float64.
-    """
-    image = [array for name, array in theta.items() if "visual" in name]
-    expected = parameter_shapes(
-        settings,
-        vocab=theta["softmax.bias"].shape[0],
-        embedding=theta["embedding_1"].shape[1],
-        word=theta["recurrent"].shape[0],
-        multimodal=theta["multimodal_bias"].shape[0],
-        image_dim=image[0].shape[1] if image else 0,
-    )
-    for name in sorted(theta.keys() | expected.keys()):
-        array = theta.get(name)
-        given = None if array is None else (array.shape, str(array.dtype))
-        wanted = (expected[name], "float64") if name in expected else None
-        if given != wanted:
-            raise ValueError(f"{settings.variant}: {name} is {given}, expected {wanted}")
-
-
 def relu(x: Array) -> Array:
     """f_2 of eq. 2."""
     return np.maximum(x, 0.0)
@@ -163,7 +105,6 @@ def log_sum_exp(logs: Sequence[float]) -> float:
 
 def next_word_log_probs(theta: Parameters, settings: OracleSettings, words: Words, image: Array) -> Array:
     """Natural log of P(. | words[: n + 1], I) for every n, (len(words), V); words[0] is the start token."""
-    check_parameters(theta, settings)
     r = np.zeros(theta["recurrent"].shape[0])
     rows = []
     for word in words:

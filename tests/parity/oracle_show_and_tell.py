@@ -68,9 +68,3 @@ def next_word_log_probs(theta: Parameters, image: Array, words: Sequence[int], s
         log_probs, state = step(theta, word, state, squash)
         rows.append(log_probs)
     return np.array(rows)
-
-
-def loss(theta: Parameters, image: Array, sentence: Sequence[int], squash: bool = False) -> float:
-    """Eq. 13: minus the sum over t = 1 ... N of log p_t(S_t), the stop word included; -log p(S | I) of eq. 2."""
-    log_probs = next_word_log_probs(theta, image, sentence[:-1], squash)
-    return -sum(float(row[word]) for row, word in zip(log_probs, sentence[1:], strict=True))

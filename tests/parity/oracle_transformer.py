@@ -12,8 +12,8 @@ Where the paper is silent, the oracle reads it so:
 - the pre-softmax matrix is the transpose of E_y, without the factor sqrt(d_model) and without a bias.
 - source and target have tables of their own (the paper shares one between both).
 
-Names of the weights, for l = 1 ... layers, as `weight_shapes` lists them: W_Q, W_K and W_V hold the matrices W_i
-of the heads side by side (d_k = d_v = d / h columns each), W_O follows their concatenation.
+Names of the weights, for l = 1 ... layers, are in `parity_models.transformer_weights`: W_Q, W_K and W_V hold the
+matrices W_i of the heads side by side (d_k = d_v = d / h columns each), W_O follows their concatenation.
 """
 
 import math
@@ -27,46 +27,6 @@ Weights = Mapping[str, Array]
 Tokens = Sequence[int]
 
 EPSILON = 1e-5
-
-
-def weight_shapes(
-    *, layers: int, d: int, d_ff: int, source_vocab: int, target_vocab: int
-) -> dict[str, tuple[int, ...]]:
-    """Names and shapes of all weights."""
-    shapes: dict[str, tuple[int, ...]] = {"E_x": (source_vocab, d), "E_y": (target_vocab, d)}
-    for layer in range(1, layers + 1):
-        for stack, attentions, norms in (("enc", ("",), 2), ("dec", ("self.", "cross."), 3)):
-            name = f"{stack}.{layer}"
-            for attention_name in attentions:
-                for matrix in ("W_Q", "W_K", "W_V", "W_O"):
-                    shapes[f"{name}.{attention_name}{matrix}"] = (d, d)
-            shapes |= {f"{name}.W_1": (d, d_ff), f"{name}.b_1": (d_ff,), f"{name}.W_2": (d_ff, d), f"{name}.b_2": (d,)}
-            for norm in range(1, norms + 1):
-                shapes |= {f"{name}.norm_{norm}.gain": (d,), f"{name}.norm_{norm}.bias": (d,)}
-    return shapes
-
-
-def check_arguments(weights: Weights, source: Tokens, target_in: Tokens, *, layers: int, heads: int) -> None:
-    """Check names, shapes and types of the weights, and that the tokens are ids of the tables.
-
-    Raises:
-        ValueError: a weight is missing, superfluous, of another shape or not float64; the heads do not divide d;
-            a sentence is empty or has an id outside its table.
-    """
-    (source_vocab, d), target_vocab = weights["E_x"].shape, weights["E_y"].shape[0]
-    d_ff = weights["enc.1.W_1"].shape[1]
-    expected = weight_shapes(layers=layers, d=d, d_ff=d_ff, source_vocab=source_vocab, target_vocab=target_vocab)
-    for name in sorted(weights.keys() | expected.keys()):
-        array = weights.get(name)
-        given = None if array is None else (array.shape, str(array.dtype))
-        wanted = (expected[name], "float64") if name in expected else None
-        if given != wanted:
-            raise ValueError(f"{name} is {given}, expected {wanted}")
-    if d % heads:
-        raise ValueError(f"{heads} heads do not divide d = {d}")
-    for sentence, vocab in ((source, source_vocab), (target_in, target_vocab)):
-        if len(sentence) == 0 or not all(0 <= token < vocab for token in sentence):
-            raise ValueError(f"{sentence} is empty or has ids outside 0 ... {vocab - 1}")
 
 
 def positional_encoding(position: int, d: int) -> Array:
@@ -180,7 +140,6 @@ def decode(weights: Weights, memory: Array, target_in: Tokens, *, layers: int, h
 
 def logits(weights: Weights, source: Tokens, target_in: Tokens, *, layers: int, heads: int) -> Array:
     """Scores of the next token after each token of `target_in` (teacher forcing), before the softmax, (T, V_y)."""
-    check_arguments(weights, source, target_in, layers=layers, heads=heads)
     memory = encode(weights, source, layers=layers, heads=heads)
     x, _ = decode(weights, memory, target_in, layers=layers, heads=heads)
     return x @ weights["E_y"].T
@@ -188,6 +147,5 @@ def logits(weights: Weights, source: Tokens, target_in: Tokens, *, layers: int, 
 
 def cross_attention(weights: Weights, source: Tokens, target_in: Tokens, *, layers: int, heads: int) -> Array:
     """Weights of the last decoder layer's attention over the encoder output, mean over heads, (T, S)."""
-    check_arguments(weights, source, target_in, layers=layers, heads=heads)
     memory = encode(weights, source, layers=layers, heads=heads)
     return decode(weights, memory, target_in, layers=layers, heads=heads)[1]

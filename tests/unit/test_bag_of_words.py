@@ -73,23 +73,6 @@ def test_next_word_probabilities_are_proportional_to_the_units(certain):
     assert not probs[..., [SPECIAL_TOKENS.pad, SPECIAL_TOKENS.bos]].any()
 
 
-def test_maps_are_flattened_and_preceded_by_pooled_features():
-    model = BagOfWords(BagOfWordsSettings(), ModelInputs(VOCAB, {"maps": (4, 3, 3)}))
-    assert model.units.in_features == 36
-    maps = torch.randn(2, 4, 3, 3)
-    torch.testing.assert_close(
-        model.image_vector(ImageFeatures(torch.ones(2, dtype=torch.bool), maps=maps)), maps.flatten(1)
-    )
-    assert (
-        BagOfWords(BagOfWordsSettings(), ModelInputs(VOCAB, {"maps": (4, 3, 3), "pooled": (5,)})).units.in_features == 5
-    )
-
-
-def test_a_missing_image_leaves_the_biases_only(certain):
-    nothing = ImageFeatures(torch.tensor([False]))
-    torch.testing.assert_close(certain.log_probs(nothing), certain.log_probs(zeros()))
-
-
 @pytest.mark.parametrize("features", ["colour", "pixels16"])
 def test_a_trained_model_is_saved_and_retrieves_images_by_its_score(features, tiny, recipe_of, tmp_path):
     rate = 0.02 if features == "colour" else 0.002

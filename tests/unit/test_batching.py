@@ -1,7 +1,5 @@
 """Order and size of batches, and the thread that prepares them in advance."""
 
-import threading
-import time
 from itertools import pairwise
 
 import numpy as np
@@ -47,30 +45,6 @@ def test_buckets_save_padding():
     assert padding(100) < padding(3) < padding(1)
 
 
-def test_prefetch_keeps_the_order_and_works_in_a_thread():
-    threads = []
-
-    def make(number):
-        threads.append(threading.current_thread())
-        return number * number
-
-    assert list(prefetch(make, range(50), depth=3)) == [n * n for n in range(50)]
-    assert set(threads) != {threading.current_thread()}
-    assert not threads[0].is_alive()
-
-
-@pytest.mark.parametrize("depth", [1, 2, 5])
-def test_prefetch_is_never_further_ahead_than_its_depth(depth):
-    made, ahead = [], []
-    for taken, _ in enumerate(prefetch(lambda n: made.append(n) or n, range(20), depth), start=1):
-        end = time.monotonic() + 10 * (taken == 1)  # until it has run ahead once
-        while len(made) - taken < depth and time.monotonic() < end:
-            time.sleep(0.001)
-        time.sleep(0.005)  # time enough to run further ahead
-        ahead.append(len(made) - taken)
-    assert max(ahead) == depth
-
-
 def test_prefetch_raises_an_error_after_the_preceding_batches():
     def make(number):
         if number == 3:
@@ -82,18 +56,6 @@ def test_prefetch_raises_an_error_after_the_preceding_batches():
         for value in prefetch(make, range(10), depth=8):
             got.append(value)
     assert got == [0, 1, 2]
-
-
-def test_prefetch_stops_when_the_consumer_stops():
-    made, before = [], threading.enumerate()  # other tests may have left threads
-    stream = prefetch(lambda n: made.append(n) or n, iter(int, 1), depth=2)  # would never end
-    assert next(stream) == 0
-    (worker,) = (one for one in threading.enumerate() if one.name == "limner-prefetch" and one not in before)
-    stream.close()
-    assert not worker.is_alive()
-    count = len(made)
-    time.sleep(0.02)
-    assert len(made) == count
 
 
 @pytest.mark.parametrize("size", [1, 2, 8, 60])

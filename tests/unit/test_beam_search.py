@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from limner.data.examples import Batch, ImageFeatures
-from limner.decoding.beam_tree import BeamRecorder
 from limner.decoding.sentence import Sentence
 from limner.decoding.settings import DecodingSettings, SampleSettings
 from limner.decoding.torch_models import beam_search
@@ -220,17 +219,6 @@ def test_a_shrinking_beam_equals_the_published_programs(beam_size, seeds, rules,
         assert_same(hypotheses, gen_sample(next_p, settings, allowed))
 
 
-def test_complete_hypotheses_take_their_place_in_a_shrinking_beam():
-    """The end is the most probable token: the full beam goes on with two words, the shrinking one with one."""
-    counts = {}
-    for stop in ("full", "shrink"):
-        recorder, settings = BeamRecorder(1), DecodingSettings(beam_size=2, n_best=2, max_length=3, stop=stop)
-        beam_search([Fixed([0.0, 0.0, 3.0, 0.0, 2.9, 2.8, 0.0])], images(1), settings, trace=recorder)
-        words = [node.length for node in recorder.trees[0].nodes if node.token not in (BOS, EOS)]
-        counts[stop] = [words.count(length) for length in (1, 2)]
-    assert counts == {"full": [2, 2], "shrink": [1, 0]}
-
-
 @pytest.mark.parametrize("length_penalty", [0.0, 1.0])
 def test_greedy_search_takes_the_most_probable_token(length_penalty):
     settings = DecodingSettings(max_length=12, length_penalty=length_penalty)
@@ -327,18 +315,6 @@ def test_the_seed_determines_the_samples():
     assert drawn(0) != drawn(1)
 
 
-@pytest.mark.parametrize("beam_size", [1, 2])
-def test_finished_examples_leave_the_batch(beam_size):
-    log_probs = torch.full((2, VOCAB, VOCAB, VOCAB), -50.0)
-    log_probs[0, ..., EOS] = 0.0  # the sentence of the first image ends at once, that of the second never
-    log_probs[1, ..., 4] = 0.0
-    model = Chain()
-    model.table = lambda image: log_probs[int(image)]
-    first, second = beam_search([model], images(0, 1), DecodingSettings(beam_size=beam_size, max_length=5))
-    assert first[0].tokens == () and second[0].tokens == (4,) * 5
-    assert model.log == [(2, 2)] + [(1, beam_size)] * 4  # examples and hypotheses; of the first step one an example
-
-
 @pytest.mark.parametrize("chosen", [{}, {"beam_size": 3, "n_best": 3}, {"sample": SampleSettings()}], ids=str)
 def test_without_possible_tokens_the_sentence_is_cut_off(chosen):
     possible = Fixed([-math.inf, -math.inf, 0.0, -math.inf, 0.0, -math.inf])
@@ -346,12 +322,6 @@ def test_without_possible_tokens_the_sentence_is_cut_off(chosen):
     (cut, *_), (other, *_) = hypotheses
     assert (cut.tokens, cut.ended) == ((4,), False) and cut.log_prob == pytest.approx(math.log(0.5))
     assert math.isfinite(other.log_prob) and set(other.tokens) <= {4}
-
-
-def test_half_precision_logits_are_summed_in_float32():
-    logits = torch.linspace(-1, 1, 50).bfloat16()
-    hypotheses = beam_search([Fixed(logits)], images(0), DecodingSettings(max_length=40, min_length=40))[0][0]
-    assert hypotheses.log_prob == pytest.approx(40 * float(logits.double().log_softmax(-1)[-1]), rel=1e-5)
 
 
 def test_an_empty_batch_gives_no_hypotheses():

@@ -47,23 +47,6 @@ def includes(tokens, constraints, boundaries=None):
     return all(any(occurs(one, start) for one in c for start in range(len(tokens))) for c in constraints)
 
 
-@pytest.mark.parametrize(
-    ("constraints", "boundaries", "size", "distance"),
-    [
-        ([], None, 1, 0),
-        ([[(4,), (5,), (6,)]], None, 2, 1),
-        ([[(4,)], [(5,)], [(6,)]], None, 8, 3),
-        ([[(4, 5)]], None, 3, 2),
-        ([[(3, 5, 6), (4, 5, 6)]], None, 4, 3),  # the rest of both is the same
-        ([[(4, 5)], [(5, 6)]], None, 8, 3),
-        ([[(4,)]], SUBWORDS, 3, 1),
-    ],
-)
-def test_the_machine_has_few_states(constraints, boundaries, size, distance):
-    machine = Automaton.build(constraints, boundaries)
-    assert (machine.size, machine.distances[0]) == (size, distance)
-
-
 def test_too_many_constraints_are_an_error():
     assert Automaton.build([[(token,)] for token in range(4, 10)]).size == MAX_STATES
     with pytest.raises(SettingsError, match=f"7 constraints.*more than {MAX_STATES} states.*give fewer"):
@@ -179,15 +162,6 @@ def test_neighbours_and_their_constraints_change_no_hypothesis(beam_size, length
         assert hypotheses == beam_search([Chain()], images(seed), settings, [prefix], constraints=[machine])[0]
         if machine.size == 1:
             assert hypotheses == beam_search([Chain()], images(seed), settings, [prefix])[0]
-
-
-def test_no_constraints_run_the_plain_search():
-    for constraints in (None, [Automaton.build([])] * 2):
-        model = Chain()
-        beam_search(
-            [model], images(1, 2), DecodingSettings(beam_size=3, max_length=4, min_length=4), constraints=constraints
-        )
-        assert model.log == [(2, 2)] + [(2, 6)] * 3
 
 
 def test_a_word_that_the_model_finds_improbable_is_included_in_the_best_place():

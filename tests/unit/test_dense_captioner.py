@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from limner.data.examples import Example, ImageFeatures, RegionBatch, RegionTarget, collate
+from limner.data.examples import Example, ImageFeatures, RegionTarget, collate
 from limner.errors import SettingsError
 from limner.layers.image_encoder import ImageEncoderSettings, MapEncoder
 from limner.layers.localisation import (
@@ -175,30 +175,6 @@ def test_final_boxes_are_cut_off_at_the_edges_and_those_outside_left_out(shift, 
         assert len(after.boxes) < len(before.boxes) and (len(after.boxes) > 0) == some
         assert (after.boxes[:, 2:] >= 0.01).all()
         torch.testing.assert_close(clip_to_image(after.boxes), after.boxes)
-
-
-def test_an_example_without_a_box_is_the_whole_image():
-    torch.manual_seed(0)
-    model = build_model(settings(), ModelInputs(8, {"maps": (5, 6, 6)})).eval()
-    data = collate([Example("", [4, 5], None, {"maps": torch.randn(5, 6, 6).half().numpy()})])
-    whole = data.image._replace(box=torch.tensor([[0.5, 0.5, 1.0, 1.0]]))
-    part = data.image._replace(box=torch.tensor([[0.4, 0.5, 0.3, 0.3]]))
-    same = [model.encode(collate([Example("", [4])]).to(torch.device("cpu"))) for _ in range(1)]
-    assert same[0].visual.isfinite().all()
-    expected = model.region_codes(data.image)
-    torch.testing.assert_close(model.region_codes(whole), expected)
-    assert not torch.allclose(model.region_codes(part), expected)
-
-
-def test_a_batch_holds_the_regions_of_all_images():
-    first = [RegionTarget([0.1, 0.2, 0.3, 0.4], [4, 5, 6]), RegionTarget([0.5, 0.5, 0.1, 0.1], [7])]
-    batch = collate([Example("a", regions=first), Example("b"), Example("c", regions=first[:1])])
-    assert isinstance(batch.regions, RegionBatch)
-    assert batch.regions.row.tolist() == [0, 0, 2]
-    assert batch.regions.box.shape == (3, 4)
-    assert batch.regions.target_out.tolist() == [[4, 5, 6, 2], [7, 2, 0, 0], [4, 5, 6, 2]]
-    assert batch.regions.target_mask.sum(1).tolist() == [4, 2, 4]
-    assert collate([Example("b")]).regions is None
 
 
 def test_a_square_grid_is_read_as_maps_row_by_row():

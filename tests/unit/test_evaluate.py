@@ -12,7 +12,7 @@ from limner.data.batching import MAX_TOKENS_PER_EXAMPLE
 from limner.data.collection import Collection, write_items
 from limner.data.dataset import Examples, GenerationInput
 from limner.data.examples import Item, ItemSentence, collate
-from limner.decoding.scoring import score_examples, sentence_log_probs
+from limner.decoding.scoring import score_examples
 from limner.decoding.settings import DecodingSettings
 from limner.errors import CollectionError, FeatureError, RunError, SettingsError, TrainingError
 from limner.evaluation.evaluate import EvaluationOptions, evaluate
@@ -248,19 +248,6 @@ def test_the_perplexity_of_an_ensemble_is_that_of_the_mean_probability_of_each_t
     assert values(both)["perplexity"] == pytest.approx(math.exp(-total / tokens), rel=1e-5)
     assert values(both)["perplexity"] != pytest.approx(values(alone)["perplexity"], rel=1e-3)
     assert signature(both, "perplexity") == f"{signature(alone, 'perplexity')}|models:2"
-
-
-def test_long_sentences_are_scored_in_small_batches(model, tiny, monkeypatch):
-    examples = Examples.of_split(tiny, "test", model.target, open_features(model, tiny), max_tokens=80)
-    whole = score_examples(model.model, examples)
-    sizes = []
-    monkeypatch.setattr("limner.decoding.scoring.TOKENS_PER_BATCH", 12)
-    monkeypatch.setattr(
-        "limner.decoding.scoring.sentence_log_probs",
-        lambda output, batch: (sizes.append(batch.target_out.numel()), sentence_log_probs(output, batch))[1],
-    )
-    torch.testing.assert_close(score_examples(model.model, examples).log_probs, whole.log_probs)
-    assert max(sizes) <= 12
 
 
 def test_an_image_without_features_is_an_error_that_names_it(model, own_tiny):

@@ -223,15 +223,6 @@ def test_commands_of_tables_are_those_of_the_documentation():
         assert options.removeprefix("--backbone ") + "`" in page, options
 
 
-def test_progress_rises_to_the_number_of_images(collection):
-    (collection.path / "3.png").write_bytes(b"")
-    calls = []
-    extract(collection, ColourBackbone(), batch_size=4, on_progress=lambda done, total: calls.append((done, total)))
-    assert [total for _, total in calls] == [COUNT] * len(calls)
-    assert [done for done, _ in calls] == sorted(done for done, _ in calls)
-    assert calls[-1] == (COUNT, COUNT)
-
-
 def test_few_images_are_decoded_ahead(collection):
     """Memory is bounded: decoding waits for the backbone."""
     decoded = []

@@ -37,24 +37,6 @@ def test_zero_rows_are_padding_unless_all_rows_are_zero():
 
 
 @pytest.mark.parametrize(
-    ("shapes", "kind", "dim"),
-    [
-        ({"pooled": (4,), "grid": (3, 5)}, "pooled", 4),
-        ({"grid": (3, 5), "maps": (3, 16, 16)}, "grid", 5),
-        ({"maps": (3, 16, 16)}, "maps", 6),
-        ({"maps": (5, 9, 9)}, "maps", 6),
-    ],
-    ids=str,
-)
-def test_pooled_features_are_encoded_to_one_vector_per_image(shapes, kind, dim):
-    encoder = ImageEncoder(shapes, SETTINGS)
-    features = {name: torch.rand(2, *shape) for name, shape in shapes.items()}
-    vectors = encoder(ImageFeatures(PRESENT, **features))
-    assert (encoder.kind, encoder.dim, vectors.shape) == (kind, dim, (2, dim))
-    assert not vectors[1].any()
-
-
-@pytest.mark.parametrize(
     ("shapes", "locations", "dim"),
     [({"pooled": (4,)}, 1, 4), ({"grid": (3, 5)}, 3, 5), ({"maps": (3, 32, 32)}, 4, 16)],
     ids=str,

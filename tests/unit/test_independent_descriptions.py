@@ -100,15 +100,6 @@ def test_a_missing_image_leaves_its_term_out_with_the_bias():
     torch.testing.assert_close(model(batch()).logits, without)
 
 
-def test_the_target_model_reads_the_source_through_its_initial_state_alone():
-    """With zero weights in the initial-state layer, source and image have no effect."""
-    model = build().eval()
-    assert not torch.allclose(model(batch()).logits[0, 0], model(batch([([8], [4])] * 3)).logits[0, 0])
-    with torch.no_grad():
-        model.initial.weight.zero_()
-    torch.testing.assert_close(model(batch()).logits[0, 0], model(batch([([8], [4])] * 3)).logits[1, 0])
-
-
 def test_features_and_a_training_objective_are_required():
     with pytest.raises(SettingsError, match=r"features\.tables: this model uses images"):
         IndependentDescriptions(IndependentSettings(**SIZES), ModelInputs(VOCAB, {}, SOURCE_VOCAB))

@@ -57,27 +57,6 @@ def test_items_are_read_in_chunks(path, split):
     assert most <= HELD
 
 
-def test_a_small_collection_is_read_once(path, monkeypatch):
-    items = Collection.open(path).items()
-    monkeypatch.setattr(lance.LanceDataset, "take", None)
-    assert sum(1 for _ in items) == ROWS
-    assert items[-1].id == f"{ROWS - 1:06d}"
-
-
-def test_columns_are_read_alone(path, monkeypatch):
-    read = []
-    take = lance.LanceDataset.take
-
-    def spy(self, rows, columns):
-        read.append(columns)
-        return take(self, rows, columns=columns)
-
-    monkeypatch.setattr(lance.LanceDataset, "take", spy)
-    first = next(Collection.open(path).iter_items(columns=["image"]))
-    assert read == [["id", "split", "image"]]
-    assert (first.image, first.sentences) == ("images/0.jpg", ())
-
-
 def test_selections_and_access_by_index_hold_no_items(path):
     items = Collection.open(path, budget=1).items("train")
     even = items.select(lambda item: int(item.id) % 2 == 0)

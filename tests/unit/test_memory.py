@@ -1,7 +1,5 @@
 """Memory that would be allocated is compared with what is available, and the error names the setting to lower."""
 
-from types import SimpleNamespace
-
 import pytest
 import torch
 
@@ -14,12 +12,10 @@ from limner.features.kmeans import KMeansSettings, learn_filters
 from limner.models import ModelInputs
 from limner.process import available_memory, require_memory, require_space
 from limner.retrieval.all_pairs import score_tiles
-from limner.runs.training_settings import TrainingSettings
 from limner.synthetic.reviews import ReviewSettings
 from limner.synthetic.scenes import SceneSettings
 from limner.synthetic.storage import generate_collection
 from limner.training.loop import train
-from limner.training.setup import estimate_memory
 
 GIB = 1 << 30
 
@@ -76,29 +72,6 @@ def test_disk_space(tmp_path):
     require_space(tmp_path / "new" / "folder", 1, "a", "b")
     with pytest.raises(ResourceError, match=r"new: a needs about .* GiB of disk space, and .* are free; lower b"):
         require_space(tmp_path / "new", 1 << 60, "a", "lower b")
-
-
-def test_the_estimate_of_a_training_counts_states_and_logits(trained_on_colours, recipe_of, tiny):
-    from limner.training.setup import prepare
-
-    recipe = recipe_of("colour", ema_decay=0.9, batch_size=8)
-    model, examples, _ = prepare(recipe, tiny, "test")
-    weights = 4 * sum(one.numel() for one in model.model.parameters())
-    states, batch = estimate_memory(model.model, recipe.training, examples)
-    assert states == 4 * weights  # gradients, two moments, the average
-    assert batch > 8 * 4 * 2 * 4 * model.model.vocab_size
-
-
-def test_a_source_embedding_counts_as_an_embedding():
-    class Translation(torch.nn.Embedding):
-        vocab_size = 10
-
-    class Sentences(list):
-        targets = ((1, 2, 3),) * 4
-        source = SimpleNamespace(tokenizer=range(1000))
-
-    estimate = estimate_memory(Translation(1000, 8), TrainingSettings(), Sentences(range(4)))
-    assert estimate.batch == 4 * 16 * (2 * 10 + 8)  # 16 positions, logits and embeddings of 8 numbers
 
 
 def test_a_training_that_does_not_fit_is_refused_before_the_first_step(recipe_of, tiny, tmp_path, monkeypatch):

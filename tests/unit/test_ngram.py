@@ -7,9 +7,8 @@ import pytest
 import torch
 
 from limner.data.examples import Example, collate
-from limner.decoding.scoring import sentence_log_probs
 from limner.decoding.settings import DecodingSettings, SampleSettings
-from limner.decoding.torch_models import beam_search, select
+from limner.decoding.torch_models import beam_search
 from limner.errors import RunError, TrainingError
 from limner.models.ngram import NGram, NGramSettings, NGramState
 from limner.models.protocols import ModelInputs
@@ -80,12 +79,6 @@ def test_fitting_again_replaces_counts_and_sentence_order_has_no_effect():
     assert all(torch.equal(state[name], fresh[name]) for name in fresh)
 
 
-def test_fitted_tables_keep_the_type_of_the_model():
-    model = NGram(NGramSettings(), ModelInputs(VOCAB)).double()
-    model.fit(BY_HAND)
-    assert model(batch([[A]])).logits.dtype == torch.float64
-
-
 def test_tables_of_another_vocabulary_are_refused():
     with pytest.raises(RunError, match="log_probs_1 has 9 tokens, the vocabulary has 8"):
         fitted(BY_HAND).load_state_dict(fitted(BY_HAND, vocab=9).state_dict())
@@ -129,14 +122,6 @@ def test_empty_sentences_count_the_eos_token():
     assert after(model, BOS)[EOS] == pytest.approx(3 / 4)
 
 
-def test_context_helps_on_text_of_the_same_kind():
-    train, test = corpus(5, 20, 800), batch(corpus(5, 20, 900)[800:])
-    words = int(test.target_mask.sum())
-    costs = [-float(sentence_log_probs(fitted(train, order, vocab=20)(test), test).sum()) / words for order in (1, 2)]
-    assert costs[1] < costs[0] - 0.3
-    assert costs[1] < math.log(18)
-
-
 def test_long_contexts_and_large_vocabularies_do_not_overflow():
     """60,000 to the power of 8 is far beyond 64 bits."""
     vocab = 60_000
@@ -154,9 +139,3 @@ def test_decoding_and_sampling_generate_no_special_tokens():
     assert len(sentences) == 46
     assert all(word >= UNK for one in sentences for word in one.tokens)
     assert all(math.isfinite(one.log_prob) for one in sentences)
-
-
-def test_states_of_unigrams_can_be_selected():
-    model = fitted(BY_HAND, order=1)
-    state = model.start(model.encode(batch([[], [], []])))
-    assert select(state, torch.tensor([2, 0])).tokens.shape == (2, 0)

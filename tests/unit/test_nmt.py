@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from limner.data.examples import Example, ImageFeatures, collate
+from limner.data.examples import Example, collate
 from limner.decoding.scoring import sentence_log_probs
 from limner.layers.cells import CellSettings, CellState
 from limner.layers.decoders import AttentionDecoder, ConditionalDecoder, DropoutMasks
@@ -157,15 +157,6 @@ def test_zero_rows_of_region_features_get_no_attention(image):
     assert torch.isfinite(of_grid(model, batch, torch.zeros_like(grid)).logits).all()
 
 
-@pytest.mark.parametrize("image", ["prefix", "initial"])  # zero locations give a zero context in both cases
-def test_zero_features_count_as_a_present_image(image):
-    model, batch = nmt(image=[image]), batch_of((True, True, True))
-    zeros = {kind: torch.zeros(3, *shape, dtype=torch.float64) for kind, shape in FEATURE_SHAPES.items()}
-    dark = model(dataclasses.replace(batch, image=batch.image._replace(**zeros))).logits
-    none = model(dataclasses.replace(batch, image=ImageFeatures(torch.zeros(3, dtype=torch.bool)))).logits
-    assert (dark - none).abs().max() > 1e-6
-
-
 def test_an_empty_source_sentence_gives_finite_logits_and_no_attention():
     model = nmt()
     batch = collate([Example("a", [4, 5], source=[]), Example("b", [4], source=[5, 6])])
@@ -178,41 +169,6 @@ def test_an_empty_source_sentence_gives_finite_logits_and_no_attention():
     assert all(torch.isfinite(parameter.grad).all() for parameter in model.parameters() if parameter.grad is not None)
 
 
-SOFT = {f"{part}_dropout": 0.5 for part in ("encoder", "annotation", "decoder", "readout")} | {
-    "image_encoder": {"dropout": 0.5}
-}
-
-
-def same_at_every_step(dropped):
-    """Whether the units dropped, (B, T, n), are equal at all steps and differ between examples."""
-    return torch.equal(dropped.all(1), dropped.any(1)) and dropped.any() and not (dropped[0, 0] == dropped[1, 0]).all()
-
-
-@pytest.mark.parametrize("decoder", ["conditional", "plain"])
-def test_recurrent_dropout_is_one_mask_for_all_steps(decoder):
-    model = nmt(decoder=decoder, hidden_dim=16, embedding_dim=16, **SOFT).train()
-    read, masks = {}, []
-    model.encoder.register_forward_pre_hook(lambda _, given: read.update(source=given[0]))
-    cell = model.decoder.rec1 if decoder == "conditional" else model.decoder.cell
-    cell.input.register_forward_pre_hook(lambda _, given: read.update(target=given[0]))
-    model.decoder.register_forward_pre_hook(lambda _, given: masks.append(given[4]))
-    batch = batch_of()
-    model(batch)
-    assert same_at_every_step(read["source"] == 0)
-    assert same_at_every_step(read["target"] == 0)
-    assert len(masks) == batch.target_in.shape[1]
-    assert all(one is masks[0] for one in masks)
-    if decoder == "plain":
-        assert masks[0].proposal is None
-    else:
-        assert not torch.equal(masks[0].hidden, masks[0].proposal)
-    assert set(masks[0].hidden.unique().tolist()) == {0.0, 2.0}
-    model.eval()
-    masks.clear()
-    torch.testing.assert_close(model(batch).logits, model(batch).logits, rtol=0, atol=0)
-    assert set(masks) == {None}
-
-
 def test_whole_source_words_are_dropped():
     model = nmt(source_word_dropout=0.5, embedding_dim=16).train()
     read = []
@@ -223,26 +179,6 @@ def test_whole_source_words_are_dropped():
     assert torch.equal(dropped.all(-1), dropped.any(-1))
     words = dropped[:, torch.tensor([len(source) for source in SOURCES])[:, None] > torch.arange(4)]
     assert 0.3 < words.double().mean().item() < 0.7
-
-
-@pytest.mark.parametrize("changes", [{}, WITH_IMAGE[0], WITH_IMAGE[5]], ids=str)
-def test_half_precision_is_close_and_attention_weights_are_float32(changes):
-    model, batch = nmt(scale=0.3, **changes).float(), batch_of((True, False, True))
-    shown = [None if kind is None or kind.dtype == torch.bool else kind.float() for kind in batch.image]
-    batch = dataclasses.replace(batch, image=type(batch.image)(batch.image.present, *shown[1:]))
-    expected = model(batch)
-    with torch.autocast("cpu", torch.bfloat16):
-        result = model(batch)
-    assert result.alignment.dtype == torch.float32
-    torch.testing.assert_close(result.alignment, expected.alignment, rtol=0, atol=0.02)
-    torch.testing.assert_close(result.logits.float(), expected.logits, rtol=0, atol=0.05)
-    gradients = []
-    for output in (result, expected):
-        model.zero_grad()
-        (-sentence_log_probs(output, batch).sum()).backward()
-        gradients.append(torch.cat([parameter.grad.flatten() for parameter in model.parameters()]))
-    near = torch.nn.functional.cosine_similarity(*gradients, dim=0)
-    assert near > 0.999
 
 
 def test_initial_weights_have_the_published_distribution():

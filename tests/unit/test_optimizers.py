@@ -146,21 +146,6 @@ def test_the_average_equals_a_loop_by_hand():
     assert average.values[0].requires_grad is False
 
 
-def test_swapping_twice_restores_the_weights():
-    weight = nn.Parameter(torch.randn(3, 2))
-    average = ExponentialMovingAverage([weight], decay=0.9)
-    with torch.no_grad():
-        weight.mul_(2)
-    now, then = weight.detach().clone(), average.values[0].clone()
-    average.swap()
-    assert torch.equal(weight, then)
-    assert torch.equal(average.values[0], now)
-    average.swap()
-    assert torch.equal(weight, now)
-    assert torch.equal(average.values[0], then)
-    assert weight.requires_grad
-
-
 def test_the_gradient_of_the_regularisation_is_twice_the_weights():
     weights = [nn.Parameter(torch.randn(3, 2)), nn.Parameter(torch.randn(4))]
     weights[0].grad = torch.ones(3, 2)  # the gradient of the loss, which does not depend on the other weights

@@ -137,18 +137,6 @@ def test_every_row_is_planned(table, dataset, tiny, tmp_path):
     assert len({one.result_path for one in plans}) == len(plans)
 
 
-def test_rows_that_differ_in_decoding_share_a_run(tiny, tmp_path):
-    part = find_table("mao2015/table7").on(COCO)
-    greedy, beam = (
-        plan_row(row, job(part, tiny, tmp_path, overrides=["features.tables=[colour]"]))
-        for row in part.rows
-        if row.recipe
-    )
-    assert greedy.alternatives == beam.alternatives
-    assert (greedy.recipes[0].decoding.beam_size, beam.recipes[0].decoding.beam_size) == (1, 3)
-    assert beam.recipe_of(greedy.alternatives[0][-1].run) == beam.recipes[0]
-
-
 @pytest.mark.parametrize(("dataset", "ids"), IDS.items(), ids=[one.key for one in IDS])
 def test_a_data_set_is_recognised_by_the_names_of_its_images(dataset, ids):
     assert recognise_ids(ids, True) is dataset

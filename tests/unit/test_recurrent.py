@@ -45,27 +45,6 @@ def test_padding_does_not_change_the_state():
     assert other.grad[MASK].all()
 
 
-def test_padding_may_occur_at_any_position():
-    """The image prefix tokens of a missing image are masked positions before the words."""
-    layer, sequence = bigru(), torch.randn(2, 3, INPUT, dtype=torch.float64)
-    spread, mask = torch.full((2, 6, INPUT), 9.0, dtype=torch.float64), torch.zeros(2, 6, dtype=torch.bool)
-    positions = torch.tensor([1, 2, 4])
-    spread[:, positions], mask[:, positions] = sequence, True
-    annotations, last = layer(sequence, torch.ones(2, 3, dtype=torch.bool))
-    result, other_last = layer(spread, mask)
-    torch.testing.assert_close(result[:, positions], annotations)
-    torch.testing.assert_close(other_last, last)
-
-
-def test_without_any_token_states_are_zero():
-    layer = bigru()
-    annotations, last = layer(torch.randn(2, 3, INPUT, dtype=torch.float64), torch.zeros(2, 3, dtype=torch.bool))
-    assert not annotations.any()
-    assert not last.any()
-    (annotations.sum() + last.sum()).backward()
-    assert all(torch.isfinite(parameter.grad).all() for parameter in layer.parameters())
-
-
 def test_dropout_of_the_states_is_one_mask_for_all_steps():
     """Units read only themselves and one constant input, so each output shows whether its state was dropped."""
     layer, steps, rows = BidirectionalLayers(1, 8, GRU).double().train(), 6, 5

@@ -188,12 +188,6 @@ def test_items_without_features_are_counted(page):
     assert "3 images without features are left out" in page.text
 
 
-def test_model_settings_are_shown_once(tmp_path):
-    RunConfig(model={"hidden_dim": 77}, recipe={"model": {"hidden_dim": 77}}).save(tmp_path / "run" / "config.json")
-    text = Page(report.write_report(tmp_path / "run", tmp_path / "r.html").read_text(encoding="utf-8")).text
-    assert text.count(" 77 ") == 1
-
-
 def test_epochs_on_validation_data_are_not_part_of_the_curves(run, monkeypatch):
     plotted = []
     real = figures.curves
@@ -204,17 +198,6 @@ def test_epochs_on_validation_data_are_not_part_of_the_curves(run, monkeypatch):
     RunConfig(provenance={"train_on_val_epochs": 1}).save(run / "config.json")
     report.write_report(run, run / "report.html")
     assert [[step for step, _ in lines["validation"]] for lines in plotted] == [[1, 2, 3, 4], [1, 2, 3]]
-
-
-def test_the_page_explains_where_the_curves_end(run):
-    log = [LogLine(step=s, epoch=s, kind="train", loss=5.0 - s) for s in (1, 2, 3)]
-    (run / "log.jsonl").write_text("".join(line.model_dump_json() + "\n" for line in log))
-    RunConfig(provenance={"train_on_val_epochs": 2}).save(run / "config.json")
-    text = Page(report.write_report(run, run / "r.html").read_text(encoding="utf-8")).text
-    assert (
-        "The curves end before the last 2 epochs, which were trained on the training and validation splits together"
-        in text
-    )
 
 
 def test_image_controls_are_shown_in_one_table(run):
@@ -313,21 +296,6 @@ def test_a_folder_without_a_run_is_rejected_and_the_old_report_is_kept(tmp_path)
         report.write_report(tmp_path, out)
     assert out.read_text() == "old"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["report.html"]
-
-
-def test_evaluations_round_trip(run):
-    (evaluation,) = read_evaluations(run)
-    assert evaluation.scores[0] == Score("bleu4", 21.26, "n:4|scale:0-100")
-    infinite = evaluation.model_copy(update={"scores": (Score("perplexity", float("inf"), "words:1"),)})
-    infinite.save(run / "evaluation" / "test.json")
-    assert read_evaluations(run) == [infinite]
-    stored = json.loads((run / "evaluation" / "test.json").read_text())
-    assert stored["scores"][0]["name"] == "perplexity"
-    assert stored["retrieval"]["text_to_image"][0]["top"][2] == {
-        "id": "item-02",
-        "image": evaluation.items[2].image,
-        "right": True,
-    }
 
 
 def test_a_damaged_record_names_the_file_and_the_key(run):

@@ -11,10 +11,9 @@ from limner.data.examples import Item
 from limner.errors import CollectionError
 from limner.evaluation.retrieval import RetrievalSettings, evaluate_retrieval
 from limner.inference.collection_features import open_features
-from limner.models.log_bilinear import LBL, LBLSettings
 from limner.models.mrnn import MRNN, MRNNSettings
 from limner.models.protocols import ModelInputs
-from limner.retrieval.all_pairs import allocate_matrix, pair_log_probs, score_tiles
+from limner.retrieval.all_pairs import pair_log_probs, score_tiles
 from limner.retrieval.marginal import log_marginal, normalised_log_probs
 from limner.runs.trained_model import load_trained_model
 
@@ -57,26 +56,6 @@ def test_the_memory_budget_does_not_change_results(model, examples, whole, budge
     torch.testing.assert_close(result, whole, rtol=1e-5, atol=1e-5)
     assert progress[-1] == (whole.numel(), whole.numel())
     assert [done for done, _ in progress] == sorted(done for done, _ in progress)
-
-
-def test_a_matrix_above_the_budget_is_stored_in_a_file():
-    inside, outside = allocate_matrix((10, 10), 400), allocate_matrix((10, 10), 399)
-    assert [isinstance(matrix, np.memmap) for matrix in (inside, outside)] == [False, True]
-    outside[3] = 7
-    assert outside.sum() == 70
-
-
-def test_sentences_are_encoded_once_for_all_images(model, examples, monkeypatch):
-    monkeypatch.setattr("limner.retrieval.all_pairs.IMAGES_READ_PER_BATCH", 1)
-    read, states = [], MRNN.read
-    monkeypatch.setattr(
-        MRNN, "read", lambda self, tokens, image: (read.append(len(tokens)), states(self, tokens, image))[1]
-    )
-    arguments = model.model, examples.targets, examples.items, examples.features
-    blocks = {tuple(tile.rows) for tile in score_tiles(*arguments, budget=10_000)}
-    assert len(blocks) > 2
-    assert sorted(row for rows in blocks for row in rows) == list(range(len(examples)))
-    assert sum(read) == len(examples)
 
 
 @pytest.mark.parametrize("others", [0, 5])
@@ -132,31 +111,6 @@ def test_memory_does_not_grow_with_the_sentences():
     few, many = peak(100), peak(3000)  # prefixes of 3,000 sentences: 9 MiB
     assert many <= budget
     assert few < budget
-
-
-@pytest.mark.parametrize("variant", ["LBL", "MLBL-B", "MLBL-F"])
-def test_a_long_sentence_does_not_pad_all_others(variant):
-    torch.manual_seed(0)
-    model = LBL(LBLSettings(variant=variant, word_dim=32, factors=32), ModelInputs(200, {"pooled": (8,)})).eval()
-    random, source, budget = np.random.default_rng(1), Stored(5, 8), 1 << 20
-    targets = [random.integers(4, 200, length).tolist() for length in (*[8] * 300, 80)]
-    with Watch() as watch, torch.inference_mode():
-        for _ in score_tiles(model, targets, source.items(), source, budget=budget):
-            pass
-    assert watch.peak <= budget
-
-
-def test_logits_of_a_large_vocabulary_are_computed_in_tiles():
-    torch.manual_seed(0)
-    vocab, source, budget = 4_000, Stored(100, 8), 2 << 20
-    model = LBL(LBLSettings(word_dim=8), ModelInputs(vocab, {"pooled": (8,)})).eval()  # 4,000 x 100, twice: 3.1 MiB
-    targets = [[word] for word in range(4, 64)]
-    with Watch() as watch, torch.inference_mode():
-        tiles = list(score_tiles(model, targets, source.items(), source, budget=budget))
-    assert watch.peak <= budget
-    result = pair_log_probs(model, targets[:2], source.items(), source)
-    whole = torch.cat([tile.log_probs[[tile.rows.index(0), tile.rows.index(1)]] for tile in tiles], 1)
-    torch.testing.assert_close(whole, result, rtol=1e-5, atol=1e-5)
 
 
 class Watch(TorchDispatchMode):

@@ -8,8 +8,6 @@ import torch
 
 from limner.data.examples import Example, collate
 from limner.decoding.scoring import sentence_log_probs
-from limner.decoding.settings import DecodingSettings, SampleSettings
-from limner.decoding.torch_models import beam_search
 from limner.errors import SettingsError
 from limner.models.protocols import ModelInputs
 from limner.models.rnn import RNN, RNNSettings
@@ -75,17 +73,6 @@ def test_the_likelihood_estimates_the_relative_frequencies_of_the_lengths():
     )
 
 
-def test_samples_have_the_explicit_lengths():
-    model = build(length="explicit", max_length=3).float()
-    with torch.no_grad():
-        model.length_bias.copy_(torch.tensor([0.1, 0.2, 0.4, 0.3]).log())
-        model.softmax.bias[[SPECIAL_TOKENS.pad, SPECIAL_TOKENS.bos]] = -100  # as after training
-    data = collate([Example(str(number)) for number in range(1500)])
-    sampled = beam_search([model], data, DecodingSettings(max_length=30, sample=SampleSettings()))
-    lengths = torch.tensor([len(one[0].tokens) for one in sampled]).bincount() / 1500
-    torch.testing.assert_close(lengths[:5], torch.tensor([0.1, 0.2, 0.4, 0.15, 0.075]), atol=0.04, rtol=0)
-
-
 def test_lengths_depend_on_the_image():
     model = build(length="explicit", conditioning="every-step")
     with torch.no_grad():
@@ -97,14 +84,6 @@ def test_lengths_depend_on_the_image():
     end = model(batch).logits[:, 2, SPECIAL_TOKENS.eos].detach().exp()
     assert float(end[0]) > 0.99
     assert float(end[1]) < 0.5
-
-
-def test_output_recurrence_forgets_all_but_the_previous_token():
-    forgetting, remembering = build(cell="tanh", output_recurrence=True), build(cell="tanh")
-    batch = collate([Example("one", [4, 5, 6]), Example("other", [6, 5, 6])])
-    for model, equal in ((forgetting, True), (remembering, False)):
-        logits = model(batch).logits
-        assert torch.allclose(logits[0, 2:], logits[1, 2:]) is equal
 
 
 @pytest.mark.parametrize(

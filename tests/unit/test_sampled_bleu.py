@@ -7,11 +7,10 @@ import pytest
 import torch
 
 from limner.data.dataset import Examples
-from limner.data.examples import Example, collate
 from limner.decoding.next_tokens import NumpyNextTokens
 from limner.decoding.sentence import Sentence
 from limner.decoding.settings import DecodingSettings, SampleSettings
-from limner.decoding.torch_models import TorchNextTokens, beam_search
+from limner.decoding.torch_models import TorchNextTokens
 from limner.errors import SettingsError
 from limner.evaluation import sampled_bleu
 from limner.evaluation.evaluate import EvaluationOptions, evaluate
@@ -113,19 +112,6 @@ def test_mean_and_deviation_are_those_of_the_repetitions(model, examples):
     assert list(result) == [f"sampled_bleu{n}{end}" for n in (1, 2, 3) for end in ("", "_std")]
 
 
-def test_repetitions_are_in_no_order_of_probability(model, examples, monkeypatch):
-    words = model.tokenizer.encode("red green blue white")
-    monkeypatch.setattr(sampled_bleu, "beam_search", saying(lambda given, length, k: (words[k],) * length))
-    inputs = sampled_bleu._sample_inputs(model, examples, 0)
-    first = [samples_of_one[0].split()[0] for samples_of_one in sample_texts([model], examples, inputs, 4, PLAIN, 1)]
-    assert len(set(first)) > 2
-    all_ = [
-        {text.split()[0] for text in samples_of_one}
-        for samples_of_one in sample_texts([model], examples, inputs, 4, PLAIN, 1)
-    ]
-    assert all(len(samples_of_one) == 4 for samples_of_one in all_)
-
-
 def test_samples_do_not_depend_on_batches_or_repeated_calls(model, examples, monkeypatch):
     inputs = sampled_bleu._sample_inputs(model, examples, 1)
     whole = sample_texts([model], examples, inputs, 3, PLAIN, 1)
@@ -215,29 +201,3 @@ def test_top_k_then_temperature_then_top_p(next_tokens, settings, expected):
     drawn = log_probs.draw(settings, (np.arange(count)[None] + 0.5) / count)
     share = np.bincount(drawn[0], minlength=6) / count
     assert share == pytest.approx([expected.get(token, 0.0) for token in range(6)], abs=1e-3)
-
-
-def test_a_common_prefix_is_encoded_once_for_all_samples():
-    rows = []
-
-    class Even:
-        vocab_size = 6
-
-        def encode(self, batch):
-            return torch.zeros(len(batch), 1)
-
-        def start(self, memory):
-            return torch.zeros(len(memory), 1)
-
-        def step(self, tokens, memory, state):
-            rows.append(tokens.tolist())
-            return torch.zeros(len(tokens), 6), state + tokens[:, None]
-
-    settings = DecodingSettings(beam_size=3, n_best=3, min_length=4, max_length=4, sample=SampleSettings())
-    result = beam_search([Even()], collate([Example("a"), Example("b")]), settings, [[4, 5], [3, 3, 4]])
-    assert rows[:3] == [[1, 1], [4, 3], [5] * 3 + [3] * 3]
-    assert [len(row) for row in rows] == [2, 2, 6, 6]
-    for hypotheses, given in zip(result, [(4, 5), (3, 3, 4)], strict=True):
-        assert {one.tokens[: len(given)] for one in hypotheses} == {given}
-        assert all(len(one.tokens) == 4 for one in hypotheses)
-        assert [one.log_prob for one in hypotheses] == pytest.approx([-4 * math.log(6)] * 3)

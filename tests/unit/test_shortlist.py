@@ -8,14 +8,12 @@ import torch
 
 from limner.data.examples import Item
 from limner.errors import SettingsError
-from limner.evaluation import retrieval
 from limner.evaluation.evaluate import EvaluationOptions, evaluate
 from limner.evaluation.retrieval import nearest_images
 from limner.layers.image_encoder import ImageEncoderSettings
 from limner.metrics.ranks import chance_area, match_area, match_curve, shortlist_ranks
 from limner.models.mrnn import MRNN
 from limner.models.protocols import ModelInputs
-from limner.retrieval.all_pairs import allocate_matrix
 from limner.runs.recipe import EvaluationSettings
 from limner.runs.trained_model import load_trained_model
 
@@ -69,12 +67,6 @@ class Stored:
         return [{"pooled": self.values[int(item.id)]} for item in items]
 
 
-class NoImage(torch.nn.Linear):
-    """A model that does not use the image."""
-
-    uses_image = False
-
-
 def test_nearest_images_start_with_the_image_itself(model):
     source = Stored([[0, 0], [3, 0], [0, 1], [0, 0], [50, 0]])
     near = nearest_images(model, source.items(), source, 3).tolist()
@@ -106,19 +98,6 @@ def test_distances_are_between_the_image_vectors_of_the_multimodal_rnn(model, ki
     order = torch.cdist(expected, expected).argsort(1)[:, :5]
     assert torch.equal(nearest_images(model._replace(model=network), source.items(), source, 5), order)
     assert not torch.equal(torch.cdist(encoded.flatten(1), encoded.flatten(1)).argsort(1)[:, :5], order)
-
-
-@pytest.mark.parametrize("budget", [1, 1 << 14, 1 << 30])
-def test_the_memory_budget_changes_no_neighbour(model, budget, monkeypatch):
-    monkeypatch.setattr(retrieval, "IMAGES_PER_BATCH", 30)
-    values = np.random.default_rng(2).normal(size=(100, 7))
-    made = []
-    monkeypatch.setattr(retrieval, "allocate_matrix", lambda *size: made.append(allocate_matrix(*size)) or made[-1])
-    source = Stored(values)
-    near = nearest_images(model._replace(model=NoImage(1, 1)), source.items(), source, 6, budget=budget)
-    stored = source.values.astype(float)
-    assert near.tolist() == np.linalg.norm(stored[:, None] - stored, axis=2).argsort(1)[:, :6].tolist()
-    assert isinstance(made[0], np.memmap) is (budget == 1)
 
 
 def test_a_shortlist_longer_than_the_images_is_an_error_before_decoding(model, tiny, monkeypatch):

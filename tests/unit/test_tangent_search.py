@@ -11,7 +11,6 @@ from limner.retrieval.index import tangents
 from limner.retrieval.index.concave import ConcaveScore, JensenBound, Points
 from limner.retrieval.index.protocol import SearchOptions
 from limner.retrieval.index.tangents import (
-    TANGENTS,
     TangentIndex,
     jensen_bounds,
     leading_bounds,
@@ -164,20 +163,3 @@ def test_scores_that_are_not_numbers_are_no_proof():
     oracle = Oracle(0, 4, 12, 1.0)
     with pytest.raises(RunError, match="not numbers"):
         oracle.score().tangents(Points.of(np.full((1, 4), np.nan), oracle.weight))
-
-
-def test_few_images_are_scored_where_terms_have_few_directions(tmp_path):
-    oracle = Oracle(1, 20, 60, 0.5)
-    random = np.random.default_rng(0)
-    terms = (random.normal(size=(20_000, 5)) @ random.normal(size=(5, 20)) * 0.5).astype(np.float32)
-    write_cells(tmp_path, terms, oracle.weight)
-    cells = TangentIndex(tmp_path, oracle.model()).cells
-    found = search_cells(cells, oracle.score(), 10, SearchOptions())
-    assert found.exact
-    assert found.scored < 200
-
-
-@pytest.mark.parametrize(("variant", "expected"), [("MLBL-B", True), ("MLBL-F", False), ("LBL", False)])
-def test_the_variant_decides(variant, expected):
-    torch.manual_seed(0)
-    assert TANGENTS.supports(LBL(LBLSettings(variant=variant), ModelInputs(10, {"pooled": (4,)}))) is expected

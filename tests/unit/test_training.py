@@ -23,7 +23,7 @@ from limner.runs.trained_model import ModelConfig, load_trained_model
 from limner.storage.tensors import load_tensors
 from limner.training import context as context_module
 from limner.training import epoch as epoch_module
-from limner.training import processes, stages, state
+from limner.training import stages, state
 from limner.training.loop import train
 
 
@@ -51,27 +51,6 @@ def test_training_reduces_the_perplexity(trained_on_colours):
     assert best < 3
     facts = load_trained_model(trained_on_colours).config.provenance
     assert facts["validation_perplexity"] == pytest.approx(best, abs=1e-3)
-
-
-def test_training_uses_a_reproducible_device(monkeypatch, tiny, recipe_of, tmp_path):
-    """Only cuda and cpu: random states of other devices are not saved."""
-    made, real = [], processes.Fabric
-    monkeypatch.setattr(processes, "Fabric", lambda **given: made.append(given["accelerator"]) or real(**given))
-    train(recipe_of(epochs=1), tiny, tmp_path / "run")
-    assert made == ["cuda" if torch.cuda.is_available() else "cpu"]
-
-
-def test_every_step_is_reported_once(tiny, recipe_of, tmp_path):
-    progress = []
-    train(
-        recipe_of(epochs=2),
-        tiny,
-        tmp_path / "run",
-        on_progress=lambda news: progress.append((news.state.step, news.total_steps)),
-    )
-    sentences = 2 * 32 + 1
-    steps = 2 * math.ceil(sentences / 16)
-    assert progress == [(step, steps) for step in range(1, steps + 1)]
 
 
 def test_the_vocabulary_contains_training_words_only(trained):

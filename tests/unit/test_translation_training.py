@@ -20,7 +20,7 @@ from limner.models.nmt import NMT, NMTSettings
 from limner.models.protocols import ModelInputs
 from limner.runs.recipe import Recipe
 from limner.runs.records import read_log
-from limner.runs.trained_model import load_trained_model, transfer_weights
+from limner.runs.trained_model import load_trained_model
 from limner.storage.tensors import load_tensors
 from limner.training.loop import train
 
@@ -384,16 +384,3 @@ def test_resuming_without_the_initial_run_is_refused(walls, text_only, tmp_path)
 
 def nmt(**changes):
     return NMT(NMTSettings.model_validate({**SMALL, **changes}), ModelInputs(9, {"grid": (4, 3)}, 8))
-
-
-def test_weights_with_equal_name_and_shape_are_transferred():
-    text, multimodal = nmt(), nmt(image=["attention"], readout_dim=5)
-    before = {name: weight.clone() for name, weight in multimodal.state_dict().items()}
-    taken = transfer_weights(multimodal, text.state_dict())
-    other_shape = {name for name in before if name.startswith("readout") and name != "readout.bias"}
-    assert set(taken.new) == NEW | other_shape
-    assert set(taken.taken) == text.state_dict().keys() - other_shape
-    assert taken.unused == ()
-    for name, weight in multimodal.state_dict().items():
-        torch.testing.assert_close(weight, (text.state_dict() if name in taken.taken else before)[name], rtol=0, atol=0)
-    assert set(transfer_weights(nmt(), multimodal.state_dict()).unused) == NEW

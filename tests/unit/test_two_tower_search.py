@@ -12,7 +12,7 @@ from limner.runs.recipe import Recipe
 from limner.runs.trained_model import load_trained_model
 from limner.storage.tensors import load_tensors, save_tensors
 from limner.training.loop import train
-from limner.training.matching import TEACHER_SCORES, partition
+from limner.training.matching import TEACHER_SCORES
 
 QUERY = "a red wall"
 
@@ -44,21 +44,6 @@ def test_the_teacher_scores_the_pairs_of_every_group(tower, teacher, tiny):
     assert bool((scores[:, :, 0] < 0).all())
     trained = load_trained_model(tower)
     assert trained.recipe.training.matching.teacher == teacher
-
-
-def test_a_partition_has_every_item_once(tiny, recipe_of):
-    from limner.data.dataset import Examples
-    from limner.data.languages import TargetLanguage
-    from limner.text.tokenizer import Tokenizer
-
-    texts = [text for item in tiny.items("train") for text in item.texts("en")]
-    target = TargetLanguage("en", Tokenizer.train(texts, recipe_of("colour").text))
-    examples = Examples.of_split(tiny, "train", target, None)
-    groups, others = partition(examples, 5, 1, 0), partition(examples, 5, 1, 1)
-    assert sorted(image for group in groups for image in group.images) == sorted(set(examples.owners))
-    assert sorted(row for group in groups for row in group.rows) == list(range(len(examples)))
-    assert all({examples.owners[row] for row in group.rows} == set(group.images) for group in groups)
-    assert groups != others and partition(examples, 5, 1, 0) == groups
 
 
 def test_an_interrupted_training_ends_with_the_same_weights(tiny, recipe_of, teacher, tower, tmp_path):

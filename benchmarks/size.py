@@ -43,7 +43,7 @@ LIMITS = {
 TODAY = {
     "lines of src": 62_400,
     "files of src": 315,
-    "lines of tests": 45_000,
+    "lines of tests": 42_300,
     "lines of files that six commands enter": 28_800,
     "files that six commands enter": 137,
     "photograph: functions": 247,

@@ -37,7 +37,7 @@ LONG = (
 NOT_QUICK = (
     "attention_plots", "backbones", "book", "bounds", "captions_in_files", "cli", "compiled", "constrained_search",
     "correlate", "efficientnet", "hierarchical", "large_collections", "log_bilinear_training", "phrase_based",
-    "process", "process_memory", "protocols", "published_tables", "remote_collections", "report",
+    "process", "protocols", "published_tables", "remote_collections", "report",
     "report_translations", "reproduce", "reproduce_translation", "retrieval", "scst", "trained_model", "training",
     "translation_training",
 )  # fmt: skip

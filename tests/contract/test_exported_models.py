@@ -14,7 +14,6 @@ from limner.apps.export.record import TOLERANCE, batch_of, example_inputs, large
 from limner.decoding.search import search
 from limner.decoding.settings import DecodingSettings
 from limner.decoding.torch_models import beam_search
-from limner.decoding.trees import flatten, rebuild
 from limner.features.spec import FeatureSpec
 from limner.runtime.graphs import Graph, GraphModel
 
@@ -116,13 +115,3 @@ def first_log_probs(model, data):
         memory = model.encode(data)
         logits, _ = model.step(torch.full((3,), 1), memory, model.start(memory))
         return logits.double().log_softmax(-1)
-
-
-def test_memories_are_rebuilt_from_their_tensors():
-    model = build(BY_NAME["show-attend-tell"])
-    memory = model.encode(batch(CASES[0]._replace(image={"grid": (3, 4)})))
-    tensors = flatten(memory, "memory")
-    again = rebuild(memory, "memory", {name: values + 1 for name, values in tensors.items()})
-    assert type(again) is type(memory) and again.draws is None
-    torch.testing.assert_close(again.initial.hidden, memory.initial.hidden + 1)
-    assert set(tensors) >= {"memory.annotations.keys", "memory.initial.cell"}

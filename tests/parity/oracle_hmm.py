@@ -46,11 +46,6 @@ def paths(hmm: Hmm, words: Words) -> list[tuple[int, ...]]:
     return list(product(range(len(hmm.pi)), repeat=len(words)))
 
 
-def likelihood_by_enumeration(hmm: Hmm, words: Words) -> float:
-    """P(x_1 ... x_T) as the sum over every path (eq. 17)."""
-    return sum(joint(hmm, path, words) for path in paths(hmm, words))
-
-
 def best_path_by_enumeration(hmm: Hmm, words: Words) -> tuple[tuple[int, ...], float]:
     """What the Viterbi algorithm finds (eqs. 30-35), and log P of it with the words; of equals, the smallest ids."""
     best = max(paths(hmm, words), key=lambda path: joint(hmm, path, words))

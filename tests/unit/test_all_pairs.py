@@ -67,27 +67,6 @@ def test_products_that_overflow_or_underflow_are_recomputed(shift, dtype):
     assert (result - exact).abs().max() < tolerance
 
 
-def test_the_memory_of_a_tile_is_bounded_where_many_sentences_share_a_prefix():
-    """The empty prefix has every first word after it: its logits are gathered, not multiplied once more each."""
-    peak = 0
-
-    class Watch(torch.utils._python_dispatch.TorchDispatchMode):
-        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-            nonlocal peak
-            out = func(*args, **(kwargs or {}))
-            if isinstance(out, torch.Tensor):
-                peak = max(peak, out.untyped_storage().nbytes())
-            return out
-
-    vocab, units, images, budget = 300, 64, 200, 1 << 18
-    tree = tree_of([[word] for word in range(4, vocab)] * 3)
-    inputs = torch.randn(len(tree.row), units), torch.randn(images, units), torch.randn(vocab, units)
-    result = tree.sentence_count * images * 4
-    with Watch():
-        softmax_log_probs(*inputs, torch.zeros(vocab), tree, budget)
-    assert peak <= max(budget, result)
-
-
 @pytest.mark.parametrize("budget", [1, 1 << 22])
 def test_sums_over_a_large_vocabulary_equal_float64(budget):
     """Realistic numbers of words and prefixes, and logits from about -15 to 15."""
@@ -129,18 +108,3 @@ def test_estimated_normalisers_are_closer_than_bfloat16_and_keep_the_ranking():
         best = exact.argsort(1, descending=True)[:, 0:1]
         recall = (estimated.argsort(1, descending=True)[:, :k] == best).any(1).double().mean()
         assert recall > 0.9
-
-
-def test_few_images_or_prefixes_are_scored_by_whole_softmaxes():
-    language, image, weight, bias, tree = many_pairs()
-    whole = softmax_log_probs(language, image[:200], weight, bias, tree, 1 << 22)
-    assert torch.equal(softmax_log_probs(language, image[:200], weight, bias, tree, 1 << 22, tail=0.15), whole)
-
-
-def test_images_that_the_sampled_ones_say_little_about_are_scored_by_whole_softmaxes():
-    """Images of 300 kinds in 48 dimensions: tokens outside the heads are probable given some of them."""
-    torch.manual_seed(6)
-    tree = tree_of(torch.randint(4, 400, (90, 7)).tolist())
-    numbers = torch.randn(len(tree.row), 48), torch.randn(300, 48), torch.randn(400, 48), torch.randn(400)
-    exact, estimated = (softmax_log_probs(*numbers, tree, 1 << 22, tail=tail) for tail in (0.0, 0.15))
-    assert torch.equal(estimated, exact)

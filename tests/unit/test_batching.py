@@ -37,14 +37,6 @@ def test_one_bucket_sorts_everything_by_length():
     assert spans != ordered  # the batches themselves are shuffled
 
 
-def test_buckets_save_padding():
-    def padding(bucket):
-        batches = epoch_order(LENGTHS, 10, bucket, seed=0, epoch=0)
-        return sum(len(batch) * max(LENGTHS[row] for row in batch) for batch in batches) - sum(LENGTHS)
-
-    assert padding(100) < padding(3) < padding(1)
-
-
 def test_prefetch_raises_an_error_after_the_preceding_batches():
     def make(number):
         if number == 3:

@@ -219,18 +219,6 @@ def test_a_shrinking_beam_equals_the_published_programs(beam_size, seeds, rules,
         assert_same(hypotheses, gen_sample(next_p, settings, allowed))
 
 
-@pytest.mark.parametrize("length_penalty", [0.0, 1.0])
-def test_greedy_search_takes_the_most_probable_token(length_penalty):
-    settings = DecodingSettings(max_length=12, length_penalty=length_penalty)
-    for image in range(20):
-        table, words = Chain().table(image), [PAD, BOS]
-        table[..., [PAD, BOS]] = -math.inf
-        while len(words) < 14 and words[-1] != EOS:
-            words.append(int(table[words[-2], words[-1]].argmax()))
-        expected = tuple(word for word in words[2:] if word != EOS)
-        assert beam_search([Chain()], images(image), settings)[0][0].tokens == expected
-
-
 @pytest.mark.parametrize(
     "chosen",
     [

@@ -3,7 +3,6 @@
 import itertools
 from collections import Counter
 from random import Random
-from types import SimpleNamespace
 
 import pytest
 from interrupted import train_until
@@ -16,11 +15,9 @@ from limner.errors import RunError, SettingsError
 from limner.inference.load import load
 from limner.runs.recipe import Recipe
 from limner.runs.trained_model import load_trained_model
-from limner.runs.training_settings import TrainingSettings
 from limner.text.tokenizer import Tokenizer
 from limner.text.vocab import SPECIAL_TOKENS, WORD_START
 from limner.text.words import TextSettings
-from limner.training.epoch import CrossEntropy
 from limner.training.loop import train
 from limner.training.subwords import BPEDropout, draw_subwords
 
@@ -173,20 +170,6 @@ def test_subwords_depend_on_epoch_and_row_and_not_on_the_order(corpus, tmp_path)
     assert first.target_out.tolist() != second.target_out.tolist()
     assert first.source.tolist() != second.source.tolist()
     assert first.source[0].tolist() != first.source[4].tolist(), "equal sentences differ"
-
-
-def test_batches_are_sorted_by_the_lengths_of_the_drawn_subwords(corpus, tmp_path):
-    run = load_trained_model(train(recipe_of(epochs=1), corpus, tmp_path / "run"))
-    target, source = TargetLanguage("de", run.tokenizer), SourceLanguage("en", run.source_tokenizer)
-    examples = Examples.of_split(corpus, "train", target, None, source=source)
-    settings = TrainingSettings(bpe_dropout=0.5, batch_size=2, bucket=len(examples))
-    objective = CrossEntropy(SimpleNamespace(settings=settings), examples)
-    for epoch in (0, 1):
-        batches = [objective.batch(rows, epoch) for rows in objective.epoch_batches(epoch)]
-        lengths = sorted(sorted(batch.target_mask.sum(1).tolist()) for batch in batches)
-        drawn = list(itertools.chain.from_iterable(lengths))
-        assert drawn == sorted(drawn), "a batch has neighbours in length"
-        assert drawn != sorted(map(len, examples.targets)), "the lengths are of the drawn subwords"
 
 
 @pytest.mark.parametrize(

@@ -222,17 +222,8 @@ def test_search_runs_on_the_given_device(trained, tiny, command_line):
 def test_evaluate_skips_a_damaged_image_if_requested(trained, own_tiny, tmp_path, command_line):
     write_items(own_tiny.path, [Item("broken", "test", image="none.png", sentences=(ItemSentence("en", "a wall"),))])
     model = shutil.copytree(trained, tmp_path / "run")
-    arguments = [
-        "evaluate",
-        "--model",
-        model,
-        "--collection",
-        own_tiny.path,
-        "--metric",
-        "bleu1",
-        "--no-retrieval",
-        "--json",
-    ]
+    arguments = ["evaluate", "--model", model, "--collection", own_tiny.path, "--metric", "bleu1", "--json"]
+    arguments += ["--no-retrieval"]
     status, _, stderr = command_line(*arguments)
     assert status == 1 and "broken" in stderr
     status, printed, _ = command_line(*arguments, "--skip-missing")

@@ -1,7 +1,6 @@
 """Compound words are split into their parts and joined again."""
 
 import gzip
-import math
 import random
 from collections import Counter
 
@@ -102,37 +101,6 @@ def test_a_part_has_its_most_frequent_spelling():
         splitter = learned(order)
         assert splitter.words == {"band": ("Band", 6), "wand": ("Wand", 5)}
         assert splitter.split("Wandband") == ("Wand", "￭", "Band")
-
-
-def ways(word, splitter, start=0):
-    """Every way to cut a word: the counts of its parts."""
-    if start == len(word):
-        yield ()
-    for filler in splitter.settings.fillers if start else ("",):
-        if not word.startswith(filler, start):
-            continue
-        first = start + len(filler)
-        for end in range(first + 1, len(word) + 1):
-            kind, count = splitter.words.get(word[first:end], ("", 0))
-            if len(kind) >= splitter.settings.min_size and count >= splitter.settings.min_count:
-                yield from ((count, *rest) for rest in ways(word, splitter, end))
-
-
-def test_no_other_split_has_a_higher_mean():
-    draw = random.Random(0)
-    cut = 0
-    for _ in range(300):
-        counts = {"".join(draw.choices("abs", k=draw.randint(1, 4))): draw.randint(1, 30) for _ in range(40)}
-        splitter = learned(counts, min_size=draw.randint(1, 3), min_count=draw.randint(1, 5), max_count=99)
-        word = "".join(draw.choices("abs", k=draw.randint(4, 10)))
-        result = [counts[token] for token in splitter.split(word) if JOINER not in token and token in counts]
-        best = max((math.prod(way) ** (1 / len(way)) for way in ways(word, splitter)), default=None)
-        cut += len(result) > 1
-        if best is not None:
-            assert math.prod(result) ** (1 / len(result)) == pytest.approx(best)
-        else:
-            assert splitter.split(word) == (word,)
-    assert cut > 100
 
 
 def test_joining_restores_every_word():

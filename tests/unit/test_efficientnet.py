@@ -12,7 +12,6 @@ from limner.errors import BackboneError
 from limner.features.encoders import network, published_weights
 from limner.features.encoders.convolution import SameConv2d, can_fuse
 from limner.features.encoders.efficientnet import (
-    EfficientNetLite,
     load_efficientnet,
     published_preprocessing,
 )
@@ -97,16 +96,6 @@ def test_fused_convolutions_give_the_features_of_the_plain_ones_bit_for_bit(size
     pixels = np.stack([plain.read(photo), plain.read(photo.transpose(Image.Transpose.ROTATE_90))])
     one, other = fused(pixels), plain(pixels)
     assert all(np.array_equal(one[kind], other[kind]) for kind in ("pooled", "grid"))
-
-
-def test_one_photograph_passes_the_network_once(photo, monkeypatch):
-    specs = load_backbone("efficientnet-lite2", kind="both", size=64).specs
-    passes = []
-    forward = EfficientNetLite.forward
-    monkeypatch.setattr(EfficientNetLite, "forward", lambda *inputs: passes.append(1) or forward(*inputs))
-    backbone = load_backbone_for(specs)
-    backbone(backbone.read(photo)[None])
-    assert len(passes) == 1
 
 
 def test_specification_records_the_weights_and_loads_the_same_backbone(photo):

@@ -148,16 +148,6 @@ def test_without_segments_it_is_the_t_test_of_the_runs():
     assert a.interval() == pytest.approx(tuple(stats.ttest_1samp(values[0], 0).confidence_interval()))
 
 
-def test_copies_of_a_run_are_no_evidence():
-    """Copies vary in their segments alone: the test is that of the normal distribution over segments."""
-    random = np.random.default_rng(9)
-    a, b = (np.repeat(outputs(random, 1), 4, axis=0) + shift for shift in (0.3, 0))
-    difference = HierarchicalDifference.of(run_scores(a), run_scores(b))
-    paired = a[0] - b[0]
-    assert difference.between_runs == pytest.approx(0)
-    assert difference.between_segments == pytest.approx(paired.var() / SEGMENTS, rel=0.4)
-
-
 def test_scores_are_those_of_resampled_segments(monkeypatch):
     """Every run and every system has the same samples, in blocks of any size."""
     random = np.random.default_rng(4)

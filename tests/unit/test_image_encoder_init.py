@@ -12,7 +12,6 @@ from limner.storage.tensors import load_tensors
 from limner.synthetic.scenes import SceneSettings
 from limner.synthetic.storage import generate_collection
 from limner.training.loop import train
-from limner.training.setup import prepare
 
 NO_LEARNING = ["training.epochs=1", "training.optimizer={name: sgd, lr: 1e-12, momentum: 0.0}"]
 
@@ -78,12 +77,3 @@ def test_a_model_without_convolutions_does_not_take_them(captioner, scenes, tmp_
     text_only = ["features.tables=[]", "model.image=[]", "training.lr_factors={}"]
     with pytest.raises(SettingsError, match="this model trains no convolutions"):
         train(translation(captioner, *text_only), scenes, tmp_path / "run")
-
-
-def test_random_numbers_do_not_depend_on_the_image_encoder(scenes, captioner):
-    states = []
-    for encoder in (captioner, "null"):
-        torch.manual_seed(0)
-        prepare(translation(encoder), scenes, "")
-        states.append(torch.get_rng_state())
-    assert torch.equal(*states)

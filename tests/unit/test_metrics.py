@@ -3,14 +3,12 @@
 import logging
 import math
 import sys
-import tracemalloc
 
 import numpy as np
 import pytest
 
 from limner.errors import CollectionError, SettingsError
 from limner.metrics import METRICS, novelty, perplexity, score_sentences, sentence_scores
-from limner.metrics import ranks as ranks_module
 from limner.metrics.ranks import (
     rank_all,
     retrieval_curves,
@@ -143,17 +141,6 @@ def test_curve_of_a_random_order_is_the_diagonal():
         assert len(curve) <= 101
     areas = [score.value for score in retrieval_scores(ranks, owners) if score.name.endswith("area")]
     assert areas == pytest.approx([50, 50], abs=4)
-
-
-def test_ranking_reads_the_matrix_in_tiles(monkeypatch):
-    monkeypatch.setattr(ranks_module, "TILE_BYTES", 1 << 16)
-    owners = np.repeat(np.arange(400), 5)
-    scores = np.random.default_rng(0).normal(size=(2000, 400))
-    tracemalloc.start()
-    rank_all(scores, owners)
-    _, peak = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    assert peak < scores.nbytes / 8
 
 
 @pytest.mark.parametrize(

@@ -63,14 +63,6 @@ def test_language_models_alone_implement_the_protocol_of_the_search():
         assert not any(step in vars(model) for model in OTHER_MODELS.values())
 
 
-def test_models_of_features_agree_on_the_settings_of_the_image_encoder():
-    """One settings class, nested under one key."""
-    without = (HMMSettings, NGramSettings, PhraseBasedSettings, TransformerSettings)
-    with_images = [settings for settings in CAPABILITIES if settings not in without]
-    for settings in with_images:
-        assert settings.model_fields["image_encoder"].annotation is ImageEncoderSettings
-
-
 @pytest.mark.parametrize("settings", [BagOfWordsSettings(), MRNNSettings(), LBLSettings(), IndependentSettings()])
 def test_dropout_of_image_features_acts_in_training_only(settings):
     changed = settings.model_copy(update={"image_encoder": ImageEncoderSettings(dropout=0.5)})

@@ -279,19 +279,6 @@ def test_other_boxes_are_refused(collection, backbone):
         extract(collection, regional, name="regions")
 
 
-def test_the_backbone_gets_batches_of_one_size_without_zero_rows(collection, backbone_of):
-    sizes = []
-
-    class Counting(backbone_of):
-        def __call__(self, pixels):
-            sizes.append(len(pixels))
-            return super().__call__(pixels)
-
-    boxes = written(collection.path, {"item-one": [SMALL, MIDDLE, LARGE], "item-two": [SMALL]})
-    extract(collection, with_regions(Counting(), collection, boxes), batch_size=4)
-    assert sizes == [4, 4]  # four regions and three images, and one image repeated as padding
-
-
 def test_a_new_image_is_encoded_as_one_region_with_the_same_fingerprint(collection, backbone):
     path = collection.path / "images" / "one.png"
     regional = with_regions(backbone, collection, written(collection.path, {"item-two": [SMALL]}))

@@ -215,12 +215,6 @@ def test_relations_hold_in_the_image(scenes):
 # Drawing
 
 
-def test_a_scene_depends_on_seed_split_and_index_only():
-    assert make_scene(1, "train", 7, 0.4) == make_scene(1, "train", 7, 0.4)
-    scenes = [make_scene(1, "train", 7, 0.4), make_scene(2, "train", 7, 0.4), make_scene(1, "test", 7, 0.4)]
-    assert len(set(scenes)) == 3
-
-
 @pytest.mark.parametrize("index", range(12))
 def test_boxes_contain_the_objects_tightly(index):
     """Removing an object changes pixels up to every edge of its box and, except for shadows, none outside."""

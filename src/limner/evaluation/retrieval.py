@@ -167,6 +167,7 @@ def match_scores(
     sentences, images = scores.shape
     own_sentences = np.bincount(owners, minlength=images)
     listed = own_sentences[nearest.numpy()].sum(axis=1)
+    low, high = listed.min(), listed.max()
     directions = {
         "text_to_image": _Queries(
             ranks=ranks.owner_ranks(scores, owners),
@@ -178,7 +179,7 @@ def match_scores(
             ranks=ranks.shortlist_ranks(scores, owners, nearest.numpy()),
             candidates=listed,
             relevant=own_sentences,
-            description=f"shortlist:{nearest.shape[1]}|candidates:{_range(listed)}",
+            description=f"shortlist:{nearest.shape[1]}|candidates:{low if low == high else f'{low}-{high}'}",
         ),
     }
     areas = tuple(
@@ -199,11 +200,6 @@ def match_scores(
             **{name: ranks.chance_curve(queries.relevant, queries.candidates) for name, queries in directions.items()}
         ),
     )
-
-
-def _range(counts: Ranks) -> str:
-    low, high = int(counts.min()), int(counts.max())
-    return str(low) if low == high else f"{low}-{high}"
 
 
 def _record(

@@ -65,7 +65,9 @@ def alignment(
     target words. Phrase pairs are outlined: first source word and the word after the last, and the same for the target.
     """
     cells = np.asarray(weights, dtype=np.float64)[:MAX_WORDS, :MAX_WORDS]
-    rows, columns = _labels(target, gates)[:MAX_WORDS], _labels(source, None)[:MAX_WORDS]
+    rows, columns = ([shortened(word) for word in words[:MAX_WORDS]] for words in (target, source))
+    if gates is not None:
+        rows = [f"{word} ({gate:.2f})" for word, gate in zip(rows, gates[:MAX_WORDS], strict=True)]
     figure = Figure(figsize=(CELL * len(columns), CELL * len(rows)))
     figure.patch.set_alpha(0)
     axes = figure.add_axes((0, 0, 1, 1))
@@ -301,10 +303,3 @@ def gate_spans(words: Sequence[str], gates: Gates) -> str:
 
 # Background colours of a closed and of an open gate, and the gate from which white has the higher contrast.
 _CLOSED, _OPEN, _WHITE_INK = np.array([240.0, 242, 245]), np.array([8.0, 71, 122]), 0.7033
-
-
-def _labels(words: Sequence[str], gates: Gates | None) -> list[str]:
-    labels = [shortened(word) for word in words]
-    if gates is None:
-        return labels
-    return [f"{word} ({gate:.2f})" for word, gate in zip(labels, gates, strict=True)]

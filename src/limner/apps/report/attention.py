@@ -109,7 +109,10 @@ def attended_panels(
     for spec in features:
         if _has_frames(spec, locations):
             rows, columns = strip_grid(locations)
-            strip = film_strip(_read_frames(path, spec), 2 * side // columns, columns)
+            assert spec.frames is not None
+            frames = read_frames(path, spec.frames) if VIDEO.matches(path) else open_stills(path)
+            black = [Image.new("RGB", frames[0].size)] * (spec.shape[0] - len(frames))  # in place of missing frames
+            strip = film_strip([*frames, *black], 2 * side // columns, columns)
             cells = np.pad(values, ((0, 0), (0, rows * columns - locations)))  # the empty places of the strip
             return panels(strip, cells, (rows, columns), side=2 * side, smooth=False, colour=not film)
     if not any(grid_of(spec, locations) for spec in features):
@@ -169,14 +172,6 @@ def _save_plots(sentence: AttendedSentence, folder: Path, number: int) -> Iterat
 def _has_frames(spec: FeatureSpec, locations: int) -> bool:
     """Whether the rows of features are this number of frames."""
     return spec.frame_by_frame and spec.shape[0] == locations
-
-
-def _read_frames(path: Path, spec: FeatureSpec) -> list[Image.Image]:
-    """Read the frames that features were computed of, and black ones in place of those that do not exist."""
-    assert spec.frames is not None
-    frames = read_frames(path, spec.frames) if VIDEO.matches(path) else open_stills(path)
-    black = Image.new("RGB", frames[0].size)
-    return frames + [black] * (spec.shape[0] - len(frames))
 
 
 MAX_WORDS = 40  # maximum number of words of a sentence with a heat map

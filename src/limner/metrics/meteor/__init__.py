@@ -44,7 +44,11 @@ def meteor_statistics(lang: str, hypotheses: Sequence[str], references: Referenc
     """
     if lang not in LANGUAGES:
         raise MetricUnavailable(f"METEOR does not support language '{lang}': expected one of {', '.join(LANGUAGES)}")
-    search = _compiled_search()
+    data.folder()
+    try:
+        search: Any = import_module("limner.metrics.meteor.alignment")
+    except ImportError:
+        raise MissingExtraError("METEOR", "coco") from None
     pairs = [
         (_clean(hypothesis), _clean(reference))
         for hypothesis, group in zip(hypotheses, references, strict=True)
@@ -56,14 +60,6 @@ def meteor_statistics(lang: str, hypotheses: Sequence[str], references: Referenc
     # A segment that is matched completely in one chunk has no fragmentation.
     rows[(rows[:, :2] == rows[:, 21:]).all(axis=1) & (rows[:, 20] == 1), 20] = 0
     return rows[_best(meteor_values(lang, rows), [len(item_references) for item_references in references])]
-
-
-def _compiled_search() -> Any:  # noqa: ANN401  (a compiled module)
-    data.folder()
-    try:
-        return import_module("limner.metrics.meteor.alignment")
-    except ImportError:
-        raise MissingExtraError("METEOR", "coco") from None
 
 
 def _clean(sentence: str) -> str:

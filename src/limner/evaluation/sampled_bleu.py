@@ -59,11 +59,8 @@ def sampled_scores(
     of prefix words nor whether they are scored. Prefix words are right in every sample of every model: they raise all
     scores and shrink the differences between models, so that they are not scored by default. Sentences without words
     after the prefix are left out and counted. Of the decoding settings `ban_unknown` is used, and the temperature and
-    truncation of sampling.
-
-    Returns:
-        `sampled_bleu1` … `sampled_bleu3`, the mean over the repetitions, and with several repetitions their sample
-        standard deviation, `sampled_bleu1_std` ….
+    truncation of sampling. The scores are `sampled_bleu1` … `sampled_bleu3`, the mean over the repetitions, and with
+    several repetitions their sample standard deviation, `sampled_bleu1_std` ….
     """
     inputs = _sample_inputs(models[0], examples, settings.prefix_words)
     if not inputs:

@@ -200,10 +200,8 @@ def perplexity(total_log_prob: float, tokens: int, selection: str = "", *, count
 def novelty(hypotheses: Sequence[str], training: Iterable[str]) -> list[Score]:
     """Compute the share of generated sentences that are not in the training split (Mao et al., 2015, section 7.5).
 
-    Sentences are tokens joined by spaces.
-
-    Returns:
-        `novel` in percent, if there are training sentences, and the number of distinct tokens, `distinct_words`.
+    Sentences are tokens joined by spaces. The scores are `novel` in percent, if there are training sentences, and the
+    number of distinct tokens, `distinct_words`.
     """
     if not hypotheses:
         raise CollectionError("expected generated sentences, found none: the split is empty")

@@ -35,8 +35,8 @@ def coco_module(name: str, need: str) -> Any:  # noqa: ANN401  (an untyped modul
 def cider_statistics(hypotheses: Sequence[str], references: References) -> Statistics:
     """Compute CIDEr-D (Vedantam et al., 2015) of every segment, with the document frequencies of all references.
 
-    Returns:
-        (N, 2): the score of the segment, and 1. Resampling keeps the document frequencies of the whole corpus.
+    The statistics are the score of the segment and 1, (N, 2); resampling keeps the document frequencies of the whole
+    corpus.
     """
     scorer = coco_module("cider.cider_scorer", "CIDEr").CiderScorer(n=4, sigma=6.0)
     for hypothesis, item_references in zip(hypotheses, references, strict=True):
@@ -50,8 +50,7 @@ def cider_statistics(hypotheses: Sequence[str], references: References) -> Stati
 def rouge_statistics(hypotheses: Sequence[str], references: References) -> Statistics:
     """Compute ROUGE-L (Lin, 2004) of every segment: longest common subsequence, best precision and best recall.
 
-    Returns:
-        (N, 2): the score of the segment, and 1.
+    The statistics are the score of the segment and 1, (N, 2).
     """
     rouge = coco_module("rouge.rouge", "ROUGE-L").Rouge()
     rows = np.ones((len(hypotheses), 2))

@@ -121,10 +121,8 @@ def match(images: Sequence[DenseCaptions]) -> Matches:
 def merge_annotations(boxes: Floats, descriptions: Sequence[str]) -> tuple[Floats, list[list[str]]]:
     """Merge annotated regions of one image whose boxes overlap by `MERGED_OVERLAP` or more.
 
-    The region that overlaps most others is merged with them first. The merged box is the mean of the corners.
-
-    Returns:
-        Boxes (R', 4), and the descriptions of each.
+    The region that overlaps most others is merged with them first. The merged box is the mean of the corners. The
+    results are the boxes, (R', 4), and the descriptions of each.
     """
     near = intersection_over_union(boxes, boxes) >= MERGED_OVERLAP
     np.fill_diagonal(near, True)  # a box without area overlaps nothing, not even itself

@@ -85,9 +85,8 @@ def sacrebleu_settings(text: str) -> str:
 def bleu_statistics(hypotheses: Sequence[str], references: References) -> Statistics:
     """Count the n-grams of tokens joined by spaces.
 
-    Returns:
-        (N, 10): length c of the hypothesis, closest reference length r, number of matched 1- to 4-grams, number of all
-        1- to 4-grams.
+    They are length c of the hypothesis, closest reference length r, number of matched 1- to 4-grams, and number of all
+    1- to 4-grams, (N, 10).
     """
     return sacrebleu_statistics(_BLEU_OF_TOKENS, hypotheses, references)
 

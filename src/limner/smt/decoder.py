@@ -157,8 +157,7 @@ def _add_arc(stacks: Stacks, hypothesis: int, before: int, option: int, added: f
 def _edges(stacks: Stacks, ordered: Ints, groups: Ints, spans: Ints, limits: Limits, stack: int) -> Ints:
     """List the edges to a stack: hypotheses of a lower stack of equal coverage, and the options of a span.
 
-    Returns:
-        First and end of the hypotheses in `ordered`, first and end of the options, for each edge, (E, 4).
+    An edge is first and end of the hypotheses in `ordered`, first and end of the options, (E, 4).
     """
     size, longest = len(spans), spans.shape[1] - 1
     edges = [(0, 0, 0, 0) for _ in range(0)]
@@ -226,8 +225,7 @@ def _fill_stack(problem: SearchProblem, stacks: Stacks, ordered: Ints, edges: In
 def _group(stacks: Stacks, begin: int, end: int, stack: int, offset: int) -> tuple[Ints, Ints]:
     """Order the hypotheses `begin` to `end` - 1 of a stack by coverage, then score; `offset` are ordered already.
 
-    Returns:
-        Hypotheses in order, and the groups of equal coverage: first and end, and `stack`, (G, 3).
+    The results are the hypotheses in order, and the groups of equal coverage: first and end, and `stack`, (G, 3).
     """
     best = begin + np.argsort(-stacks.totals[begin:end], kind="mergesort")
     ordered = np.empty(len(best), dtype=np.int64)

@@ -60,8 +60,7 @@ def beam_tree(explanation: BeamExplanation) -> Figure:
 def _layout(tree: BeamTree) -> list[tuple[int, float]]:
     """Place the nodes: column by step; rows in the order of their parents, so that no two arrows cross.
 
-    Returns:
-        Column and row of each node; the rows of a column are centred at 0.
+    The rows of a column are centred at 0.
     """
     columns: list[list[int]] = [[0]]
     while True:

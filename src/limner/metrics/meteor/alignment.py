@@ -133,8 +133,7 @@ def _insert_match(
 def list_matches(hyp: Ids, ref: Ids, hyp_phrases: Ids, ref_phrases: Ids, corpus: Any) -> Ids:  # noqa: ANN401
     """List all matches by their first word of the reference, then by module.
 
-    Returns:
-        (M, 5): first word and number of words of the reference, the same of the hypothesis, module.
+    Each is first word and number of words of the reference, the same of the hypothesis, and module, (M, 5).
     """
     matches = [(0, 0, 0, 0, 0)]
     end = 0

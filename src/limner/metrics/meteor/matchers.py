@@ -140,8 +140,8 @@ def _lemmas(word: str, known: data.Synonyms) -> list[str]:
 def _paraphrases(table: Path, texts: Sequence[Sequence[str]]) -> tuple[list[list[int]], list[list[int]], list[int]]:
     """Find the entries of the table whose phrases are both in the texts.
 
-    Returns:
-        Phrases of each text, paraphrases of each phrase, places of these entries in the table.
+    The results are the phrases of each text, the paraphrases of each phrase, and the places of these entries in the
+    table.
     """
     encoded = [[word.encode() for word in text] for text in texts]
     listed_phrases = {phrase for text in encoded for _, _, phrase in _phrases(text)}

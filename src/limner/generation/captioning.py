@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -127,24 +127,18 @@ class BaseCaptioner(ABC):
         self,
         images: Sequence[ImageT],
         *,
-        prefixes: Sequence[str] | None = None,
-        must_include: MustInclude | None = None,
-        with_tags: bool = False,
-        concepts: bool = True,
-        min_confidence: float | None = None,
         batch_size: int = CAPTION_BATCH_SIZE,
         log_cut_off: bool = True,
-        **decoding: Any,  # noqa: ANN401
+        **options: Any,  # noqa: ANN401
     ) -> Iterator[tuple[ImageT, list[Sentence] | MediaError]]:
         """Generate captions batch by batch; an image that cannot be read does not stop the others.
 
-        The arguments are the arguments of `describe`.
+        The options are the other arguments of `describe`.
 
         Yields:
             Each image with its captions, or with the error that it cannot be read.
         """
-        options = RuleOptions(with_tags, concepts, min_confidence)
-        requests = self._requests(images, prefixes, must_include, options, decoding)
+        requests = self._requests(images, **options)
         batches = [requests[start : start + batch_size] for start in range(0, len(requests), batch_size)]
         done = cut = described = 0
         for batch in Engine(self.features_port(images)).run(batches):
@@ -187,15 +181,15 @@ class BaseCaptioner(ABC):
     def _requests(
         self,
         images: Sequence[ImageInput],
-        prefixes: Sequence[str] | None,
-        must_include: MustInclude | None,
-        rules: RuleOptions,
-        decoding: Mapping[str, Any],
+        prefixes: Sequence[str] | None = None,
+        must_include: MustInclude | None = None,
+        **options: Any,  # noqa: ANN401
     ) -> list[Request]:
         """Check the options of `describe`; return a request for each image."""
         if isinstance(images, str | bytes | Path):
             raise SettingsError("images: expected a list of images, got one image; put it into a list, [image]")
-        settings = change_decoding(self.decoding, decoding)
+        rules = RuleOptions(**{name: options.pop(name) for name in RuleOptions._fields if name in options})
+        settings = change_decoding(self.decoding, options)
         self.rules.check(rules)
         warn_of_unknown_words(self.tokenizer, prefixes or (), UNKNOWN_PREFIX)
         included = words_of_inputs(self.tokenizer, must_include, len(images))

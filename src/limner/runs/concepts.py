@@ -105,13 +105,8 @@ class ConceptsFile(Settings):
     name that only contains the name of a thing ('a couple of')."""
 
 
-class WordColumns(NamedTuple):
-    """Concepts that words may mean, as pairs."""
-
-    size: int
-    """Number V of words."""
-    rows: NDArray[np.int64]
-    columns: NDArray[np.int64]
+WordColumns = tuple[int, NDArray[np.int64], NDArray[np.int64]]
+"""Number V of words, and pairs of a word and a concept that it may mean."""
 
 
 class Concepts:
@@ -245,12 +240,13 @@ class Concepts:
         """Return the concepts that each of V words may mean."""
         pairs = [(row, column) for row, word in enumerate(words) for column in self._names.get(word.lower(), ())]
         rows, columns = np.array(pairs, np.int64).reshape(-1, 2).T
-        return WordColumns(len(words), rows, columns)
+        return len(words), rows, columns
 
     def bonus(self, words: WordColumns, probabilities: Vector) -> Vector:
         """Return the evidence for each of V words, 0 for a word that names nothing, times `search_weight`, (V,)."""
-        values: Vector = np.full(words.size, -np.inf, np.float32)
-        np.maximum.at(values, words.rows, self.evidence_of_each(probabilities)[words.columns])
+        size, rows, columns = words
+        values: Vector = np.full(size, -np.inf, np.float32)
+        np.maximum.at(values, rows, self.evidence_of_each(probabilities)[columns])
         values[np.isneginf(values)] = 0
         return self.rules.search_weight * values
 

@@ -20,15 +20,12 @@ class Shards(Protocol):
     @property
     def first(self) -> bool:
         """Whether this is the process that computes what is not divided."""
-        ...
 
     def own(self, batches: Sequence[T]) -> Sequence[T]:
         """Return the batches of this process."""
-        ...
 
     def gather(self, results: Sequence[T]) -> list[T]:
         """Return the results of all batches in order, given the results of this process; all processes call it."""
-        ...
 
 
 class OneProcess:

@@ -40,7 +40,6 @@ class FeatureSource(Protocol):
 
     def take(self, items: Sequence[Item]) -> list[StoredFeatures | None]:
         """Return the features of each item, None for items without an image or audio file."""
-        ...
 
 
 class StoredFeatureSource(FeatureSource, Protocol):
@@ -49,11 +48,9 @@ class StoredFeatureSource(FeatureSource, Protocol):
     @property
     def table_names(self) -> tuple[str, ...]:
         """Names of the feature tables."""
-        ...
 
     def covers(self, item: Item) -> bool:
         """Whether every table holds the item; true as well for items without an image or audio file."""
-        ...
 
 
 class GenerationInput(NamedTuple):

@@ -42,11 +42,9 @@ class RegionSource(Protocol):
 
     def take(self, items: Sequence[Item]) -> list[StoredFeatures | None]:
         """Return the features of each item, None for items without an image."""
-        ...
 
     def relative_box(self, item: RegionItem) -> NDArray[np.float32]:
         """Return the box of a region: centre, width and height in fractions of the encoded image, (4,)."""
-        ...
 
 
 def region_items(

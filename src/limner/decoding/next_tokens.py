@@ -35,35 +35,27 @@ class NextTokens(Protocol):
     @property
     def shape(self) -> tuple[int, ...]:
         """Shape (N, K, V)."""
-        ...
 
     def split(self, sizes: Sequence[int]) -> Sequence[NextTokens]:
         """Return the log-probabilities of consecutive examples, `sizes` of them each."""
-        ...
 
     def gather(self, tokens: Tokens) -> Floats:
         """Return the values of some tokens (N, K, C)."""
-        ...
 
     def exclude(self, tokens: Tokens) -> None:
         """Set the values of tokens (C,) to -inf."""
-        ...
 
     def force(self, rows: Tokens, tokens: Tokens, values: Floats) -> None:
         """Give examples (R,) no next token but one: `tokens` (R,) with the given values (R, K)."""
-        ...
 
     def add(self, totals: Floats) -> None:
         """Add the log-probabilities (N, K) of the hypotheses."""
-        ...
 
     def add_bonus(self, bonus: Floats, used: Tokens) -> None:
         """Add a bonus (N, V) to each token that a hypothesis does not have; `used` are the tokens it has, (N, K, T)."""
-        ...
 
     def best(self, count: int, groups: int = 1, among: Tokens | None = None) -> Best:
         """Return the `count` greatest values of each group of hypotheses, of all tokens or `among` some (C,)."""
-        ...
 
     def draw(self, sample: SampleSettings, uniform: Floats) -> Tokens:
         """Draw a token of each hypothesis by numbers (N, K) between 0 and 1.
@@ -71,7 +63,6 @@ class NextTokens(Protocol):
         The `top_k` most probable tokens are kept, then `temperature` divides their log-probabilities, then the
         smallest set of the most probable ones with a probability of `top_p` is kept.
         """
-        ...
 
 
 class NumpyNextTokens:

@@ -37,16 +37,13 @@ class StepModel(Protocol):
     @property
     def vocab_size(self) -> int:
         """Size V of the vocabulary."""
-        ...
 
     @property
     def free_memory(self) -> int | None:
         """Bytes of memory that the arrays of a search may take; None if not known."""
-        ...
 
     def start(self, memory: Memory) -> State:
         """Return the state before the first token, of one hypothesis of each example."""
-        ...
 
     def step(self, tokens: Tokens, memory: Memory, state: State) -> tuple[NextTokens, State]:
         """Compute the log-probabilities after the last tokens (N, K) of the hypotheses, and the next state.
@@ -54,11 +51,9 @@ class StepModel(Protocol):
         Raises:
             RunError: a probability is NaN.
         """
-        ...
 
     def select(self, tree: Any, rows: Tokens) -> Any:  # noqa: ANN401
         """Select rows of a memory or a state."""
-        ...
 
 
 class Beam(NamedTuple):

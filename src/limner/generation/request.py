@@ -24,11 +24,9 @@ class GenerationModel(StepModel, Protocol):
 
     def encode(self, requests: Sequence[Request]) -> Memory:
         """Compute all that is constant while the sentences of requests are generated."""
-        ...
 
     def concatenate(self, trees: Sequence[Any]) -> Any:  # noqa: ANN401
         """Concatenate the rows of memories or states of equal `limner.decoding.trees.signature`."""
-        ...
 
 
 class Features(Protocol):
@@ -36,7 +34,6 @@ class Features(Protocol):
 
     def __call__(self, requests: Sequence[Request]) -> Sequence[StoredFeatures | None]:
         """Return the features of the image of each request, None for a request without an image."""
-        ...
 
 
 class Generator(Protocol):
@@ -45,16 +42,13 @@ class Generator(Protocol):
     @property
     def tokenizer(self) -> Tokenizer:
         """Tokenizer of the sentences."""
-        ...
 
     @property
     def rules(self) -> CaptionRules | None:
         """The rules port; None for none."""
-        ...
 
     def model(self, settings: DecodingSettings) -> GenerationModel:
         """Return the model that decodes with some settings."""
-        ...
 
 
 class RuleOptions(NamedTuple):

@@ -103,7 +103,6 @@ class Generate(Protocol):
         on_progress: Progress | None = ...,
     ) -> list[list[Sentence]]:
         """Decode inputs; see `generate`."""
-        ...
 
 
 def request_batches(requests: Sequence[Request], batch_size: int) -> list[list[Request]]:

@@ -111,15 +111,12 @@ class ConditionalLM(Protocol):
     @property
     def uses_image(self) -> bool:
         """Whether the output depends on the image; this may differ between the variants of a model."""
-        ...
 
     def encode(self, batch: Batch) -> Memory:
         """Compute all tensors that do not depend on the time step."""
-        ...
 
     def start(self, memory: Memory) -> State:
         """Return the state before the first token."""
-        ...
 
     def step(self, tokens: Tensor, memory: Memory, state: State) -> tuple[Tensor, State]:
         """Compute the logits after one more token of each hypothesis.
@@ -133,11 +130,9 @@ class ConditionalLM(Protocol):
         Returns:
             Logits (N K, V) of the next token, and the next state.
         """
-        ...
 
     def forward(self, batch: Batch) -> Output:
         """Compute the logits of all positions of `batch.target_in`, equal to the logits of `step` at each position."""
-        ...
 
 
 class Model(ConditionalLM, Protocol):
@@ -174,7 +169,6 @@ class WordEmbeddingModel(Protocol):
 
     def word_vectors(self) -> Tensor:
         """Compute the word vectors, (V, D)."""
-        ...
 
 
 @runtime_checkable
@@ -184,11 +178,9 @@ class PretrainedEmbeddingModel(Protocol):
     @property
     def word_dim(self) -> int:
         """Size of the word embeddings."""
-        ...
 
     def init_word_embeddings(self, vectors: Tensor) -> None:
         """Initialise the word embeddings from pre-trained vectors, (V, word_dim)."""
-        ...
 
 
 class EmbeddedWords:
@@ -214,7 +206,6 @@ class ImageVectorModel(Protocol):
 
     def image_vector(self, image: ImageFeatures) -> Tensor:
         """Compute the vector of each image, (B, D)."""
-        ...
 
 
 @runtime_checkable
@@ -223,7 +214,6 @@ class CountBasedModel(Protocol):
 
     def fit(self, sentences: Sequence[Sequence[int]]) -> None:
         """Estimate the model from the training sentences, token ids without special tokens."""
-        ...
 
 
 @runtime_checkable
@@ -232,7 +222,6 @@ class PairRanker(Protocol):
 
     def pair_scores(self, image: ImageFeatures, sentences: Batch) -> Tensor:
         """Score each of S sentences with each of I images, (S, I); a higher score is a better match."""
-        ...
 
 
 @runtime_checkable
@@ -244,7 +233,6 @@ class AllPositions(Protocol):
 
         The input tokens, with <s>, are (N, T), or (1, T) for one sentence given each of the N images of the memory.
         """
-        ...
 
 
 def require_words(sentences: Sequence[Sequence[int]], vocab_size: int, name: str) -> None:

@@ -58,7 +58,6 @@ class PairScorer(Protocol):
         Yields:
             Natural logarithms (S, I) for consecutive groups of I images, which may join several batches.
         """
-        ...
 
 
 class BagOfWordsPairs:

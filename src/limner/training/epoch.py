@@ -26,15 +26,12 @@ class Objective(Protocol):
 
     def epoch_batches(self, epoch: int) -> list[list[int]]:
         """Draw the batches of an epoch, numbered from 0: the rows of each batch."""
-        ...
 
     def batch(self, rows: Sequence[int], epoch: int) -> Batch:
         """Collate a batch of an epoch, numbered from 0; called in another thread."""
-        ...
 
     def loss(self, batch: Batch, epoch: int) -> StepLoss:
         """Compute the loss of a batch on the device of the model."""
-        ...
 
 
 class CrossEntropy:

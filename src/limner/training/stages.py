@@ -36,15 +36,12 @@ class Stage(Protocol):
 
     def start(self, run: TrainingContext) -> None:
         """Prepare the stage; not called when a training is resumed within it."""
-        ...
 
     def finished(self, run: TrainingContext) -> bool:
         """Whether the stop criterion holds; evaluated between epochs."""
-        ...
 
     def run_epoch(self, run: TrainingContext) -> None:
         """Train for one epoch, or for the remainder of an interrupted one, then validate and save the model."""
-        ...
 
 
 def schedule_stages(run: TrainingContext) -> list[Stage]:

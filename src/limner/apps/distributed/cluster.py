@@ -129,11 +129,9 @@ class UnitJob(Protocol):
     @property
     def device(self) -> str:
         """Device of each actor: cpu or cuda."""
-        ...
 
     def open(self) -> Callable[[int], None]:
         """Load what the units need; return the function that computes a unit and stores its result."""
-        ...
 
 
 class Cluster:

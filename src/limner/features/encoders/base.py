@@ -29,12 +29,10 @@ class Backbone(Protocol):
     @property
     def modality(self) -> Modality:
         """Modality of the inputs."""
-        ...
 
     @property
     def specs(self) -> tuple[FeatureSpec, ...]:
         """Specification of each kind of features that is computed."""
-        ...
 
     def read(self, source: ImageInput) -> EncoderInput:
         """Open and preprocess a file, or an image in memory; may be called from several threads.
@@ -42,11 +40,9 @@ class Backbone(Protocol):
         Raises:
             MediaError: the file is missing, damaged, or of another modality.
         """
-        ...
 
     def __call__(self, inputs: EncoderInput, /) -> dict[FeatureKind, FeatureArray]:
         """Compute the features of stacked results of `read`, (B, ...), by kind, each (B, *shape)."""
-        ...
 
 
 @runtime_checkable
@@ -56,16 +52,13 @@ class RecordableBackbone(Backbone, Protocol):
     @property
     def preprocessing(self) -> Preprocessing:
         """How `read` makes pixels of an image."""
-        ...
 
     @property
     def module(self) -> nn.Module:
         """Module with the weights that `compute` uses."""
-        ...
 
     def compute(self, pixels: Tensor) -> dict[FeatureKind, Tensor]:
         """Compute the features of pixels 0 to 255, (B, crops, H, W, 3), each (B, *shape)."""
-        ...
 
 
 class BackboneOptions(Settings):

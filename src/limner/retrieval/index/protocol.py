@@ -76,11 +76,9 @@ class ImageIndex(Protocol):
 
     def __len__(self) -> int:
         """Return the number of images."""
-        ...
 
     def search(self, query: Query, count: int, options: SearchOptions) -> Found:
         """Find the best `count` images for a sentence, within the limits of the options."""
-        ...
 
 
 def ranked_candidates(rows: NDArray[np.int64], count: int, images: int, exact_scores: ExactScores) -> Found:

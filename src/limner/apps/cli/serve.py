@@ -47,7 +47,7 @@ def serve(
     Example: `limner serve --model runs/mrnn --port 8000`
 
     Options:
-        models (--model RUN): Trained model to serve; default: the built-in captioner. Repeatable.
+        models (--model RUN): Trained model to serve; default: the built-in captioner and translator. Repeatable.
         indexes (--index FOLDER): Folder indexed by 'limner index', or collection, to search. Repeatable.
         host: Address to listen at; default: 127.0.0.1, for this machine only.
         port: Port to listen at; 0 for a free one; default: 8000.

@@ -18,7 +18,13 @@ from limner.inference.load import load
 from limner.inference.new_images import load_backbone_of
 from limner.inference.translator import Translator
 from limner.models.phrase_based import PhraseBased
-from limner.runs.pretrained import DEFAULT_LANG, pretrained_languages, pretrained_run
+from limner.runs.pretrained import (
+    DEFAULT_LANG,
+    pretrained_languages,
+    pretrained_pairs,
+    pretrained_run,
+    pretrained_translator,
+)
 from limner.runs.trained_model import TrainedModel, load_trained_model
 from limner.storage.json_text import to_json
 
@@ -173,14 +179,15 @@ class Models:
 
 
 def load_served_models(settings: ServerSettings) -> Models:
-    """Load the models of the settings, or the built-in captioner.
+    """Load the models of the settings, or the built-in captioner and translator.
 
     Raises:
         SettingsError: a run is of labels, or has a search of its own, which the service does not serve.
         RunError: a run cannot be loaded.
     """
     if not settings.models:
-        return Models([_load_built_in(settings)])
+        translators = [_load_built_in_translator(source, target, settings) for source, target in pretrained_pairs()]
+        return Models([_load_built_in(settings), *translators])
     return Models([_load_run(Path(run), settings) for run in settings.models])
 
 
@@ -196,6 +203,13 @@ def _load_built_in(settings: ServerSettings) -> ServedModel:
         by_lang[lang] = Captioner([trained], backbones[key])
     created = int((pretrained_run() / "model.safetensors").stat().st_mtime)
     return ServedModel("limner", "describe", by_lang, None, created)
+
+
+def _load_built_in_translator(source: str, target: str, settings: ServerSettings) -> ServedModel:
+    run = pretrained_translator(target, source)
+    translator = Translator([load_trained_model(run, settings.device)])
+    created = int((run / "model.safetensors").stat().st_mtime)
+    return ServedModel(f"limner-{source}-{target}", "translate", {target: translator}, source, created)
 
 
 def _load_run(run: Path, settings: ServerSettings) -> ServedModel:

@@ -4,12 +4,15 @@ import subprocess
 import sys
 
 import pytest
+from running_service import with_service
 from test_export import PROGRAM
 from toy_translation import learn, text_collection
 from typer.testing import CliRunner
 
 from limner.apps.cli import app
 from limner.apps.export.folder import add_graphs
+from limner.apps.server.models import load_served_models
+from limner.apps.server.settings import ServerSettings
 from limner.errors import SettingsError
 from limner.inference.load import load
 from limner.inference.translator import Translator
@@ -71,3 +74,43 @@ def test_the_command_translates_without_torch(package):
     )
     command = [sys.executable, "-c", place + PROGRAM, "translate", "zwei eins", "--to", "en"]
     assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "two one\n[]\n"
+
+
+CAPTIONS = {
+    ("en", "de"): [
+        ("Two dogs are running through the snow.", ("Hunde", "Schnee")),
+        ("A man with a hat is riding a bicycle down the street.", ("Mann", "Straße")),
+        ("A little girl in a red dress, who's laughing, sits on a bench!", ("Mädchen", "Bank")),
+    ],
+}
+
+
+@pytest.mark.parametrize("languages", CAPTIONS, ids="-".join)
+def test_the_package_translates_captions_as_the_trained_model_does(languages):
+    source, target = languages
+    sentences, words = zip(*CAPTIONS[languages], strict=True)
+    translations = load(to=target).translate(sentences, n_best=2)
+    for n_best, expected in zip(translations, words, strict=True):
+        assert set(expected) <= set(n_best[0].text.replace(".", "").split()), n_best[0].text
+    trained = Translator.load(pretrained_translator(target, source)).translate(sentences, n_best=2)
+    tokens = [[[translation.tokens for translation in n_best] for n_best in model] for model in (translations, trained)]
+    assert tokens[0] == tokens[1]
+
+
+@pytest.mark.parametrize("languages", CAPTIONS, ids="-".join)
+def test_a_translator_of_the_package_is_small_and_has_a_card(languages):
+    folder = pretrained.PRETRAINED / "-".join(languages)
+    assert sum(file.stat().st_size for file in folder.iterdir()) <= 12_000_000
+    card = (folder / "README.md").read_text(encoding="utf-8")
+    assert "Multi30k" in card and "for research" in card and "BLEU4" in card
+
+
+def test_the_service_offers_the_translator_to_clients_of_libretranslate():
+    async def use(client):
+        body = {"q": CAPTIONS["en", "de"][0][0], "source": "auto", "target": "de"}
+        answer = (await client.post("/translate", json=body)).json()
+        return (await client.get("/languages")).json(), answer["translatedText"]
+
+    languages, text = with_service(load_served_models(ServerSettings()), use)
+    assert ("en", ["de"]) in [(entry["code"], entry["targets"]) for entry in languages]
+    assert "Hunde" in text and "Schnee" in text

@@ -24,12 +24,8 @@ with pytest.MonkeyPatch.context() as patch:  # scripts, which are not installed
     patch.syspath_prepend(Path(__file__).parents[2] / "book")
     records, verdicts, write = (importlib.import_module(name) for name in ("records", "verdicts", "write"))
 RowRecord, SeedRecord, TableRecord = records.RowRecord, records.SeedRecord, records.TableRecord
-effects, orders, p_over_seeds, render_pages = (
-    verdicts.effects,
-    verdicts.orders,
-    verdicts.p_over_seeds,
-    write.render_pages,
-)
+effects, orders, p_over_seeds = verdicts.effects, verdicts.orders, verdicts.p_over_seeds
+render_pages = write.render_pages
 
 PAGES = Path(__file__).parents[2] / "docs" / "reproduction"
 PPL, BLEU = (

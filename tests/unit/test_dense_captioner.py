@@ -6,12 +6,7 @@ import torch
 from limner.data.examples import Example, ImageFeatures, RegionTarget, collate
 from limner.errors import SettingsError
 from limner.layers.image_encoder import ImageEncoderSettings, MapEncoder
-from limner.layers.localisation import (
-    LocalisationSettings,
-    clip_to_image,
-    iou,
-    sample_for_training,
-)
+from limner.layers.localisation import LocalisationSettings, clip_to_image, iou, sample_for_training
 from limner.models import ModelInputs, build_model
 from limner.models.dense_captioner import DenseCaptioner, DenseCaptionerSettings
 

@@ -11,10 +11,7 @@ from PIL import Image
 from limner.errors import BackboneError
 from limner.features.encoders import network, published_weights
 from limner.features.encoders.convolution import SameConv2d, can_fuse
-from limner.features.encoders.efficientnet import (
-    load_efficientnet,
-    published_preprocessing,
-)
+from limner.features.encoders.efficientnet import load_efficientnet, published_preprocessing
 from limner.features.encoders.load import load_backbone, load_backbone_for
 from limner.features.encoders.published_weights import VARIANTS, find_weights, read_weights
 from limner.features.preprocessing import preprocess

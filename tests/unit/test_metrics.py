@@ -9,11 +9,7 @@ import pytest
 
 from limner.errors import CollectionError, SettingsError
 from limner.metrics import METRICS, novelty, perplexity, score_sentences, sentence_scores
-from limner.metrics.ranks import (
-    rank_all,
-    retrieval_curves,
-    retrieval_scores,
-)
+from limner.metrics.ranks import rank_all, retrieval_curves, retrieval_scores
 
 HYPOTHESES = ["a dog runs on the grass", "two men", "a red bus", "the cat"]
 REFERENCES = [

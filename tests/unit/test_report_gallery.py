@@ -2,12 +2,7 @@
 
 import pytest
 
-from limner.apps.report.gallery import (
-    EACH,
-    cards,
-    choose_gallery,
-    mark_words,
-)
+from limner.apps.report.gallery import EACH, cards, choose_gallery, mark_words
 from limner.apps.report.images import Thumbnails
 from limner.runs.records import EvaluatedItem
 

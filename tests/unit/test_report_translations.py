@@ -18,13 +18,7 @@ from limner.apps.report.images import Thumbnails
 from limner.data.dataset import Examples
 from limner.errors import RunError
 from limner.evaluation.gates import gate_statistics
-from limner.evaluation.measurements import (
-    AmbiguityResult,
-    ConditionResult,
-    ConditionScore,
-    Diagnosis,
-    MaskingResult,
-)
+from limner.evaluation.measurements import AmbiguityResult, ConditionResult, ConditionScore, Diagnosis, MaskingResult
 from limner.features.spec import FeatureSpec
 from limner.inference.collection_features import open_features
 from limner.inference.explain import END_OF_SENTENCE, Explanation, explain

@@ -17,13 +17,7 @@ from limner.errors import CollectionError, SettingsError
 from limner.synthetic.scenes import SceneSettings, drawing
 from limner.synthetic.scenes.grammar import describe_scene, french_phrase, german_phrase
 from limner.synthetic.scenes.objects import draw_object
-from limner.synthetic.scenes.scene import (
-    INVERSE,
-    SENSES,
-    Scene,
-    SceneObject,
-    make_scene,
-)
+from limner.synthetic.scenes.scene import INVERSE, SENSES, Scene, SceneObject, make_scene
 from limner.synthetic.storage import generate_collection
 
 SMALL = SceneSettings(seed=3, train=5, val=2, test=2, size=64)

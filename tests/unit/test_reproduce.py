@@ -86,12 +86,8 @@ def small(monkeypatch):
     return done
 
 
-@pytest.fixture
-def made(small, tiny, tmp_path):
-    return run_table(TABLE, tiny, tmp_path / "out", overrides=SMALL)
-
-
-def test_every_row_is_rendered_beside_the_published_scores(made, tiny):
+def test_a_table_is_rendered_and_is_not_made_again(small, tiny, tmp_path):
+    made = run_table(TABLE, tiny, tmp_path / "out", overrides=SMALL)
     lines = made.markdown.read_text().splitlines()
     assert lines[2] == f"| {tiny.path.name} | PPL | B-1 | PPL, Theirs | B-1, Theirs |"
     cells = {line.split("|")[1].split(" (")[0].strip(): cells_of(line) for line in lines[4:8]}
@@ -106,17 +102,6 @@ def test_every_row_is_rendered_beside_the_published_scores(made, tiny):
     assert [row["row"] for row in plain["rows"]] == list(cells)
     assert {path.name for path in made.figures} == {"text_to_image.png", "image_to_text.png"}
     assert all(path.stat().st_size > 5000 for path in made.figures)
-
-
-def cells_of(line):
-    return [cell.strip() for cell in line.split("|")[2:-1]]
-
-
-def names_in(made):
-    return [line.split("|")[1].strip() for line in made.markdown.read_text().splitlines()[4 : 4 + len(made.results)]]
-
-
-def test_rows_share_models_choose_alternatives_and_are_not_trained_again(made, small, tiny, tmp_path):
     before = dict(small)
     assert before == {"train": 5, "evaluate": 4}
     again = run_table(TABLE, tiny, tmp_path / "out", overrides=SMALL)
@@ -127,6 +112,14 @@ def test_rows_share_models_choose_alternatives_and_are_not_trained_again(made, s
     assert (control.run, control.evaluation.image_control) == (right.run, "shuffled")
     assert control.scores["perplexity"].value != right.scores["perplexity"].value
     assert (chosen.run, chosen.recipe["training"]["optimizer"]["lr"]) == ("runs/bow-f-2", 0.05)  # by val perplexity
+
+
+def cells_of(line):
+    return [cell.strip() for cell in line.split("|")[2:-1]]
+
+
+def names_in(made):
+    return [line.split("|")[1].strip() for line in made.markdown.read_text().splitlines()[4 : 4 + len(made.results)]]
 
 
 def test_an_interrupted_reproduction_is_resumed(small, tiny, tmp_path, monkeypatch):

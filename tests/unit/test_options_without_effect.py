@@ -54,7 +54,7 @@ def place(tmp_path, trained_on_colours, monkeypatch) -> Path:
         ("score a.png one --model text-run --backbone b", "--backbone: text-run was trained without features"),
         (
             "search wall --model run --collection c --backbone b",
-            "--backbone: has an effect only with --in FOLDER by an image",
+            "--backbone: has an effect only with --collection by an image",
         ),
         (
             "search wall --model run --collection c --min-confidence 0.5",

@@ -87,7 +87,7 @@ clean:
 
 # The stamps say that the environment holds what these two files asked for when it was last filled.
 $(VENV)/.limner: pyproject.toml constraints.txt | $(BIN)/python
-	$(INSTALL) -e .
+	$(INSTALL) -e '.[train]'
 	touch $@
 
 $(VENV)/.limner-dev: pyproject.toml constraints.txt | $(BIN)/python

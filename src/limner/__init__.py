@@ -103,7 +103,17 @@ def __getattr__(name: str) -> object:
         return metadata.version("limner")
     if name not in _MODULES:
         raise AttributeError(f"module 'limner' has no attribute '{name}'")
-    return getattr(import_module(f"limner.{_MODULES[name]}"), name)
+    try:
+        return getattr(import_module(f"limner.{_MODULES[name]}"), name)
+    except ModuleNotFoundError as error:
+        raise _missing_extra(f"limner.{name}", error) from None
+
+
+def _missing_extra(purpose: str, error: ModuleNotFoundError) -> Exception:
+    """Return the error of a purpose that needs the extra `train`, or else the error itself."""
+    from limner.errors import TRAIN_PACKAGES, MissingExtraError
+
+    return MissingExtraError(purpose, "train") if str(error.name).partition(".")[0] in TRAIN_PACKAGES else error
 
 
 def __dir__() -> list[str]:

@@ -71,6 +71,10 @@ class ResourceError(LimnerError):
     """More memory or disk space is needed than there is."""
 
 
+TRAIN_PACKAGES = frozenset({"torch", "lightning_fabric", "transformers", "huggingface_hub", "scipy", "sacrebleu"})
+"""Packages of the extra `train`."""
+
+
 class MissingExtraError(LimnerError):
     """An optional dependency is required and not installed."""
 

@@ -9,6 +9,7 @@ import pytest
 import typer
 
 from limner.apps import cli
+from limner.errors import TRAIN_PACKAGES
 
 PROGRAM = """
 import json, sys
@@ -19,6 +20,7 @@ except SystemExit as stop:
     assert not stop.code, stop.code
 print(json.dumps(sorted({name.partition(".")[0] for name in sys.modules} | set(sys.modules))))
 """
+PHOTOGRAPHS = Path(__file__).parents[2] / "docs" / "assets" / "photographs"
 TABLES = {"lance", "pandas", "pyarrow"}
 TRAINING = {"lightning_fabric", "tensorboard", "torch.utils.tensorboard", "limner.training"}
 EVALUATION = {"sacrebleu", "pycocoevalcap", "scipy", "limner.evaluation"}
@@ -78,8 +80,37 @@ def test_errors_of_arguments_are_reported_before_torch_is_imported(line):
 
 
 def test_a_folder_is_indexed_and_searched_without_torch(tmp_path):
-    photographs = Path(__file__).parents[2] / "docs" / "assets" / "photographs"
-    modules, _ = modules_of("index", photographs, "--index", tmp_path / "index")
+    modules, _ = modules_of("index", PHOTOGRAPHS, "--index", tmp_path / "index")
     assert "torch" not in modules
-    modules, printed = modules_of("search", "a cat", "--in", photographs, "--index", tmp_path / "index", "--count", 1)
+    modules, printed = modules_of("search", "a cat", "--in", PHOTOGRAPHS, "--index", tmp_path / "index", "--count", 1)
     assert "torch" not in modules and "cat.jpg" in printed
+
+
+def without_training(*arguments):
+    """Run a command where the packages of the extra `train` cannot be imported."""
+    program = f"import sys\nsys.modules.update(dict.fromkeys({sorted(TRAIN_PACKAGES)!r}))\n{PROGRAM}"
+    command = [sys.executable, "-c", program, *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("describe", PHOTOGRAPHS / "cat.jpg"),
+        ("describe", PHOTOGRAPHS / "cat.jpg", "--lang", "de", "--tags"),
+        ("doctor",),
+    ],
+)
+def test_the_base_installation_needs_no_package_of_the_extra_train(arguments):
+    done = without_training(*arguments)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("arguments", [("recipes",), ("describe", PHOTOGRAPHS / "cat.jpg", "--model", "RUN")])
+def test_commands_of_training_name_the_extra(arguments, trained):
+    done = without_training(*(trained if argument == "RUN" else argument for argument in arguments))
+    assert (done.returncode, "'limner[train]'" in done.stderr, "Traceback" in done.stdout + done.stderr[:-400]) == (
+        1,
+        True,
+        False,
+    ), done.stderr

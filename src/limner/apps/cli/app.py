@@ -17,7 +17,7 @@ import typer
 from typer.core import TyperGroup
 
 from limner.apps.cli.terminal import LineFormatter, err, print_error, print_usage_error
-from limner.errors import LimnerError, did_you_mean, system_reason
+from limner.errors import TRAIN_PACKAGES, LimnerError, MissingExtraError, did_you_mean, system_reason
 from limner.process import allow_thread_choice, flush_streams, keep_freed_memory, prepare_streams, set_wait_policy
 
 PANELS = USE, DATA, TRAIN, MEASURE, MORE = (
@@ -65,6 +65,8 @@ WRONG_USAGE = 2  # exit status after an error in the command line, such as an un
 REPEATING_COMMANDS = ("demo", "describe", "evaluate", "features", "index", "reproduce", "train", "translate")
 """Commands whose steps allocate the same tensors again and again, and therefore keep freed memory."""
 
+GENERATING_COMMANDS = ("describe", "index", "translate")
+"""Commands that need no torch with built-in and exported models."""
 READING_COMMANDS = ("classify", "correlate", "doctor", "recipes", "score", "search", "serve", "show")
 """Commands that answer and leave no work half done, of which an interruption needs no remedy."""
 
@@ -93,6 +95,13 @@ def _run() -> int:
         return WRONG_USAGE
     except LimnerError as error:
         print_error(name_options(str(error)))
+        return 1
+    except ModuleNotFoundError as error:
+        if str(error.name).partition(".")[0] not in TRAIN_PACKAGES:
+            raise
+        name = _named_command(sys.argv[1:])
+        of_runs = " with a model that 'limner export' has not written" if name in GENERATING_COMMANDS else ""
+        print_error(str(MissingExtraError(f"limner {name}{of_runs}", "train")))
         return 1
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""

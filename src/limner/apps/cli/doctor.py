@@ -20,6 +20,7 @@ from limner.apps.cli.terminal import activity, echo, print_json
 DEVELOPMENT_EXTRAS = ("dev", "docs")
 """Extras that users do not need."""
 PURPOSES = {
+    "train": "training, evaluation, collections, and models that are not exported",
     "coco": "CIDEr, ROUGE-L and METEOR",
     "tensorboard": "training curves in TensorBoard",
     "video": "videos",
@@ -73,16 +74,14 @@ def doctor(*, as_json: bool = False) -> None:
 
 def examine() -> dict[str, Any]:
     """Collect versions, devices, threads, extras and folders of this installation; only torch is imported."""
-    import torch
-    from huggingface_hub import constants
-
-    from limner.process import PARAMETERS_FOR_THREADS
+    from limner.process import PARAMETERS_FOR_THREADS, usable_cores
 
     required = [Requirement(line) for line in metadata.requires("limner") or ()]
     extras = metadata.metadata("limner").get_all("Provides-Extra") or []
     chosen = os.environ.get("OMP_NUM_THREADS")
-    rule = f"1 for models below {PARAMETERS_FOR_THREADS:,} parameters, else {torch.get_num_threads()}"
-    hub = Path(constants.HF_HUB_CACHE)
+    rule = f"1 for models below {PARAMETERS_FOR_THREADS:,} parameters, else {usable_cores()}"
+    cache = Path(os.environ.get("HF_HOME", Path.home() / ".cache" / "huggingface"))
+    hub = Path(os.environ.get("HF_HUB_CACHE", cache / "hub"))
     return {
         "limner": metadata.version("limner"),
         "python": f"{platform.python_version()} ({sys.executable})",
@@ -135,8 +134,10 @@ def _missing(requirement: Requirement) -> Iterator[str]:
 
 
 def _devices() -> list[str]:
-    import torch
-
+    try:
+        import torch
+    except ModuleNotFoundError:
+        return [f"cpu: {os.cpu_count()} cores"]
     from limner.process import native_bf16
 
     bf16 = "fast bf16" if native_bf16(torch.device("cpu")) else "no fast bf16"

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     __version__: str
     from limner.apps.photos.index import FolderIndex as FolderIndex
     from limner.apps.photos.index import FolderMatch as FolderMatch
-    from limner.apps.report import write_report as write_report
+    from limner.apps.report.page import write_report as write_report
     from limner.apps.reproduce import ReproductionSettings as ReproductionSettings
     from limner.apps.reproduce import find_table as find_table
     from limner.apps.reproduce import reproduce_table as reproduce_table
@@ -61,7 +61,7 @@ if TYPE_CHECKING:
 
 _NAMES = {
     "apps.photos.index": "FolderIndex FolderMatch",
-    "apps.report": "write_report",
+    "apps.report.page": "write_report",
     "apps.reproduce": "ReproductionSettings find_table reproduce_table",
     "data.collection": "Collection",
     "data.readers": "import_collection",

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import typer
+from PIL import Image
 
 from limner.apps import cli
 from limner.errors import TRAIN_PACKAGES
@@ -114,3 +115,10 @@ def test_commands_of_training_name_the_extra(arguments, trained):
         True,
         False,
     ), done.stderr
+
+
+def test_a_contact_sheet_of_a_search_needs_no_package_of_the_extra_train(tmp_path):
+    index, sheet = ("--index", tmp_path / "index"), tmp_path / "sheet.png"
+    assert without_training("index", PHOTOGRAPHS, *index).returncode == 0
+    done = without_training("search", "a cat", "--in", PHOTOGRAPHS, *index, "--sheet", sheet)
+    assert done.returncode == 0 and Image.open(sheet).width > 100, done.stderr

@@ -271,7 +271,7 @@ def report(*, model: ModelOption = None, out: Path | None = None, force: bool = 
     run = require_one_model(model, "report")
     default = run / REPORT
     path = claim_file(out or default, "--out", force=force, default=default)
-    from limner.apps.report import write_report
+    from limner.apps.report.page import write_report
 
     with activity("writing the report"):
         saved = save_output(path, lambda file: write_report(run, file))

@@ -79,7 +79,7 @@ def demo(*, out: Path = Path("demo"), seed: Seed = 1, as_json: bool = False) -> 
 def _run_demo(folder: Path, seed: int, on_progress: ShowProgress) -> tuple[Evaluation, Evaluation, Diagnosis]:
     """Draw scenes, train a captioner and a translator on them, evaluate both on held-out scenes and write reports."""
     from limner.apps.diagnosis import DiagnosisSettings, diagnose
-    from limner.apps.report import write_report
+    from limner.apps.report.page import write_report
     from limner.evaluation.evaluate import EvaluationOptions, evaluate
     from limner.features.encoders.load import load_backbone
     from limner.features.extract import extract

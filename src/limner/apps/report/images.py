@@ -11,17 +11,20 @@ import textwrap
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import matplotlib
 from PIL import Image, ImageDraw, ImageFont, ImageOps
 
-from limner.data.collection import Collection
-from limner.data.examples import Region
 from limner.errors import CollectionError, MediaError, MissingExtraError, SettingsError
 from limner.files import atomic_write
 from limner.media.image import open_image
 from limner.media.modality import IMAGE, VIDEO
 from limner.media.video import FrameSampling, read_frames
+
+if TYPE_CHECKING:
+    from limner.data.collection import Collection
+    from limner.data.examples import Region
 
 KEY_FRAMES = 4
 FRAME_GAP = 2  # distance of the frames of a strip in pixels

@@ -121,4 +121,6 @@ def test_a_contact_sheet_of_a_search_needs_no_package_of_the_extra_train(tmp_pat
     index, sheet = ("--index", tmp_path / "index"), tmp_path / "sheet.png"
     assert without_training("index", PHOTOGRAPHS, *index).returncode == 0
     done = without_training("search", "a cat", "--in", PHOTOGRAPHS, *index, "--sheet", sheet)
-    assert done.returncode == 0 and Image.open(sheet).width > 100, done.stderr
+    assert done.returncode == 0, done.stderr
+    with Image.open(sheet) as image:
+        assert image.width > 100

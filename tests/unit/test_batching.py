@@ -1,7 +1,5 @@
 """Order and size of batches, and the thread that prepares them in advance."""
 
-from itertools import pairwise
-
 import numpy as np
 import pytest
 
@@ -24,17 +22,6 @@ def test_the_order_follows_from_seed_and_epoch():
     assert order != epoch_order(LENGTHS, 10, 4, seed=3, epoch=3)
     assert order != epoch_order(LENGTHS, 10, 4, seed=4, epoch=2)
     assert epoch_order(LENGTHS, 10, 4, seed=3, epoch=0) != epoch_order(LENGTHS, 10, 4, seed=0, epoch=3)
-
-
-def test_one_bucket_sorts_everything_by_length():
-    spans = []
-    for batch in epoch_order(LENGTHS, 10, 100, seed=0, epoch=0):
-        lengths = [LENGTHS[row] for row in batch]
-        assert lengths == sorted(lengths)
-        spans.append((lengths[0], lengths[-1]))
-    ordered = sorted(spans)
-    assert all(before[1] <= after[0] for before, after in pairwise(ordered))
-    assert spans != ordered  # the batches themselves are shuffled
 
 
 def test_prefetch_raises_an_error_after_the_preceding_batches():

@@ -5,7 +5,6 @@ import hashlib
 import html
 import json
 import re
-import shutil
 from html.parser import HTMLParser
 
 import numpy as np
@@ -15,12 +14,10 @@ from PIL import Image
 
 from limner.apps import report
 from limner.errors import RunError
-from limner.evaluation.evaluate import EvaluationOptions, evaluate
 from limner.features.spec import FeatureSpec
 from limner.metrics import Score
 from limner.plots import figures
-from limner.runs.records import Evaluation, LogLine, RunConfig, read_evaluations, read_log, save_evaluation
-from limner.runs.trained_model import load_trained_model
+from limner.runs.records import Evaluation, LogLine, RunConfig, read_evaluations, read_log
 
 EVIL = '<script>alert("x")</script> & \'<b>'
 VOID = {"meta", "img", "br", "wbr", "path", "use", "rect", "input"}
@@ -331,13 +328,3 @@ def test_plots_are_reproducible():
         assert markup == figures.svg(draw(), 'a "figure" & <more>')
         assert "var(--ink)" in markup and "font-family" not in markup
         assert 'aria-label="a &quot;figure&quot; &amp; &lt;more&gt;"' in markup
-
-
-def test_a_log_probability_of_nearly_zero_has_no_sign(trained, tiny, tmp_path):
-    evaluation = evaluate([load_trained_model(trained)], tiny, options=EvaluationOptions(retrieval=False))
-    items = tuple(item.model_copy(update={"log_prob": -1e-4}) for item in evaluation.items)
-    run = tmp_path / "run"
-    shutil.copytree(trained, run)
-    save_evaluation(evaluation.model_copy(update={"items": items}), run)
-    page = report.write_report(run, tmp_path / "report.html").read_text(encoding="utf-8")
-    assert "log-probability 0.0" in page and "log-probability -0.0" not in page

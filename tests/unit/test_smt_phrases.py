@@ -60,12 +60,6 @@ def test_extracted_phrases_are_those_of_the_definition(share):
         assert set(found) == consistent_pairs(alignment, 4)
 
 
-def test_phrases_are_no_longer_than_the_limit():
-    found = extract(np.eye(4, dtype=bool), 2)
-    assert {(end - start + 1, last - first + 1) for start, end, first, last, _, _ in found} == {(1, 1), (2, 2)}
-    assert len(found) == 4 + 3
-
-
 def test_orientations_of_extracted_phrases():
     """f0 f1 f2 to e0 e1 e2 in the order f0, f2, f1."""
     pairs = {pair[:4]: pair[4:] for pair in extract(matrix(3, 3, [(0, 0), (2, 1), (1, 2)]), 7)}

@@ -74,16 +74,6 @@ def test_without_annotations_the_weights_are_zero_and_no_gradient_is_lost():
     assert not states.grad[4:].any()
 
 
-def test_hypotheses_of_one_example_attend_independently():
-    layer, states, values = layer_and(3)
-    together = layer(states, layer.annotate(values, MASK))
-    for k in range(3):
-        rows = torch.arange(SETS) * 3 + k
-        alone = layer(states[rows], layer.annotate(values, MASK))
-        for ours, theirs in zip(together, alone, strict=True):
-            torch.testing.assert_close(ours[rows], theirs)
-
-
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("queries", [1, 3])
 @pytest.mark.parametrize("chunk", [1, 2 * LOCATIONS * SIZE, attention.CHUNK])

@@ -82,6 +82,11 @@ CAPTIONS = {
         ("A man with a hat is riding a bicycle down the street.", ("Mann", "Straße")),
         ("A little girl in a red dress, who's laughing, sits on a bench!", ("Mädchen", "Bank")),
     ],
+    ("de", "en"): [
+        ("Zwei Hunde rennen durch den Schnee.", ("dogs", "snow")),
+        ("Ein Mann mit Hut fährt auf einem Fahrrad die Straße entlang.", ("man", "street")),
+        ("Ein kleines Mädchen in einem roten Kleid sitzt lachend auf einer Bank!", ("girl", "bench")),
+    ],
 }
 
 
@@ -112,5 +117,5 @@ def test_the_service_offers_the_translator_to_clients_of_libretranslate():
         return (await client.get("/languages")).json(), answer["translatedText"]
 
     languages, text = with_service(load_served_models(ServerSettings()), use)
-    assert ("en", ["de"]) in [(entry["code"], entry["targets"]) for entry in languages]
+    assert [(entry["code"], entry["targets"]) for entry in languages] == [("en", ["de"]), ("de", ["en"])]
     assert "Hunde" in text and "Schnee" in text

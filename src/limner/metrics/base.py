@@ -79,8 +79,8 @@ class Metric:
 def check_corpus(hypotheses: Sequence[str], references: References) -> list[list[str]]:
     """Check that every hypothesis has at least one reference.
 
-    Returns:
-        The references without blank ones; blank references would be the closest in length to an empty hypothesis.
+    Return the references without blank ones, which would be the closest in length to an empty hypothesis.
+    CollectionError, with the index of the hypothesis, if there is none.
     """
     if len(hypotheses) != len(references):
         raise CollectionError(

@@ -59,9 +59,8 @@ def choose_first(items: Sequence[EvaluatedItem], seed: int) -> list[int]:
 def choose_gallery(items: Sequence[EvaluatedItem], seed: int) -> dict[int, str]:
     """Choose the best items by their sentence score, best first; the worst, worst first; and a random sample.
 
-    Returns:
-        Groups by the row of the item. No image occurs twice, unless the sample needs further sentences of the same
-        images.
+    The result is the groups by the row of the item. No image occurs twice, unless the sample needs further sentences of
+    the same images.
     """
     scored = [row for row, item in enumerate(items) if item.sentence_score is not None]
     scored.sort(key=lambda row: items[row].sentence_score or 0.0, reverse=True)

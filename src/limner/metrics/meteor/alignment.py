@@ -337,10 +337,8 @@ def _count(hyp: Ids, ref: Ids, matches: Ids, corpus: Any, row: NDArray[np.float6
 def pair_statistics(hypotheses: Ids, references: Ids, corpus: Corpus, width: int) -> NDArray[np.float64]:
     """Align pairs of sentences and count their statistics.
 
-    Hypotheses and references are indices of sentences, (P,); `width` is the number of partial alignments.
-
-    Returns:
-        (P, 23): lengths, function words, matches of four modules, chunks, matched words.
+    Hypotheses and references are indices of sentences, (P,); `width` is the number of partial alignments. The
+    statistics are lengths, function words, matches of four modules, chunks and matched words, (P, 23).
     """
     rows = np.zeros((len(hypotheses), FIELDS))
     for pair in range(len(hypotheses)):

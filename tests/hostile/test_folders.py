@@ -61,5 +61,5 @@ def test_an_index_of_another_model_is_named(work: Path) -> None:
     check(case(INDEX, status=0, creates="photos/.limner"), work)
     shutil.copytree(work / "captioner", work / "other")
     check(case("index photos --model other", "3 unchanged", status=0, creates="photos/.limner"), work)
-    check(case("index photos --model dense", "dense_captioner", "built-in captioner"), work)
+    check(case("index photos --model dense", "photos/.limner", "captioner", "--model", "--rebuild"), work)
     check(case(SEARCH, "photos/0.jpg", status=0), work)

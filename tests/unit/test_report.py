@@ -12,7 +12,7 @@ import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from PIL import Image
 
-from limner.apps import report
+from limner.apps.report import page as report
 from limner.errors import RunError
 from limner.features.spec import FeatureSpec
 from limner.metrics import Score

@@ -12,7 +12,7 @@ from PIL import Image
 from test_report import EVIL, Page, assert_no_shared_ids
 from toy_translation import image_collection, learn, text_collection
 
-from limner.apps import report
+from limner.apps.report import page as report
 from limner.apps.report.attention import plot_explanation
 from limner.apps.report.images import Thumbnails
 from limner.data.dataset import Examples

@@ -86,7 +86,12 @@ def examine() -> dict[str, Any]:
         "limner": metadata.version("limner"),
         "python": f"{platform.python_version()} ({sys.executable})",
         "platform": platform.platform(),
-        "packages": {package.name: _version(package.name) for package in required if _is_needed(package, "")},
+        "packages": {
+            package.name: version
+            for package in required
+            if (version := _version(package.name)) or _is_needed(package, "")
+            if _is_needed(package, "train")
+        },
         "devices": _devices(),
         "threads": {
             "threads": f"{chosen} (OMP_NUM_THREADS)" if chosen else rule,

@@ -71,7 +71,9 @@ class ResourceError(LimnerError):
     """More memory or disk space is needed than there is."""
 
 
-TRAIN_PACKAGES = frozenset({"torch", "lightning_fabric", "transformers", "huggingface_hub", "scipy", "sacrebleu"})
+TRAIN_PACKAGES = frozenset(
+    {"torch", "lightning_fabric", "transformers", "huggingface_hub", "scipy", "sacrebleu", "matplotlib"}
+)
 """Packages of the extra `train`."""
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
@@ -54,13 +53,6 @@ class Sentence(NamedTuple):
     """Probability that the first thing of the caption is in the image; None for a model without concepts."""
     is_sure: bool = True
     """False where the confidence is below `min_confidence`: the caption should not be shown as a description."""
-
-    @property
-    def token_log_probs(self) -> list[float] | None:
-        """Log-probability of each token given those before, the end of the sentence included; None if not recorded."""
-        if not self.ended or len(self.totals) != len(self.tokens):
-            return None
-        return [after - before for before, after in pairwise((0.0, *self.totals, self.log_prob))]
 
     @property
     def display_text(self) -> str:

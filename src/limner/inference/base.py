@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -57,7 +56,6 @@ class TextGenerator:
         """
         require_ensemble(models)
         self.models, self.backbone = tuple(models), backbone
-        self._features: FeatureSource | None = None
 
     @classmethod
     def load(
@@ -144,15 +142,7 @@ class TextGenerator:
 
     def features_of(self, images: Iterable[ImageInput | None]) -> FeatureSource | None:
         """Return the source of the features of new images; None without a backbone."""
-        if self._features is not None:
-            return self._features
         return BackboneFeatures(self.backbone, images) if self.backbone is not None else None
-
-    def with_features(self, features: FeatureSource) -> Self:
-        """Return a copy that takes the features of images, by their paths, from a source instead of its backbone."""
-        result = copy.copy(self)
-        result._features = features
-        return result
 
     def _explain(
         self,

@@ -11,9 +11,8 @@ import textwrap
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
-import matplotlib
 from PIL import Image, ImageDraw, ImageFont, ImageOps
 
 from limner.errors import CollectionError, MediaError, MissingExtraError, SettingsError
@@ -236,7 +235,11 @@ def _cut(image: Image.Image) -> Image.Image:
 
 @cache
 def _font(size: int) -> ImageFont.FreeTypeFont:
-    """DejaVu Sans, which is part of matplotlib and covers all European scripts."""
+    """DejaVu Sans of matplotlib, which covers all European scripts; without matplotlib the Latin font of Pillow."""
+    try:
+        import matplotlib
+    except ModuleNotFoundError:
+        return cast("ImageFont.FreeTypeFont", ImageFont.load_default(size))
     return ImageFont.truetype(Path(matplotlib.get_data_path(), "fonts", "ttf", "DejaVuSans.ttf"), size)
 
 

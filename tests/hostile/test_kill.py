@@ -68,8 +68,8 @@ def index_of_folder(work: Path) -> object:
     table = open_index(work / "place")
     files = {path: row.digest.hex() for path, row in table.files.items()}
     details = {one.digest.hex(): one._replace(digest=b"") for one in table.details(list(table.rows.values()))}
-    annotations, vectors = table.features()
-    stored = {digest.hex(): annotations[row].tobytes() + vectors[row].tobytes() for digest, row in table.rows.items()}
+    vectors = table.vectors()
+    stored = {digest.hex(): vectors[row].tobytes() for digest, row in table.rows.items()}
     return (
         table.record.updating,
         sorted(files.items()),

@@ -370,6 +370,21 @@ def photographs(tmp_path_factory):
     return index
 
 
+def test_a_captioner_without_a_folder_is_refused(folder, captioner):
+    ensemble = limner.Captioner([captioner.models[0]] * 2, captioner.backbone)
+    with pytest.raises(FolderError, match="one folder"):
+        FolderIndex(folder).update(ensemble)
+
+
+def test_features_of_another_searcher_are_refused(folder, captioner):
+    FolderIndex(folder).update(captioner)
+    other = ColourSearcher()
+    other.digest = "other colours"
+    for use in (FolderIndex.open, lambda *_: FolderIndex(folder, None, other).update(captioner)):
+        with pytest.raises(FolderError, match="another backbone"):
+            use(folder, None, other)
+
+
 def test_a_query_without_a_known_word_is_refused(photographs):
     with pytest.raises(SettingsError, match="none of its words"):
         photographs.search("xyzzy qwrtz")
@@ -396,7 +411,9 @@ def test_concepts_answer_queries_of_things_and_the_joint_space_orders_the_others
     concepts = Concepts.load(pretrained_run())
     projected = searcher.project(vectors)
     things = searcher.scores("a cat", vectors, projected)
-    np.testing.assert_allclose(things, 0.5 * concepts.log_probs("a cat", vectors), rtol=1e-5)
+    ties = 0.001 * searcher.joint.sharpness * (projected @ searcher.joint.sentence_vector("a cat"))
+    np.testing.assert_allclose(things, 0.5 * concepts.log_probs("a cat", vectors) + ties, rtol=1e-5)
+    assert len(set(things.tolist())) == len(vectors)
     text = "two dogs playing in the snow"
     named = len(set(concepts.mentions(text)))
     assert named > 2

@@ -32,9 +32,11 @@ TENSORS = ("embedding.weight", "sentence.weight", "sentence.bias", "image.weight
 CONCEPT_WEIGHT = 0.5
 """Weight of the concepts, beside gamma s(w, I); chosen on Flickr8k's validation split and the validation photographs.
 """
-EXPLAINED = 2
-"""Number of concepts up to which a sentence is answered by its concepts alone."""
-PROJECTED_TOGETHER = 4096
+MAX_CONCEPTS_ALONE = 2
+"""Number of concepts up to which images are ranked by the concepts of a sentence alone."""
+TIE_WEIGHT = 1e-3
+"""Weight of the cosine where it only orders images of equal probability."""
+PROJECTION_BATCH_SIZE = 4096
 """Images that are projected to the joint space together."""
 
 
@@ -71,8 +73,8 @@ class JointSpace:
     def image_vectors(self, pooled: NDArray[np.floating[Any]]) -> Vector:
         """Compute v(I) of images with pooled features (N, D); returns (N, J), of unit length."""
         parts = [
-            self._project("image", np.sqrt(pooled.shape[1]) * unit(pooled[begin : begin + PROJECTED_TOGETHER]))
-            for begin in range(0, len(pooled), PROJECTED_TOGETHER)
+            self._project("image", np.sqrt(pooled.shape[1]) * unit(pooled[begin : begin + PROJECTION_BATCH_SIZE]))
+            for begin in range(0, len(pooled), PROJECTION_BATCH_SIZE)
         ]
         return np.concatenate(parts) if parts else np.zeros((0, len(self._tensors["image.bias"])), np.float32)
 
@@ -133,10 +135,11 @@ class ImageSearcher:
 
         With the n concepts c that w names, lambda = `CONCEPT_WEIGHT` and the cosine s of the joint space,
 
-            score(w, I) = lambda sum_c log p(c | I) + max(0, 1 - 2 / n) gamma s(w, I)
+            score(w, I) = lambda sum_c log p(c | I) + max(0.001, 1 - 2 / n) gamma s(w, I)
 
-        A sentence that names one or two things is answered by the concepts, which were trained on more photographs of
-        them; the cosine orders the images of a longer one. Without a concept, the score is gamma s(w, I).
+        Images for one or two concepts are ranked by these, which were trained on more photographs of them, and the
+        cosine orders ties; for a longer sentence the cosine counts as well. Without a concept, the score is
+        gamma s(w, I).
 
         Args:
             sentence: the query w.
@@ -151,10 +154,9 @@ class ImageSearcher:
         count = len(set(self._concepts.mentions(sentence)))
         if not count and not self.joint.knows(sentence):
             raise SettingsError(f"'{sentence}': none of its words is in the vocabulary of the search; use other words")
-        weight = max(0.0, 1 - EXPLAINED / count) if count else 1.0
+        weight = max(TIE_WEIGHT, 1 - MAX_CONCEPTS_ALONE / count) if count else 1.0
         scores = CONCEPT_WEIGHT * self._concepts.log_probs(sentence, np.asarray(vectors, np.float32))
-        if weight:
-            scores += weight * self.joint.sharpness * (projected @ self.joint.sentence_vector(sentence))
+        scores += weight * self.joint.sharpness * (projected @ self.joint.sentence_vector(sentence))
         return np.asarray(scores, np.float32)
 
 

@@ -37,7 +37,8 @@ class TwoTowerSettings(ConditionalLMSettings):
     """Whether a second set of layers reads the sentences backwards."""
     pooling: Literal["final", "mean", "words"] = "final"
     """Summary of a sentence: the last state, as in the paper; the mean of the states; or the mean of the word
-    embeddings, without a recurrent network."""
+    embeddings, without a recurrent network; `cell`, `layers`,
+    `bidirectional` and `hidden_dim` then have no effect."""
     word_dim: Width = 300
     """Size E of the word embeddings."""
     hidden_dim: Width = 1024

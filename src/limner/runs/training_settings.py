@@ -117,9 +117,9 @@ class MatchingSettings(Settings):
     """Training of a model that embeds sentences and images in one space, such as `two_tower`."""
 
     contrastive: Weight = 1.0
-    """Weight of the contrastive loss."""
+    """Weight of the loss that `negatives` names."""
     margin: PositiveShare = 0.2
-    """Margin of the hinges, a difference of cosines."""
+    """Margin of the hinges, a difference of cosines; without effect on the softmax."""
     negatives: Literal["hardest", "all", "softmax"] = "hardest"
     """Loss of a pair: the hinge of its hardest negative, as in VSE++; the sum of the hinges of all negatives; or the
     cross-entropy of a softmax over all pairs of the batch (van den Oord et al., 2018; Radford et al., 2021)."""

@@ -69,7 +69,6 @@ class ExportedModel:
 
         Raises:
             RunError: a graph or a tokenizer cannot be loaded.
-            MissingExtraError: ONNX Runtime is not installed.
         """
         self._folder, self.manifest = folder, exported.manifest
         names = [name for name in (BACKBONE, ENCODER, STEP) if name in exported.files]
@@ -307,7 +306,6 @@ def load(folder: Path | str) -> ExportedCaptioner | ExportedTranslator:
 
     Raises:
         RunError: the folder is not an exported model, or a file is damaged or of another version.
-        MissingExtraError: ONNX Runtime is not installed.
     """
     folder = Path(folder)
     exported = read_exported(folder)

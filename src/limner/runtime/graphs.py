@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from limner.bounds import Bounds
 from limner.decoding.next_tokens import NumpyNextTokens
 from limner.decoding.trees import map_leaves
-from limner.errors import MissingExtraError, RunError, SettingsError
+from limner.errors import RunError, SettingsError
 from limner.process import available_memory, usable_cores
 from limner.runtime.manifest import EXPORT_AGAIN, FeatureInput
 from limner.runtime.wire_format import require_self_contained
@@ -118,7 +118,6 @@ class Graph:
             weights: tensors that the file only names.
 
         Raises:
-            MissingExtraError: ONNX Runtime is not installed.
             RunError: the graph cannot be loaded, reads other files, or takes too long.
         """
         self.name = name
@@ -157,10 +156,8 @@ class Graph:
 def _start_session(
     name: str, data: bytes, threads: int | None, weights: Mapping[str, NDArray[Any]]
 ) -> InferenceSession:
-    try:
-        import onnxruntime
-    except ImportError:
-        raise MissingExtraError("running an exported model", "runtime") from None
+    import onnxruntime
+
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads or usable_cores()
     options.inter_op_num_threads = 1

@@ -70,9 +70,9 @@ def contrastive_loss(cosines: Tensor, owners: Tensor, margin: float, *, hardest:
 def softmax_loss(logits: Tensor, owners: Tensor, sentences: Tensor) -> Tensor:
     """Compute the cross-entropies of the matching pairs in both directions, the sum of two means.
 
-    With l(w, I) = gamma s(w, I), images that share sentence w with another one left out of its sum (a class of
-    photographs may have one sentence), and W_I the sentences of image I (van den Oord et al., 2018; Radford et al.,
-    2021, for one sentence an image):
+    With l(w, I) = gamma s(w, I) and W_I the sentences of image I (van den Oord et al., 2018; Radford et al., 2021, for
+    one sentence an image). A pair (w, I) that does not belong together, though image I has a sentence equal to w, is
+    left out of both sums: a class of photographs may share a sentence.
 
         mean_w -log(exp l(w, I_w) / sum_I exp l(w, I))  +  mean_I -log(sum_{w in W_I} exp l(w, I) / sum_w exp l(w, I))
 

@@ -101,6 +101,7 @@ def _run() -> int:
             raise
         name = _named_command(sys.argv[1:])
         of_runs = " with a model that 'limner export' has not written" if name in GENERATING_COMMANDS else ""
+        of_runs = " --collection" if name == "search" else of_runs
         print_error(str(MissingExtraError(f"limner {name}{of_runs}", "train")))
         return 1
     except OSError as error:

@@ -153,6 +153,8 @@ class FolderIndex:
                 any more, or another process updates the index.
             WriteError: the index cannot be written; what was written before is kept.
         """
+        if captioner.folder is None:
+            raise FolderError("expected a captioner that was loaded from one folder, got an ensemble or a new model")
         scan = self._scan(recursive)
         _make_folder(self.path)
         with locked(self.path, FolderError):
@@ -166,6 +168,7 @@ class FolderIndex:
                 create_index(self.path, IndexRecord.from_captioner(captioner, searcher))
             opened = open_index(self.path)
             _require_captioner(self.path, opened.record, run_digest(captioner.folder))
+            _require_features(self.path, opened.record, searcher)
             return Updater(self.folder, self.path, captioner, searcher, opened).run(
                 scan, verify, batch_size, on_progress
             )
@@ -236,8 +239,8 @@ class FolderIndex:
             MediaError: the image cannot be read.
             FolderError: the index is damaged.
         """
-        snapshot, searcher = self._newest(), self._searcher
-        assert searcher is not None, "it was created with the snapshot"
+        snapshot = self._newest()
+        searcher = snapshot.searcher
         (features,) = searcher.features_of([searcher.read(image)])
         return self._matches(snapshot, snapshot.score_vector(searcher.vector_of(features)), count)
 
@@ -261,12 +264,10 @@ class FolderIndex:
         """Return the newest state of the tables; it is read again where another process has changed them."""
         snapshot = self._snapshot
         if snapshot is None or snapshot.state != state_of_index(self.path):
-            if self._searcher is None:
-                self._searcher = ImageSearcher(open_index(self.path).record.lang)
-            snapshot = Snapshot(self.path, self._searcher)
-            if snapshot.index.record.features != self._searcher.digest:
-                raise FolderError(f"{self.path}: has features of another backbone; {REBUILD}")
-            self._snapshot = snapshot
+            record = open_index(self.path).record
+            searcher = self._searcher or ImageSearcher(record.lang)
+            _require_features(self.path, record, searcher)
+            snapshot = self._snapshot = Snapshot(self.path, searcher)
         return snapshot
 
     def _matches(self, snapshot: Snapshot, scored: Sequence[tuple[int, float]], count: int) -> list[FolderMatch]:
@@ -286,6 +287,12 @@ def _require_captioner(index: Path, record: IndexRecord, digest: str) -> None:
             f"{record.model or 'a model that is in no folder'}, or its files have changed; name it with --model or "
             f"--lang, or {REBUILD}"
         )
+
+
+def _require_features(index: Path, record: IndexRecord, searcher: ImageSearcher) -> None:
+    """Check that the features of an index are the searcher's; FolderError if they are of another backbone."""
+    if record.features != searcher.digest:
+        raise FolderError(f"{index}: has features of another backbone; {REBUILD}")
 
 
 def _remove(part: Path) -> None:

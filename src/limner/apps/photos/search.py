@@ -24,7 +24,7 @@ class Snapshot:
             FolderError: the index is damaged.
         """
         self.state = state_of_index(index)  # first: another process may write meanwhile
-        self.index, self._searcher = open_index(index), searcher
+        self.index, self.searcher = open_index(index), searcher
         self.row_of = {path: self.index.rows[file.digest] for path, file in self.index.files.items() if not file.error}
         """Row of the contents of each file that can be read."""
         self.paths_of: dict[int, list[str]] = {}
@@ -39,11 +39,11 @@ class Snapshot:
 
     @cached_property
     def _projected(self) -> NDArray[np.float32]:
-        return self._searcher.project(self._vectors)
+        return self.searcher.project(self._vectors)
 
     def score_sentence(self, query: str) -> list[tuple[int, float]]:
         """Compute how well a sentence describes each image, best first; SettingsError if no word of it is known."""
-        return self._ranked(self._searcher.scores(query, self._vectors, self._projected))
+        return self._ranked(self.searcher.scores(query, self._vectors, self._projected))
 
     def score_vector(self, vector: NDArray[np.floating[Any]]) -> list[tuple[int, float]]:
         """Compute the cosine of the features of all images with a vector, best first."""

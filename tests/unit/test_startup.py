@@ -110,11 +110,7 @@ def test_the_base_installation_needs_no_package_of_the_extra_train(arguments):
 @pytest.mark.parametrize("arguments", [("recipes",), ("describe", PHOTOGRAPHS / "cat.jpg", "--model", "RUN")])
 def test_commands_of_training_name_the_extra(arguments, trained):
     done = without_training(*(trained if argument == "RUN" else argument for argument in arguments))
-    assert (done.returncode, "'limner[train]'" in done.stderr, "Traceback" in done.stdout + done.stderr[:-400]) == (
-        1,
-        True,
-        False,
-    ), done.stderr
+    assert done.returncode == 1 and "error: limner" in done.stderr and "'limner[train]'" in done.stderr
 
 
 def test_a_contact_sheet_of_a_search_needs_no_package_of_the_extra_train(tmp_path):

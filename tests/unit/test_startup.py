@@ -87,6 +87,16 @@ def test_a_folder_is_indexed_and_searched_without_torch(tmp_path):
     assert "torch" not in modules and "cat.jpg" in printed
 
 
+def test_a_run_that_needs_torch_names_the_extra_in_python(trained, tmp_path):
+    program = (
+        f"import sys\nsys.modules.update(dict.fromkeys({sorted(TRAIN_PACKAGES)!r}))\nimport limner\n"
+        "for run in sys.argv[1:]:\n  try: limner.load(run)\n  except limner.LimnerError as error: print(error)"
+    )
+    command = [sys.executable, "-c", program, trained, tmp_path / "none"]
+    needs, missing = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+    assert "'limner[train]'" in needs and "none: no such run directory" in missing
+
+
 def without_training(*arguments):
     """Run a command where the packages of the extra `train` cannot be imported."""
     program = f"import sys\nsys.modules.update(dict.fromkeys({sorted(TRAIN_PACKAGES)!r}))\n{PROGRAM}"

@@ -86,7 +86,7 @@ class ImageSearcher:
     """Features of images that a search needs, and the scores of sentences: the built-in backbone, concepts and space.
 
     Attributes:
-        digest: SHA-256 of the weights of the backbone, by which features are told apart.
+        digest: SHA-256 of the weights of the backbone, which identify the features.
         vector_dim: size D of the features.
     """
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from limner.errors import SettingsError
+from limner.errors import TRAIN_PACKAGES, MissingExtraError, SettingsError
 from limner.runs.pretrained import choose_runs, pretrained_translator
+from limner.runs.records import require_run_directory
 from limner.runtime import generators
 from limner.runtime.manifest import is_exported
 from limner.text.labels import LABEL_LANGUAGES
@@ -46,6 +47,7 @@ def load(
         SettingsError: there is no built-in model of the language, or `lang` or `to` are given with `runs`.
         RunError: a directory holds no complete model, or the models do not form an ensemble.
         BackboneError: the backbone cannot be found or loaded.
+        MissingExtraError: the model needs torch, which is not installed.
     """
     if to is not None and not runs and lang is None:
         runs = (pretrained_translator(to),)
@@ -54,10 +56,17 @@ def load(
     runs = choose_runs(runs, lang)
     if len(runs) == 1 and is_exported(Path(runs[0])) and backbone is None and device == "cpu":
         return generators.load(runs[0])
-    from limner.inference.base import load_models
-    from limner.inference.captioner import Captioner
-    from limner.inference.classifier import Classifier
-    from limner.inference.translator import Translator
+    for run in runs:  # before torch is imported
+        require_run_directory(Path(run))
+    try:
+        from limner.inference.base import load_models
+        from limner.inference.captioner import Captioner
+        from limner.inference.classifier import Classifier
+        from limner.inference.translator import Translator
+    except ModuleNotFoundError as error:
+        if str(error.name).partition(".")[0] not in TRAIN_PACKAGES:
+            raise
+        raise MissingExtraError(f"{runs[0]}: a model that 'limner export' has not written", "train") from None
 
     models, encoder = load_models(runs, backbone, device, encode_images)
     if models[0].recipe.data.lang in LABEL_LANGUAGES:

@@ -264,10 +264,9 @@ class FolderIndex:
         """Return the newest state of the tables; it is read again where another process has changed them."""
         snapshot = self._snapshot
         if snapshot is None or snapshot.state != state_of_index(self.path):
-            record = open_index(self.path).record
-            searcher = self._searcher or ImageSearcher(record.lang)
-            _require_features(self.path, record, searcher)
-            snapshot = self._snapshot = Snapshot(self.path, searcher)
+            snapshot = Snapshot(self.path, self._searcher)
+            _require_features(self.path, snapshot.index.record, snapshot.searcher)
+            self._snapshot = snapshot
         return snapshot
 
     def _matches(self, snapshot: Snapshot, scored: Sequence[tuple[int, float]], count: int) -> list[FolderMatch]:

@@ -17,14 +17,19 @@ from limner.inference.image_searcher import ImageSearcher, unit
 class Snapshot:
     """State of an index at one time."""
 
-    def __init__(self, index: Path, searcher: ImageSearcher) -> None:
+    def __init__(self, index: Path, searcher: ImageSearcher | None = None) -> None:
         """Read the files of an index; vectors are read when they are needed.
+
+        Args:
+            index: folder of the index.
+            searcher: computes the scores; None for the built-in one, in the language of the captions.
 
         Raises:
             FolderError: the index is damaged.
         """
         self.state = state_of_index(index)  # first: another process may write meanwhile
-        self.index, self.searcher = open_index(index), searcher
+        self.index = open_index(index)
+        self.searcher = searcher or ImageSearcher(self.index.record.lang)
         self.row_of = {path: self.index.rows[file.digest] for path, file in self.index.files.items() if not file.error}
         """Row of the contents of each file that can be read."""
         self.paths_of: dict[int, list[str]] = {}

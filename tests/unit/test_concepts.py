@@ -90,7 +90,8 @@ def test_tags_are_the_probable_things_without_kinds_of_them():
     concepts = concepts_with()
     found = concepts.tags(probabilities(cat=0.9, animal=0.95, black=0.99, club=0.5))
     assert [(tag.word, tag.kind) for tag in found] == [("cat", "animal"), ("club", "")]
-    assert [tag.word for tag in concepts.tags(probabilities(animal=0.95))] == ["animal"]
+    uncertain = concepts.tags(probabilities(cat=0.3, dog=0.25, animal=0.95))
+    assert [tag.word for tag in uncertain] == ["animal", "cat", "dog"]
     assert concepts.tags(probabilities(photograph=0.1, cat=0.9)) == ()
 
 

@@ -40,6 +40,9 @@ MAX_TAGS = 5
 """Maximum number of tags of an image."""
 TAG_PROBABILITY = 0.2
 """Probability below which a concept is no tag."""
+KIND_SHARE = 0.5
+"""Share of the probability of a kind from which its most probable thing replaces it: below a half, another thing of the
+kind is more probable than this thing."""
 LEAST = 1e-3
 """Smallest probability and rate in logarithms."""
 UNSPACED = ("zh", "ja", "th")
@@ -191,14 +194,15 @@ class Concepts:
         )
 
     def _tagged(self, probabilities: Vector) -> list[int]:
-        """Return the things that are tags, best first; a kind only where none of its things is a tag."""
-        concepts, columns = self.file.concepts, dict[str, int]()
+        """Return the things that are tags, best first; a kind unless one of its things has `KIND_SHARE` of it."""
+        concepts, columns, of_kind = self.file.concepts, dict[str, int](), dict[str, float]()
         things = self.things[np.argsort(-probabilities[self.things], kind="stable")]
-        kinds = {concepts[column].kind for column in things if probabilities[column] >= TAG_PROBABILITY}
+        for column in things[probabilities[things] >= TAG_PROBABILITY]:
+            of_kind.setdefault(concepts[column].kind, float(probabilities[column]))
         for column in things.tolist() if self.is_photograph(probabilities) else ():
             if probabilities[column] < TAG_PROBABILITY or len(columns) == MAX_TAGS:
                 break
-            if concepts[column].name not in kinds:
+            if of_kind.get(concepts[column].name, 0.0) < KIND_SHARE * probabilities[column]:
                 columns.setdefault(concepts[column].name, column)  # in a translation, two things may have one name
         return [*columns.values()]
 

@@ -11,6 +11,7 @@ from typing import cast
 from limner.decoding.automaton import Automaton, WordBoundaries
 from limner.errors import SettingsError
 from limner.text.compounds import JOINER
+from limner.text.queries import language_name
 from limner.text.tokenizer import Tokenizer
 from limner.text.vocab import SPECIAL_TOKENS, WORD_START
 
@@ -77,7 +78,8 @@ def _known(tokenizer: Tokenizer, text: str) -> list[str]:
     similar = get_close_matches(word, vocabulary[SPECIAL_TOKENS.unk + 1 :], 3)
     remedy = f"similar words: {', '.join(similar)}" if similar else "give a word of the training sentences"
     place = f"must_include '{text}'" + (f", word '{word}'" if word != text else "")
-    raise SettingsError(f"{place}: not in the vocabulary of the model; {remedy}")
+    lang = language_name(tokenizer.settings.lang)
+    raise SettingsError(f"{place}: not in the vocabulary of the model; {remedy}; its language is {lang}")
 
 
 def _split(text: str) -> list[str]:
@@ -86,9 +88,7 @@ def _split(text: str) -> list[str]:
 
 def _unknown(tokenizer: Tokenizer, text: str) -> list[str]:
     """Return the words of a text that are not in the vocabulary."""
-    if SPECIAL_TOKENS.unk not in tokenizer.encode(text):
-        return []
-    return [word for word in tokenizer.words(text) if SPECIAL_TOKENS.unk in tokenizer.encode(word)] or [text]
+    return tokenizer.unknown_words(text) or [text] * (SPECIAL_TOKENS.unk in tokenizer.encode(text))
 
 
 @lru_cache(maxsize=16)

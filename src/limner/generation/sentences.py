@@ -11,8 +11,8 @@ if TYPE_CHECKING:
 
 from limner.decoding.sentence import Sentence
 from limner.errors import SettingsError, counted
+from limner.text.queries import language_name, quoted
 from limner.text.tokenizer import Tokenizer
-from limner.text.vocab import SPECIAL_TOKENS
 
 UNKNOWN_WORDS_SHOWN = 5
 UNKNOWN_SOURCE = "their translation is a guess"
@@ -81,13 +81,11 @@ def missing_image(row: int) -> str:
 
 def warn_of_unknown_words(tokenizer: Tokenizer, sentences: Iterable[str], effect: str) -> None:
     """Log the words that a tokenizer encodes as <unk>, followed by the effect on the result."""
-    unk = SPECIAL_TOKENS.unk
-    words = {word for text in sentences if unk in tokenizer.encode(text) for word in tokenizer.words(text)}
-    unknown = sorted(word for word in words if unk in tokenizer.encode(word))
-    if unknown:
-        shown = ", ".join(f"'{word}'" for word in unknown[:UNKNOWN_WORDS_SHOWN])
+    if unknown := sorted({word for text in sentences for word in tokenizer.unknown_words(text)}):
+        lang = language_name(tokenizer.settings.lang)
+        shown = quoted(unknown[:UNKNOWN_WORDS_SHOWN])
         more = ", …" if len(unknown) > UNKNOWN_WORDS_SHOWN else ""
-        logger.warning("words not in the vocabulary are encoded as <unk>: %s%s; %s", shown, more, effect)
+        logger.warning("words not in the %s vocabulary are encoded as <unk>: %s%s; %s", lang, shown, more, effect)
 
 
 def warn_of_cut_off(cut: int, total: int, noun: str, max_length: int, remedy: str) -> None:

@@ -5,6 +5,7 @@ Needs no torch. Shapes: N images, D feature size, V words, E word embedding, J j
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -20,11 +21,14 @@ from limner.media.image import ImageInput, Pixels
 from limner.runs.concepts import Concepts, Vector, pooled_vector
 from limner.runs.pretrained import DEFAULT_LANG, pretrained_languages, pretrained_run
 from limner.runtime import generators
+from limner.text.queries import language_name, quoted, require_content
 from limner.text.tokenizer import Tokenizer
 from limner.text.vocab import SPECIAL_TOKENS
 
 if TYPE_CHECKING:
     from limner.data.examples import StoredFeatures
+
+logger = logging.getLogger(__name__)
 
 JOINT = "joint"
 """Run directory of the two-tower model, in the run directory of the built-in captioner."""
@@ -61,13 +65,10 @@ class JointSpace:
         except (OSError, SafetensorError, KeyError, ValueError) as error:
             raise RunError(f"{folder}: missing or damaged ({system_reason(error)}); install Limner again") from None
 
-    def knows(self, sentence: str) -> bool:
-        """Whether a word of a sentence is in the vocabulary."""
-        return any(token != SPECIAL_TOKENS.unk for token in self.tokenizer.encode(sentence))
-
     def sentence_vector(self, sentence: str) -> Vector:
-        """Compute u(w) of a sentence, (J,), of unit length."""
-        tokens = [SPECIAL_TOKENS.bos, *self.tokenizer.encode(sentence)]
+        """Compute u(w) of the words of a sentence that are in the vocabulary, (J,), of unit length."""
+        known = (token for token in self.tokenizer.encode(sentence) if token != SPECIAL_TOKENS.unk)
+        tokens = [SPECIAL_TOKENS.bos, *known]
         return self._project("sentence", self._tensors["embedding.weight"][tokens].mean(0))
 
     def image_vectors(self, pooled: NDArray[np.floating[Any]]) -> Vector:
@@ -147,17 +148,32 @@ class ImageSearcher:
             projected: vectors of the joint space, (N, J).
 
         Raises:
-            SettingsError: no word of the sentence is known.
+            SettingsError: no word of the sentence is known, or function words only.
         """
         if not sentence.strip():
             raise SettingsError("the query has no words; describe an image, such as 'a dog on the beach'")
         count = len(set(self._concepts.mentions(sentence)))
-        if not count and not self.joint.knows(sentence):
-            raise SettingsError(f"'{sentence}': none of its words is in the vocabulary of the search; use other words")
+        self._check_words(sentence)
         weight = max(TIE_WEIGHT, 1 - MAX_CONCEPTS_ALONE / count) if count else 1.0
         scores = CONCEPT_WEIGHT * self._concepts.log_probs(sentence, np.asarray(vectors, np.float32))
         scores += weight * self.joint.sharpness * (projected @ self.joint.sentence_vector(sentence))
         return np.asarray(scores, np.float32)
+
+    def _check_words(self, sentence: str) -> None:
+        """Log the words that no vocabulary and no name of a concept has; SettingsError if no other word has content."""
+        lang, tokenizer, concepts = self._concepts.file.lang, self.joint.tokenizer, self._concepts
+        mentions, words = concepts.mentions(sentence), concepts.split(sentence)
+        unknown = [
+            unknown_word
+            for unknown_word in tokenizer.unknown_words(sentence)
+            if concepts.mentions(" ".join(word for word in words if word != unknown_word)) == mentions
+        ]
+        if not mentions:
+            require_content(tokenizer, sentence, unknown, lang)
+        if unknown:
+            verb, pronoun = ("is", "it") if len(unknown) == 1 else ("are", "them")
+            vocabulary = f"the {language_name(lang)} vocabulary"
+            logger.warning(f"{quoted(unknown)} {verb} not in {vocabulary}; searched without {pronoun}")
 
 
 def unit(vectors: NDArray[np.floating[Any]]) -> Vector:

@@ -16,6 +16,7 @@ from limner.data.stored_items import StoredItems
 from limner.errors import CollectionError, SettingsError, counted
 from limner.features.encoders.base import Backbone
 from limner.features.store import FeatureStore
+from limner.generation.sentences import warn_of_unknown_words
 from limner.inference.base import load_models, require_ranking
 from limner.inference.collection_features import open_features
 from limner.inference.new_images import BackboneFeatures, new_item
@@ -36,7 +37,7 @@ from limner.retrieval.marginal import (
     stored_log_marginal,
 )
 from limner.runs.trained_model import TrainedModel
-from limner.text.vocab import SPECIAL_TOKENS
+from limner.text.queries import require_content
 
 if TYPE_CHECKING:
     from limner.data.collection import Collection
@@ -266,12 +267,12 @@ class Retriever:
         return ImageSearch(results, None, len(items), len(items), True, 0.0)
 
     def _query(self, sentence: str) -> list[int]:
-        """Return the token ids of a query; SettingsError if none of its words is known."""
+        """Return the token ids of a query; SettingsError if none of its words is known, or function words only."""
         require_words(self.model, [sentence])
-        tokens = self.model.tokenizer.encode(sentence)
-        if all(token == SPECIAL_TOKENS.unk for token in tokens):
-            raise SettingsError(f"'{sentence}': none of its words is in the vocabulary of the model; use other words")
-        return tokens
+        tokenizer = self.model.tokenizer
+        require_content(tokenizer, sentence, tokenizer.unknown_words(sentence), self.model.recipe.data.lang)
+        warn_of_unknown_words(tokenizer, [sentence], "all images are scored with <unk> in their place")
+        return tokenizer.encode(sentence)
 
     def _results(self, items: Sequence[Item], scores: Sequence[float], collection: Collection) -> list[RetrievalResult]:
         lang = self.model.recipe.data.lang

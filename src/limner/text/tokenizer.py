@@ -145,6 +145,13 @@ class Tokenizer:
         typed = (re.search(re.escape(piece), text, re.IGNORECASE) for piece in unknown)
         return tuple(match.group() if match else piece for match, piece in zip(typed, unknown, strict=True))
 
+    def unknown_words(self, text: str) -> list[str]:
+        """Return the words of a text that are encoded as <unk>, or of which a part is, each once."""
+        unk = SPECIAL_TOKENS.unk
+        if unk not in self.encode(text):
+            return []
+        return [word for word in dict.fromkeys(self.words(text)) if unk in self.encode(word)]
+
     def token_id(self, piece: str) -> int:
         """Return the id of a piece of any sentence, see `pieces`, or the id of <unk> if the piece has none."""
         entry = piece if self.settings.level == "bpe" else piece.removeprefix(WORD_START)

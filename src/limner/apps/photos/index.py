@@ -232,7 +232,7 @@ class FolderIndex:
         """Find the images that are most similar to an image, by the cosine of their pooled features.
 
         Args:
-            image: path, encoded bytes, PIL image or array (H, W, 3).
+            image: path, encoded bytes, PIL image or array (H, W, 3); the file of a path is no result, its copies are.
             count: number of results.
 
         Raises:
@@ -242,7 +242,9 @@ class FolderIndex:
         snapshot = self._newest()
         searcher = snapshot.searcher
         (features,) = searcher.features_of([searcher.read(image)])
-        return self._matches(snapshot, snapshot.score_vector(searcher.vector_of(features)), count)
+        query = Path(image).resolve() if isinstance(image, (str, Path)) else None
+        matches = self._matches(snapshot, snapshot.score_vector(searcher.vector_of(features)), count + 1)
+        return [match for match in matches if query is None or match.path.resolve() != query][:count]
 
     def thumbnail(self, path: str) -> bytes | None:
         """Return the small copy of an indexed image, a JPEG file.

@@ -20,6 +20,7 @@ from limner.apps.server.limner_api import EngineOf
 from limner.apps.server.ollama_api import ERRORS
 from limner.apps.server.request_bodies import FORM, FormRoute, LenientBody, reads
 from limner.errors import MissingExtraError
+from limner.text.queries import LANGUAGE_NAMES
 
 if TYPE_CHECKING:
     from py3langid.langid import LanguageIdentifier
@@ -36,13 +37,6 @@ MAX_ALTERNATIVES = 19
 
 MAX_DETECTED = 2_000
 """Characters of a text whose language is detected."""
-_NAMES = {
-    "ar": "Arabic", "ca": "Catalan", "cs": "Czech", "da": "Danish", "de": "German", "el": "Greek", "en": "English",
-    "es": "Spanish", "fi": "Finnish", "fr": "French", "hi": "Hindi", "hu": "Hungarian", "it": "Italian",
-    "ja": "Japanese", "ko": "Korean", "nl": "Dutch", "pl": "Polish", "pt": "Portuguese", "ro": "Romanian",
-    "ru": "Russian", "sv": "Swedish", "tr": "Turkish", "uk": "Ukrainian", "vi": "Vietnamese", "zh": "Chinese",
-}  # fmt: skip
-"""English names of languages."""
 
 Text = Annotated[str, Field(max_length=MAX_CHARACTERS)]
 
@@ -145,7 +139,7 @@ async def frontend_settings(engine: EngineOf, request: Request) -> dict[str, Any
 
 
 def _named(code: str) -> dict[str, str]:
-    return {"code": code, "name": _NAMES.get(code, code)}
+    return {"code": code, "name": LANGUAGE_NAMES.get(code, code)}
 
 
 def _pairs(engine: ServiceEngine) -> list[tuple[str, str]]:

@@ -323,15 +323,17 @@ def test_describe_writes_texts_beside_the_images(photos, trained, command_line):
     assert ((photos / "a.txt").read_text(), (photos / "inside" / "b.txt").read_text()) == ("mine\n", text)
 
 
-def test_describe_writes_a_table_in_the_folder(photos, trained, command_line):
-    command = ("describe", photos, "--recursive", "--model", trained, "--write", "csv")
-    status, _, errors = command_line(*command)
-    assert status == 0 and errors.endswith("captions: 2 written\n")
+def test_describe_writes_a_table_in_the_folder(photos, trained, command_line, caplog):
+    (photos / "empty").mkdir()
+    command = ("describe", photos / "empty", photos, "--recursive", "--write", "csv")
+    status, _, errors = command_line(*command, "--model", trained)
+    assert status == 0 and errors.endswith("captions: 2 written\n") and "empty: no images in this folder" in caplog.text
     rows = list(csv.DictReader((photos / "captions.csv").open()))
     assert [row["image"] for row in rows] == ["a.jpg", "inside/b.png"] and all(row["caption"] for row in rows)
     table = (photos / "captions.csv").read_bytes()
-    status, printed, errors = command_line(*command)
-    assert (status, printed) == (0, "") and "0 written, 2 kept" in errors
+    status, printed, errors = command_line(*command, "--lang", "de")
+    assert (status, printed) == (0, "")
+    assert "0 written, 2 kept, in English (en) (--replace writes German (de))" in errors
     assert (photos / "captions.csv").read_bytes() == table
 
 
@@ -404,7 +406,9 @@ def test_tables_list_the_captions_that_are_kept_in_the_files(photos, trained, co
     embed_caption(photos / "a.jpg", "Grandma, 1954", "en")
     pixels().save(photos / "c.gif")
     command = ("describe", photos, "--recursive", "--model", trained, "--embed", "--write")
-    assert command_line(*command, "jsonl")[0] == 1
+    status, printed, errors = command_line(*command, "jsonl")
+    assert status == 1 and printed.count("\n") == 1 and "captions: 1 written, 1 kept" in errors
+    assert "c.gif: expected JPEG, PNG or WebP" in errors and caption_in_file(photos / "inside" / "b.png")
     kept, refused, generated = (json.loads(line) for line in (photos / "captions.jsonl").read_text().splitlines())
     assert (kept["image"], kept["captions"][0]["text"], kept["origin"]) == ("a.jpg", "Grandma, 1954", "file")
     assert (generated["image"], generated["origin"]) == ("inside/b.png", "model")
@@ -414,14 +418,6 @@ def test_tables_list_the_captions_that_are_kept_in_the_files(photos, trained, co
     assert (status, printed) == (0, "") and "0 written, 2 kept" in errors
     rows = list(csv.DictReader((photos / "captions.csv").open()))
     assert [(row["image"], row["origin"]) for row in rows] == [("a.jpg", "file"), ("inside/b.png", "file")]
-
-
-def test_describe_embeds_and_names_files_that_cannot_hold_a_caption(photos, trained, command_line):
-    pixels().save(photos / "c.gif")
-    status, printed, errors = command_line("describe", photos, "--model", trained, "--embed")
-    assert status == 1 and printed.count("\n") == 1
-    assert "c.gif: expected JPEG, PNG or WebP" in errors and "captions: 1 written" in errors
-    assert caption_in_file(photos / "a.jpg")
 
 
 def test_a_file_that_is_no_image_is_named_as_such(tmp_path, command_line):

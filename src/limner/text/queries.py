@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 
 from limner.errors import SettingsError, did_you_mean
+from limner.text import scripts
 from limner.text.tokenizer import Tokenizer
 from limner.text.vocab import SPECIAL_TOKENS
 
@@ -33,6 +35,14 @@ FUNCTION_WORDS = {
 def language_name(lang: str) -> str:
     """Return the name of a language with its code: 'German (de)'; the code alone where there is no name."""
     return f"{LANGUAGE_NAMES[lang]} ({lang})" if lang in LANGUAGE_NAMES else f"'{lang}'"
+
+
+def guess_language(texts: Iterable[str], lang: str) -> str:
+    """Return the language of texts by their function words: `lang`, or another one that has more than twice as many."""
+    counts = Counter(word for text in texts for word in scripts.split(text.lower()))
+    hits = {name: sum(counts[word] for word in words.split()) for name, words in FUNCTION_WORDS.items()}
+    best = max(hits, key=hits.__getitem__)
+    return best if hits[best] > 2 * hits.get(lang, hits[best]) else lang
 
 
 def require_content(tokenizer: Tokenizer, query: str, unknown: Sequence[str], lang: str) -> None:

@@ -30,6 +30,8 @@ CaptionFormat = Literal["text", "tsv", "csv", "jsonl", "json"]
 """Format of captions: `text` has the file and the caption, `tsv` and `csv` a header, `jsonl` one object per input, and
 `json` one list, which is complete at the end only."""
 SUFFIXES: dict[str, CaptionFormat] = {".txt": "text", ".tsv": "tsv", ".csv": "csv", ".jsonl": "jsonl", ".json": "json"}
+LANGUAGE_SAMPLE = 100
+"""Number of captions by which the language of the captions that are kept is guessed."""
 COLUMNS = ("image", "rank", "caption", "log_prob")
 """Header of tables of captions."""
 
@@ -205,6 +207,11 @@ class CaptionTable:
         name = str(file.relative_to(self.path.parent))
         return printable(name) if self._kind == "csv" else to_json(name)
 
+    def text(self, file: Path) -> str:
+        """Return the best caption of an image in the table."""
+        row = self.rows[self.name(file)][0]
+        return str(row["captions"][0]["text"] if self._kind == "jsonl" else row[COLUMNS.index("caption")])
+
     def begin(self, columns: Sequence[str]) -> None:
         """Write the table with the rows that are kept, and with empty cells in columns that it did not have."""
         added = [column for column in columns if column not in self.columns]
@@ -243,6 +250,7 @@ class StoredCaptions:
         self._waiting: list[Path] = []  # files without rows yet, the last one first
         self.errors: list[LimnerError] = []
         self.total = self.written = self.kept = self.unsure = 0
+        self._kept_texts: list[str] = []
 
     def select(self, files: Sequence[Path], named: Sequence[Path] = ()) -> list[Path]:
         """Return the files that need a caption; nothing is computed for those that have one.
@@ -284,11 +292,15 @@ class StoredCaptions:
             file = self._waiting.pop()
             self._table_of[file].append(file, self._results.pop(file))
 
-    def report(self) -> None:
-        """Print how many images have got a caption, have kept theirs, and have none that the model is sure of."""
+    def report(self, lang: str) -> None:
+        """Print how many images have got a caption in a language, have kept theirs, and have none that is sure."""
         if not self.written + self.kept + self.unsure or (self._kind is None and not self._embed):
             return
+        from limner.text.queries import guess_language, language_name
+
         kept = f", {self.kept:,} kept (--replace replaces them)" if self.kept else ""
+        if (other := guess_language(self._kept_texts, lang)) != lang:
+            kept = f", {self.kept:,} kept, in {language_name(other)} (--replace writes {language_name(lang)})"
         unsure = f", {self.unsure:,} not sure and not written" if self.unsure else ""
         err.print(f"captions: {self.written:,} written{kept}{unsure}", soft_wrap=True, highlight=False)
 
@@ -303,6 +315,8 @@ class StoredCaptions:
         is_listed = table is not None and table.name(file) in table.rows
         is_kept = not self._replace and (bool(text) if in_image else is_listed)
         self.kept += is_kept
+        if is_kept and len(self._kept_texts) < LANGUAGE_SAMPLE:
+            self._kept_texts.append(text if in_image else table.text(file))
         if is_kept and is_listed:
             del self._table_of[file]
         elif is_kept:

@@ -135,7 +135,7 @@ def describe(
     graphs = graphs and not uses_clips(runs[0], files)
     if not files:
         stored.begin_tables()
-        stored.report()
+        stored.report(runs[0].name if is_pretrained(runs[0]) else "")
         return report_unreadable(stored.errors, stored.total)
     from limner.generation.request import RuleOptions
 
@@ -167,7 +167,7 @@ def describe(
                 bar(done, len(files))
     if strips is not None:
         strips.save()
-    stored.report()
+    stored.report(captioner.lang)
     report_unreadable(stored.errors, stored.total)
 
 

@@ -40,17 +40,26 @@ def find_input_files(
 ) -> list[Path]:
     """Replace each folder by the files in it, and `-` by the files and folders that standard input lists.
 
-    Folders have files of the readable modalities; the modality of the model is named in messages. SettingsError if
-    there is no file in a folder or standard input lists none, MediaError if none of the files exists.
+    Folders have files of the readable modalities; the modality of the model is named in messages. A folder without
+    files is logged. SettingsError if there is no other input, or standard input lists none; MediaError if none of the
+    files exists.
     """
     files: list[Path] = []
+    empty: list[SettingsError] = []
     any_folder = False
     for path in _with_listed(paths):
         if path.is_dir():
             any_folder = True
-            files += _inside(path, modality, readable, recursive)
+            try:
+                files += _inside(path, modality, readable, recursive)
+            except SettingsError as error:
+                empty.append(error)
         else:
             files.append(path)
+    if empty and not files:
+        raise empty[0]
+    for error in empty:
+        logger.warning("%s", error)
     if not any(file.exists() for file in files):
         and_more = f", nor do {len(files) - 1} more" if len(files) > 1 else ""
         raise MediaError(f"{files[0]}: no such file{and_more}; name {modality.plural} or folders that exist")

@@ -446,7 +446,7 @@ def test_a_caption_of_which_the_model_is_not_sure_is_not_written(tmp_path, capsy
     stored = StoredCaptions(kind, embed, False)
     assert stored.select([image]) == [image]
     stored.store(image, [Sentence((), -1.0, -1.0, text="a dog runs", confidence=0.1, is_sure=False)], "en")
-    stored.report()
+    stored.report("en")
     assert image.read_bytes() == before
     assert list(tmp_path.iterdir()) == [image]
     assert "0 written, 1 not sure and not written" in capsys.readouterr().err

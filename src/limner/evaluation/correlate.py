@@ -81,7 +81,9 @@ def read_scores(path: Path, judgements: Judgements) -> dict[Pair, float]:
     for number, fields in _rows(path):
         where = f"{path}, line {number}"
         if len(fields) != 3:
-            raise SettingsError(f"{where}: expected 'image<TAB>caption<TAB>score', found {len(fields)} columns")
+            raise SettingsError(
+                f"{where}: expected 'image<TAB>caption<TAB>score', found {counted(len(fields), 'column')}"
+            )
         scores[_pair(fields, scores, where)] = _number(fields[2], where)
     missing = [pair for pair in judgements.correlated() if pair not in scores]
     if missing:
@@ -119,7 +121,7 @@ def _ratings(fields: Sequence[str], where: str) -> tuple[Literal["expert", "crow
     if len(fields) != 5:
         raise SettingsError(
             f"{where}: expected image, caption and three ratings, or image, caption, share of yes and the numbers of "
-            f"yes and no, separated by tabs; found {len(fields)} columns"
+            f"yes and no, separated by tabs; found {counted(len(fields), 'column')}"
         )
     first, second, third = (_number(field, where) for field in fields[2:])
     if all(value in (1, 2, 3, 4) for value in (first, second, third)):

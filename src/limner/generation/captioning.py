@@ -150,7 +150,7 @@ class BaseCaptioner(ABC):
                     yield image, request.sentences
             done += len(batch)
         if log_cut_off and described:
-            warn_of_cut_off(cut, described, "captions", requests[0].decoding.max_length, "raise max_length")
+            warn_of_cut_off(cut, described, "caption", requests[0].decoding.max_length, "raise max_length")
 
     def tags(self, images: Sequence[ImageInput], *, batch_size: int = CAPTION_BATCH_SIZE) -> list[tuple[Tag, ...]]:
         """Name the things in images, without captioning them.

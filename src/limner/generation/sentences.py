@@ -91,4 +91,5 @@ def warn_of_unknown_words(tokenizer: Tokenizer, sentences: Iterable[str], effect
 def warn_of_cut_off(cut: int, total: int, noun: str, max_length: int, remedy: str) -> None:
     """Log how many generated sentences did not end before the maximum length."""
     if cut:
-        logger.warning("%d of %d %s were cut off at max_length=%d; %s", cut, total, noun, max_length, remedy)
+        were = "was" if cut == 1 else "were"
+        logger.warning(f"{cut:,} of {counted(total, noun)} {were} cut off at max_length={max_length}; {remedy}")

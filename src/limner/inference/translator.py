@@ -126,7 +126,7 @@ class Translator(TextGenerator):
                     on_progress(done, len(requests))
             hypotheses = [request.sentences for request in requests]
         unfinished = sum(not n_best[0].ended for n_best in hypotheses)
-        warn_of_cut_off(unfinished, len(sentences), "translations", settings.max_length, CUT_TRANSLATIONS)
+        warn_of_cut_off(unfinished, len(sentences), "translation", settings.max_length, CUT_TRANSLATIONS)
         translations = [[empty] for _ in sentences]
         for row, n_best in zip(rows, hypotheses, strict=True):
             translations[row] = n_best

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from limner.errors import SettingsError
+from limner.errors import SettingsError, counted
 from limner.metrics.base import Statistics
 
 TRIALS = 10_000
@@ -57,7 +57,9 @@ def too_few_segments(segments: int, level: float = LEVEL) -> str:
     if 2 / 2**segments < level:
         return ""
     needed = math.floor(math.log2(2 / level)) + 1
-    return f"{segments} items cannot give p < {level:g}, whatever their difference; expected {needed} or more"
+    return (
+        f"{counted(segments, 'item')} cannot give p < {level:g}, whatever their difference; expected {needed} or more"
+    )
 
 
 def holm(p_values: Sequence[float]) -> list[float]:

@@ -211,7 +211,7 @@ class RetrievalCost(NamedTuple):
     def __str__(self) -> str:
         minutes = f"{self.seconds / 60:.0f} min" if self.seconds >= 90 else f"{self.seconds:.0f} s"
         return (
-            f"retrieval: {self.sentences:,} sentences with {self.images:,} images are "
+            f"retrieval: {counted(self.sentences, 'sentence')} with {counted(self.images, 'image')} are "
             f"{self.sentences * self.images:,} pairs, about {minutes} on {counted(self.threads, 'thread')}"
         )
 

@@ -243,7 +243,7 @@ class ExportedTranslator(ExportedModel):
         for row, request in zip(rows, requests, strict=True):
             translations[row] = request.sentences
         cut = sum(not n_best[0].ended for n_best in translations)
-        warn_of_cut_off(cut, len(sentences), "translations", settings.max_length, CUT_TRANSLATIONS)
+        warn_of_cut_off(cut, len(sentences), "translation", settings.max_length, CUT_TRANSLATIONS)
         return translations
 
     def _check(

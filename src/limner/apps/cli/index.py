@@ -19,7 +19,7 @@ from limner.apps.cli.options import (
 )
 from limner.apps.cli.terminal import activity, echo, err, print_json, printable, progress_bar
 from limner.bounds import BatchSize
-from limner.errors import SettingsError
+from limner.errors import SettingsError, counted
 from limner.storage.places import is_collection
 
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ def _report(result: FolderUpdate, opened: FolderIndex, as_json: bool) -> None:
     names = ("new", "changed", "moved", "removed", "unchanged")
     counts = (result.added, result.changed, result.moved, result.removed, result.unchanged)
     parts = ", ".join(f"{count:,} {name}" for count, name in zip(counts, names, strict=True) if count) or "no images"
-    echo(f"{printable(opened.path)}: {result.files:,} images ({parts})")
+    echo(f"{printable(opened.path)}: {counted(result.files, 'image')} ({parts})")
     for _, reason in sorted(result.unreadable.items())[:SHOWN]:
         err.print(f"not read: {printable(reason)}", soft_wrap=True, highlight=False)
     if (more := len(result.unreadable)) > SHOWN:
@@ -140,4 +140,4 @@ def _index_collection(
         print_json({**built._asdict(), "path": str(built.path)})
         return
     state = "built" if built.is_new else "is up to date"
-    echo(f"{printable(built.path)}: index '{built.kind}' of {built.images:,} images {state}")
+    echo(f"{printable(built.path)}: index '{built.kind}' of {counted(built.images, 'image')} {state}")

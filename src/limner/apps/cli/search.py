@@ -22,7 +22,7 @@ from limner.apps.cli.options import (
 from limner.apps.cli.terminal import activity, echo, err, print_json, progress_bar, tab_separated
 from limner.bounds import Bounds, Count, Probability, Weight
 from limner.decoding.sentence import NOT_SURE
-from limner.errors import FolderError, SettingsError
+from limner.errors import FolderError, SettingsError, counted
 from limner.storage.outputs import claim_file, save_output
 
 if TYPE_CHECKING:
@@ -166,7 +166,8 @@ def _search_images(
     with progress_bar("searching") as progress:
         search = retriever.search_images(sentence, opened, on_progress=progress, **options)
     if not as_json and search.kind is not None:
-        line = f"index '{search.kind}': scored {search.scored:,} of {search.images:,} images ({search.share:.2%})"
+        total = counted(search.images, "image")
+        line = f"index '{search.kind}': scored {search.scored:,} of {total} ({search.share:.2%})"
         proof = "others may be better; --exact scores all"
         if search.gap is not None:
             proof = f"others are better by at most {search.gap:.2f}; --exact scores all"

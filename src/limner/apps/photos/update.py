@@ -261,7 +261,7 @@ class Updater:
         self._finish()
         longest = self._captioner.decoding.max_length
         warn_of_cut_off(
-            self._cut_off, self.result.described, "captions", longest, "raise decoding.max_length in its recipe"
+            self._cut_off, self.result.described, "caption", longest, "raise decoding.max_length in its recipe"
         )
         return self.result
 

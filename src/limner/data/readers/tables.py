@@ -14,7 +14,7 @@ from typing import Any
 from limner.data.readers.corpus_files import ReaderOptions, assign_split, open_lines, parse_json_line
 from limner.data.readers.item_builder import ItemBuilder, SourceLocation
 from limner.data.readers.values import group_in, name_in, sentences_in
-from limner.errors import CollectionError
+from limner.errors import CollectionError, counted
 from limner.files import is_file
 
 logger = logging.getLogger(__name__)
@@ -65,7 +65,7 @@ def _read_csv_lines(source: Path, lines: Iterator[str], options: ReaderOptions, 
             for values in reader:
                 location = SourceLocation(source, reader.line_num)
                 if len(values) != len(header) and values:
-                    counts = f"{len(values)} values for {len(header)} columns"
+                    counts = f"{counted(len(values), 'value')} for {counted(len(header), 'column')}"
                     raise CollectionError(f"{location}: {counts}; put texts with {delimiter!r} in double quotes")
                 if values:
                     yield location, dict(zip(header, values, strict=True))

@@ -3,6 +3,7 @@
 import math
 import shutil
 from copy import deepcopy
+from pathlib import Path
 
 import pytest
 import torch
@@ -21,6 +22,7 @@ from limner.features.extract import extract
 from limner.inference.collection_features import open_features
 from limner.inference.explain import explain
 from limner.inference.generate import generate
+from limner.runs.pretrained import pretrained_run
 from limner.runs.recipe import EvaluationSettings
 from limner.runs.records import read_evaluations, save_evaluation
 from limner.runs.trained_model import load_trained_model
@@ -153,9 +155,10 @@ def test_novelty_excludes_sentences_without_references(translating, tmp_path):
     assert (again.left_out, len(again.items)) == (0, len(collection.items()))
 
 
-def test_an_evaluation_is_saved_in_the_run_directory(evaluated, tmp_path):
-    save_evaluation(evaluated, tmp_path)
-    assert read_evaluations(tmp_path) == [evaluated]
+def test_an_evaluation_of_a_built_in_model_is_saved_in_the_working_directory(evaluated, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert save_evaluation(evaluated, pretrained_run("de")).parent == Path("de", "evaluation")
+    assert read_evaluations(pretrained_run("de")) == read_evaluations(tmp_path / "de") == [evaluated]
 
 
 def test_items_without_a_sentence_are_skipped(evaluated, model, own_tiny):

@@ -94,6 +94,11 @@ def is_pretrained(run: Path | str) -> bool:
     return Path(run).resolve().parent == PRETRAINED.resolve()
 
 
+def results_folder(run: Path) -> Path:
+    """Return the folder of the results of a run: the run directory, or ./NAME for a built-in model."""
+    return Path(run.name) if is_pretrained(run) else run
+
+
 def pack(run: Path, folder: Path, description: str, decoding: Mapping[str, Any]) -> None:
     """Write a trained model with weights in float16, as the package contains it.
 

@@ -20,6 +20,7 @@ from limner.errors import RunError
 from limner.files import read_bytes, write_text
 from limner.files.structured import StructureError, parse_json, read_json_file
 from limner.metrics.base import Score
+from limner.runs.pretrained import results_folder
 from limner.storage.outputs import require_name
 
 logger = logging.getLogger(__name__)
@@ -346,7 +347,7 @@ class Evaluation(Record):
 
 def read_evaluations(run_folder: Path) -> list[Evaluation]:
     """Read all evaluations of a run, in the order of their file names."""
-    return [Evaluation.load(path) for path in sorted((run_folder / "evaluation").glob("*.json"))]
+    return [Evaluation.load(path) for path in sorted((results_folder(run_folder) / "evaluation").glob("*.json"))]
 
 
 def evaluation_path(evaluation: Evaluation, run: Path) -> Path:
@@ -392,5 +393,5 @@ def load_evaluation(run: Path, split: str) -> Evaluation:
 
 def _paths(run: Path, name: str) -> tuple[Path, Path]:
     """Return the file of an evaluation, and the file of an evaluation with a part of its scores."""
-    folder = run / "evaluation"
+    folder = results_folder(run) / "evaluation"
     return folder / f"{require_name(name, 'the split')}.json", folder / f"{name}-part.json"

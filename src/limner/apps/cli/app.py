@@ -123,13 +123,17 @@ def _run() -> int:
 
 def _with_named_command(arguments: Sequence[str]) -> typer.Typer:
     """Return the application with the one command that is named: building the others takes longer than most of them."""
-    name = _named_command(arguments)
-    commands = {known.name or getattr(known.callback, "__name__", None): known for known in app.registered_commands}
+    name, commands = _named_command(arguments), _commands()
     if name not in commands:  # help, the version, or an error that names similar commands
         return app
     alone = copy.copy(app)
     alone.registered_commands = [commands[name]]
     return alone
+
+
+def _commands() -> dict[str | None, typer.models.CommandInfo]:
+    """Return all commands by the name that is typed."""
+    return {known.name or getattr(known.callback, "__name__", None): known for known in app.registered_commands}
 
 
 def _named_command(arguments: Sequence[str]) -> str | None:
@@ -139,9 +143,8 @@ def _named_command(arguments: Sequence[str]) -> str | None:
 def name_options(message: str) -> str:
     """Name the options of the command as they are typed: --must-include in place of the parameter must_include."""
     command = _named_command(sys.argv[1:])
-    callbacks = (known.callback for known in app.registered_commands if known.callback is not None)
-    named = (callback for callback in callbacks if getattr(callback, "__name__", None) == command)
-    names = [option for callback in named for option in inspect.signature(callback).parameters]
+    known = _commands().get(command)
+    names = [] if known is None or known.callback is None else list(inspect.signature(known.callback).parameters)
     message = re.sub(r"\bdecoding\.sample\b", "--sample", message) if "sample" in names else message
     for name in names:
         place = r"(?<!['\w./-])" if "_" in name else "^" if name in ("lang", "prefix") else None

@@ -316,7 +316,7 @@ class StoredCaptions:
         is_kept = not self._replace and (bool(text) if in_image else is_listed)
         self.kept += is_kept
         if is_kept and len(self._kept_texts) < LANGUAGE_SAMPLE:
-            self._kept_texts.append(text if in_image else table.text(file))
+            self._kept_texts.append(text if in_image or table is None else table.text(file))
         if is_kept and is_listed:
             del self._table_of[file]
         elif is_kept:

@@ -22,6 +22,7 @@ from limner.apps.cli.terminal import echo, print_json, print_table, progress_bar
 from limner.bounds import Count, Few, Seed
 from limner.decoding.settings import DecodingSettings
 from limner.errors import counted
+from limner.runs.pretrained import results_folder
 from limner.storage.outputs import SavedOutput, claim_file, name_or_default, require_writable, save_output
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ def diagnose(
     """
     run = require_one_model(model, "diagnose")
     if out_file is None:
-        require_writable(run / "diagnosis", str(run))
+        require_writable(results_folder(run) / "diagnosis", str(run))
     else:
         claim_file(out_file, "--out", force=force)
     values = given(split=split, trials=trials, seed=seed, leave_out=skip_missing)
@@ -89,7 +90,7 @@ def diagnose(
     (trained,) = load_runs([run], device)
     with progress_bars() as progress:
         diagnosis = diagnose_model(trained, opened, settings=settings, command=command_line(), on_progress=progress)
-    _report(diagnosis, save_output(out_file or diagnosis.path_in(run), diagnosis.save), _print, as_json)
+    _report(diagnosis, save_output(out_file or diagnosis.path_in(results_folder(run)), diagnosis.save), _print, as_json)
 
 
 def _measure_grounding(
@@ -102,7 +103,9 @@ def _measure_grounding(
     (model,) = load_runs([run], device)
     with progress_bars() as progress:
         result = measure_grounding(model, opened, settings=settings, command=command_line(), on_progress=progress)
-    _report(result, save_output(out_file or result.path_in(run), result.save), _print_grounding, as_json)
+    _report(
+        result, save_output(out_file or result.path_in(results_folder(run)), result.save), _print_grounding, as_json
+    )
 
 
 def _report(
@@ -210,7 +213,7 @@ def gradients(
     if plot is not None:
         claim_file(plot, "--plot", force=force)
     for run in runs:
-        require_writable(run / "gradients", str(run))
+        require_writable(results_folder(run) / "gradients", str(run))
     from limner.data.collection import Collection
     from limner.evaluation.gradients import GradientSettings, measure_gradients
     from limner.plots.figures import gradient_norms, require_plot_suffix, save_plot
@@ -225,14 +228,16 @@ def gradients(
         opened = Collection.open(collection or Path(trained.config.provenance["collection"]))
         with progress_bars() as progress:
             norms = measure_gradients(trained, opened, settings=settings, command=command_line(), on_progress=progress)
-        norms.save_in(run)
+        norms.save_in(results_folder(run))
         measured[str(run)] = norms
     if len(runs) == 1:  # all tensors of one model
         curves = {norms.label(curve): curve.norms for curve in norms.curves}
     else:  # the whole states of several
         curves = {norms.label(norms.curves[0], run): norms.curves[0].norms for run, norms in measured.items()}
     figure = gradient_norms(curves)
-    saved = save_output(plot or runs[0] / "gradients" / "gradients.png", lambda file: save_plot(figure, file))
+    saved = save_output(
+        plot or results_folder(runs[0]) / "gradients" / "gradients.png", lambda file: save_plot(figure, file)
+    )
     if as_json:
         models = {run: json.loads(norms.model_dump_json()) for run, norms in measured.items()}
         print_json({"plot": str(saved.path), "models": models})

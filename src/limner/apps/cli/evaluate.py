@@ -32,6 +32,7 @@ from limner.apps.cli.terminal import (
 from limner.bounds import BootstrapSamples, Count, CountOrNone, Level, Mebibytes, Seed
 from limner.decoding.settings import DecodingSettings
 from limner.errors import SettingsError, counted
+from limner.runs.pretrained import results_folder
 from limner.storage.outputs import claim_file, name_or_default, require_writable, save_output
 
 if TYPE_CHECKING:
@@ -70,7 +71,8 @@ def evaluate(
 ) -> None:
     """Measure a model or an ensemble on a split: caption or translation metrics, perplexity, retrieval.
 
-    The results are saved in the folder of the first run, where `limner report` and `limner compare` read them.
+    The results are saved in the folder of the first run (of a built-in model: in the working directory), where
+    `limner report` and `limner compare` read them.
 
     Example: `limner evaluate evaluation.samples=10 --model runs/mrnn --collection collections/flickr8k --beam-size 5`
 
@@ -121,7 +123,7 @@ def evaluate(
         skip_missing=skip_missing,
         regions=RegionOptions(baseline=region_baseline, captioner=region_captioner),
     )
-    decoded_on = generator_on(ray, runs, collection, runs[0] / ".evaluation.units", device)
+    decoded_on = generator_on(ray, runs, collection, results_folder(runs[0]) / ".evaluation.units", device)
     with progress_bars() as progress, decoded_on as generate:
         evaluation = evaluate_models(
             models,
@@ -169,7 +171,7 @@ def _check(runs: list[Path], device: str, decoding: dict[str, Any], changes: lis
     from limner.settings import override
 
     require_metrics(name for name in metrics if name not in REGION_METRICS)
-    require_writable(runs[0] / "evaluation", str(runs[0]))
+    require_writable(results_folder(runs[0]) / "evaluation", str(runs[0]))
     for change in changes:
         if not change.startswith(("evaluation.", "decoding.")):
             raise SettingsError(
@@ -269,7 +271,7 @@ def report(*, model: ModelOption = None, out: Path | None = None, force: bool = 
         out (FILE): HTML file to write; default: report.html in the run folder.
     """
     run = require_one_model(model, "report")
-    default = run / REPORT
+    default = results_folder(run) / REPORT
     path = claim_file(out or default, "--out", force=force, default=default)
     from limner.apps.report.page import write_report
 

@@ -58,8 +58,8 @@ def find_input_files(
             files.append(path)
     if empty and not files:
         raise empty[0]
-    for error in empty:
-        logger.warning("%s", error)
+    for reason in empty:
+        logger.warning("%s", reason)
     if not any(file.exists() for file in files):
         and_more = f", nor do {len(files) - 1} more" if len(files) > 1 else ""
         raise MediaError(f"{files[0]}: no such file{and_more}; name {modality.plural} or folders that exist")

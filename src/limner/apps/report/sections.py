@@ -22,6 +22,7 @@ from limner.metrics.base import format_value
 from limner.metrics.classification import METRICS_OF_LABELS
 from limner.plots.attention import panels
 from limner.progress import duration
+from limner.runs.pretrained import results_folder
 from limner.runs.records import EvaluatedItem, Evaluation, GateStatistics, ImageRegions
 from limner.text.labels import read_predictions
 
@@ -215,12 +216,14 @@ def _attention(evaluation: Evaluation, chosen: Sequence[EvaluatedItem], context:
 
 def read_diagnoses(run_folder: Path) -> list[dict[str, Any]]:
     """Read RUN/diagnosis/*.json and build the tables of each diagnosis; RunError if a file is damaged."""
-    return [_diagnosis(Diagnosis.load(path)) for path in sorted((run_folder / "diagnosis").glob("*.json"))]
+    return [
+        _diagnosis(Diagnosis.load(path)) for path in sorted((results_folder(run_folder) / "diagnosis").glob("*.json"))
+    ]
 
 
 def read_groundings(run_folder: Path, thumbnails: Thumbnails) -> list[dict[str, Any]]:
     """Read RUN/diagnosis/grounding/*.json and build the tables and heat maps of each; RunError if a file is damaged."""
-    paths = sorted((run_folder / "diagnosis" / "grounding").glob("*.json"))
+    paths = sorted((results_folder(run_folder) / "diagnosis" / "grounding").glob("*.json"))
     return [_grounding(Grounding.load(path), thumbnails) for path in paths]
 
 

@@ -123,10 +123,15 @@ def test_commands_of_training_name_the_extra(arguments, trained):
     assert done.returncode == 1 and "error: limner" in done.stderr and "'limner[train]'" in done.stderr
 
 
-def test_a_contact_sheet_of_a_search_needs_no_package_of_the_extra_train(tmp_path):
-    index, sheet = ("--index", tmp_path / "index"), tmp_path / "sheet.png"
-    assert without_training("index", PHOTOGRAPHS, *index).returncode == 0
-    done = without_training("search", "a cat", "--in", PHOTOGRAPHS, *index, "--sheet", sheet)
-    assert done.returncode == 0, done.stderr
+def test_collections_and_contact_sheets_need_no_package_of_the_extra_train(tmp_path):
+    index, sheet, made = ("--index", tmp_path / "index"), tmp_path / "sheet.png", tmp_path / "made"
+    for command in (
+        ("index", PHOTOGRAPHS, *index),
+        ("search", "a cat", "--in", PHOTOGRAPHS, *index, "--sheet", sheet),
+        ("generate", "scenes", made, "--train", 1, "--val", 1, "--test", 1),
+        ("show", made, "--sheet", tmp_path / "scenes.png"),
+    ):
+        done = without_training(*command)
+        assert done.returncode == 0, done.stderr
     with Image.open(sheet) as image:
         assert image.width > 100

@@ -1,7 +1,8 @@
 """Items of a collection, and the examples and batches that models read.
 
 Shapes: B batch, T target length, S source length, L image locations, D feature size, E embedding, H hidden,
-V vocabulary, K beam.
+V vocabulary, K beam. Items need no torch, so that collections are made and shown without it: torch is imported where
+batches are made.
 """
 
 from __future__ import annotations
@@ -9,17 +10,18 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from random import Random
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
-from torch.nn import functional
 
 from limner.media.modality import MODALITIES, Modality
 from limner.text.labels import FRAME_LABELS, LABEL, LABEL_LANGUAGES, TRACK, Point, cell_token, label_token
 from limner.text.vocab import SPECIAL_TOKENS
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
 
 
 class Phrase(NamedTuple):
@@ -253,6 +255,8 @@ class Batch:
 
 def collate(examples: Sequence[Example]) -> Batch:
     """Pad examples to one batch with shifted decoder inputs, targets and masks."""
+    import torch
+
     target_in, target_out, mask = _shift([example.target for example in examples])
     source = source_mask = None
     if any(example.source is not None for example in examples):
@@ -272,6 +276,8 @@ def collate(examples: Sequence[Example]) -> Batch:
 
 def with_targets(batch: Batch, rows: Sequence[int], targets: Sequence[Sequence[int]]) -> Batch:
     """Copy of the examples `rows` of a batch with N other target sentences, token ids without special tokens."""
+    import torch
+
     device = batch.target_in.device
     target_in, target_out, mask = (values.to(device) for values in _shift(targets))
     index = torch.tensor(rows, device=device)
@@ -289,6 +295,9 @@ def with_targets(batch: Batch, rows: Sequence[int], targets: Sequence[Sequence[i
 
 def _shift(targets: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor, Tensor]:
     """Pad sentences to decoder inputs, targets and the mask of the targets, (B, T) each."""
+    import torch
+    from torch.nn import functional
+
     tokens, lengths = _pad(targets)  # (B, T - 1) and (B, 1)
     target_in = functional.pad(tokens, (1, 0), value=SPECIAL_TOKENS.bos)
     target_out = functional.pad(tokens, (0, 1), value=SPECIAL_TOKENS.pad).scatter_(1, lengths, SPECIAL_TOKENS.eos)
@@ -299,12 +308,16 @@ def _collate_regions(examples: Sequence[Example]) -> RegionBatch | None:
     rows = [(row, region) for row, example in enumerate(examples) for region in example.regions or ()]
     if not rows:
         return None
+    import torch
+
     boxes = torch.tensor([list(region.box) for _, region in rows], dtype=torch.float32)
     return RegionBatch(torch.tensor([row for row, _ in rows]), boxes, *_shift([region.target for _, region in rows]))
 
 
 def _pad(sequences: Sequence[Sequence[int]], min_length: int = 0) -> tuple[Tensor, Tensor]:
     """Pad sequences of token ids to one tensor (B, T); return it with the lengths (B, 1)."""
+    import torch
+
     lengths = np.array([len(sequence) for sequence in sequences], dtype=np.int64)[:, None]
     tokens = np.full((len(sequences), max(min_length, int(lengths.max()))), SPECIAL_TOKENS.pad, dtype=np.int64)
     tokens[np.arange(tokens.shape[1]) < lengths] = [token_id for sequence in sequences for token_id in sequence]
@@ -313,6 +326,8 @@ def _pad(sequences: Sequence[Sequence[int]], min_length: int = 0) -> tuple[Tenso
 
 def collate_features(images: Sequence[StoredFeatures | None]) -> ImageFeatures:
     """Stack the features of a batch; missing features are zero, and `present` marks the images that exist."""
+    import torch
+
     by_image = [{kind: values for kind, values in (v or {}).items() if values is not None} for v in images]
     stacked: dict[str, Tensor] = {}
     for kind in ImageFeatures._fields[1:]:

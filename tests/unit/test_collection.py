@@ -8,9 +8,9 @@ from dataclasses import replace
 
 import lance
 import pytest
-from PIL import Image
+from PIL import Image, ImageChops
 
-from limner.apps.report.images import contact_sheet
+from limner.apps.report.images import contact_sheet, draw_tiles
 from limner.data.collection import ITEMS, Collection, write_items
 from limner.data.examples import Item, ItemSentence, Region
 from limner.data.items_table import Changes, item_of_row
@@ -256,6 +256,14 @@ def test_contact_sheet_draws_tiles_for_damaged_images(tmp_path):
     tile = sheet.crop((28 + 260, 28, 28 + 500, 28 + 180))
     assert len(tile.getcolors(maxcolors=43200)) > 1
     assert tile.getpixel((2, 2)) == (222, 219, 212)
+
+
+def test_a_long_note_is_one_line_below_the_caption():
+    tile = (Image.new("RGB", (240, 180)), "a dog")
+    plain, noted = draw_tiles([tile]), draw_tiles([tile], ["photos/inside/dog.jpg  -0.12" * 9])
+    left, top, right, bottom = ImageChops.difference(noted.crop((0, 0, *plain.size)), plain).getbbox()
+    assert noted.height == plain.height + 18
+    assert left >= 28 and right <= 28 + 260 and top >= 28 + 180 + 8 + 18 and bottom <= top + 18
 
 
 @pytest.mark.parametrize("column", ["lang", "text"])

@@ -80,13 +80,6 @@ def test_errors_of_arguments_are_reported_before_torch_is_imported(line):
     assert (done.returncode, done.stdout) == (1, "False\n") and done.stderr.startswith("error: ")
 
 
-def test_a_folder_is_indexed_and_searched_without_torch(tmp_path):
-    modules, _ = modules_of("index", PHOTOGRAPHS, "--index", tmp_path / "index")
-    assert "torch" not in modules
-    modules, printed = modules_of("search", "a cat", "--in", PHOTOGRAPHS, "--index", tmp_path / "index", "--count", 1)
-    assert "torch" not in modules and "cat.jpg" in printed
-
-
 def test_a_run_that_needs_torch_names_the_extra_in_python(trained, tmp_path):
     program = (
         f"import sys\nsys.modules.update(dict.fromkeys({sorted(TRAIN_PACKAGES)!r}))\nimport limner\n"
@@ -123,8 +116,9 @@ def test_commands_of_training_name_the_extra(arguments, trained):
     assert done.returncode == 1 and "error: limner" in done.stderr and "'limner[train]'" in done.stderr
 
 
-def test_collections_and_contact_sheets_need_no_package_of_the_extra_train(tmp_path):
+def test_folders_and_collections_need_no_package_of_the_extra_train(tmp_path):
     index, sheet, made = ("--index", tmp_path / "index"), tmp_path / "sheet.png", tmp_path / "made"
+    printed = ""
     for command in (
         ("index", PHOTOGRAPHS, *index),
         ("search", "a cat", "--in", PHOTOGRAPHS, *index, "--sheet", sheet),
@@ -133,5 +127,6 @@ def test_collections_and_contact_sheets_need_no_package_of_the_extra_train(tmp_p
     ):
         done = without_training(*command)
         assert done.returncode == 0, done.stderr
+        printed += done.stdout
     with Image.open(sheet) as image:
-        assert image.width > 100
+        assert image.width > 100 and "cat.jpg" in printed

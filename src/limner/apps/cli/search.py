@@ -268,21 +268,23 @@ def _save_sheet(query: str, matches: list[FolderMatch], file: Path) -> None:
     from limner.apps.report.rendering import render_page
     from limner.files import write_text
 
+    names = [os.fsencode(match.path).decode(errors="backslashreplace") for match in matches]
     if file.suffix.lower() == PAGE_SUFFIX:
         entries = [
             {
-                "name": os.fsencode(match.path).decode(errors="backslashreplace"),
+                "name": name,
                 "link": match.path.resolve().as_uri(),
                 "caption": match.caption or NOT_SURE,
                 "score": f"{match.score:.2f}",
                 "thumbnail": jpeg_url(match.thumbnail),
             }
-            for match in matches
+            for name, match in zip(names, matches, strict=True)
         ]
         styles = ("look.css",)
         write_text(file, render_page("matches.html", styles=styles, scripts=(), query=query, entries=entries))
     elif matches:
         tiles = [(Image.open(io.BytesIO(match.thumbnail)), match.caption or NOT_SURE) for match in matches]
-        save_sheet(draw_tiles(tiles), file)
+        notes = [f"{name}  {match.score:.2f}" for name, match in zip(names, matches, strict=True)]
+        save_sheet(draw_tiles(tiles, notes), file)
     else:
         raise FolderError("the search has found no image, so that there is no contact sheet; add images to the index")

@@ -31,7 +31,7 @@ THUMBNAIL_SIZE = (240, 180)  # width and height of a thumbnail of a contact shee
 ROWS, COLUMNS = 4, 5  # largest numbers of rows and columns of a contact sheet of a collection
 MARGIN, GAP = 28, 20  # width of the border and of the space between thumbnails, in pixels
 CAPTION_LINES = 3
-FONT_SIZE, LINE_HEIGHT, CHARACTER_WIDTH = 13, 18, 8
+FONT_SIZE, LINE_HEIGHT, LINE_LENGTH = 13, 18, THUMBNAIL_SIZE[0] // 8  # the length in characters
 SHEET_FORMATS = {".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG", ".webp": "WEBP"}
 BACKGROUND, TEXT, FADED_TEXT, TILE = "#fbfaf7", "#2b2b2b", "#8a8780", "#dedbd4"
 ENTITY_COLOURS = ("#e4572e", "#17bebb", "#ffc914", "#6a994e", "#b388eb", "#3a86ff", "#f28482", "#8d6e63")
@@ -145,18 +145,25 @@ def contact_sheet(collection: Collection, split: str | None = None, *, boxes: bo
     return draw_tiles(list(zip(tiles, captions, strict=True)))
 
 
-def draw_tiles(tiles: Sequence[tuple[Image.Image, str]]) -> Image.Image:
-    """Draw images, cut to the size of thumbnails, in rows of at most `COLUMNS`, each with its caption."""
+def draw_tiles(tiles: Sequence[tuple[Image.Image, str]], notes: Sequence[str] = ()) -> Image.Image:
+    """Draw images, cut to the size of thumbnails, in rows of at most `COLUMNS`, each with its caption.
+
+    Below each caption is a note, of which the end is drawn where it is longer than a line; without notes, no such line.
+    """
     columns = min(COLUMNS, len(tiles))
     rows = -(-len(tiles) // columns)
-    width, height = THUMBNAIL_SIZE[0] + GAP, THUMBNAIL_SIZE[1] + 10 + CAPTION_LINES * LINE_HEIGHT + GAP
+    width, height = THUMBNAIL_SIZE[0] + GAP, THUMBNAIL_SIZE[1] + 10 + (CAPTION_LINES + bool(notes)) * LINE_HEIGHT + GAP
     sheet = Image.new("RGB", (2 * MARGIN + columns * width - GAP, 2 * MARGIN + rows * height - GAP), BACKGROUND)
     draw = ImageDraw.Draw(sheet)
     for index, (image, caption) in enumerate(tiles):
         left, top = MARGIN + index % columns * width, MARGIN + index // columns * height
         sheet.paste(_cut(image), (left, top))
-        for number, line in enumerate(_wrap(caption)):
-            draw.text((left, top + THUMBNAIL_SIZE[1] + 8 + number * LINE_HEIGHT), line, TEXT, _font(FONT_SIZE))
+        lines = [(line, TEXT) for line in _wrap(caption)]
+        if notes:
+            too_long = len(notes[index]) > LINE_LENGTH
+            lines.append((f"…{notes[index][1 - LINE_LENGTH :]}" if too_long else notes[index], FADED_TEXT))
+        for number, (line, colour) in enumerate(lines):
+            draw.text((left, top + THUMBNAIL_SIZE[1] + 8 + number * LINE_HEIGHT), line, colour, _font(FONT_SIZE))
     return sheet
 
 
@@ -246,4 +253,4 @@ def _font(size: int) -> ImageFont.FreeTypeFont:
 def _wrap(text: str) -> list[str]:
     """Wrap a text to about the width of a thumbnail, and at most `CAPTION_LINES`; a longer text ends in an ellipsis."""
     text = text[:200]  # a damaged caption may have millions of characters
-    return textwrap.wrap(text, THUMBNAIL_SIZE[0] // CHARACTER_WIDTH, max_lines=CAPTION_LINES, placeholder="…")
+    return textwrap.wrap(text, LINE_LENGTH, max_lines=CAPTION_LINES, placeholder="…")

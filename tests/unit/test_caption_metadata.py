@@ -115,6 +115,11 @@ CAPTIONS = {
     "JPEG, comment without code": (lambda: exif("JPEG", comment=b"Two dogs on a beach"), "Two dogs on a beach"),
     "JPEG, comment in UTF-16": (lambda: exif("JPEG", comment=b"UNICODE\0" + TEXT.encode("utf-16-le")), TEXT),
     "JPEG, comment in UTF-16-BE": (lambda: exif("JPEG", comment=b"UNICODE\0" + TEXT.encode("utf-16-be")), TEXT),
+    "JPEG, Unicode comment in UTF-8": (lambda: exif("JPEG", comment=b"UNICODE\0" + TEXT.encode() + b"\0"), TEXT),
+    "JPEG, short comment in UTF-16": (
+        lambda: exif("JPEG", comment=b"UNICODE\0" + "海边的狗".encode("utf-16-le")),
+        "海边的狗",
+    ),
     "JPEG, comment with BOM": (lambda: exif("JPEG", comment=b"UNICODE\0" + JAPANESE.encode("utf-16")), JAPANESE),
     "JPEG, comment in JIS": (lambda: exif("JPEG", comment=b"JIS\0\0\0\0\0" + JAPANESE.encode("iso2022_jp")), JAPANESE),
     "JPEG, IPTC in UTF-8": (lambda: jpeg_iptc(iptc(JAPANESE.encode(), b"\x1b%G")), JAPANESE),
@@ -136,6 +141,12 @@ CAPTIONS = {
     "PNG, EXIF at the end": (lambda: png((b"eXIf", tiff(**described(TEXT.encode() + b"\0"))), at_end=True), TEXT),
     "PNG, tEXt": (lambda: png((b"tEXt", b"Description\0" + TEXT.encode("latin-1"))), TEXT),
     "PNG, tEXt in UTF-8 at the end": (lambda: png((b"tEXt", b"description\0" + TEXT.encode()), at_end=True), TEXT),
+    "PNG, IPTC": (
+        lambda: png(
+            (b"zTXt", b"Raw profile type iptc\0\0" + zlib.compress(hexadecimal(b"8BIM" + iptc(TEXT.encode()))))
+        ),
+        TEXT,
+    ),
     "PNG, zTXt": (lambda: png((b"zTXt", b"Description\0\0" + zlib.compress(TEXT.encode("latin-1")))), TEXT),
     "PNG, iTXt": (lambda: png((b"iTXt", b"Description\0\0\0de\0\0" + JAPANESE.encode())), JAPANESE),
     "PNG, XMP at the end": (lambda: png((b"iTXt", b"XML:com.adobe.xmp\0\0\0\0\0" + packet()), at_end=True), TEXT),

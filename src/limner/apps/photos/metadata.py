@@ -157,8 +157,8 @@ def _parse_rdf(packet: bytes, is_damaged: bool = False) -> Any:  # noqa: ANN401
 
 
 _IPTC_CAPTION = (2, 120)
-_RAW_XMP = "Raw profile type xmp"
-"""Keyword under which ImageMagick stores a packet in PNG, as hexadecimal digits after three lines."""
+_RAW_PROFILE = "Raw profile type "
+"""Begin of the keyword under which ImageMagick and ExifTool store a packet (xmp) or captions (iptc) in PNG."""
 _BEGIN, _END = b"<x:xmpmeta", re.compile(rb"</x:xmpmeta\s*>")
 _MACHINES = (ExifTags.Base.Make, ExifTags.Base.Model, ExifTags.Base.Software)
 _XP_TEXTS = (ExifTags.Base.XPTitle, ExifTags.Base.XPComment, ExifTags.Base.XPSubject)
@@ -222,13 +222,18 @@ def _read_packet(image: ImageFile) -> bytes | None:
     if isinstance(image, PngImageFile):
         image.load()  # chunks after the image data are read with it
     packet: bytes | None = image.info.get("xmp")
-    if packet is None and (profile := image.info.get(_RAW_XMP)):
-        return bytes.fromhex("".join(profile.split("\n")[3:]))
+    if packet is None and (profile := _raw_profile(image, "xmp")):
+        return profile
     if packet is None and image.format in ("GIF", "JPEG2000") and image.fp is not None:  # Pillow skips it
         image.fp.seek(0)
         _, begin, rest = image.fp.read().partition(_BEGIN)
         return begin + rest[: end.end()] if (end := _END.search(rest)) else None
     return packet
+
+
+def _raw_profile(image: ImageFile, name: str) -> bytes:
+    """Return a profile that PNG stores as hexadecimal digits after three lines; empty for none."""
+    return bytes.fromhex("".join(image.info.get(f"{_RAW_PROFILE}{name}", "").split("\n")[3:]))
 
 
 def _read_exif(image: ImageFile) -> Image.Exif:
@@ -260,7 +265,7 @@ def _exif_texts(exif: Image.Exif) -> Iterator[str]:
     if isinstance(comment, bytes):
         charset, text = comment[:8].rstrip(b"\0 ").upper(), comment[8:]
         if charset == b"UNICODE":
-            yield decode_utf16(text)
+            yield decode_unicode(text)
         elif charset == b"JIS":
             yield text.decode("iso2022_jp")
         else:
@@ -271,6 +276,8 @@ def _iptc_texts(image: ImageFile) -> Iterator[str]:
     caption = (IptcImagePlugin.getiptcinfo(image) or {}).get(_IPTC_CAPTION, [])
     for text in [caption] if isinstance(caption, bytes) else caption:
         yield decode_text(text)
+    _, _, rest = _raw_profile(image, "iptc").partition(b"\x1c" + bytes(_IPTC_CAPTION))
+    yield decode_text(rest[2 : 2 + int.from_bytes(rest[:2], "big")])
 
 
 def _png_texts(image: ImageFile) -> Iterator[str]:
@@ -288,8 +295,14 @@ def decode_text(data: bytes) -> str:
         return "" if rest.strip(b"\0") else text.decode("cp1252", errors="replace")  # binary data have NUL inside
 
 
-def decode_utf16(data: bytes) -> str:
-    """Decode UTF-16; without a byte order mark, high bytes are the bytes that vary less, as in a text of one script."""
+def decode_unicode(data: bytes) -> str:
+    """Decode UTF-16, or UTF-8 as some programs write it: without NUL, and with a space or characters beyond ASCII.
+
+    In UTF-16 without a byte order mark, high bytes are the bytes that vary less, as in a text of one script.
+    """
+    with suppress(UnicodeDecodeError):
+        if 0 not in data.rstrip(b"\0") and (b" " in data or not data.isascii()):
+            return data.decode()
     if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         return data.decode("utf-16", errors="ignore")
     is_little = len(set(data[1::2])) <= len(set(data[::2]))

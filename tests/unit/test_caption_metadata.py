@@ -168,40 +168,15 @@ def test_a_caption_is_read_wherever_programs_store_it(name, tmp_path):
 
 
 MACHINE_TEXTS = [
-    "",
-    "   ",
-    "\0\0\0",
-    "NIKON DSC D90",
-    "MINOLTA DIGITAL CAMERA",
-    "<Digimax S500 / Kenox S500 / Cyber 530>",
-    "Exif_JPEG_PICTURE",
-    "DCIM\\101GOPRO\\GOPR4711.JPG",
-    "IMG_20240229_101530",
-    "P1020304",
-    "Sunset at sea.tiff",
-    "default",
-    "Screenshot",
-    "My beautiful picture",
-    "untitled",
-    "Created with GIMP 2.10",
-    "Processed with VSCO with b1 preset",
-    "File written by Adobe Photoshop 4.0",
-    "oznorWO",
-    "oplus_2097184",
-    "\x01\x02\x7f\x10",
-    "ÿÿÿÿÿÿ",
-    "????",
-    "2019:07:01 10:00",
-    '{"sensor_type":"rear","mirror":false}',
-    "ImageJ=1.53t\nimages=5",
-    '<?xml version="1.0"?><OME/>',
-    "[[1, 2], [3, 4]]",
-    "a castle, oil painting\nNegative prompt: blurry\nSteps: 30, Sampler: DPM++ 2M, Seed: 1",
-    "c2FtcGxl0FtcGxl",
-    "LEAD Technologies Inc. V1.01",
-    "Shot on OnePlus",
-    "...",
-]
+    "", "   ", "\0\0\0", "NIKON DSC D90", "MINOLTA DIGITAL CAMERA", "<Digimax S500 / Kenox S500 / Cyber 530>",
+    "Exif_JPEG_PICTURE", "DCIM\\101GOPRO\\GOPR4711.JPG", "IMG_20240229_101530", "P1020304", "Sunset at sea.tiff",
+    "default", "Screenshot", "My beautiful picture", "untitled", "Created with GIMP 2.10",
+    "Processed with VSCO with b1 preset", "File written by Adobe Photoshop 4.0", "oznorWO", "oplus_2097184",
+    "\x01\x02\x7f\x10", "ÿÿÿÿÿÿ", "????", "2019:07:01 10:00", '{"sensor_type":"rear","mirror":false}',
+    "ImageJ=1.53t\nimages=5", '<?xml version="1.0"?><OME/>', "[[1, 2], [3, 4]]",
+    "a castle, oil painting\nNegative prompt: blurry\nSteps: 30, Sampler: DPM++ 2M, Seed: 1", "c2FtcGxl0FtcGxl",
+    "LEAD Technologies Inc. V1.01", "Shot on OnePlus", "..."
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("text", MACHINE_TEXTS)

@@ -87,19 +87,19 @@ def test_sums_over_a_large_vocabulary_equal_float64(budget):
         torch.testing.assert_close(result[:, column].double(), exact, rtol=0, atol=1e-4)
 
 
-def many_pairs():
+def test_estimated_normalisers_are_closer_than_bfloat16_keep_the_ranking_and_do_not_depend_on_threads():
     """A softmax in which some tokens are probable after a prefix and others given an image, of 300 images."""
     torch.manual_seed(6)
     tree = tree_of(torch.randint(4, 400, (90, 7)).tolist())
     kinds = torch.randn(6, UNITS)  # images are of few kinds, as photographs are
-    image = kinds[torch.arange(300) % 6] + 0.3 * torch.randn(300, UNITS)
-    return torch.randn(len(tree.row), UNITS), 0.5 * image, 1.2 * torch.randn(400, UNITS), torch.randn(400), tree
-
-
-def test_estimated_normalisers_are_closer_than_bfloat16_and_keep_the_ranking():
-    *numbers, tree = many_pairs()
+    image = 0.5 * (kinds[torch.arange(300) % 6] + 0.3 * torch.randn(300, UNITS))
+    numbers = torch.randn(len(tree.row), UNITS), image, 1.2 * torch.randn(400, UNITS), torch.randn(400)
     exact = softmax_log_probs(*numbers, tree, 1 << 22)
-    estimated = softmax_log_probs(*numbers, tree, 1 << 22, tail=0.15)
+    estimated, threads = softmax_log_probs(*numbers, tree, 1 << 22, tail=0.15), torch.get_num_threads()
+    torch.set_num_threads(threads + 2)
+    in_threads = softmax_log_probs(*numbers, tree, 1 << 22, tail=0.15)
+    torch.set_num_threads(threads)
+    torch.testing.assert_close(in_threads, estimated)
     language, image, weight, bias = numbers
     rounded = softmax_log_probs(language, image, weight.bfloat16(), bias, tree, 1 << 22)
     error, rounding = ((scores - exact).square().mean().sqrt() for scores in (estimated, rounded))

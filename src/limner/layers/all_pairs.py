@@ -18,11 +18,14 @@ from torch import Tensor
 
 from limner.data.examples import Batch
 from limner.layers.softmax_heads import BLOCK, LEAST_IMAGES, LEAST_PREFIXES, HeadFinder
+from limner.process import map_in_threads
 from limner.progress import Progress
 
 LOG2E = math.log2(math.e)
 HEADS_TOGETHER = 8
 """Number of prefixes whose heads are found together."""
+PARTS_TOGETHER = 16
+"""Largest number of parts, of `HEADS_TOGETHER` prefixes, that the threads share before their results are added."""
 UNDERFLOW = 1e-20
 """Threshold of a sum of exponentials below which its logarithm is recomputed by logsumexp, because terms that underflow
 may be a relevant part of the sum."""
@@ -235,25 +238,41 @@ def _add_scores_by_heads(
     budget: int,
     on_progress: Progress | None,
 ) -> None:
-    """Add binary logarithms to the scores (S, I) by sums over heads and an estimated rest; see `softmax_log_probs`."""
+    """Add binary logarithms to the scores (S, I) by sums over heads and an estimated rest; see `softmax_log_probs`.
+
+    Each thread computes other prefixes, as the products of a prefix are too small to be divided among threads.
+    """
     row_bytes = 8 * language.shape[1] + 2 * len(finder.bias_2) * finder.bias_2.element_size()
-    width = max(1, budget // row_bytes)
-    for top in range(0, len(language), HEADS_TOGETHER):
-        prefixes = slice(top, min(top + HEADS_TOGETHER, len(language)))
+    threads = torch.get_num_threads()
+    width = max(1, budget // (row_bytes * threads))
+    result_bytes = 2 * HEADS_TOGETHER * len(image) * 4  # of a part with about two edges for each prefix
+    count = max(threads, min(PARTS_TOGETHER, budget // result_bytes))
+
+    @torch.inference_mode()
+    def log_probs(prefixes: slice) -> Tensor:
         terms, heads = language[prefixes], finder.heads(language[prefixes])
         parents, tokens = tree.edges(prefixes)
         edges = torch.split(tokens, torch.bincount(parents, minlength=len(terms)).tolist())
+        result = torch.empty(len(tokens), len(image))
         for left in range(0, len(image), width):
             images = slice(left, left + width)
             rest = finder.rest(heads, images)
-            log_probs = [
+            of_images = [
                 _log2_probs_of_head(finder, finder.combine(terms[row : row + 1], image[images])[0], head, edges[row])
                 - rest[row]
                 for row, head in enumerate(heads.tokens)
             ]
-            tree.accumulate(scores[:, images], prefixes, torch.cat(log_probs), budget)
+            torch.cat(of_images, out=result[:, images])
+        return result
+
+    ends = range(HEADS_TOGETHER, len(language) + HEADS_TOGETHER, HEADS_TOGETHER)
+    parts = [slice(end - HEADS_TOGETHER, min(end, len(language))) for end in ends]
+    for first in range(0, len(parts), count):
+        together = parts[first : first + count]
+        for prefixes, result in zip(together, map_in_threads(log_probs, together), strict=True):
+            tree.accumulate(scores, prefixes, result, budget)
         if on_progress is not None:
-            on_progress(scores.numel() * prefixes.stop // len(language), scores.numel())
+            on_progress(scores.numel() * together[-1].stop // len(language), scores.numel())
 
 
 def _log2_probs_of_head(finder: HeadFinder, hidden: Tensor, head: Tensor, tokens: Tensor) -> Tensor:

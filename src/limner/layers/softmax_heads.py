@@ -19,6 +19,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from limner.process import map_in_threads
+
 TAIL = 0.15
 """Default of the largest share of the probability, given any sampled image, that is estimated."""
 SAMPLED_IMAGES = 64
@@ -68,7 +70,7 @@ class HeadFinder:
         self._positions = distant_rows(image, SAMPLED_IMAGES)
         self._sample = image[self._positions]
         rows = torch.linspace(0, len(language) - 1, FITTED_PREFIXES + CHECKED_PREFIXES).long()
-        rests = torch.stack([self._rest(row, image) for row in language[rows]])
+        rests = torch.stack(map_in_threads(lambda row: self._rest(language[row], image), rows.tolist()))
         checked = torch.arange(len(rows)) % (len(rows) // CHECKED_PREFIXES) == 0
         self._weights = _interpolation(rests[~checked], self._positions)
         errors = self._predict(rests[checked][:, self._positions]) - rests[checked]
@@ -94,6 +96,7 @@ class HeadFinder:
     def _predict(self, sampled: Tensor, images: slice = slice(None)) -> Tensor:
         return (sampled @ self._weights[images].t()).clamp_(min=0)
 
+    @torch.inference_mode()
     def _rest(self, language: Tensor, image: Tensor) -> Tensor:
         """Compute what `rest` predicts, for one prefix (M,) and all images, (i,)."""
         head = self.heads(language.unsqueeze(0)).tokens[0]

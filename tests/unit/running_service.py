@@ -8,10 +8,10 @@ from PIL import Image
 
 from limner.apps.photos.index import FolderIndex
 from limner.apps.server.app import create_app
-from limner.apps.server.engine import ServiceEngine
 from limner.apps.server.indexes import open_indexes
 from limner.apps.server.jobs import GenerationRequest
 from limner.apps.server.models import Models, ServedModel
+from limner.apps.server.service import ServiceEngine
 from limner.apps.server.settings import ServerSettings
 from limner.inference.captioner import Captioner
 

@@ -6,9 +6,9 @@ import threading
 import pytest
 from running_service import caption, captioners, run_with_engine, scope_of
 
-from limner.apps.server.engine import Kind
 from limner.apps.server.errors import QueueFullError
 from limner.apps.server.protection import Keys, ProtectedApp
+from limner.apps.server.service import Kind
 from limner.apps.server.settings import ServerSettings
 
 

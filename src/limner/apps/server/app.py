@@ -20,12 +20,12 @@ from starlette.types import Scope
 
 import limner
 from limner.apps.server import libretranslate_api, limner_api, ollama_api, openai_api
-from limner.apps.server.engine import ServiceEngine
 from limner.apps.server.errors import COMPATIBLE, Problem, error_body, problem_of
 from limner.apps.server.indexes import FolderOpener, open_indexes
 from limner.apps.server.models import Models, load_served_models
 from limner.apps.server.protection import Keys, ProtectedApp
 from limner.apps.server.request_bodies import IGNORED
+from limner.apps.server.service import ServiceEngine
 from limner.apps.server.settings import ServerSettings, read_keys
 from limner.errors import LimnerError
 

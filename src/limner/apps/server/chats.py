@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 from fastapi import Request
 from pydantic import Field
 
-from limner.apps.server.engine import ServiceEngine
 from limner.apps.server.errors import InvalidRequestError, NotSupportedError
 from limner.apps.server.images import read_image_reference
 from limner.apps.server.jobs import GeneratedToken, GenerationRequest, ProbableToken
 from limner.apps.server.models import Models, ServedModel
 from limner.apps.server.request_bodies import LenientBody
+from limner.apps.server.service import ServiceEngine
 from limner.bounds import Seed, Temperature, bounds_of
 
 if TYPE_CHECKING:

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 from fastapi import APIRouter, Request
 from pydantic import BaseModel, Field
 
-from limner.apps.server.engine import ServiceEngine
 from limner.apps.server.errors import InvalidRequestError, NotSupportedError
 from limner.apps.server.images import read_image_reference
 from limner.apps.server.jobs import GenerationRequest
 from limner.apps.server.limner_api import EngineOf
 from limner.apps.server.ollama_api import ERRORS
 from limner.apps.server.request_bodies import FORM, FormRoute, LenientBody, reads
+from limner.apps.server.service import ServiceEngine
 from limner.errors import MissingExtraError
 from limner.text.queries import LANGUAGE_NAMES
 

@@ -15,7 +15,6 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from sse_starlette import EventSourceResponse
 
 import limner
-from limner.apps.server.engine import EventStream, ServiceEngine
 from limner.apps.server.errors import InvalidRequestError, NotFoundError, error_body, problem_of
 from limner.apps.server.images import read_image_reference
 from limner.apps.server.jobs import FinalEvent, GenerationRequest, Job, image_grid
@@ -43,6 +42,7 @@ from limner.apps.server.schemas import (
     TranslationAnswer,
     TranslationRequest,
 )
+from limner.apps.server.service import EventStream, ServiceEngine
 from limner.apps.server.settings import ServerSettings
 from limner.data.examples import Item, StoredFeatures, collate
 from limner.decoding.sentence import Sentence

@@ -26,12 +26,12 @@ from limner.apps.server.chats import (
     find_model,
     read_chat,
 )
-from limner.apps.server.engine import EventStream, ServiceEngine
 from limner.apps.server.errors import InvalidRequestError, error_body, problem_of
 from limner.apps.server.jobs import FinalEvent
 from limner.apps.server.limner_api import EngineOf
 from limner.apps.server.models import ServedModel
 from limner.apps.server.request_bodies import AnyTypeRoute, LenientBody
+from limner.apps.server.service import EventStream, ServiceEngine
 from limner.storage.json_text import to_json
 
 NDJSON = "application/x-ndjson"

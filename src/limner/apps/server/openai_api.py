@@ -21,12 +21,12 @@ from limner.apps.server.chats import (
     find_model,
     read_chat,
 )
-from limner.apps.server.engine import EventStream
 from limner.apps.server.errors import NotSupportedError, error_body, problem_of
 from limner.apps.server.jobs import FinalEvent
 from limner.apps.server.limner_api import ERRORS, EngineOf, model_body, sse_response
 from limner.apps.server.request_bodies import JSONRoute, LenientBody
 from limner.apps.server.schemas import ModelBody
+from limner.apps.server.service import EventStream
 from limner.storage.json_text import to_json
 
 MAX_CHOICES = 20

@@ -21,7 +21,6 @@ from fastapi.responses import JSONResponse
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from limner.apps.server.engine import ServiceEngine
 from limner.apps.server.errors import (
     InvalidRequestError,
     QueueFullError,
@@ -31,6 +30,7 @@ from limner.apps.server.errors import (
     problem_of,
 )
 from limner.apps.server.request_bodies import FORM, MULTIPART, form_fields
+from limner.apps.server.service import ServiceEngine
 from limner.apps.server.settings import BODIES_AT_ONCE, ServerSettings
 from limner.errors import LimnerError
 from limner.files.structured import parse_json

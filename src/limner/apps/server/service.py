@@ -1,4 +1,4 @@
-"""The engine: what the routes call. Requests wait here, are computed by a worker, and their events are streamed.
+"""The service as the routes call it: requests wait here, are computed by a worker, and their events are streamed.
 
 stream = await engine.generate(GenerationRequest(…))    # errors of the request are raised here
 async for event in stream: ...                          # GeneratedToken …, then one FinalEvent

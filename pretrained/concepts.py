@@ -15,7 +15,8 @@ Targets of a photograph, between 0 and 1; what they leave open does not enter th
   with the label is left open (a fox is detected as a dog). The other things are false. Words are left open, except
   that words for people and what people do are false where nobody is detected.
 
-Weights start from the classifier of the backbone, where a thing has classes of ImageNet, and are pulled towards it.
+Weights start from the classifier of the backbone, where a thing has classes of ImageNet, and are pulled towards it. The
+logarithm of the probability of these classes is another input of a concept.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ from limner.data.collection import Collection
 from limner.data.items_table import Item
 from limner.features.encoders.published_weights import read_weights
 from limner.features.store import FeatureTable
+from limner.runs.concepts import LEAST_OF_CLASSES
 from measure_photographs import content_words
 from things import by_coco, by_label, mentions, names, things
 
@@ -216,18 +218,64 @@ def prior_weights(concepts: Sequence[str]) -> Array:
     return rows
 
 
+def classes_of(concepts: Sequence[str]) -> list[list[int]]:
+    """Return the classes of ImageNet that are each thing, or a thing of each kind; none for other words."""
+    by_noun, classes = imagenet_classes(), []
+    for concept in concepts:
+        named = {concept, *things()[concept].words} if concept in things() else set[str]()
+        named |= {thing.noun for thing in things().values() if concept in thing.kinds}
+        numbers = {number for word in named for number in by_noun.get(word, [])}
+        classes.append(sorted(numbers) if concept != "person" else [])
+    return classes
+
+
+def log_probs_of_classes(features: Array, classes: Sequence[Sequence[int]]) -> Array:
+    """Compute log sum_k p(k | x) over the classes of each concept, (N, C), of pooled features (N, D); 0 for none."""
+    weights = read_weights(BACKBONE)
+    logits = features @ weights["classifier.weight"].T + weights["classifier.bias"]
+    probabilities = np.exp(logits - logits.max(1, keepdims=True))
+    probabilities /= probabilities.sum(1, keepdims=True)
+    columns = [
+        np.log(np.clip(probabilities[:, numbers].sum(1), LEAST_OF_CLASSES, 1 - LEAST_OF_CLASSES))
+        if numbers
+        else np.zeros(len(features))
+        for numbers in classes
+    ]
+    return np.stack(columns, 1).astype(np.float32)
+
+
 def train(
-    features: Array, targets: Array, concepts: Sequence[str], *, epochs: int = 12, decay: float = 3e-5, seed: int = 1
-) -> tuple[Array, Array]:
-    """Train weights (C, D) and biases (C,) by the cross entropy of the targets that are not open."""
+    features: Array,
+    of_classes: Array,
+    targets: Array,
+    concepts: Sequence[str],
+    *,
+    epochs: int = 12,
+    decay: float = 3e-4,
+    seed: int = 1,
+) -> tuple[Array, Array, Array]:
+    """Train weights (C, D), biases (C,) and gains (C,) by the cross entropy of the targets that are not open.
+
+    Args:
+        features: pooled features, (N, D).
+        of_classes: what `log_probs_of_classes` returns, (N, C).
+        targets: what `targets_of` returns, (N, C).
+        concepts: names of the C concepts.
+        epochs: passes over the photographs.
+        decay: weight of the squared distance of the weights from those of the classifier.
+        seed: seed of the order and of dropout.
+    """
     generator = torch.Generator().manual_seed(seed)
     prior = torch.from_numpy(prior_weights(concepts))
-    x, y = torch.from_numpy(features), torch.from_numpy(targets)
+    x, z, y = torch.from_numpy(features), torch.from_numpy(of_classes), torch.from_numpy(targets)
     open_ = y == UNTRUE
     rate = torch.where(open_, 0, y).sum(0) / (~open_).sum(0).clamp(min=1)
     weight = prior.clone().requires_grad_()
     bias = (torch.logit(rate.clamp(1e-4, 0.9)) - (x @ prior.T).mean(0)).requires_grad_()
-    optimizer = torch.optim.Adam([weight, bias], lr=2e-3, betas=(0.9, 0.99))
+    gain = torch.full((len(concepts),), 0.5, requires_grad=True)
+    with torch.no_grad():
+        bias -= 0.5 * z.mean(0)
+    optimizer = torch.optim.Adam([weight, bias, gain], lr=2e-3, betas=(0.9, 0.99))
     steps = epochs * (len(x) // 256)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 4e-3, total_steps=steps + 1)
     for epoch in range(epochs):
@@ -235,9 +283,8 @@ def train(
         for rows in order[: len(x) // 256 * 256].split(256):
             batch = torch.dropout(x[rows], 0.2, True)
             mask = (~open_[rows]).float()
-            loss = binary_cross_entropy_with_logits(
-                batch @ weight.T + bias, y[rows].clamp(min=0), mask, reduction="sum"
-            )
+            logits = batch @ weight.T + bias + gain * z[rows]
+            loss = binary_cross_entropy_with_logits(logits, y[rows].clamp(min=0), mask, reduction="sum")
             loss = loss / len(rows) + decay * len(concepts) * (weight - prior).square().sum() / len(concepts)
             optimizer.zero_grad()
             loss.backward()
@@ -245,7 +292,7 @@ def train(
             schedule.step()
             total += float(loss.detach())
         print(f"epoch {epoch + 1}: loss {total / (len(x) // 256):.3f}", file=sys.stderr, flush=True)
-    return weight.detach().numpy(), bias.detach().numpy()
+    return weight.detach().numpy(), bias.detach().numpy(), gain.detach().numpy()
 
 
 def average_precision(scores: Array, truth: NDArray[np.bool_]) -> float:
@@ -290,7 +337,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--epochs", type=int, default=12)
-    parser.add_argument("--decay", type=float, default=3e-5)
+    parser.add_argument("--decay", type=float, default=3e-4)
     options = parser.parse_args()
     photographs = read_photographs(options.collection, options.data, ("train", "pool", "val", DRAWN))
     concepts = concept_names([one for one in photographs if one.split == "train"])
@@ -298,14 +345,18 @@ def main() -> None:
     features = pooled_features(options.collection, [one.id for one in photographs])
     held = np.array([one.split == "val" or is_held_out(one) for one in photographs])
     print(f"{len(concepts)} concepts, {(~held).sum()} photographs, {held.sum()} held out", file=sys.stderr)
-    weight, bias = train(features[~held], targets[~held], concepts, epochs=options.epochs, decay=options.decay)
-    logits = features[held] @ weight.T + bias
+    classes = classes_of(concepts)
+    z = log_probs_of_classes(features, classes)
+    weight, bias, gain = train(
+        features[~held], z[~held], targets[~held], concepts, epochs=options.epochs, decay=options.decay
+    )
+    gain *= np.array([bool(numbers) for numbers in classes])
+    logits = features[held] @ weight.T + bias + gain * z[held]
     scale, offset = calibrate(logits, targets[held])
     report(concepts, photographs, held, logits * scale + offset, targets)
-    np.savez(
-        options.out, concepts=np.array(concepts), weight=weight * scale[:, None], bias=bias * scale + offset,
-        rate=np.where(targets == UNTRUE, 0, targets).sum(0) / np.maximum((targets != UNTRUE).sum(0), 1),
-    )  # fmt: skip
+    rate = np.where(targets == UNTRUE, 0, targets).sum(0) / np.maximum((targets != UNTRUE).sum(0), 1)
+    layer = {"weight": weight * scale[:, None], "bias": bias * scale + offset, "gain": gain * scale}
+    np.savez(options.out, concepts=np.array(concepts), rate=rate, **layer)
 
 
 def report(

@@ -67,7 +67,7 @@ def make_captioners(langs: Sequence[str], data: Path, work: Path, out: Path) -> 
     """Make the captioners of languages."""
     base, concepts = make_base(data, work), work / "concepts.npz"
     if not concepts.exists():
-        script("concepts", base, "--data", data, "--out", concepts, "--decay", 1e-4)
+        script("concepts", base, "--data", data, "--out", concepts)
     for lang in langs:
         collection = make_collection(lang, data, work)
         pack(train(f"flickr8k-{lang}", collection, work / f"run-{lang}"), out / lang, TITLES[lang], DECODING[lang])

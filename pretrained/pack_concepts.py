@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 from safetensors.numpy import save_file
 
-from concepts import BACKBONE, PHOTOGRAPH
+from concepts import BACKBONE, PHOTOGRAPH, classes_of
 from limner.data.collection import Collection
 from limner.features.store import FeatureTable
 from limner.runs.concepts import FILE, WEIGHTS, Concept, ConceptRules, ConceptsFile
@@ -62,7 +62,11 @@ def main() -> None:
         backbone_sha256=spec.weights_sha256,
         photograph=words.index(PHOTOGRAPH),
         rules=ConceptRules(**options.rules),
-        concepts=tuple(concept_of(word, options.lang) for word in words),
+        backbone=BACKBONE,
+        concepts=tuple(
+            concept_of(word, options.lang).model_copy(update={"classes": tuple(classes)})
+            for word, classes in zip(words, classes_of(words), strict=True)
+        ),
         rates=tuple(min(1.0, round(rate, 5)) for rate in layer["rate"][kept].tolist()),
         names=named,
     )
@@ -71,7 +75,8 @@ def main() -> None:
     lines = [f"{json.dumps(key)}: {json.dumps(value, ensure_ascii=False)}" for key, value in values.items()]
     (options.out / FILE).write_text("{" + ",\n".join(lines) + "}\n", encoding="utf-8")
     weight, bias = layer["weight"][kept].astype(np.float16), layer["bias"][kept].astype(np.float32)
-    save_file({"weight": weight, "bias": bias}, options.out / WEIGHTS)
+    gain = layer["gain"][kept].astype(np.float32)
+    save_file({"weight": weight, "bias": bias, "gain": gain}, options.out / WEIGHTS)
     (options.out / WEIGHTS).chmod(0o644)
 
 

@@ -50,7 +50,7 @@ class Sentence(NamedTuple):
     tags: tuple[Tag, ...] = ()
     """Things in the image; empty unless tags are requested."""
     confidence: float | None = None
-    """Probability that the first thing of the caption is in the image; None for a model without concepts."""
+    """Probability of the least probable thing of the caption; None for a model without concepts."""
     is_sure: bool = True
     """False where the confidence is below `min_confidence`: the caption should not be shown as a description."""
 

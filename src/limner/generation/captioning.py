@@ -88,7 +88,7 @@ class BaseCaptioner(ABC):
                 the alternatives between | is enough; or one such list for each image.
             with_tags: whether captions have the `tags` of their images.
             concepts: whether the concepts of the model choose among the hypotheses, and a plain sentence about the most
-                probable thing replaces a caption whose first thing is improbable; only for models with concepts, such
+                probable thing replaces captions with improbable things; only for models with concepts, such
                 as the built-in captioner, and without sampling.
             min_confidence: confidence below which a caption is replaced, or `Sentence.is_sure` is false; None for the
                 value that was chosen with the concepts.

@@ -71,9 +71,9 @@ class CaptionRules:
     def finish(self, request: Request, hypotheses: Sequence[Sentence]) -> list[Sentence]:
         """Return the `n_best` captions of a request among the hypotheses of its search, best first.
 
-        Hypotheses of a beam are ordered by log P(w | image) per token plus the evidence of the concepts. Where the
-        first thing that the best one names is less probable than `min_confidence`, plain sentences about probable
-        things take its place. Samples, and captions with a prefix or prescribed words that no plain sentence has, are
+        Hypotheses of a beam are ordered by log P(w | image) per token plus the evidence of the concepts, those first
+        of which every thing that they name has at least the probability `min_confidence`. Where there are none, plain
+        sentences about probable things take their place. Samples, and captions with a prefix or prescribed words that no plain sentence has, are
         withheld (`is_sure`) only where nothing is probable, or where the request has a threshold.
         """
         concepts, count = self.concepts, request.decoding.n_best
@@ -87,7 +87,7 @@ class CaptionRules:
         if self.chooses(request):
             captions = [self._with_articles(request, caption) for caption in captions]
             by_text = {caption.text: caption for caption in sorted(captions, key=lambda caption: caption.score)}
-            captions = sorted(by_text.values(), key=lambda caption: -caption.score)
+            captions = sorted(by_text.values(), key=lambda caption: (not caption.is_sure, -caption.score))
             plain = [] if captions[0].is_sure else self._plain_captions(request, tags)
             if plain:
                 ranked = (plain[0], *(caption for caption in captions if caption.is_sure), *plain[1:])

@@ -1,10 +1,11 @@
-"""Concepts: a linear layer on the pooled features of a backbone for the things and words that people name.
+"""Concepts: a layer on the pooled features x of a backbone for the things and words that people name.
 
-    p(c | image) = sigmoid(w_c x + b_c)
+    p(c | image) = sigmoid(w_c x + b_c + a_c log sum_k p(k | x))
 
-A run directory has them in concepts.json (names, rates, settings) and concepts.safetensors (weights), written by
-`pretrained/concepts.py`. They choose among the captions of an image, give tags and the confidence of a caption, and
-answer queries. Nothing here needs torch.
+over the classes k of ImageNet that are a c, by the classifier of the backbone. A run directory has them in
+concepts.json (names, rates, settings) and concepts.safetensors (weights), written by `pretrained/concepts.py`. They
+choose among the captions of an image, give tags and the confidence of a caption, and answer queries. Nothing here needs
+torch.
 
 Shapes: C concepts, D feature size.
 """
@@ -24,6 +25,7 @@ from safetensors.numpy import load_file
 
 from limner.bounds import CountOrNone, Measured, Probability
 from limner.errors import RunError, SettingsError, system_reason
+from limner.features.encoders.published_weights import read_weights
 from limner.features.spec import FeatureSpec
 from limner.files.structured import StructureError, read_json_file
 from limner.runs.pretrained import pretrained_run
@@ -45,6 +47,8 @@ KIND_SHARE = 0.5
 kind is more probable than this thing."""
 LEAST = 1e-3
 """Smallest probability and rate in logarithms."""
+LEAST_OF_CLASSES = 1e-4
+"""Smallest probability of classes of ImageNet in logarithms."""
 UNSPACED = ("zh", "ja", "th")
 """Languages without spaces between words, whose names are sought among characters."""
 
@@ -70,6 +74,8 @@ class Concept(Settings):
     """More general noun of a thing; empty for none."""
     sentence: str = ""
     """Plain sentence about a thing or a kind of things, such as 'a photo of a cup'; empty for another word."""
+    classes: tuple[CountOrNone, ...] = ()
+    """Classes of ImageNet that are this thing."""
 
 
 class ConceptRules(Settings):
@@ -97,6 +103,8 @@ class ConceptsFile(Settings):
     """Language of the names."""
     backbone_sha256: str
     """SHA-256 of the weights of the backbone whose features the layer reads."""
+    backbone: str = ""
+    """Backbone whose classifier gives the probabilities of the classes; empty where no concept has classes."""
     photograph: CountOrNone
     """Number of the concept that is true of every photograph, and not of drawings, screenshots and noise."""
     rules: ConceptRules = ConceptRules()
@@ -115,9 +123,10 @@ WordColumns = tuple[int, NDArray[np.int64], NDArray[np.int64]]
 class Concepts:
     """The layer with the names of its concepts."""
 
-    def __init__(self, file: ConceptsFile, weight: Vector, bias: Vector) -> None:
-        """Create the layer of weights (C, D) and biases (C,)."""
+    def __init__(self, file: ConceptsFile, weight: Vector, bias: Vector, gain: Vector | None = None) -> None:
+        """Create the layer of weights w (C, D), biases b (C,) and gains a (C,) of the classes; None for zeros."""
         self.file, self.weight, self.bias = file, weight, bias
+        self.gain = np.zeros_like(bias) if gain is None else gain
         self.rules = file.rules
         self._rates = np.array(file.rates, np.float32)
         self._between = "" if file.lang in UNSPACED else " "  # the words of a name
@@ -138,18 +147,23 @@ class Concepts:
         try:
             file = ConceptsFile.parse(read_json_file(path), str(path))
             tensors = load_file(folder / WEIGHTS)
-            weight, bias = (tensors[name].astype(np.float32) for name in ("weight", "bias"))
+            weight, bias, gain = (tensors[name].astype(np.float32) for name in ("weight", "bias", "gain"))
         except (OSError, SettingsError, StructureError, SafetensorError, KeyError, ValueError) as error:
             raise RunError(f"{path}: missing or damaged ({system_reason(error)}); restore the files") from None
         count = len(file.concepts)
         columns = {column for columns in file.names.values() for column in columns} | {file.photograph}
-        if weight.ndim != 2 or bias.shape != (count,) or len(weight) != count or not columns <= set(range(count)):
+        if (
+            weight.ndim != 2
+            or not bias.shape == gain.shape == (count,)
+            or len(weight) != count
+            or not columns <= set(range(count))
+        ):
             raise RunError(f"{path}: expected {count} concepts, found weights of {weight.shape}; restore the files")
-        if not (np.isfinite(weight).all() and np.isfinite(bias).all()):
+        if not all(np.isfinite(values).all() for values in (weight, bias, gain)):
             raise RunError(f"{folder / WEIGHTS}: NaN or infinity in the weights; restore the file")
         if len(file.rates) != count:
             raise RunError(f"{path}: expected {count} rates, found {len(file.rates)}; restore the file")
-        return cls(file, weight, bias)
+        return cls(file, weight, bias, gain)
 
     def reads(self, specs: Iterable[FeatureSpec]) -> bool:
         """Whether the layer reads some features: the pooled features or the last grid of its backbone."""
@@ -167,10 +181,29 @@ class Concepts:
         (row,) = self.of_vectors(pooled_vector(features)[None])
         return np.asarray(row)
 
-    def of_vectors(self, vectors: Vector) -> Vector:
-        """Compute the probability (N, C) of each concept, of pooled features (N, D)."""
-        logits = np.clip(vectors @ self.weight.T + self.bias, -30, 30)
-        return np.asarray(1 / (1 + np.exp(-logits)), np.float32)
+    def of_vectors(self, vectors: Vector, columns: Sequence[int] | slice = slice(None)) -> Vector:
+        """Compute the probability (N, C) of all concepts or of some, of pooled features (N, D).
+
+        Raises:
+            BackboneError: the weights of the backbone cannot be read.
+        """
+        logits, gain = vectors @ self.weight[columns].T + self.bias[columns], self.gain[columns]
+        if gain.any():
+            weight, bias, classes = self._classifier
+            of_classes = vectors @ weight.T + bias
+            of_classes = np.exp(of_classes - of_classes.max(1, keepdims=True))
+            sums = (of_classes @ classes[columns].T) / of_classes.sum(1, keepdims=True)
+            logits += gain * np.log(np.clip(sums, LEAST_OF_CLASSES, 1 - LEAST_OF_CLASSES))
+        return np.asarray(1 / (1 + np.exp(-np.clip(logits, -30, 30))), np.float32)
+
+    @cached_property
+    def _classifier(self) -> tuple[Vector, Vector, Vector]:
+        """Weights (K, D) and biases (K,) of the classifier, and whether a class is a concept, (C, K)."""
+        layer = read_weights(self.file.backbone, self.file.backbone_sha256, "_fc")
+        classes = np.zeros((len(self.file.concepts), len(layer["classifier.bias"])), np.float32)
+        for column, concept in enumerate(self.file.concepts):
+            classes[column, list(concept.classes)] = 1
+        return layer["classifier.weight"], layer["classifier.bias"], classes
 
     @cached_property
     def things(self) -> NDArray[np.int64]:
@@ -256,18 +289,16 @@ class Concepts:
 
     def log_probs(self, text: str, vectors: Vector) -> Vector:
         """Sum log p(c | image) over the concepts that a sentence names, (N,), of pooled features (N, D)."""
-        mentions, total = dict.fromkeys(self.mentions(text)), np.zeros(len(vectors), np.float32)
-        probabilities = self.of_vectors(vectors)
-        for columns in mentions:
-            total += np.log(np.maximum(probabilities[:, list(columns)].max(1), LEAST))
+        total = np.zeros(len(vectors), np.float32)
+        for columns in dict.fromkeys(self.mentions(text)):
+            total += np.log(np.maximum(self.of_vectors(vectors, columns).max(1), LEAST))
         return total
 
     def confidence(self, text: str, probabilities: Vector) -> float:
-        """Return the probability of the first thing that a sentence names; 0 where it names none."""
-        for columns in self.mentions(text):
-            if any(self.file.concepts[column].sentence for column in columns):
-                return float(max(probabilities[column] for column in columns))
-        return 0.0
+        """Return the probability of the least probable thing that a sentence names; 0 where it names none."""
+        concepts = self.file.concepts
+        things = [columns for columns in self.mentions(text) if any(concepts[column].sentence for column in columns)]
+        return float(min((probabilities[list(columns)].max() for columns in things), default=0.0))
 
     def plain_sentences(self, probabilities: Vector) -> list[tuple[str, float]]:
         """Return plain sentences with their probabilities: of the most probable thing or kind of things, then of tags.

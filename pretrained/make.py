@@ -31,14 +31,14 @@ TITLES = {
 TRANSLATOR_TITLES = {"de": "Built-in translator, English to German", "en": "Built-in translator, German to English"}
 """By the language that is translated to."""
 DECODING = {
-    "en": {"beam_size": 30, "length_penalty": 1.0},
+    "en": {"beam_size": 10, "length_penalty": 1.0},
     "de": {"beam_size": 5, "length_penalty": 0.7},
     "zh": {"beam_size": 5, "length_penalty": 0.7},
 }
 RULES = {
-    "en": {"weight": 0.75, "search_weight": 1.15, "min_confidence": 0.2},
-    "de": {"weight": 0.2, "search_weight": 0.4, "min_confidence": 0.25},
-    "zh": {"weight": 0.1, "search_weight": 0.3, "min_confidence": 0.25},
+    "en": {"weight": 0.75, "search_weight": 0.8, "margin": 1.0, "min_confidence": 0.25, "plain_probability": 0.3},
+    "de": {"weight": 0.2, "search_weight": 0.4, "margin": 1.0, "min_confidence": 0.25, "plain_probability": 0.3},
+    "zh": {"weight": 0.1, "search_weight": 0.3, "margin": 1.0, "min_confidence": 0.25, "plain_probability": 0.3},
 }
 """Weights of the concepts: the English ones chosen on the validation photographs, others on the validation split."""
 FEATURES = ("--backbone", "efficientnet-lite2", "--kind", "both", "--size", 300, "--resize", "squash")

@@ -37,6 +37,7 @@ CONCEPTS = (
 )
 RATES = (0.1, 0.2, 0.01, 0.3, 0.1, 0.01, 0.9)
 PHOTOGRAPH = 6
+LAYER = {"bias": np.ones(7, np.float32), "gain": np.zeros(7, np.float32)}
 
 
 def concepts_with(lang="en", names=NAMES, **rules):
@@ -82,7 +83,8 @@ def test_evidence_and_confidence_by_hand():
     assert concepts.evidence("a dog", seen) == pytest.approx(2 * (math.log(0.001) + 2), rel=1e-5)
     assert concepts.evidence("a bat", seen) == pytest.approx(2 * (math.log(0.7) + 2), rel=1e-5)
     assert concepts.evidence("something else", seen) == 0
-    assert concepts.confidence("a black cat sees a dog", seen) == pytest.approx(0.5)
+    assert concepts.confidence("a black cat and a club", seen) == pytest.approx(0.5)
+    assert concepts.confidence("a black cat sees a dog", seen) == pytest.approx(0.001)
     assert concepts.confidence("black", seen) == 0
 
 
@@ -168,17 +170,30 @@ def test_arrays_and_tensors_favour_tokens_alike():
         assert array.values[n, k, v] == pytest.approx(expected)
 
 
+def test_classes_of_imagenet_are_evidence_for_a_concept(monkeypatch):
+    classifier = {"classifier.weight": np.eye(3, dtype=np.float32), "classifier.bias": np.zeros(3, np.float32)}
+    monkeypatch.setattr("limner.runs.concepts.read_weights", lambda *_: classifier)
+    file = concepts_with().file
+    breeds = [concept.model_copy(update={"classes": (0, 2) if concept.name == "dog" else ()}) for concept in CONCEPTS]
+    layer = (np.zeros((7, 3), np.float32), np.zeros(7, np.float32), np.eye(7, dtype=np.float32)[1] * 0.5)
+    dog, cat = Concepts(file.model_copy(update={"concepts": tuple(breeds)}), *layer).of_vectors(
+        np.array([[1, 2, 3]], np.float32), [1, 0]
+    )[0]
+    of_classes = (math.e + math.e**3) / (math.e + math.e**2 + math.e**3)
+    assert dog == pytest.approx(1 / (1 + of_classes**-0.5), rel=1e-5) and cat == 0.5
+
+
 def test_concepts_are_read_as_they_were_written_and_damage_is_named(tmp_path):
     assert Concepts.load(tmp_path) is None
     file = concepts_with().file
     (tmp_path / FILE).write_text(file.model_dump_json())
     weight = np.arange(21, dtype=np.float16).reshape(7, 3)
-    save_file({"weight": weight, "bias": np.ones(7, np.float32)}, tmp_path / WEIGHTS)
+    save_file({"weight": weight, **LAYER}, tmp_path / WEIGHTS)
     read = Concepts.load(tmp_path)
     assert read.file == file and (read.weight == weight).all() and (read.bias == 1).all()
     for damage in (
-        lambda: save_file({"weight": weight[:6], "bias": np.ones(7, np.float32)}, tmp_path / WEIGHTS),
-        lambda: save_file({"weight": np.full_like(weight, np.inf), "bias": np.ones(7, np.float32)}, tmp_path / WEIGHTS),
+        lambda: save_file({"weight": weight[:6], **LAYER}, tmp_path / WEIGHTS),
+        lambda: save_file({"weight": np.full_like(weight, np.inf), **LAYER}, tmp_path / WEIGHTS),
         lambda: (tmp_path / WEIGHTS).write_bytes(b"12"),
         lambda: (tmp_path / WEIGHTS).unlink(),
         lambda: (tmp_path / FILE).write_text(json.dumps({"concepts": 1})),
@@ -314,6 +329,6 @@ def test_a_model_without_concepts_refuses_their_options(captioner):
 
 def test_concepts_of_other_features_are_refused(trained_on_colours, tmp_path):
     (tmp_path / FILE).write_text(concepts_with().file.model_copy(update={"backbone_sha256": "2"}).model_dump_json())
-    save_file({"weight": np.zeros((7, 3), np.float16), "bias": np.ones(7, np.float32)}, tmp_path / WEIGHTS)
+    save_file({"weight": np.zeros((7, 3), np.float16), **LAYER}, tmp_path / WEIGHTS)
     with pytest.raises(RunError, match=r"other features.*concepts\.json"):
         concepts_of(tmp_path, load_trained_model(trained_on_colours).config.features)

@@ -84,7 +84,8 @@ def test_an_exported_model_chooses_captions_by_the_concepts(
     run = shutil.copytree(trained_on_colours, tmp_path / "run")
     concepts = colour_concepts(red=30, blue=0).concepts
     (run / CONCEPTS).write_text(concepts.file.model_dump_json())
-    save_file({"weight": concepts.weight.astype(np.float16), "bias": concepts.bias}, run / WEIGHTS)
+    layer = {"weight": concepts.weight.astype(np.float16), "bias": concepts.bias, "gain": concepts.gain}
+    save_file(layer, run / WEIGHTS)
     captioner = Captioner([load_trained_model(run)], backbone_of())
     pixels = [np.full((8, 8, 3), colour, np.uint8) for colour in ((250, 20, 20), (20, 250, 20))]
     expected = captioner.describe(pixels, beam_size=12, n_best=2)

@@ -73,8 +73,9 @@ class CaptionRules:
 
         Hypotheses of a beam are ordered by log P(w | image) per token plus the evidence of the concepts, those first
         of which every thing that they name has at least the probability `min_confidence`. Where there are none, plain
-        sentences about probable things take their place. Samples, and captions with a prefix or prescribed words that no plain sentence has, are
-        withheld (`is_sure`) only where nothing is probable, or where the request has a threshold.
+        sentences about probable things take their place. Samples, and captions with a prefix or prescribed words that
+        no plain sentence has, are withheld (`is_sure`) only where nothing is probable, or where the request has a
+        threshold.
         """
         concepts, count = self.concepts, request.decoding.n_best
         tags = () if self.tagger is None else self.tagger.tags(request.evidence)

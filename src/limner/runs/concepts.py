@@ -291,7 +291,7 @@ class Concepts:
         """Sum log p(c | image) over the concepts that a sentence names, (N,), of pooled features (N, D)."""
         total = np.zeros(len(vectors), np.float32)
         for columns in dict.fromkeys(self.mentions(text)):
-            total += np.log(np.maximum(self.of_vectors(vectors, columns).max(1), LEAST))
+            total += np.log(np.maximum(self.of_vectors(vectors, [*columns]).max(1), LEAST))
         return total
 
     def confidence(self, text: str, probabilities: Vector) -> float:

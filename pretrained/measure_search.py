@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 
 from limner.inference.image_searcher import ImageSearcher
-from things import by_coco, by_label, mentions, things, tokens
+from things import by_coco, by_label, mentions, things
 
 QUERIES = {
     "a cat": "cat", "a dog": "dog", "a horse": "horse", "a cow": "cow", "a sheep": "sheep", "an elephant": "elephant",
@@ -51,8 +51,7 @@ def photographs(data: Path) -> dict[Path, set[str]]:
         for line in (data / "photographs" / part / "captions.jsonl").read_text("utf-8").splitlines():
             row = json.loads(line)
             nouns = [mention.nouns for caption in row["captions"] for mention in mentions(caption)]
-            plate = {"plate"} if any("plate" in tokens(caption) for caption in row["captions"]) else set()
-            shown[data / "photographs" / part / "images" / row["file"]] = set().union(*nouns, plate)
+            shown[data / "photographs" / part / "images" / row["file"]] = set().union(*nouns)
     rows = [json.loads(line) for line in (data / "pool" / "manifest.jsonl").read_text("utf-8").splitlines()]
     for row in [row for row in rows if sum(f"pool-{Path(row['file']).stem}".encode()) % 10 == 0][:POOL]:
         label, words = row["label"], row["label"].replace("-", " ").split()

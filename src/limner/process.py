@@ -211,9 +211,10 @@ def allow_thread_choice() -> None:
 
 def available_threads() -> int:
     """Return the number of threads that torch uses by default, whatever `use_threads_for` has chosen for a model."""
-    import torch
-
-    return torch.get_num_threads() if _available_threads is None else _available_threads
+    if _available_threads is not None:
+        return _available_threads
+    torch = sys.modules.get("torch")
+    return torch.get_num_threads() if torch else usable_cores()
 
 
 def use_threads_for(parameters: Iterable[Tensor]) -> None:

@@ -93,7 +93,7 @@ class FakeService:
     """Answers that a test may change, and the requests that it received."""
 
     def __init__(self):
-        search = {"uses_image": True, "beam_size": 5, "length_penalty": 0.7}
+        search = {"uses_image": True, "explains": True, "beam_size": 5, "length_penalty": 0.7}
         self.models = [
             {"id": "built-in", "task": "describe", "languages": ["en", "de", "zh"], "source": None, **search},
             {"id": "demo", "task": "translate", "languages": ["de"], "source": "en", **search},

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from functools import cache
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import numpy as np
 import safetensors.numpy
@@ -16,7 +17,8 @@ from limner.decoding.sentence import Sentence
 from limner.decoding.settings import DecodingSettings, change_decoding
 from limner.errors import RunError, SettingsError
 from limner.features.encoders.published_weights import fold_normalisation, read_weights
-from limner.features.preprocessing import read_image
+from limner.features.preprocessing import Preprocessing, read_image
+from limner.features.spec import FeatureArray, FeatureKind
 from limner.generation.captioning import UNKNOWN_PREFIX, BaseCaptioner
 from limner.generation.engine import Engine
 from limner.generation.request import Features, Request
@@ -33,9 +35,10 @@ from limner.generation.sentences import (
     warn_of_unknown_words,
 )
 from limner.media.image import ImageInput, Pixels, open_image
+from limner.media.modality import IMAGE
 from limner.progress import Progress
 from limner.runs.concepts import Concepts
-from limner.runtime.graphs import PIXELS, GraphModel, start_sessions
+from limner.runtime.graphs import PIXELS, Graph, GraphModel, start_sessions
 from limner.runtime.manifest import (
     BACKBONE,
     BACKBONE_WEIGHTS,
@@ -57,6 +60,28 @@ ImageFeatures = Mapping[str, NDArray[Any] | None]
 """Features of one image by kind: 'pooled' (D,), 'grid' (L, D), 'maps' (C, H, W)."""
 
 
+class GraphBackbone:
+    """The backbone of an exported model: a `limner.features.encoders.base.Backbone`, which checks its own features."""
+
+    modality, specs = IMAGE, ()
+
+    def __init__(self, graph: Future[Graph], preprocessing: Preprocessing) -> None:
+        """Take the graph, which is waited for when the first image has been read, and the preprocessing of images."""
+        self._graph, self._preprocessing = graph, preprocessing
+
+    def read(self, source: ImageInput) -> Pixels:
+        """Open an image and resize it; MediaError if it cannot be read."""
+        return read_image(source, self._preprocessing)
+
+    def __call__(self, inputs: Pixels) -> dict[FeatureKind, FeatureArray]:
+        """Compute the features of results of `read`, (B, ...), as they are stored; RunError if one is not finite."""
+        computed = self._graph.result()({PIXELS: inputs})
+        for kind, values in computed.items():
+            if not np.isfinite(values).all():
+                raise RunError(f"{BACKBONE}: the {kind} features are not finite (NaN or infinity); {EXPORT_AGAIN}")
+        return {cast("FeatureKind", kind): values.astype(np.float16) for kind, values in computed.items()}
+
+
 class ExportedModel:
     """The parts that captioners and translators share: a `Generator` of `limner.generation`."""
 
@@ -74,7 +99,8 @@ class ExportedModel:
         names = [name for name in (BACKBONE, ENCODER, STEP) if name in exported.files]
         graphs = start_sessions(folder, exported.files, names, _weights_of(exported))
         self._tokenizer = Tokenizer.load(folder / TOKENIZER)
-        self._backbone = graphs.get(BACKBONE)  # waited for when the first image has been read
+        preprocessing = self.manifest.preprocessing
+        self.backbone = None if preprocessing is None else GraphBackbone(graphs[BACKBONE], preprocessing)
         encoder, step = graphs[ENCODER].result(), graphs[STEP].result()
         memory, state = ([spec.name for spec in specs] for specs in (self.manifest.memory, self.manifest.state))
         self._model = GraphModel(encoder, step, self.manifest.vocab_size, memory, state, self.manifest.features)
@@ -104,6 +130,19 @@ class ExportedModel:
         """Decoding settings of the recipe, the default of all methods."""
         return self.manifest.decoding
 
+    @property
+    def parameters(self) -> int:
+        """Number of parameters without the backbone; of graphs with weights, their size in numbers of 4 bytes."""
+        if self.manifest.weights:
+            weights = safetensors.numpy.load_file(self._folder / self.manifest.weights)
+            return sum(values.size for values in weights.values())
+        return sum((self._folder / name).stat().st_size for name in (ENCODER, STEP)) // 4
+
+    @property
+    def uses_image(self) -> bool:
+        """Whether sentences depend on the image."""
+        return self.manifest.uses_image
+
     def model(self, settings: DecodingSettings) -> GraphModel:
         """Return the graphs as the search sees them.
 
@@ -124,9 +163,9 @@ class ExportedModel:
         if not self.manifest.features:
             open_image(image)
             return np.zeros((1, 0, 0, 3), np.uint8)
-        if self.manifest.preprocessing is None:
+        if self.backbone is None:
             raise RunError(f"this model was exported without a backbone ({self.manifest.no_backbone}); give features")
-        return read_image(image, self.manifest.preprocessing)
+        return self.backbone.read(image)
 
     def features_of(self, images: Sequence[Pixels]) -> list[ImageFeatures]:
         """Compute the features of images, as `read` returns them, with the exported backbone.
@@ -134,14 +173,10 @@ class ExportedModel:
         Raises:
             RunError: a feature is not finite.
         """
-        if self._backbone is None or not images:
+        if self.backbone is None or not images:
             return [{} for _ in images]
-        computed = self._backbone.result()({PIXELS: np.stack(images)})
-        for kind, values in computed.items():
-            if not np.isfinite(values).all():
-                raise RunError(f"{BACKBONE}: the {kind} features are not finite (NaN or infinity); {EXPORT_AGAIN}")
-        rounded = {kind: values.astype(np.float16) for kind, values in computed.items()}  # as they are stored
-        return [{kind: values[row] for kind, values in rounded.items()} for row in range(len(images))]
+        computed = self.backbone(np.stack(images))
+        return [{kind: values[row] for kind, values in computed.items()} for row in range(len(images))]
 
     def features_of_requests(self, requests: Sequence[Request]) -> list[ImageFeatures | None]:
         """Return the features of the image of each request: the features port."""

@@ -9,7 +9,7 @@ from limner.apps.cli.app import USE
 from limner.apps.cli.options import command, given
 from limner.apps.cli.terminal import activity, echo
 from limner.apps.server.settings import ServerSettings
-from limner.errors import TRAIN_PACKAGES, MissingExtraError
+from limner.errors import MissingExtraError
 from limner.storage.json_text import to_json
 
 PACKAGES = ("aiohttp", "fastapi", "prometheus_client", "sse_starlette", "starlette", "uvicorn")
@@ -70,7 +70,7 @@ def serve(
         from limner.apps.server.run import address_of, bind, load
         from limner.apps.server.run import serve as answer
     except ModuleNotFoundError as error:
-        if str(error.name).partition(".")[0] in {*PACKAGES, *TRAIN_PACKAGES}:
+        if str(error.name).partition(".")[0] in PACKAGES:
             raise MissingExtraError("limner serve", "serve") from None
         raise
     bound = bind(chosen)

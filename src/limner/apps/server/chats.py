@@ -18,7 +18,7 @@ from limner.apps.server.service import ServiceEngine
 from limner.bounds import Seed, Temperature, bounds_of
 
 if TYPE_CHECKING:
-    from limner.inference.base import TextGenerator
+    from limner.apps.server.models import ServedGenerator
 
 DEFAULT_TAG = "latest"
 """Tag of the first language of a model."""
@@ -163,7 +163,7 @@ def find_model(models: Models, name: str) -> tuple[ServedModel, str | None]:
 
 
 def decoding_changes(
-    generator: TextGenerator, sampling: SamplingFields, *, prefix: str = "", count: int = 1
+    generator: ServedGenerator, sampling: SamplingFields, *, prefix: str = "", count: int = 1
 ) -> dict[str, Any]:
     """Return changes of `DecodingSettings`.
 

@@ -6,20 +6,22 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import quote
 
 from limner.apps.server.errors import NotFoundError, NotSupportedError
-from limner.apps.server.models import Models
+from limner.apps.server.models import Models, trained_models
 from limner.apps.server.schemas import SearchFacts, SearchHit, SearchResponse
 from limner.apps.server.settings import ServerSettings
 from limner.data.collection import ITEMS, Collection
 from limner.errors import FeatureError
-from limner.inference.retriever import ImageSearch, Retriever
 from limner.media.image import make_thumbnail, open_image
 from limner.storage.hashes import RowsById
 from limner.storage.lance_tables import state_of
 from limner.storage.places import is_collection, place
+
+if TYPE_CHECKING:
+    from limner.inference.retriever import ImageSearch, Retriever
 
 
 class SearchableFolder(Protocol):
@@ -55,7 +57,10 @@ class ServedCollection:
             FeatureError: the collection lacks the features of all captioners.
         """
         self._opened = _OpenCollection(path)
-        retrievers = [Retriever(captioner.models[0], run=captioner.models[0].folder) for captioner in models.captioners]
+        trained = [trained_models(captioner)[0] for captioner in models.captioners]
+        from limner.inference.retriever import Retriever  # torch, which `trained_models` asks for
+
+        retrievers = [Retriever(model, run=model.folder) for model in trained]
         if not retrievers:
             raise NotSupportedError(f"{path}: no captioner is served that searches it; add --model and its run")
         collection = self._opened.collection

@@ -9,29 +9,23 @@ import logging
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import Any, NamedTuple, cast
 
 import numpy as np
-import torch
 
-from limner.apps.server.models import ServedModel
+from limner.apps.server.models import ServedGenerator, ServedModel, trained_models
 from limner.apps.server.settings import ServerSettings
-from limner.data.dataset import GenerationInput
-from limner.data.examples import Example, StoredFeatures, collate
+from limner.data.examples import Example, StoredFeatures
 from limner.decoding.sentence import Sentence
 from limner.decoding.settings import change_decoding
-from limner.decoding.torch_models import mean_log_probs
 from limner.errors import LimnerError, SettingsError
 from limner.features.encoders.base import Backbone, EncoderInput, encode
 from limner.features.spec import attended_area
-from limner.generation.must_include import words_of_inputs
+from limner.generation.must_include import compile_words, words_of_inputs
 from limner.generation.request import Request, RuleOptions
-from limner.inference.captioner import Captioner
-from limner.inference.new_images import new_item
-from limner.inference.translator import Translator
+from limner.generation.sentences import require_source_length
 from limner.media.image import image_name, image_size, require_pixels
-from limner.models.protocols import device_of
+from limner.runtime.generators import ExportedTranslator
 from limner.text.tokenizer import Tokenizer
 from limner.text.vocab import SPECIAL_TOKENS
 
@@ -105,7 +99,7 @@ class GenerationRequest(NamedTuple):
     """What a route requests."""
 
     served: ServedModel
-    generator: Captioner | Translator
+    generator: ServedGenerator
     image: bytes | None = None
     text: str | None = None
     """Source sentence; None for a caption."""
@@ -170,7 +164,7 @@ Event = GeneratedToken | FinalEvent
 class Job(Request):
     """A request of a route, whose sentences become events."""
 
-    generator: Captioner | Translator
+    generator: ServedGenerator
 
     def __init__(self, *arguments: Any, request: GenerationRequest, **options: Any) -> None:  # noqa: ANN401
         """Create a job; `request` is what the route requests, other arguments are described at `Request`."""
@@ -188,7 +182,7 @@ class Job(Request):
     @property
     def lang(self) -> str:
         """Language of the sentences."""
-        return self.generator.models[0].recipe.data.lang
+        return self.generator.lang
 
     @property
     def input_tokens(self) -> int:
@@ -206,7 +200,7 @@ class Job(Request):
 
     def decided(self, tokens: Sequence[int], totals: Sequence[float]) -> None:
         """Deliver tokens of the best sentence, unless the concepts may choose another one or withhold it."""
-        rules = self.generator.rules if isinstance(self.generator, Captioner) else None
+        rules = self.generator.rules
         has_concepts = rules is not None and rules.concepts is not None
         chooses = self.rules.concepts and self.decoding.sample is None
         if not (has_concepts and (chooses or self.request.of_chat)):
@@ -246,14 +240,25 @@ def make_job(request: GenerationRequest, cache: FeatureCache, settings: ServerSe
     generator, image = request.generator, request.image
     decoding = change_decoding(generator.decoding, request.decoding)
     (words,) = words_of_inputs(generator.tokenizer, request.must_include, 1)
-    if isinstance(generator, Translator):
+    source_tokens = None
+    if request.served.source is not None:
         image = image if generator.uses_image else None
-        generator.inputs([request.text or ""], [image], "text")  # checks the length
-    else:
+        source_tokens = _source_tokenizer(generator).encode(request.text or "")
+        require_source_length(0, len(source_tokens))
+    elif generator.rules is not None:
         generator.rules.check(RuleOptions(min_confidence=request.rules.min_confidence))
-    source = GenerationInput(new_item(image, request.text), request.text, (), words)
-    rules = request.rules._replace(with_tags=isinstance(generator, Captioner) and generator.rules.tagger is not None)
-    job = generator.request(source, decoding, prefix=request.prefix, rules=rules, make=partial(Job, request=request))
+    if request.attention or request.probable_tokens:
+        trained_models(generator)  # here, as the first call loads them
+    job = Job(
+        generator,
+        request.text or ("" if image is None else image_name(image)),
+        decoding,
+        request=request,
+        prefix=request.prefix,
+        source_tokens=source_tokens,
+        constraint=compile_words(generator.tokenizer, words) if words else None,
+    )
+    job.rules = request.rules._replace(with_tags=generator.rules is not None and generator.rules.tagger is not None)
     if len(job.prefix) > decoding.max_length:
         length = len(job.prefix)
         raise SettingsError(f"prefix: expected at most {decoding.max_length} tokens, got {length}; shorten it")
@@ -267,33 +272,26 @@ def make_job(request: GenerationRequest, cache: FeatureCache, settings: ServerSe
     return job
 
 
-@torch.no_grad()
+def _source_tokenizer(generator: ServedGenerator) -> Tokenizer:
+    """Return the tokenizer of the source sentences of a translator."""
+    if isinstance(generator, ExportedTranslator):
+        return generator.source_tokenizer
+    tokenizer = trained_models(generator)[0].source_tokenizer
+    assert tokenizer is not None, "a translator has one"
+    return tokenizer
+
+
 def generated_tokens(job: Job, sentence: Sentence) -> tuple[GeneratedToken, ...]:
     """Return the tokens of a sentence, or of its beginning, with what the request of a job wants to know of them."""
-    tokens, request, tokenizer = sentence.tokens, job.request, job.generator.tokenizer
+    tokens, tokenizer = sentence.tokens, job.generator.tokenizer
     if not tokens and sentence.text:  # a plain sentence
         return (GeneratedToken(sentence.text, SPECIAL_TOKENS.unk, sentence.log_prob),)
     attention: Sequence[tuple[float, ...] | None] = [None] * len(tokens)
     probable: Sequence[tuple[ProbableToken, ...]] = [()] * len(tokens)
-    if tokens and (request.attention or request.probable_tokens):
-        batch = collate([job.example(tokens)])
-        models = [trained.model for trained in job.generator.models]
-        outputs = [model(batch.to(device_of(model))) for model in models[: None if request.probable_tokens else 1]]
-        weights = outputs[0].attention if outputs[0].selected is None else outputs[0].selected
-        if request.attention and job.features is not None and weights is not None:
-            attention = [tuple(row) for row in weights[0].float().tolist()]
-        if request.probable_tokens:
-            log_probs = mean_log_probs([output.logits[0] for output in outputs])  # (T, V)
-            values, ids = log_probs.topk(min(request.probable_tokens, log_probs.shape[-1]))
-            probable = [
-                tuple(
-                    ProbableToken(
-                        " " * (position > 0 and tokenizer.starts_word(token)) + tokenizer.spellings[token], value
-                    )
-                    for token, value in zip(*row, strict=True)
-                )
-                for position, row in enumerate(zip(ids.tolist(), values.tolist(), strict=True))
-            ]
+    if tokens and (job.request.attention or job.request.probable_tokens):
+        from limner.apps.server.explanations import explain_tokens  # imports torch
+
+        attention, probable = explain_tokens(job, tokens)
     before = (0.0, *sentence.totals)
     return tuple(
         GeneratedToken(
@@ -330,7 +328,7 @@ def image_grid(job: Job, locations: int) -> tuple[tuple[int, int] | None, Box | 
     if job.request.image is None or not locations:
         return None, None
     width, height = image_size(job.request.image)
-    area = attended_area(job.generator.models[0].config.features, locations, (width, height))
+    area = attended_area(trained_models(job.generator)[0].config.features, locations, (width, height))
     if area is None:
         return None, None
     left, top, right, bottom = area.box

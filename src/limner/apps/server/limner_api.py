@@ -4,28 +4,24 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-import numpy as np
-import torch
 from fastapi import APIRouter, Depends, Query, Request
 from fastapi.responses import Response
-from numpy.typing import NDArray
 from prometheus_client import CONTENT_TYPE_LATEST
 from sse_starlette import EventSourceResponse
 
 import limner
 from limner.apps.server.errors import InvalidRequestError, NotFoundError, error_body, problem_of
 from limner.apps.server.images import read_image_reference
-from limner.apps.server.jobs import FinalEvent, GenerationRequest, Job, image_grid
-from limner.apps.server.models import ServedModel
+from limner.apps.server.jobs import FinalEvent, GenerationRequest, Job
+from limner.apps.server.models import ServedModel, trained_models
 from limner.apps.server.request_bodies import MULTIPART, UploadRoute, reads
 from limner.apps.server.schemas import (
     DescribeBody,
     DescribeResponse,
     ErrorBody,
     ExplainBody,
-    ExplainedWord,
     ExplainResponse,
     HealthBody,
     IndexBody,
@@ -44,16 +40,12 @@ from limner.apps.server.schemas import (
 )
 from limner.apps.server.service import EventStream, ServiceEngine
 from limner.apps.server.settings import ServerSettings
-from limner.data.examples import Item, StoredFeatures, collate
-from limner.decoding.sentence import Sentence
 from limner.generation.request import RuleOptions
-from limner.inference.explain import explain as explain_sentences
-from limner.inference.explain import words_of
-from limner.inference.scorer import Scorer
-from limner.layers.functional import precise
 from limner.media.image import require_pixels
-from limner.models.protocols import device_of
 from limner.storage.json_text import to_json
+
+if TYPE_CHECKING:
+    from limner.inference.scorer import SentenceScore
 
 ERRORS: dict[int | str, dict[str, Any]] = {
     status: {"model": ErrorBody, "description": "error"}
@@ -117,6 +109,7 @@ def model_body(served: ServedModel) -> ModelBody:
         languages=list(served.languages),
         source=served.source,
         uses_image=served.uses_image,
+        explains=served.explains,
         beam_size=decoding.beam_size,
         length_penalty=decoding.length_penalty,
     )
@@ -184,6 +177,8 @@ async def translate(body: TranslationRequest, engine: EngineOf, request: Request
     image = None if body.image is None else await read_image_reference(body.image, engine.fetcher)
     served = engine.models.translator(body.model, body.source, body.target)
     generator = served.generator(body.target)
+    if body.explain:
+        await engine.compute("explain", lambda: trained_models(generator))
     streams = [
         await engine.generate(
             GenerationRequest(served, generator, image, text, decoding=body.decoding(), must_include=body.must_include)
@@ -196,7 +191,7 @@ async def translate(body: TranslationRequest, engine: EngineOf, request: Request
         return TranslationAnswer(
             model=served.name,
             source=served.source or "",
-            lang=generator.models[0].recipe.data.lang,
+            lang=generator.lang,
             translations=translations if texts is body.text else translations[0],
         )
 
@@ -210,7 +205,7 @@ async def translate(body: TranslationRequest, engine: EngineOf, request: Request
     answer = response(*finals)
     if body.explain and finals[0].best.tokens:
         job, tokens = streams[0].job, finals[0].best.tokens
-        answer.explanation = await engine.compute("explain", lambda: explain_sentence(job, tokens))
+        answer.explanation = await engine.compute("explain", lambda: _explain(job, tokens))
     return answer
 
 
@@ -219,8 +214,14 @@ async def score(body: ScoreBody, engine: EngineOf) -> ScoreResponse:
     """Compute the log-probability and the perplexity of sentences given an image."""
     image = await read_image_reference(body.image, engine.fetcher)
     served, sentences = engine.models.get(body.model, "describe", body.lang), body.sentences
-    scorer = Scorer(served.trained(body.lang), served.backbone)
-    scores = await engine.compute("score", lambda: scorer.score([image] * len(sentences), sentences))
+
+    def score() -> list[SentenceScore]:
+        trained = served.trained(body.lang)  # without torch, an error that says so
+        from limner.inference.scorer import Scorer
+
+        return Scorer(trained, served.backbone).score([image] * len(sentences), sentences)
+
+    scores = await engine.compute("score", score)
     return ScoreResponse(
         scores=[ScoredSentence(text=text, **score._asdict()) for text, score in zip(sentences, scores, strict=True)]
     )
@@ -260,6 +261,7 @@ async def explain(body: ExplainBody, engine: EngineOf) -> ExplainResponse:
     image = await read_image_reference(body.image, engine.fetcher)
     served = engine.models.get(body.model, "describe", body.lang)
     asked = GenerationRequest(served, served.generator(body.lang), image)
+    await engine.compute("explain", lambda: trained_models(asked.generator))
     if body.caption is None:
         final = await (await engine.generate(asked)).final()
         job, caption, tokens = final.job, final.best.text, list(final.best.tokens)
@@ -268,48 +270,14 @@ async def explain(body: ExplainBody, engine: EngineOf) -> ExplainResponse:
         tokens = job.generator.tokenizer.encode(caption)
     if not tokens:
         raise InvalidRequestError(f"caption: expected at least one word, got '{caption[:99]}'", "caption")
-    explained = await engine.compute("explain", lambda: explain_sentence(job, tokens))
+    explained = await engine.compute("explain", lambda: _explain(job, tokens))
     return ExplainResponse(model=served.name, lang=job.lang, caption=caption, explanation=explained)
 
 
-class _SingleImage:
-    """A `FeatureSource` of one image."""
+def _explain(job: Job, tokens: Sequence[int]) -> SentenceExplanation:
+    from limner.apps.server.explanations import explain_sentence  # imports torch
 
-    def __init__(self, features: StoredFeatures | None) -> None:
-        self.features = features
-
-    def take(self, items: Sequence[Item]) -> list[StoredFeatures | None]:
-        return [self.features] * len(items)
-
-
-@torch.no_grad()
-def explain_sentence(job: Job, tokens: Sequence[int]) -> SentenceExplanation:
-    """Explain a sentence of a request whose image is encoded."""
-    trained = job.generator.models[0]
-    sentence = Sentence(tuple(tokens), 0.0, 0.0)
-    explanation = explain_sentences(trained, [job.source], [sentence], _SingleImage(job.features))[0]
-    batch = collate([job.example(tokens)]).to(device_of(trained.model))
-    log_probs = precise(trained.model(batch).logits[0]).log_softmax(-1)  # (T, V)
-    chosen = log_probs.gather(1, batch.target_out[0][:, None])[:, 0].tolist()
-    target = [
-        ExplainedWord(text=word.text, log_prob=sum(chosen[position] for position in word.positions))
-        for word in words_of(trained.tokenizer, tokens)
-    ]
-
-    def rows(weights: NDArray[np.float64] | None) -> Any:  # noqa: ANN401
-        return None if weights is None else weights[: len(target)].tolist()  # without the end of the sentence
-
-    attention = explanation.image_weights
-    grid, box = image_grid(job, 0 if attention is None else attention.shape[1])
-    return SentenceExplanation(
-        source=explanation.source,
-        target=target,
-        alignment=rows(explanation.alignment),
-        attention=rows(attention),
-        gate=rows(explanation.gate),
-        grid_size=grid,
-        box=box,
-    )
+    return explain_sentence(job, tokens)
 
 
 def sse_response(events: AsyncIterator[Any], settings: ServerSettings) -> EventSourceResponse:

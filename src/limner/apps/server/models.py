@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, replace
+from functools import cache, cached_property
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
 from limner.apps.server.errors import InvalidRequestError, NotFoundError, NotSupportedError
 from limner.apps.server.settings import ServerSettings
-from limner.errors import SettingsError, did_you_mean
+from limner.errors import TRAIN_PACKAGES, MissingExtraError, SettingsError, did_you_mean
 from limner.features.encoders.base import Backbone
-from limner.inference.captioner import Captioner
 from limner.inference.load import load
-from limner.inference.new_images import load_backbone_of
-from limner.inference.translator import Translator
-from limner.models.phrase_based import PhraseBased
 from limner.runs.pretrained import (
     DEFAULT_LANG,
     pretrained_languages,
@@ -25,10 +22,42 @@ from limner.runs.pretrained import (
     pretrained_run,
     pretrained_translator,
 )
-from limner.runs.trained_model import TrainedModel, load_trained_model
+from limner.runtime.generators import ExportedModel
 from limner.storage.json_text import to_json
 
+if TYPE_CHECKING:
+    from limner.inference.captioner import Captioner
+    from limner.inference.translator import Translator
+    from limner.runs.trained_model import TrainedModel
+    from limner.runtime.generators import ExportedCaptioner, ExportedTranslator
+
 Task = Literal["describe", "translate"]
+ServedGenerator: TypeAlias = "Captioner | Translator | ExportedCaptioner | ExportedTranslator"
+CONFIG, WEIGHTS, GRAPH = "config.json", "model.safetensors", "encoder.onnx"
+"""Files of a run, and of an exported model."""
+
+
+def trained_models(generator: ServedGenerator) -> Sequence[TrainedModel]:
+    """Return the models of torch behind a generator, which explain and score.
+
+    Raises:
+        MissingExtraError: torch is not installed.
+        NotSupportedError: the model was exported to a folder without its run.
+    """
+    return _load_trained(generator.folder) if isinstance(generator, ExportedModel) else generator.models
+
+
+@cache
+def _load_trained(run: Path) -> Sequence[TrainedModel]:
+    try:
+        from limner.runs.trained_model import load_trained_model
+    except ModuleNotFoundError as error:
+        if str(error.name).partition(".")[0] not in TRAIN_PACKAGES:
+            raise
+        raise MissingExtraError("explaining or scoring sentences", "train") from None
+    if not (run / CONFIG).is_file():
+        raise NotSupportedError(f"model '{run.name}' is exported, which explains and scores nothing; serve its run")
+    return [load_trained_model(run)]
 
 
 class ModelFacts(NamedTuple):
@@ -54,7 +83,7 @@ class ServedModel:
 
     name: str
     task: Task
-    by_lang: Mapping[str, Captioner | Translator]
+    by_lang: Mapping[str, ServedGenerator]
     """Generator of each language of the generated sentences; they share one backbone."""
     source: str | None = None
     """Language that is translated from; None for captioners."""
@@ -76,7 +105,7 @@ class ServedModel:
         """Backbone of the features of images; None for a model without."""
         return next(iter(self.by_lang.values())).backbone
 
-    def generator(self, lang: str | None = None) -> Captioner | Translator:
+    def generator(self, lang: str | None = None) -> ServedGenerator:
         """Return the captioner or translator of a language, by default of the first.
 
         Raises:
@@ -90,22 +119,34 @@ class ServedModel:
         return self.by_lang[chosen]
 
     def trained(self, lang: str | None = None) -> TrainedModel:
-        """Return the model of a language as it was trained; see `generator` for the error."""
-        return self.generator(lang).models[0]
+        """Return the model of a language as it was trained; see `generator` and `trained_models` for errors."""
+        return trained_models(self.generator(lang))[0]
+
+    @property
+    def explains(self) -> bool:
+        """Whether attention and log-probabilities of other tokens can be computed: with torch, and of a run."""
+        generator = next(iter(self.by_lang.values()))
+        is_run = not isinstance(generator, ExportedModel) or (generator.folder / CONFIG).is_file()
+        return is_run and find_spec("torch") is not None
 
     @cached_property
     def facts(self) -> ModelFacts:
         """Facts that other programs list."""
-        ensemble = [model for generator in self.by_lang.values() for model in generator.models]
-        parameters = [weight for trained in ensemble for weight in trained.model.parameters()]
-        digests = [[self.created, trained.config.digests()] for trained in ensemble]
-        first = ensemble[0]
+        generators, sizes, digests = list(self.by_lang.values()), [], []
+        for generator in generators:
+            if isinstance(generator, ExportedModel):
+                sizes.append(generator.parameters)
+                digests.append([self.created, generator.manifest.files])
+            else:
+                sizes += [weight.numel() for trained in generator.models for weight in trained.model.parameters()]
+                digests += [[self.created, trained.config.digests()] for trained in generator.models]
+        first = generators[0]
         return ModelFacts(
-            first.recipe.model.name,
-            sum(weight.numel() for weight in parameters),
-            sum(weight.numel() * weight.element_size() for weight in parameters),
+            first.manifest.model if isinstance(first, ExportedModel) else first.models[0].recipe.model.name,
+            sum(sizes),
+            4 * sum(sizes),
             len(first.tokenizer),
-            first.recipe.decoding.max_length,
+            first.decoding.max_length,
             hashlib.sha256(to_json(digests, sort_keys=True).encode()).hexdigest(),
         )
 
@@ -120,10 +161,9 @@ class Models:
         return iter(self.by_name.values())
 
     @property
-    def captioners(self) -> list[Captioner]:
+    def captioners(self) -> list[ServedGenerator]:
         """The captioner of each language of each model."""
-        generators = (generator for model in self for generator in model.by_lang.values())
-        return [generator for generator in generators if isinstance(generator, Captioner)]
+        return [generator for model in self if model.task == "describe" for generator in model.by_lang.values()]
 
     def get(self, name: str | None = None, task: Task | None = None, lang: str | None = None) -> ServedModel:
         """Find a model.
@@ -186,45 +226,49 @@ def load_served_models(settings: ServerSettings) -> Models:
         RunError: a run cannot be loaded.
     """
     if not settings.models:
-        translators = [_load_built_in_translator(source, target, settings) for source, target in pretrained_pairs()]
-        return Models([_load_built_in(settings), *translators])
+        runs = [pretrained_translator(target, source) for source, target in pretrained_pairs()]
+        translators = [_load_run(run, settings, encode_images=False) for run in runs]
+        named = [replace(translator, name=f"limner-{translator.name}") for translator in translators]
+        return Models([_load_built_in(settings), *named])
     return Models([_load_run(Path(run), settings) for run in settings.models])
 
 
 def _load_built_in(settings: ServerSettings) -> ServedModel:
-    """Load the built-in captioner: one run for each language; runs with equal features share a backbone."""
-    by_lang: dict[str, Captioner | Translator] = {}
+    """Load the built-in captioner: one model for each language; models with equal features share a backbone."""
+    by_lang: dict[str, ServedGenerator] = {}
     backbones: dict[object, Backbone | None] = {}
     for lang in pretrained_languages() or (DEFAULT_LANG,):
-        trained = load_trained_model(pretrained_run(lang), settings.device)
-        key = tuple(spec.fingerprint for spec in trained.config.features)
-        if key not in backbones:
-            backbones[key] = load_backbone_of(trained, settings.backbone, settings.device)
-        by_lang[lang] = Captioner([trained], backbones[key])
-    created = int((pretrained_run() / "model.safetensors").stat().st_mtime)
-    return ServedModel("limner", "describe", by_lang, None, created)
+        served = _load_run(pretrained_run(lang), settings)
+        generator = by_lang[lang] = served.generator()
+        if isinstance(generator, ExportedModel):
+            fingerprints = tuple(spec.fingerprint for spec in generator.manifest.features)
+        else:
+            fingerprints = tuple(spec.fingerprint for spec in generator.models[0].config.features)
+        generator.backbone = backbones.setdefault(fingerprints, generator.backbone)
+    return ServedModel("limner", "describe", by_lang, None, served.created)
 
 
-def _load_built_in_translator(source: str, target: str, settings: ServerSettings) -> ServedModel:
-    run = pretrained_translator(target, source)
-    translator = Translator([load_trained_model(run, settings.device)])
-    created = int((run / "model.safetensors").stat().st_mtime)
-    return ServedModel(f"limner-{source}-{target}", "translate", {target: translator}, source, created)
+def _load_run(run: Path, settings: ServerSettings, *, encode_images: bool = True) -> ServedModel:
+    generator = load(run, backbone=settings.backbone, device=settings.device, encode_images=encode_images)
+    if isinstance(generator, ExportedModel):
+        source = generator.manifest.source_lang
+        if source is None and generator.manifest.features and generator.backbone is None:
+            raise SettingsError(f"{run}: exported without a backbone ({generator.manifest.no_backbone}); serve the run")
+    else:
+        from limner.inference.classifier import Classifier
+        from limner.inference.translator import Translator
+        from limner.models.phrase_based import PhraseBased
 
-
-def _load_run(run: Path, settings: ServerSettings) -> ServedModel:
-    generator = load(run, backbone=settings.backbone, device=settings.device)
-    if not isinstance(generator, Captioner | Translator):
-        raise SettingsError(
-            f"{run}: a model of labels; the service serves captioners and translators, name one of them"
-        )
-    if isinstance(generator.models[0].model, PhraseBased):
-        raise SettingsError(
-            f"{run}: model '{generator.models[0].recipe.model.name}' has no probabilities of tokens, which the service "
-            "gives; translate with limner translate, or serve another run"
-        )
-    lang = generator.models[0].recipe.data.lang
-    source = generator.source.lang if isinstance(generator, Translator) else None
-    created = int((run / "model.safetensors").stat().st_mtime)
+        if isinstance(generator, Classifier):
+            raise SettingsError(
+                f"{run}: a model of labels; the service serves captioners and translators, name one of them"
+            )
+        if isinstance(generator.models[0].model, PhraseBased):
+            raise SettingsError(
+                f"{run}: model '{generator.models[0].recipe.model.name}' has no probabilities of tokens, which the "
+                "service gives; translate with limner translate, or serve another run"
+            )
+        source = generator.source.lang if isinstance(generator, Translator) else None
+    created = int(next(run / name for name in (WEIGHTS, GRAPH) if (run / name).is_file()).stat().st_mtime)
     task: Task = "describe" if source is None else "translate"
-    return ServedModel(run.resolve().name, task, {lang: generator}, source, created)
+    return ServedModel(run.resolve().name, task, {generator.lang: generator}, source, created)

@@ -339,6 +339,8 @@ class ModelBody(BaseModel):
     languages: list[str]
     source: str | None
     uses_image: bool
+    explains: bool
+    """Whether attention, alignments and scores can be requested."""
     beam_size: int
     """Default of the model."""
     length_penalty: float

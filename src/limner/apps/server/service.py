@@ -16,15 +16,13 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Literal, TypeVar, get_args
 
-import torch
-
 from limner.apps.server.errors import QueueFullError, ServerError
 from limner.apps.server.images import ImageFetcher
 from limner.apps.server.indexes import ServedIndexes
 from limner.apps.server.jobs import Event, FeatureCache, FinalEvent, GeneratedToken, GenerationRequest, Job, make_job
 from limner.apps.server.models import Models
 from limner.apps.server.settings import ServerSettings
-from limner.apps.server.worker import Metrics, Worker, use_threads
+from limner.apps.server.worker import Metrics, Worker, threads_of_torch, use_threads
 from limner.generation.sentences import EMPTY_TRANSLATION
 
 Result = TypeVar("Result")
@@ -95,7 +93,7 @@ class ServiceEngine:
         self.stopping = False
         self._idle = asyncio.Event()
         self.fetcher = ImageFetcher(settings)
-        cores, threads = os.cpu_count() or 1, torch.get_num_threads()
+        cores, threads = os.cpu_count() or 1, threads_of_torch()
         self._pools = {
             kind: ThreadPoolExecutor(
                 cores if kind == "image" else 1, kind, initializer=use_threads, initargs=(threads,)

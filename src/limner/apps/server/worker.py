@@ -8,6 +8,7 @@ the work of `limner.generation`; here stands when.
 from __future__ import annotations
 
 import queue
+import sys
 import threading
 import time
 from collections import deque
@@ -15,7 +16,6 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
-import torch
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.multiprocess import MultiProcessCollector
 
@@ -94,10 +94,8 @@ class Worker:
         """Moving average of the time of computation for a request."""
         self._engine = Engine(RequestFeatures(cache), isolated=Exception)
         self._queue: queue.SimpleQueue[Job | Callable[[], None] | None] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._run, args=(torch.get_num_threads(),), name="compute", daemon=True)
-        self._encoder = ThreadPoolExecutor(
-            1, "encode", initializer=torch.set_num_threads, initargs=(available_threads(),)
-        )
+        self._thread = threading.Thread(target=self._run, args=(threads_of_torch(),), name="compute", daemon=True)
+        self._encoder = ThreadPoolExecutor(1, "encode", initializer=use_threads, initargs=(available_threads(),))
         self._unread: deque[Job] = deque()
         """Jobs whose images wait to be encoded."""
         self._encoding = False
@@ -225,6 +223,13 @@ class Worker:
 
 
 def use_threads(count: int) -> None:
-    """Compute with a number of threads in the thread that calls this."""
-    torch.get_num_threads()  # else the first operation takes the number that any thread has set last
-    torch.set_num_threads(count)
+    """Compute with a number of threads of torch, if a model needs it, in the thread that calls this."""
+    if torch := sys.modules.get("torch"):
+        torch.get_num_threads()  # else the first operation takes the number that any thread has set last
+        torch.set_num_threads(count)
+
+
+def threads_of_torch() -> int:
+    """Return the number of threads that torch computes with, if it is imported."""
+    torch = sys.modules.get("torch")
+    return torch.get_num_threads() if torch else 1

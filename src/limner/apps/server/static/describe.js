@@ -84,7 +84,7 @@ export class DescribeView {
       ? { sample: true, beam_size: N_BEST, n_best: N_BEST, temperature: number("temperature"), seed: randomSeed() }
       : { beam_size: number("beam_size"), n_best: Math.min(N_BEST, number("beam_size")), length_penalty: number("length_penalty") };
     const chosen = { model: form.elements.model.value || undefined, lang: form.elements.lang.value || undefined };
-    return { ...chosen, ...decoding, attention: true, stream: true };
+    return { ...chosen, ...decoding, attention: this.#model?.explains ?? false, stream: true };
   }
 
   #begin() {
@@ -218,8 +218,12 @@ export class DescribeView {
     });
   }
 
+  get #model() {
+    return this.models.find((model) => model.id === this.form.elements.model.value) ?? this.models[0];
+  }
+
   #offerLanguages() {
-    const chosen = this.models.find((model) => model.id === this.form.elements.model.value) ?? this.models[0];
+    const chosen = this.#model;
     const names = new Intl.DisplayNames(["en"], { type: "language", fallback: "code" });
     for (const name of ["beam_size", "length_penalty"]) if (chosen) this.form.elements[name].value = chosen[name];
     this.#label();

@@ -74,7 +74,7 @@ export class TranslateView {
     try {
       const { file } = this.input;
       const image = file && this.model.uses_image ? await dataUrl(file) : null;
-      const body = { text, model: this.model.id, explain: true };
+      const body = { text, model: this.model.id, explain: this.model.explains };
       const bodies = [...(image ? [{ ...body, image }] : []), body];
       const [first, second] = await Promise.all(bodies.map((one) => post("v1/translate", one, stop.signal)));
       if (stop.signal.aborted) return;

@@ -88,12 +88,12 @@ def test_the_end_finishes_accepted_requests_and_streams(runs):
 STUCK = """
 import threading
 from limner.apps.photos.index import FolderIndex
-from limner.apps.server import engine
+from limner.apps.server import service
 from limner.apps.server.models import load_served_models
 from limner.apps.server.run import address_of, bind, serve
 from limner.apps.server.settings import ServerSettings
 settings = ServerSettings(models=({run!r},), port=0, stop_timeout=0.3)
-engine.make_job = lambda *_: print("stuck", flush=True) or threading.Event().wait()
+service.make_job = lambda *_: print("stuck", flush=True) or threading.Event().wait()
 bound = bind(settings)
 print(address_of(bound), flush=True)
 serve(settings, load_served_models(settings), bound, FolderIndex.open)

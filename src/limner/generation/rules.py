@@ -12,7 +12,7 @@ from limner.generation.request import Request, RuleOptions
 from limner.runs.concepts import Concepts, Tag, WordColumns
 from limner.text.tokenizer import Tokenizer
 
-ARTICLE = re.compile(r"\ba (?=(?!uni|use|ute|eu|one|uk)[aeiou]|hour)")
+ARTICLE = re.compile(r"\ba (?=(?!uni(?![dmn])|use|ute|eu|one|uk)[aeiou]|hour)")
 """Article before a word that is pronounced with a vowel."""
 
 

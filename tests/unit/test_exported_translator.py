@@ -1,11 +1,7 @@
 """Exported translators: the sentences of the run, with and without the image, and the command."""
 
-import subprocess
-import sys
-
 import numpy as np
 import pytest
-from test_export import PROGRAM
 from toy_translation import BATS, GridBackbone, image_collection, learn, text_collection
 
 import limner
@@ -44,13 +40,6 @@ def test_shared_embeddings_and_a_deep_encoder_are_exported(tmp_path):
     sentences = SENTENCES[:3]
     found = limner.load(export(run, tmp_path / "exported").folder).translate(sentences)
     assert [one[0].text for one in found] == ["two one", "three", "one one"]
-
-
-def test_the_command_translates_without_torch(run, exported):
-    command = [sys.executable, "-c", PROGRAM, "translate", "zwei eins", "--model", str(exported)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    best = Translator.load(run).translate(["zwei eins"])[0][0].text
-    assert best in done.stdout and done.stdout.endswith("\n[]\n")
 
 
 def test_a_multimodal_model_translates_text_alone_where_that_is_allowed(tmp_path, monkeypatch):

@@ -21,7 +21,20 @@ except SystemExit as stop:
     assert not stop.code, stop.code
 print(json.dumps(sorted({name.partition(".")[0] for name in sys.modules} | set(sys.modules))))
 """
+WITHOUT_TRAINING = f"import sys\nsys.modules.update(dict.fromkeys({sorted(TRAIN_PACKAGES)!r}))\n"
+SERVICE = """
+import base64
+from fastapi.testclient import TestClient
+from limner.apps.photos.index import FolderIndex
+from limner.apps.server.app import create_app
+from limner.apps.server.settings import ServerSettings
+image = base64.b64encode(open(sys.argv[1], "rb").read()).decode()
+with TestClient(create_app(ServerSettings.parse({}), FolderIndex.open), "http://localhost") as client:
+    for path, words in (("describe", {}), ("score", {"sentences": ["a cat"]}), ("explain", {})):
+        print(path, (answer := client.post("/v1/" + path, json={"image": image, **words})).status_code, answer.text)
+"""
 PHOTOGRAPHS = Path(__file__).parents[2] / "docs" / "assets" / "photographs"
+CAT = PHOTOGRAPHS / "cat.jpg"
 TABLES = {"lance", "pandas", "pyarrow"}
 TRAINING = {"lightning_fabric", "tensorboard", "torch.utils.tensorboard", "limner.training"}
 EVALUATION = {"sacrebleu", "pycocoevalcap", "scipy", "limner.evaluation"}
@@ -82,35 +95,35 @@ def test_errors_of_arguments_are_reported_before_torch_is_imported(line):
 
 def test_a_run_that_needs_torch_names_the_extra_in_python(trained, tmp_path):
     program = (
-        f"import sys\nsys.modules.update(dict.fromkeys({sorted(TRAIN_PACKAGES)!r}))\nimport limner\n"
-        "for run in sys.argv[1:]:\n  try: limner.load(run)\n  except limner.LimnerError as error: print(error)"
+        "import limner\nfor run in sys.argv[1:]:\n  try: limner.load(run)\n  except limner.LimnerError as e: print(e)"
     )
-    command = [sys.executable, "-c", program, trained, tmp_path / "none"]
+    command = [sys.executable, "-c", WITHOUT_TRAINING + program, trained, tmp_path / "none"]
     needs, missing = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
     assert "'limner[train]'" in needs and "none: no such run directory" in missing
 
 
 def without_training(*arguments):
     """Run a command where the packages of the extra `train` cannot be imported."""
-    program = f"import sys\nsys.modules.update(dict.fromkeys({sorted(TRAIN_PACKAGES)!r}))\n{PROGRAM}"
-    command = [sys.executable, "-c", program, *map(str, arguments)]
+    command = [sys.executable, "-c", WITHOUT_TRAINING + PROGRAM, *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ("describe", PHOTOGRAPHS / "cat.jpg"),
-        ("describe", PHOTOGRAPHS / "cat.jpg", "--lang", "de", "--tags"),
-        ("doctor",),
-    ],
-)
+@pytest.mark.parametrize("arguments", [("describe", CAT), ("describe", CAT, "--lang", "de", "--tags"), ("doctor",)])
 def test_the_base_installation_needs_no_package_of_the_extra_train(arguments):
     done = without_training(*arguments)
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("arguments", [("recipes",), ("describe", PHOTOGRAPHS / "cat.jpg", "--model", "RUN")])
+def test_the_service_needs_no_package_of_the_extra_train():
+    command = [sys.executable, "-c", WITHOUT_TRAINING + SERVICE, CAT]
+    described, scored, explained = subprocess.run(
+        command, capture_output=True, text=True, check=True
+    ).stdout.splitlines()
+    assert described.startswith("describe 200") and "a photo of a cat" in described
+    assert all(" 501 " in answer and "limner[train]" in answer for answer in (scored, explained))
+
+
+@pytest.mark.parametrize("arguments", [("recipes",), ("describe", CAT, "--model", "RUN")])
 def test_commands_of_training_name_the_extra(arguments, trained):
     done = without_training(*(trained if argument == "RUN" else argument for argument in arguments))
     assert done.returncode == 1 and "error: limner" in done.stderr and "'limner[train]'" in done.stderr

@@ -200,6 +200,7 @@ def _deny_people(targets: Array, photographs: Sequence[Photograph], concepts: Se
     targets[np.ix_(nobody, about)] = np.where(block == UNTRUE, 0, block)
 
 
+@functools.cache
 def imagenet_classes() -> dict[str, list[int]]:
     """Read the classes of ImageNet of each usual noun: numbers and ranges such as '7-8,12'."""
     classes: dict[str, list[int]] = {}

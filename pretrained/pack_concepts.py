@@ -63,10 +63,7 @@ def main() -> None:
         photograph=words.index(PHOTOGRAPH),
         rules=ConceptRules(**options.rules),
         backbone=BACKBONE,
-        concepts=tuple(
-            concept_of(word, options.lang).model_copy(update={"classes": tuple(classes)})
-            for word, classes in zip(words, classes_of(words), strict=True)
-        ),
+        concepts=tuple(concept_of(word, options.lang) for word in words),
         rates=tuple(min(1.0, round(rate, 5)) for rate in layer["rate"][kept].tolist()),
         names=named,
     )
@@ -119,14 +116,15 @@ def kinds() -> set[str]:
 
 def concept_of(word: str, lang: str) -> Concept:
     """Describe a concept."""
+    classes = tuple(classes_of([word])[0])
     if lang != "en":
-        return _translated(word, lang)
+        return _translated(word, lang).model_copy(update={"classes": classes})
     thing = things().get(word)
     sentence = f"a photo of {with_article(word)}" if thing is not None or word in kinds() else ""
     if word == "person":
         sentence = "a photo of a person"
     kind = thing.kinds[0] if thing is not None and thing.kinds else ""
-    return Concept(name=word, kind="" if kind == word else kind, sentence=sentence)
+    return Concept(name=word, kind="" if kind == word else kind, sentence=sentence, classes=classes)
 
 
 def _translated(word: str, lang: str) -> Concept:

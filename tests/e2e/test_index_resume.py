@@ -17,7 +17,7 @@ import sys, time
 from limner.apps import cli
 from limner.apps.photos import update
 
-update.CHUNK_SIZE = update.ENCODED_TOGETHER = 4
+update.CHUNK_SIZE = 4
 update._READ_AHEAD = 8
 describe, most = update.Updater._describe, int(sys.argv.pop())
 def describe_and_print(self, images, batch_size):

@@ -74,12 +74,19 @@ class GraphBackbone:
         return read_image(source, self._preprocessing)
 
     def __call__(self, inputs: Pixels) -> dict[FeatureKind, FeatureArray]:
-        """Compute the features of results of `read`, (B, ...), as they are stored; RunError if one is not finite."""
-        computed = self._graph.result()({PIXELS: inputs})
-        for kind, values in computed.items():
+        """Compute the features of results of `read`, (B, ...), as they are stored; RunError if one is not finite.
+
+        The graph takes one image at a time: a batch takes as long for each, and the memory of all.
+        """
+        graph = self._graph.result()
+        images = [graph({PIXELS: inputs[row : row + 1]}) for row in range(len(inputs))]
+        features: dict[FeatureKind, FeatureArray] = {}
+        for kind in images[0]:
+            values = np.concatenate([computed[kind] for computed in images])
             if not np.isfinite(values).all():
                 raise RunError(f"{BACKBONE}: the {kind} features are not finite (NaN or infinity); {EXPORT_AGAIN}")
-        return {cast("FeatureKind", kind): values.astype(np.float16) for kind, values in computed.items()}
+            features[cast("FeatureKind", kind)] = values.astype(np.float16)
+        return features
 
 
 class ExportedModel:

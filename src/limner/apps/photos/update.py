@@ -45,9 +45,6 @@ if TYPE_CHECKING:
 
 CHUNK_SIZE = 128
 """Number of files that are written by one commit."""
-ENCODED_TOGETHER = 8
-"""Images a forward pass of the backbone; the last ones are repeated to this number, so that their bits do not depend on
-where an earlier update was interrupted."""
 CHUNKS_AHEAD = 2
 """Chunks that are encoded while another one is captioned, so that the encoders always have work."""
 _READ_AHEAD = 2 * CHUNK_SIZE
@@ -97,27 +94,14 @@ class Chunk(NamedTuple):
     """Number of files; those that no longer exist are counted."""
 
 
-class Encoder:
-    """Computes the features of files with the backbone of a searcher."""
-
-    def __init__(self, searcher: ImageSearcher) -> None:
-        self._searcher = searcher
-
-    def __call__(self, files: Sequence[ReadFile]) -> list[EncodedImage | ReadFile]:
-        """Encode at most `ENCODED_TOGETHER` files; a file whose features are not finite is returned with the error."""
-        try:
-            return [*self._encode(files)]
-        except RunError as error:
-            if len(files) == 1:
-                return [files[0]._replace(error=str(error))]
-        return [result for file in files for result in self([file])]
-
-    def _encode(self, files: Sequence[ReadFile]) -> list[EncodedImage]:
-        pixels = [file.pixels for file in files if file.pixels is not None]
-        padded = pixels + [pixels[-1]] * (ENCODED_TOGETHER - len(pixels))
-        features = self._searcher.features_of(padded)[: len(files)]
-        vectors = [self._searcher.vector_of(values).astype(np.float16) for values in features]
-        return [EncodedImage(*row) for row in zip(files, features, vectors, strict=True)]
+def encode_file(file: ReadFile, searcher: ImageSearcher) -> EncodedImage | ReadFile:
+    """Compute the features of a decoded image; the file with the error where they are not finite."""
+    assert file.pixels is not None, "a file with new contents"
+    try:
+        (features,) = searcher.features_of([file.pixels])
+    except RunError as error:
+        return file._replace(error=str(error))
+    return EncodedImage(file, features, searcher.vector_of(features).astype(np.float16))
 
 
 def encoded_chunks(
@@ -131,11 +115,10 @@ def encoded_chunks(
         searcher: computes the features.
         known: digests of contents that are neither decoded nor encoded.
     """
-    encoder = Encoder(searcher)
     claimed: set[bytes] = set()
     remaining = iter(paths)
     reading: deque[Future[ReadFile | None]] = deque()
-    encoding: deque[tuple[list[ReadFile], list[Future[list[EncodedImage | ReadFile]]], int]] = deque()
+    encoding: deque[tuple[list[ReadFile], list[Future[EncodedImage | ReadFile]], int]] = deque()
     errors: dict[bytes, str] = {}
     with ThreadPoolExecutor(usable_cores()) as readers, ThreadPoolExecutor(1) as encoders:
         try:
@@ -150,12 +133,11 @@ def encoded_chunks(
                         if file.pixels is not None and file.digest not in known and file.digest not in claimed:
                             unknown.setdefault(file.digest, file)
                     claimed |= unknown.keys()
-                    new = [*unknown.values()]
-                    parts = [new[start : start + ENCODED_TOGETHER] for start in range(0, len(new), ENCODED_TOGETHER)]
-                    encoding.append((files, [encoders.submit(encoder, part) for part in parts], len(results)))
+                    futures = [encoders.submit(encode_file, file, searcher) for file in unknown.values()]
+                    encoding.append((files, futures, len(results)))
                 if len(encoding) > CHUNKS_AHEAD or (encoding and not reading):
                     files, futures, total = encoding.popleft()
-                    results_done = [result for future in futures for result in future.result()]
+                    results_done = [future.result() for future in futures]
                     errors |= {file.digest: file.error for file in results_done if isinstance(file, ReadFile)}
                     done = [file._replace(pixels=None, error=errors.get(file.digest, file.error)) for file in files]
                     images = [image for image in results_done if isinstance(image, EncodedImage)]

@@ -25,7 +25,7 @@ from limner.generation.must_include import compile_words, words_of_inputs
 from limner.generation.request import Request, RuleOptions
 from limner.generation.sentences import require_source_length
 from limner.media.image import image_name, image_size, require_pixels
-from limner.runtime.generators import ExportedTranslator, GraphBackbone
+from limner.runtime.generators import ExportedTranslator
 from limner.text.tokenizer import Tokenizer
 from limner.text.vocab import SPECIAL_TOKENS
 
@@ -79,15 +79,11 @@ class RequestFeatures:
                 batches.setdefault((job.generator.backbone, job.pixels.shape), {})[job.image_key] = job.pixels
         computed: dict[tuple[Backbone | None, str | None], StoredFeatures] = {}
         for (backbone, _), images in batches.items():
-            # a graph takes as long for each image of a batch, and the memory of all
-            size = 1 if isinstance(backbone, GraphBackbone) else len(images)
-            for first in range(0, len(images), size):
-                keys = [*images][first : first + size]
-                features = encode(backbone, np.stack([images[key] for key in keys]), keys)
-                for row, key in enumerate(keys):
-                    stored: StoredFeatures = {kind: values[row].copy() for kind, values in features.items()}
-                    computed[backbone, key] = stored
-                    self.cache.put(backbone, key, stored)
+            features = encode(backbone, np.stack([*images.values()]), [*images])
+            for row, key in enumerate(images):
+                stored: StoredFeatures = {kind: values[row].copy() for kind, values in features.items()}
+                computed[backbone, key] = stored
+                self.cache.put(backbone, key, stored)
         for job in jobs:
             job.features = computed.get((job.generator.backbone, job.image_key), job.features)
             job.pixels = None

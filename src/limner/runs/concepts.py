@@ -15,6 +15,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Self
 
@@ -289,10 +290,12 @@ class Concepts:
 
     def log_probs(self, text: str, vectors: Vector) -> Vector:
         """Sum log p(c | image) over the concepts that a sentence names, (N,), of pooled features (N, D)."""
-        total = np.zeros(len(vectors), np.float32)
-        for columns in dict.fromkeys(self.mentions(text)):
-            total += np.log(np.maximum(self.of_vectors(vectors, [*columns]).max(1), LEAST))
-        return total
+        mentions = [*dict.fromkeys(self.mentions(text))]
+        columns = [column for alternatives in mentions for column in alternatives]
+        log_probs = np.log(np.maximum(self.of_vectors(vectors, columns), LEAST))  # (N, columns)
+        starts = np.cumsum([0, *map(len, mentions)])
+        parts = [log_probs[:, start:end].max(1) for start, end in pairwise(starts.tolist())]
+        return np.asarray(np.sum(parts, axis=0), np.float32) if parts else np.zeros(len(vectors), np.float32)
 
     def confidence(self, text: str, probabilities: Vector) -> float:
         """Return the probability of the least probable thing that a sentence names; 0 where it names none."""

@@ -106,14 +106,9 @@ def __getattr__(name: str) -> object:
     try:
         return getattr(import_module(f"limner.{_MODULES[name]}"), name)
     except ModuleNotFoundError as error:
-        raise _missing_extra(f"limner.{name}", error) from None
+        from limner.errors import missing_extra
 
-
-def _missing_extra(purpose: str, error: ModuleNotFoundError) -> Exception:
-    """Return the error of a purpose that needs the extra `train`, or else the error itself."""
-    from limner.errors import TRAIN_PACKAGES, MissingExtraError
-
-    return MissingExtraError(purpose, "train") if str(error.name).partition(".")[0] in TRAIN_PACKAGES else error
+        raise missing_extra(error, f"limner.{name}") from None
 
 
 def __dir__() -> list[str]:

@@ -87,6 +87,11 @@ class MissingExtraError(LimnerError):
         )
 
 
+def missing_extra(error: ModuleNotFoundError, purpose: str) -> Exception:
+    """Return the error that names the extra `train` for a purpose, or the error itself if it misses another module."""
+    return MissingExtraError(purpose, "train") if str(error.name).partition(".")[0] in TRAIN_PACKAGES else error
+
+
 def counted(number: int, noun: str, plural: str = "") -> str:
     """Return a number with its noun, in the singular for one: '1 item', '2,000 items'."""
     return f"{number:,} {noun if number == 1 else plural or f'{noun}s'}"

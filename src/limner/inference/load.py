@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from limner.errors import TRAIN_PACKAGES, MissingExtraError, SettingsError
+from limner.errors import SettingsError, missing_extra
 from limner.runs.pretrained import choose_runs, pretrained_translator
 from limner.runs.records import require_run_directory
 from limner.runtime import generators
@@ -64,9 +64,7 @@ def load(
         from limner.inference.classifier import Classifier
         from limner.inference.translator import Translator
     except ModuleNotFoundError as error:
-        if str(error.name).partition(".")[0] not in TRAIN_PACKAGES:
-            raise
-        raise MissingExtraError(f"{runs[0]}: a model that 'limner export' has not written", "train") from None
+        raise missing_extra(error, f"{runs[0]}: a model that 'limner export' has not written") from None
 
     models, encoder = load_models(runs, backbone, device, encode_images)
     if models[0].recipe.data.lang in LABEL_LANGUAGES:

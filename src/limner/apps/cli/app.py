@@ -17,7 +17,7 @@ import typer
 from typer.core import TyperGroup
 
 from limner.apps.cli.terminal import LineFormatter, err, print_error, print_usage_error
-from limner.errors import TRAIN_PACKAGES, LimnerError, MissingExtraError, did_you_mean, system_reason
+from limner.errors import LimnerError, did_you_mean, missing_extra, system_reason
 from limner.process import allow_thread_choice, flush_streams, keep_freed_memory, prepare_streams, set_wait_policy
 
 PANELS = USE, DATA, TRAIN, MEASURE, MORE = (
@@ -97,12 +97,13 @@ def _run() -> int:
         print_error(name_options(str(error)))
         return 1
     except ModuleNotFoundError as error:
-        if str(error.name).partition(".")[0] not in TRAIN_PACKAGES:
-            raise
         name = _named_command(sys.argv[1:])
         of_runs = " with a model that 'limner export' has not written" if name in GENERATING_COMMANDS else ""
         of_runs = " --collection" if name == "search" else of_runs
-        print_error(str(MissingExtraError(f"limner {name}{of_runs}", "train")))
+        missing = missing_extra(error, f"limner {name}{of_runs}")
+        if missing is error:
+            raise
+        print_error(str(missing))
         return 1
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
 from limner.apps.server.errors import InvalidRequestError, NotFoundError, NotSupportedError
 from limner.apps.server.settings import ServerSettings
-from limner.errors import TRAIN_PACKAGES, MissingExtraError, SettingsError, did_you_mean
+from limner.errors import SettingsError, did_you_mean, missing_extra
 from limner.features.encoders.base import Backbone
 from limner.inference.load import load
 from limner.runs.pretrained import (
@@ -52,9 +52,7 @@ def _load_trained(run: Path) -> Sequence[TrainedModel]:
     try:
         from limner.runs.trained_model import load_trained_model
     except ModuleNotFoundError as error:
-        if str(error.name).partition(".")[0] not in TRAIN_PACKAGES:
-            raise
-        raise MissingExtraError("explaining or scoring sentences", "train") from None
+        raise missing_extra(error, "explaining or scoring sentences") from None
     if not (run / CONFIG).is_file():
         raise NotSupportedError(f"model '{run.name}' is exported, which explains and scores nothing; serve its run")
     return [load_trained_model(run)]

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Self, TypeVar
+from typing import Self
 
 import torch
 
@@ -28,8 +28,6 @@ from limner.progress import Progress
 from limner.runs.trained_model import TrainedModel, load_trained_model
 from limner.text.labels import LABEL_LANGUAGES
 from limner.text.tokenizer import Tokenizer
-
-RequestT = TypeVar("RequestT", bound=Request)
 
 
 class GenerationModels(TorchModels):
@@ -102,8 +100,7 @@ class TextGenerator:
         prefix: str = "",
         rules: RuleOptions = NO_RULE_OPTIONS,
         trace: Trace | None = None,
-        make: Callable[..., RequestT] = Request,  # type: ignore[assignment]
-    ) -> RequestT:
+    ) -> Request:
         """Return the request for the sentences of an input.
 
         Args:
@@ -112,13 +109,12 @@ class TextGenerator:
             prefix: words that the sentence starts with.
             rules: options of the rules of the generator.
             trace: called with every step of the search.
-            make: creates the request.
 
         Raises:
             SettingsError: the words that the sentence must include are not in the vocabulary, or too many.
         """
         tokenizer, words = self.models[0].source_tokenizer, source.must_include
-        request = make(
+        request = Request(
             self,
             source.item.id,
             settings,

@@ -14,7 +14,7 @@ Targets of a photograph, between 0 and 1; what they leave open does not enter th
 - Pool: the thing of the label and its kinds are true, detected things with their score; a detection that competes
   with the label is left open (a fox is detected as a dog). The other things that have labels or detections are false.
   Words, and things without (snow), are left open, except that words for people and what people do are false where
-  nobody is detected.
+  no person is detected.
 
 Weights start from the classifier of the backbone, where a thing has classes of ImageNet, and are pulled towards it. The
 logarithm of the probability of these classes is another input of a concept.
@@ -269,7 +269,7 @@ def train(
         targets: what `targets_of` returns, (N, C).
         concepts: names of the C concepts.
         epochs: passes over the photographs.
-        decay: weight of the squared distance of the weights from those of the classifier.
+        decay: weight of the squared distance between the weights and the classifier of the backbone.
         seed: seed of the order and of dropout.
     """
     generator = torch.Generator().manual_seed(seed)
@@ -292,7 +292,7 @@ def train(
             mask = (~open_[rows]).float()
             logits = batch @ weight.T + bias + gain * z[rows]
             loss = binary_cross_entropy_with_logits(logits, y[rows].clamp(min=0), mask, reduction="sum")
-            loss = loss / len(rows) + decay * len(concepts) * (weight - prior).square().sum() / len(concepts)
+            loss = loss / len(rows) + decay * (weight - prior).square().sum()
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()

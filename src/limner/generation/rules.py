@@ -71,10 +71,10 @@ class CaptionRules:
     def finish(self, request: Request, hypotheses: Sequence[Sentence]) -> list[Sentence]:
         """Return the `n_best` captions of a request among the hypotheses of its search, best first.
 
-        Hypotheses of a beam are ordered by log P(w | image) per token plus the evidence of the concepts, those first
-        of which every thing that they name has at least the probability `min_confidence`. Where there are none, plain
-        sentences about probable things take their place. Samples, and captions with a prefix or prescribed words that
-        no plain sentence has, are withheld (`is_sure`) only where nothing is probable, or where the request has a
+        Hypotheses of a beam are ordered by log P(w | image) per token plus the evidence of the concepts; sure ones,
+        whose things all have at least the probability `min_confidence`, come first. Where no hypothesis is sure, plain
+        sentences about probable things take the first places. Samples, and captions with a prefix or prescribed words
+        that no plain sentence has, are withheld (`is_sure`) only where nothing is probable, or where the request has a
         threshold.
         """
         concepts, count = self.concepts, request.decoding.n_best

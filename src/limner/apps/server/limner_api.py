@@ -260,13 +260,13 @@ async def explain(body: ExplainBody, engine: EngineOf) -> ExplainResponse:
     """Return the attention over the image of each word of a caption, given or generated."""
     image = await read_image_reference(body.image, engine.fetcher)
     served = engine.models.get(body.model, "describe", body.lang)
-    asked = GenerationRequest(served, served.generator(body.lang), image)
-    await engine.compute("explain", lambda: trained_models(asked.generator))
+    requested = GenerationRequest(served, served.generator(body.lang), image)
+    await engine.compute("explain", lambda: trained_models(requested.generator))
     if body.caption is None:
-        final = await (await engine.generate(asked)).final()
+        final = await (await engine.generate(requested)).final()
         job, caption, tokens = final.job, final.best.text, list(final.best.tokens)
     else:
-        job, caption = await engine.read(asked), body.caption
+        job, caption = await engine.read(requested), body.caption
         tokens = job.generator.tokenizer.encode(caption)
     if not tokens:
         raise InvalidRequestError(f"caption: expected at least one word, got '{caption[:99]}'", "caption")

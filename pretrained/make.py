@@ -68,12 +68,15 @@ def make_captioners(langs: Sequence[str], data: Path, work: Path, out: Path) -> 
     base, concepts = make_base(data, work), work / "concepts.npz"
     if not concepts.exists():
         script("concepts", base, "--data", data, "--out", concepts)
+    images = [path for folder in ("flickr8k", "pool") for path in sorted((data / folder / "images").iterdir())[::300]]
+    script("quantize_backbone", *images, "--out", work / "backbone.onnx")
+    quantized = (work / "backbone.onnx").read_bytes()
     for lang in langs:
         collection = make_collection(lang, data, work)
         pack(train(f"flickr8k-{lang}", collection, work / f"run-{lang}"), out / lang, TITLES[lang], DECODING[lang])
         place = ("--collection", base, "--data", data, "--out", out / lang)
         script("pack_concepts", concepts, *place, "--lang", lang, "--rules", json.dumps(RULES[lang]))
-        add_graphs(out / lang)
+        add_graphs(out / lang, quantized)
         title = TITLES[lang].replace("captioner", "search")
         pack(train(f"joint-{lang}", collection, work / f"joint-{lang}"), out / lang / JOINT, title, {})
 

@@ -1,5 +1,8 @@
 """The built-in captioner: its folders, its weights in float16, and which model is used when none is named."""
 
+from pathlib import Path
+
+import numpy as np
 import pytest
 import torch
 from safetensors import safe_open
@@ -7,7 +10,9 @@ from typer.testing import CliRunner
 
 from limner.apps.cli import app
 from limner.errors import RunError, SettingsError
+from limner.features.encoders.load import load_backbone_for
 from limner.inference.load import load
+from limner.inference.new_images import load_backbone_of
 from limner.runs import pretrained
 from limner.runs.pretrained import choose_runs, is_pretrained, pack, pretrained_languages, pretrained_run
 from limner.runs.trained_model import load_trained_model, read_config
@@ -99,3 +104,14 @@ def test_the_weights_of_the_package_are_small():
     folders = [pretrained.PRETRAINED / lang for lang in pretrained_languages()]
     sizes = [file.stat().st_size for folder in folders for file in folder.glob("*.safetensors")]
     assert 0 < sum(sizes) <= 24 * 2**20
+
+
+def test_the_backbone_of_8_bits_computes_the_features_of_the_network():
+    model = load_trained_model(pretrained.PRETRAINED / "en")
+    network, graph = load_backbone_for(model.config.features, precision="fp32"), load_backbone_of(model)
+    for photograph in sorted((Path(__file__).parents[2] / "docs/assets/photographs").glob("*.jpg"))[:4]:
+        exact, computed = (
+            np.float32(backbone(backbone.read(photograph)[None])["grid"][0]).mean(0) for backbone in (network, graph)
+        )
+        assert exact @ computed > 0.993 * np.linalg.norm(exact) * np.linalg.norm(computed), photograph
+        assert 0.9 < computed.sum() / exact.sum() < 1.1, photograph

@@ -14,6 +14,8 @@ from limner.features.encoders.load import load_backbone_for
 from limner.media.image import ImageInput, image_name
 from limner.media.modality import IMAGE, modality_of
 from limner.runs.trained_model import TrainedModel
+from limner.runtime.generators import load_backbone_graph
+from limner.runtime.manifest import is_exported
 
 NEW_SPLIT = "new"
 """Split of items that belong to no collection."""
@@ -81,7 +83,8 @@ def require_images(model: TrainedModel, images: Iterable[ImageInput]) -> None:
 def load_backbone_of(model: TrainedModel, backbone: str | None = None, device: str = "cpu") -> Backbone | None:
     """Load the backbone that computed the features a model was trained on; None for a model without features.
 
-    The backbone of a model that was trained on images reads videos as well, see `ImageOfClipBackbone`.
+    The backbone of a model that was trained on images reads videos as well, see `ImageOfClipBackbone`. Where the run
+    directory has the graph of its backbone, as the built-in models have, the graph computes on a CPU.
 
     Args:
         model: trained model.
@@ -93,5 +96,8 @@ def load_backbone_of(model: TrainedModel, backbone: str | None = None, device: s
     """
     if not model.config.features:
         return None
-    loaded = load_backbone_for(model.config.features, backbone, device=device)
+    loaded: Backbone | None = None
+    if backbone is None and device == "cpu" and model.folder is not None and is_exported(model.folder):
+        loaded = load_backbone_graph(model.folder, model.config.features)
+    loaded = loaded or load_backbone_for(model.config.features, backbone, device=device)
     return ImageOfClipBackbone(loaded) if loaded.modality is IMAGE else loaded

@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from limner.decoding.sentence import Sentence
 from limner.decoding.settings import DecodingSettings, change_decoding
 from limner.errors import RunError, SettingsError
-from limner.features.encoders.published_weights import fold_normalisation, read_weights
+from limner.features.encoders.published_weights import fold_normalisation, quantize_weights, read_weights
 from limner.features.preprocessing import Preprocessing, read_image
-from limner.features.spec import FeatureArray, FeatureKind
+from limner.features.spec import FeatureArray, FeatureKind, FeatureSpec
 from limner.generation.captioning import UNKNOWN_PREFIX, BaseCaptioner
 from limner.generation.engine import Engine
 from limner.generation.request import Features, Request
@@ -63,11 +63,11 @@ ImageFeatures = Mapping[str, NDArray[Any] | None]
 class GraphBackbone:
     """The backbone of an exported model: a `limner.features.encoders.base.Backbone`, which checks its own features."""
 
-    modality, specs = IMAGE, ()
+    modality = IMAGE
 
-    def __init__(self, graph: Future[Graph], preprocessing: Preprocessing) -> None:
+    def __init__(self, graph: Future[Graph], preprocessing: Preprocessing, specs: Sequence[FeatureSpec] = ()) -> None:
         """Take the graph, which is waited for when the first image has been read, and the preprocessing of images."""
-        self._graph, self._preprocessing = graph, preprocessing
+        self._graph, self._preprocessing, self.specs = graph, preprocessing, tuple(specs)
 
     def read(self, source: ImageInput) -> Pixels:
         """Open an image and resize it; MediaError if it cannot be read."""
@@ -302,26 +302,40 @@ class ExportedTranslator(ExportedModel):
         return images
 
 
-def _weights_of(exported: Exported) -> dict[str, Callable[[], dict[str, NDArray[np.float32]]]]:
+def _weights_of(exported: Exported) -> dict[str, Callable[[], dict[str, NDArray[Any]]]]:
     """Return functions that read the weights of the graphs that only name them."""
     manifest = exported.manifest
-    readers: dict[str, Callable[[], dict[str, NDArray[np.float32]]]] = {}
+    readers: dict[str, Callable[[], dict[str, NDArray[Any]]]] = {}
     if manifest.weights:
 
         @cache
-        def read_model() -> dict[str, NDArray[np.float32]]:
+        def read_model() -> dict[str, NDArray[Any]]:
             weights = safetensors.numpy.load(exported.files[manifest.weights])
             return {MODEL_WEIGHTS + name: values.astype(np.float32) for name, values in weights.items()}
 
         readers = {ENCODER: read_model, STEP: read_model}
     if manifest.backbone:
 
-        def read_backbone() -> dict[str, NDArray[np.float32]]:
+        def read_backbone() -> dict[str, NDArray[Any]]:
             weights = fold_normalisation(read_weights(manifest.backbone, manifest.backbone_sha256))
-            return {BACKBONE_WEIGHTS + name: values for name, values in weights.items()}
+            kernels = {name: values for name, values in weights.items() if values.ndim == 4}
+            last = "head.convolution.weight"  # whose output would lose its small values in 8 bits
+            return {
+                BACKBONE_WEIGHTS + name: values if name == last else quantize_weights(values)[0]
+                for name, values in kernels.items()
+            }
 
         readers[BACKBONE] = read_backbone
     return readers
+
+
+def load_backbone_graph(folder: Path, specs: Sequence[FeatureSpec]) -> GraphBackbone | None:
+    """Load the backbone of an exported model for features of `specs`; None if it has none, errors as `load`."""
+    exported = read_exported(folder)
+    if exported.manifest.preprocessing is None:
+        return None
+    graphs = start_sessions(folder, exported.files, [BACKBONE], _weights_of(exported))
+    return GraphBackbone(graphs[BACKBONE], exported.manifest.preprocessing, specs)
 
 
 def load_captioner(folder: Path | str) -> ExportedCaptioner:

@@ -87,7 +87,7 @@ class Manifest(Settings):
     preprocessing: Preprocessing | None = None
     """Preprocessing of images for the backbone; null without a backbone."""
     backbone: str = ""
-    """Backbone whose weights are in a package of their own, and not in its graph; see `published_weights`."""
+    """Backbone whose weights are in a package of their own; its graph, with 8-bit weights, only names them."""
     backbone_sha256: str = ""
     """SHA-256 of the file of these weights."""
     weights: Literal["", "model.safetensors"] = ""

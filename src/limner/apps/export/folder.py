@@ -35,7 +35,6 @@ from limner.runs.trained_model import SOURCE_TOKENIZER as RUN_SOURCE_TOKENIZER
 from limner.runs.trained_model import WEIGHTS, TrainedModel, load_trained_model
 from limner.runtime.manifest import (
     BACKBONE,
-    BACKBONE_WEIGHTS,
     ENCODER,
     FORMAT,
     MANIFEST,
@@ -114,10 +113,10 @@ def export(run: Path | str, out: Path | str, *, backbone: str | None = None) -> 
     return Export(out, sizes, difference, reason)
 
 
-def add_graphs(run: Path) -> None:
+def add_graphs(run: Path, backbone: bytes | None = None) -> None:
     """Make a run directory an exported model as well, whose graphs take the weights of the run and of the backbone.
 
-    The backbone, if the model reads images, has to be one whose weights are in a package.
+    `backbone` is the graph of a backbone of `published_weights` with 8-bit weights, for a model that reads images.
     """
     trained = load_trained_model(run)
     network, _ = _backbone_of(trained, None)
@@ -126,10 +125,8 @@ def add_graphs(run: Path) -> None:
     weights = {MODEL_WEIGHTS + name for name in cast(nn.Module, trained.model).state_dict()}
     files = {ENCODER: without_weights(recorded.encoder, weights), STEP: without_weights(recorded.step, weights)}
     of_package = {"weights": WEIGHTS}
-    if network is not None:
-        graph, spec = record_backbone(network), trained.config.features[0]
-        verify_backbone(network, graph)
-        files[BACKBONE] = without_weights(graph, {BACKBONE_WEIGHTS + name for name in network.module.state_dict()})
+    if backbone is not None:
+        files[BACKBONE], spec = backbone, trained.config.features[0]
         of_package |= {"backbone": spec.backbone, "backbone_sha256": spec.weights_sha256}
     for name, data in files.items():
         with atomic_write(run / name) as beside:

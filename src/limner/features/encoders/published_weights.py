@@ -213,3 +213,14 @@ def fold_normalisation(weights: dict[str, NDArray[Any]]) -> dict[str, NDArray[np
         folded[f"{block}.convolution.weight"] = folded[f"{block}.convolution.weight"] * factor[:, None, None, None]
         folded[f"{block}.convolution.bias"] = bias - mean * factor
     return folded
+
+
+def quantize_weights(weight: NDArray[np.float32]) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
+    """Quantize the weights of a convolution (C, ...) to 8 bits.
+
+    Returns:
+        Integers q of the shape of the weights, and sizes s (C,): the weights of a channel are about s q. The least size
+        keeps a bias, which is counted in products of two sizes, within 32 bits.
+    """
+    sizes = np.maximum(np.abs(weight).reshape(len(weight), -1).max(1) / np.float32(127), np.float32(1e-5))
+    return np.rint(weight / sizes[:, None, None, None]).astype(np.int8), sizes

@@ -214,10 +214,14 @@ def test_a_message_of_the_assistant_is_continued_without_repeating_it(ask):
     assert "".join(part["choices"][0]["delta"].get("content") or "" for part in parts) == rest
 
 
-@pytest.mark.parametrize("field", [{"format": "json"}, {"tools": [{}]}, {"format": {"type": "object"}}])
-def test_answers_that_are_no_plain_text_are_refused(post, field):
-    answer = post("/api/generate", {"model": "tiny", "images": [BASE64], **field})
+@pytest.mark.parametrize(
+    ("field", "strict"), [({"format": "json"}, False), ({"think": True}, True), ({"images": [BASE64] * 2}, True)]
+)
+def test_what_cannot_be_done_is_refused_and_what_has_no_effect_where_the_service_is_strict(post, field, strict):
+    body = {"model": "tiny", "images": [BASE64], "stream": False, **field}
+    answer = post("/api/generate", body, {"strict": strict})
     assert answer.status_code == 400 and answer.json()["error"].startswith(f"{next(iter(field))}: ")
+    assert not strict or post("/api/generate", body).headers["Limner-Ignored"].startswith(next(iter(field)))
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b"\xff", b"null", b'{"image": NaN}', b"[" * 5000])

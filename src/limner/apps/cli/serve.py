@@ -35,6 +35,7 @@ def serve(
         "max_queue",
         "timeout",
         "stop_timeout",
+        "strict",
     ],
     backbone: str | None = None,
     device: str = "cpu",
@@ -63,6 +64,8 @@ def serve(
         max_queue: Requests that are accepted and not answered yet; others get status 429; default: 256.
         timeout: Time limit of a request in seconds; default: 60.
         stop_timeout: Time in seconds for accepted requests when the service stops; default: 10.
+        strict: Refuse fields of requests of other programs that have no effect on the models; default: they are
+            accepted, and named in the header Limner-Ignored and once in the log.
     """
     chosen = ServerSettings.parse({**settings, **given(backbone=backbone), "device": device})
     try:

@@ -47,7 +47,7 @@ class SamplingFields(LenientBody):
 
 
 class ChatFields(LenientBody):
-    """Fields of every request that generates. JSON and tools are refused, other unknown fields have no effect."""
+    """Fields of every request that generates; other fields have no effect."""
 
     model: Annotated[str, Field(min_length=1, max_length=300)]
     """Name of a served model; a tag selects one of its languages, such as 'en:de'."""
@@ -61,10 +61,6 @@ class ChatFields(LenientBody):
     """Of Ollama; JSON and JSON schemas are refused."""
     response_format: dict[str, Any] | None = None
     """Of OpenAI; refused except `{"type": "text"}`."""
-    tools: list[Any] | None = None
-    """Refused unless empty."""
-    functions: list[Any] | None = None
-    """Earlier name of `tools`."""
 
     def logprobs_of(self, tokens: Sequence[GeneratedToken]) -> list[dict[str, Any]] | None:
         """Return the log-probabilities of tokens as both interfaces have them; None unless they are requested."""
@@ -110,11 +106,10 @@ async def read_chat(
         count: number of sentences.
 
     Raises:
-        ServerError: the request requires JSON or tools, or there is no such model, no message of the user, or not one
-            image.
+        ServerError: the request requires JSON, or there is no such model, no message of the user, or no image.
     """
     engine: ServiceEngine = request.app.state.engine
-    for name in ("format", "response_format", "tools", "functions"):
+    for name in ("format", "response_format"):
         if (value := getattr(body, name)) and value != {"type": "text"}:
             raise NotSupportedError(f"{name}: the models of this service answer with plain text; leave it out", name)
     served, lang = find_model(engine.models, body.model)
@@ -129,11 +124,16 @@ async def read_chat(
             request.state.ignored.append("prompt")
         prefix = last.text if last.role == "assistant" else ""
     references = next((message.images for message in reversed(users) if message.images), ())
+    if len(references) > 1 and not engine.settings.strict:
+        request.state.ignored.append(f"{param}: all images but the first")
+        references = references[:1]
     if len(references) > 1 or (not references and served.task == "describe"):
         raise InvalidRequestError(
             f"{param}: model '{served.name}' takes one image, got {len(references)}; send one image a request", param
         )
     generator = served.generator(lang)
+    if body.logprobs and body.top_logprobs and not served.explains:
+        request.state.ignored.append("top_logprobs")
     return GenerationRequest(
         served,
         generator,
@@ -141,7 +141,7 @@ async def read_chat(
         None if served.task == "describe" else source,
         decoding_changes(generator, sampling, prefix=prefix, count=count),
         prefix,
-        probable_tokens=body.top_logprobs or 0 if body.logprobs else 0,
+        probable_tokens=body.top_logprobs or 0 if body.logprobs and served.explains else 0,
         of_chat=True,
     )
 

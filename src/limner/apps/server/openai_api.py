@@ -48,7 +48,7 @@ class ContentPart(LenientBody):
 
     type: str
     text: str | None = None
-    image_url: ImageURL | None = None
+    image_url: ImageURL | str | None = None
 
 
 class CompletionMessage(LenientBody):
@@ -68,7 +68,7 @@ class CompletionMessage(LenientBody):
         texts, images = [], []
         for part in self.content:
             if part.type == "image_url" and part.image_url is not None:
-                images.append(part.image_url.url)
+                images.append(part.image_url if isinstance(part.image_url, str) else part.image_url.url)
             elif part.type in ("text", "refusal"):
                 texts.append(part.text or "")
             else:

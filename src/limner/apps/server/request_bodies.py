@@ -61,6 +61,11 @@ class JSONRoute(APIRoute):
         async def handle(request: Request) -> Response:
             value = await self._read(request, model)
             ignored = request.state.ignored = ignored_fields(value, model)
+            if ignored and request.app.state.settings.strict:
+                remedy = "leave it out, or start limner serve without --strict"
+                raise InvalidRequestError(
+                    f"{ignored[0]}: without effect on the models of this service; {remedy}", ignored[0]
+                )
             response = await handler(_ReadRequest(request, value))
             if ignored:
                 response.headers[IGNORED] = ", ".join(ignored)

@@ -12,6 +12,7 @@ from pydantic import Field
 from limner.apps.server.errors import InvalidRequestError, NotSupportedError
 from limner.apps.server.images import read_image_reference
 from limner.apps.server.jobs import GeneratedToken, GenerationRequest, ProbableToken
+from limner.apps.server.labels import schema_of
 from limner.apps.server.models import Models, ServedModel
 from limner.apps.server.request_bodies import LenientBody
 from limner.apps.server.service import ServiceEngine
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 DEFAULT_TAG = "latest"
 """Tag of the first language of a model."""
 MAX_TOP_LOGPROBS = 20
+ONE_STEP = {"beam_size": 1, "n_best": 1, "min_length": 0, "max_length": 1}
+"""Search for labels, whose sentence is not used."""
 _SYSTEM_ROLES = ("system", "developer")
 
 
@@ -58,9 +61,9 @@ class ChatFields(LenientBody):
     top_logprobs: Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
     """With `logprobs`: number of probable tokens to return at each position."""
     format: str | dict[str, Any] | None = None
-    """Of Ollama; JSON and JSON schemas are refused."""
+    """Of Ollama: `json`, or the JSON schema of labels; other schemas are refused."""
     response_format: dict[str, Any] | None = None
-    """Of OpenAI; refused except `{"type": "text"}`."""
+    """Of OpenAI: `text`, `json_object`, or the JSON schema of labels; other schemas are refused."""
 
     def logprobs_of(self, tokens: Sequence[GeneratedToken]) -> list[dict[str, Any]] | None:
         """Return the log-probabilities of tokens as both interfaces have them; None unless they are requested."""
@@ -106,13 +109,15 @@ async def read_chat(
         count: number of sentences.
 
     Raises:
-        ServerError: the request requires JSON, or there is no such model, no message of the user, or no image.
+        ServerError: the request requires JSON that is no list of labels, or labels of a model without concepts, or
+            there is no such model, no message of the user, or no image.
     """
     engine: ServiceEngine = request.app.state.engine
-    for name in ("format", "response_format"):
-        if (value := getattr(body, name)) and value != {"type": "text"}:
-            raise NotSupportedError(f"{name}: the models of this service answer with plain text; leave it out", name)
     served, lang = find_model(engine.models, body.model)
+    generator, field = served.generator(lang), "response_format" if body.response_format else "format"
+    schema = schema_of(getattr(body, field), field)
+    if schema is not None and (generator.rules is None or generator.rules.tagger is None):
+        raise NotSupportedError(f"{field}: model '{served.name}' has no concepts for labels; leave it out", field)
     users = [message for message in messages if message.role == "user"]
     if not users:
         raise InvalidRequestError("messages: expected a message with the role 'user'; add one", "messages")
@@ -131,7 +136,6 @@ async def read_chat(
         raise InvalidRequestError(
             f"{param}: model '{served.name}' takes one image, got {len(references)}; send one image a request", param
         )
-    generator = served.generator(lang)
     if body.logprobs and body.top_logprobs and not served.explains:
         request.state.ignored.append("top_logprobs")
     return GenerationRequest(
@@ -139,10 +143,11 @@ async def read_chat(
         generator,
         await read_image_reference(references[0], engine.fetcher, param) if references else None,
         None if served.task == "describe" else source,
-        decoding_changes(generator, sampling, prefix=prefix, count=count),
-        prefix,
+        ONE_STEP if schema else decoding_changes(generator, sampling, prefix=prefix, count=count),
+        "" if schema else prefix,
         probable_tokens=body.top_logprobs or 0 if body.logprobs and served.explains else 0,
         of_chat=True,
+        labels=schema,
     )
 
 

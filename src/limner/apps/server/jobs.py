@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 
+from limner.apps.server.labels import labels_of
 from limner.apps.server.models import ServedGenerator, ServedModel, trained_models
 from limner.apps.server.settings import ServerSettings
 from limner.data.examples import Example, StoredFeatures
@@ -26,6 +27,7 @@ from limner.generation.request import Request, RuleOptions
 from limner.generation.sentences import require_source_length
 from limner.media.image import image_name, image_size, require_pixels
 from limner.runtime.generators import ExportedTranslator
+from limner.storage.json_text import to_json
 from limner.text.tokenizer import Tokenizer
 from limner.text.vocab import SPECIAL_TOKENS
 
@@ -115,6 +117,8 @@ class GenerationRequest(NamedTuple):
     of_chat: bool = False
     """Whether the tokens are an answer in a chat: without the prefix, which they continue, and none of a caption of
     which the captioner is not sure."""
+    labels: Mapping[str, Any] | None = None
+    """JSON schema of labels, which the text is then; None for a sentence."""
 
 
 class ProbableToken(NamedTuple):
@@ -203,7 +207,7 @@ class Job(Request):
         rules = self.generator.rules
         has_concepts = rules is not None and rules.concepts is not None
         chooses = self.rules.concepts and self.decoding.sample is None
-        if not (has_concepts and (chooses or self.request.of_chat)):
+        if self.request.labels is None and not (has_concepts and (chooses or self.request.of_chat)):
             self._deliver_tokens(Sentence(tuple(tokens), 0.0, 0.0, totals=tuple(totals), copied=self.copied))
 
     def _deliver_tokens(self, sentence: Sentence) -> None:
@@ -212,7 +216,11 @@ class Job(Request):
         self._delivered = max(self._delivered, len(sentence.tokens))
 
     def finished(self, sentences: list[Sentence]) -> None:
-        """Deliver the last tokens, and all sentences."""
+        """Deliver the last tokens, and all sentences; or the labels of the image in their place."""
+        if self.request.labels is not None:
+            tags = [(tag.word, tag.probability) for tag in sentences[0].tags]
+            labels = to_json(labels_of(tags, self.request.labels, "format"))
+            sentences = [Sentence((), 0.0, 0.0, text=labels, tags=sentences[0].tags)]
         super().finished(sentences)
         best = sentences[0]
         if self.streams and (best.is_sure or not self.request.of_chat):

@@ -53,7 +53,7 @@ def run(models):
 @pytest.fixture
 def post(models):
     """Send one request: post(path, body)."""
-    return lambda path, body: with_service(models, lambda client: client.post(path, json=body))
+    return lambda path, body, **settings: with_service(models, lambda client: client.post(path, json=body), **settings)
 
 
 def test_captions_that_are_decoded_together_are_those_of_the_captioner(run, captioner):
@@ -111,14 +111,18 @@ def test_other_interfaces_have_a_caption_or_none(post, captioner, model, expecte
     text, image = "Describe this image.", base64.b64encode(BLUE).decode()
     expected = captioner.describe([BLUE])[0][0].text if expected is None else expected
     body = {"model": model, "prompt": text, "images": [image]}
-    assert post("/api/generate", {**body, "stream": False}).json()["response"] == expected
+    whole = post("/api/generate", {**body, "stream": False}).json()
+    assert (whole["response"], whole["done_reason"]) == (expected, "stop" if expected else "abstained")
+    safe = post("/api/generate", {**body, "stream": False}, withheld="a photo").json()
+    assert (safe["response"], safe["done_reason"]) == (expected or "a photo", "stop")
     lines = [json.loads(line) for line in post("/api/generate", body).text.splitlines()]
     assert "".join(line["response"] for line in lines) == expected and lines[-1]["done"]
     content = [{"type": "text", "text": text}]
     content.append({"type": "image_url", "image_url": {"url": f"data:image/png;base64,{image}"}})
     body = {"model": model, "messages": [{"role": "user", "content": content}], "logprobs": True}
     (choice,) = post("/v1/chat/completions", body).json()["choices"]
-    assert choice["message"]["content"] == expected and choice["finish_reason"] == "stop"
+    assert choice["message"]["content"] == expected
+    assert choice["finish_reason"] == ("stop" if expected else "content_filter")
     assert bool(choice["logprobs"]["content"]) == (model != "nothing")
     events = post("/v1/chat/completions", {**body, "stream": True}).text.splitlines()
     parts = [json.loads(line[6:]) for line in events if line.startswith("data: {")]

@@ -35,6 +35,7 @@ def serve(
         "max_queue",
         "timeout",
         "stop_timeout",
+        "withheld",
         "strict",
     ],
     backbone: str | None = None,
@@ -64,6 +65,8 @@ def serve(
         max_queue: Requests that are accepted and not answered yet; others get status 429; default: 256.
         timeout: Time limit of a request in seconds; default: 60.
         stop_timeout: Time in seconds for accepted requests when the service stops; default: 10.
+        withheld (TEXT): Text in place of a withheld caption for clients of Ollama and OpenAI, such as 'a photo';
+            default: no text.
         strict: Refuse fields of requests of other programs that have no effect on the models; default: they are
             accepted, and named in the header Limner-Ignored and once in the log.
     """

@@ -17,6 +17,7 @@ from limner.apps.server.models import Models, ServedModel
 from limner.apps.server.request_bodies import LenientBody
 from limner.apps.server.service import ServiceEngine
 from limner.bounds import Seed, Temperature, bounds_of
+from limner.decoding.sentence import Sentence
 
 if TYPE_CHECKING:
     from limner.apps.server.models import ServedGenerator
@@ -147,8 +148,14 @@ async def read_chat(
         "" if schema else prefix,
         probable_tokens=body.top_logprobs or 0 if body.logprobs and served.explains else 0,
         of_chat=True,
+        withheld=engine.settings.withheld,
         labels=schema,
     )
+
+
+def finish_reason(sentence: Sentence, withheld: str) -> str:
+    """Return why a sentence ends: 'stop', 'length' where it was cut off, or the word for a withheld caption."""
+    return "length" if not sentence.ended else "stop" if sentence.is_sure else withheld
 
 
 def find_model(models: Models, name: str) -> tuple[ServedModel, str | None]:

@@ -115,8 +115,9 @@ class GenerationRequest(NamedTuple):
     rules: RuleOptions = RuleOptions()
     """Whether the caption names a tag, and abstention."""
     of_chat: bool = False
-    """Whether the tokens are an answer in a chat: without the prefix, which they continue, and none of a caption of
-    which the captioner is not sure."""
+    """Whether the tokens are an answer in a chat: without the prefix, which they continue."""
+    withheld: str = ""
+    """In a chat, text in place of a caption of which the captioner is not sure."""
     labels: Mapping[str, Any] | None = None
     """JSON schema of labels, which the text is then; None for a sentence."""
 
@@ -221,10 +222,13 @@ class Job(Request):
             tags = [(tag.word, tag.probability) for tag in sentences[0].tags]
             labels = to_json(labels_of(tags, self.request.labels, "format"))
             sentences = [Sentence((), 0.0, 0.0, text=labels, tags=sentences[0].tags)]
+        elif self.request.of_chat:
+            text = self.request.withheld
+            withheld = Sentence((), 0.0, 0.0, text=text, is_sure=bool(text))
+            sentences = [sentence if sentence.is_sure else withheld for sentence in sentences]
         super().finished(sentences)
-        best = sentences[0]
-        if self.streams and (best.is_sure or not self.request.of_chat):
-            self._deliver_tokens(best)
+        if self.streams:
+            self._deliver_tokens(sentences[0])
         tokens = tuple(generated_tokens(self, sentence)[self._first :] for sentence in sentences)
         weights = next((token.attention for token in tokens[0] if token.attention is not None), ())
         self.deliver(FinalEvent(self, tuple(sentences), tokens, *image_grid(self, len(weights))))

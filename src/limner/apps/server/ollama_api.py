@@ -24,6 +24,7 @@ from limner.apps.server.chats import (
     Message,
     SamplingFields,
     find_model,
+    finish_reason,
     read_chat,
 )
 from limner.apps.server.errors import InvalidRequestError, error_body, problem_of
@@ -143,17 +144,17 @@ async def _answer(
 async def _parts(stream: EventStream, body: GenerationBody, started: int) -> AsyncIterator[tuple[str, dict[str, Any]]]:
     """Yield the texts of a response with their fields.
 
-    The last part has the reason of the end, 'stop' or 'length' where the sentence was cut off, the numbers of tokens,
-    and durations in nanoseconds: `total` from the arrival of the request to the end, `load` of checking the request
-    and decoding its image, `prompt_eval` of waiting, computing features and decoding up to the first token that is
-    decided, `eval` from this token to the end.
+    The last part has the reason of the end, see `finish_reason`, the numbers of tokens, and durations in nanoseconds:
+    `total` from the arrival of the request to the end, `load` of checking the request and decoding its image,
+    `prompt_eval` of waiting, computing features and decoding up to the first token that is decided, `eval` from this
+    token to the end.
     """
     accepted, first, count, reason = time.perf_counter_ns(), None, 0, "stop"
     with closing(stream):
         async for event in stream:
             first = first or time.perf_counter_ns()
             if isinstance(event, FinalEvent):
-                reason = "stop" if event.best.ended else "length"
+                reason = finish_reason(event.best, "abstained")
                 break
             count += 1
             if event.text or body.logprobs:

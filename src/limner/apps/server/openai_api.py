@@ -19,6 +19,7 @@ from limner.apps.server.chats import (
     Message,
     SamplingFields,
     find_model,
+    finish_reason,
     read_chat,
 )
 from limner.apps.server.errors import NotSupportedError, error_body, problem_of
@@ -127,14 +128,13 @@ async def complete(body: CompletionBody, engine: EngineOf, request: Request) -> 
 def _choices(final: FinalEvent, body: CompletionBody) -> list[dict[str, Any]]:
     choices = []
     for index, (sentence, tokens) in enumerate(zip(final.sentences, final.tokens, strict=True)):
-        text = "".join(token.text for token in tokens) if sentence.is_sure else sentence.display_text
-        content = body.logprobs_of(tokens if sentence.is_sure else ())
+        content = body.logprobs_of(tokens)
         choices.append(
             {
                 "index": index,
-                "message": {"role": "assistant", "content": text, "refusal": None},
+                "message": {"role": "assistant", "content": "".join(token.text for token in tokens), "refusal": None},
                 "logprobs": None if content is None else {"content": content, "refusal": None},
-                "finish_reason": "stop" if sentence.ended else "length",
+                "finish_reason": finish_reason(sentence, "content_filter"),
             }
         )
     return choices

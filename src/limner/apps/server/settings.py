@@ -62,6 +62,8 @@ class ServerSettings(Settings):
     """Time in seconds for accepted requests to be finished when the service stops; then they are cancelled."""
     feature_cache: Annotated[int, Bounds(0, 2**44)] = 64 << 20
     """Memory in bytes for the features of the latest images, which a repeated image is not encoded for again."""
+    withheld: str = ""
+    """Text in place of a withheld caption in the interfaces of other programs; empty for none."""
     strict: bool = False
     """Whether fields of other programs' requests that have no effect are errors."""
     access_log: bool = True

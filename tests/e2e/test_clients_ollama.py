@@ -92,7 +92,7 @@ def test_models_are_listed_and_described(client, runs):
         ({"model": "scenes-en:de"}, 404, "model 'scenes-en:de': not served"),
         ({"format": "json"}, 400, "format: "),
         ({"format": {"type": "object"}}, 400, "format: "),
-        ({"options": {"temperature": -1}}, 400, "options.temperature: Input should be greater"),
+        ({"options": {"top_p": -1}}, 400, "options.top_p: Input should be greater"),
         ({"images": [base64.b64encode(b"no image").decode()]}, 400, "not an image"),
         ({"images": []}, 400, "model 'scenes-en' takes one image, got 0"),
     ],

@@ -35,7 +35,7 @@ WITH_BODY = [(path, method) for path, method in OPERATIONS if "requestBody" in P
 CAPTION = {"model": "scenes-en"}
 TRANSLATION = {"q": "There is a black cup in the snow.", "source": "en", "target": "de", "format": "text"}
 PAIR = {"source": "en", "target": "de"}
-REFUSED = {"tools", "functions", "format", "response_format"}
+REFUSED = {"format", "response_format", "text"}
 REFUSED |= {"lang", "must_include", "explain", "sample", "min_confidence"}
 """Fields that refuse a request, or make a request that another field refuses."""
 ANSWERED = {
@@ -47,6 +47,8 @@ ANSWERED = {
     "/api/generate": lambda image: CAPTION | {"images": [image], "prompt": "Describe this image.", "format": None},
     "/api/chat": lambda image: CAPTION | {"format": None, "messages": [
         {"role": "user", "content": "Describe this image.", "images": [image]}]},
+    "/v1/responses": lambda image: CAPTION | {"input": [{"role": "user", "content": [
+        {"type": "input_image", "image_url": f"data:image/jpeg;base64,{image}"}]}]},
     "/api/show": lambda image: CAPTION,
     "/translate": lambda image: TRANSLATION | {"image": image},
     "/detect": lambda image: {"q": TRANSLATION["q"]},

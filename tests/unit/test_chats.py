@@ -23,9 +23,10 @@ def drawn(**sample):
 @pytest.mark.parametrize(
     ("fields", "changes"),
     [
-        *(({name: value}, {}) for name, value in [("temperature", 0), ("temperature", 1e-9), ("top_p", 1)]),
+        *(({name: value}, {}) for name, value in [("temperature", -10), ("temperature", 1e-9), ("top_p", 1)]),
         *(({name: value}, {}) for name, value in [("top_k", -1), ("seed", 3), ("max_tokens", -1)]),
         ({"temperature": 0.7, "seed": 7}, drawn(temperature=0.7)),
+        ({"temperature": 1e9, "seed": 7}, drawn(temperature=1000.0)),
         ({"temperature": 1, "top_p": 1, "seed": 7}, drawn(temperature=1)),
         ({"top_k": 5, "seed": 7 + 2**32}, drawn(top_k=5)),
         ({"top_p": 0.9, "seed": 7}, drawn(top_p=0.9)),

@@ -23,6 +23,7 @@ def serve(
         dict[str, Any],
         ServerSettings,
         "models",
+        "aliases",
         "indexes",
         "host",
         "port",
@@ -50,6 +51,8 @@ def serve(
 
     Options:
         models (--model RUN): Trained model to serve; default: the built-in captioner and translator. Repeatable.
+        aliases (--alias NAME=MODEL): Other name of a served model, such as qwen2.5vl:3b=limner, for programs with fixed
+            names; MODEL may have a language: limner:de. Repeatable.
         indexes (--index FOLDER): Folder indexed by 'limner index', or collection, to search. Repeatable.
         host: Address to listen at; default: 127.0.0.1, for this machine only.
         port: Port to listen at; 0 for a free one; default: 8000.

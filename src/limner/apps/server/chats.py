@@ -13,7 +13,6 @@ from limner.apps.server.errors import InvalidRequestError, NotSupportedError
 from limner.apps.server.images import read_image_reference
 from limner.apps.server.jobs import GeneratedToken, GenerationRequest, ProbableToken
 from limner.apps.server.labels import schema_of
-from limner.apps.server.models import Models, ServedModel
 from limner.apps.server.request_bodies import LenientBody
 from limner.apps.server.service import ServiceEngine
 from limner.bounds import Seed, Temperature, bounds_of
@@ -22,8 +21,6 @@ from limner.decoding.sentence import Sentence
 if TYPE_CHECKING:
     from limner.apps.server.models import ServedGenerator
 
-DEFAULT_TAG = "latest"
-"""Tag of the first language of a model."""
 MAX_TOP_LOGPROBS = 20
 ONE_STEP = {"beam_size": 1, "n_best": 1, "min_length": 0, "max_length": 1}
 """Search for labels, whose sentence is not used."""
@@ -33,8 +30,8 @@ _SYSTEM_ROLES = ("system", "developer")
 class SamplingFields(LenientBody):
     """How tokens are chosen; options of memory, hardware and repetition have no effect."""
 
-    temperature: Annotated[float, Field(ge=0, le=1000)] | None = None
-    """0, or none: the model's own decoding, usually beam search; above: sampling."""
+    temperature: float | None = None
+    """0, below, or none: the model's own decoding, usually beam search; above: sampling."""
     top_k: Annotated[int, Field(le=10_000_000)] | None = None
     """Sample from the most probable tokens; zero or below for all."""
     top_p: Annotated[float, Field(ge=0, le=1)] | None = None
@@ -48,6 +45,8 @@ class SamplingFields(LenientBody):
     """Maximum number of tokens, in OpenAI."""
     max_tokens: int | None = None
     """Earlier name of `max_completion_tokens`."""
+    max_output_tokens: int | None = None
+    """Maximum number of tokens, in responses of OpenAI."""
 
 
 class ChatFields(LenientBody):
@@ -114,7 +113,7 @@ async def read_chat(
             there is no such model, no message of the user, or no image.
     """
     engine: ServiceEngine = request.app.state.engine
-    served, lang = find_model(engine.models, body.model)
+    served, lang = engine.models.find(body.model)
     generator, field = served.generator(lang), "response_format" if body.response_format else "format"
     schema = schema_of(getattr(body, field), field)
     if schema is not None and (generator.rules is None or generator.rules.tagger is None):
@@ -158,22 +157,6 @@ def finish_reason(sentence: Sentence, withheld: str) -> str:
     return "length" if not sentence.ended else "stop" if sentence.is_sure else withheld
 
 
-def find_model(models: Models, name: str) -> tuple[ServedModel, str | None]:
-    """Find a model by its name, or by its name with a tag: a language of the model, or 'latest'.
-
-    Raises:
-        NotFoundError: there is no such model, or it has no such language.
-    """
-    base, _, tag = name.rpartition(":")
-    if name not in models.by_name and base in models.by_name:
-        served = models.get(base)
-        if tag == DEFAULT_TAG:
-            return served, None
-        if tag in served.languages:
-            return served, tag
-    return models.get(name), None
-
-
 def decoding_changes(
     generator: ServedGenerator, sampling: SamplingFields, *, prefix: str = "", count: int = 1
 ) -> dict[str, Any]:
@@ -190,7 +173,7 @@ def decoding_changes(
         count: number of sentences.
     """
     changes: dict[str, Any] = {"n_best": count} if count > 1 else {}
-    limits = (sampling.num_predict, sampling.max_tokens, sampling.max_completion_tokens)
+    limits = (sampling.num_predict, sampling.max_tokens, sampling.max_completion_tokens, sampling.max_output_tokens)
     if allowed := [limit for limit in limits if limit is not None and limit > 0]:
         decoding = generator.decoding
         longest = min(decoding.max_length, len(generator.tokenizer.encode(prefix)) + min(allowed))
@@ -205,7 +188,7 @@ def decoding_changes(
         seed = secrets.randbits(31)
     sample: dict[str, Any] = {"seed": seed % (int(bounds_of(Seed).high) + 1)}
     if temperature is not None:
-        sample["temperature"] = temperature
+        sample["temperature"] = min(temperature, bounds_of(Temperature).high)
     if top_k and top_k > 0:
         sample["top_k"] = top_k
     if top_p is not None and top_p < 1:

@@ -13,7 +13,7 @@ from limner.errors import ImageTooLargeError, LimnerError, MediaError, MissingEx
 
 STRING_ERRORS = ("/api/", "/translate", "/languages", "/detect", "/frontend/", "/suggest")
 """Beginnings of the paths whose error object is `{"error": "message"}`: Ollama and LibreTranslate."""
-COMPATIBLE = (*STRING_ERRORS, "/v1/chat/")
+COMPATIBLE = (*STRING_ERRORS, "/v1/chat/", "/v1/responses", "/v1/embeddings", "/predict")
 """Beginnings of the paths of other programs' interfaces, which answer an invalid body with 400 and not with 422."""
 
 

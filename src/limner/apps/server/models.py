@@ -14,6 +14,7 @@ from limner.apps.server.errors import InvalidRequestError, NotFoundError, NotSup
 from limner.apps.server.settings import ServerSettings
 from limner.errors import SettingsError, did_you_mean, missing_extra
 from limner.features.encoders.base import Backbone
+from limner.inference.image_searcher import JOINT, JointSpace
 from limner.inference.load import load
 from limner.runs.pretrained import (
     DEFAULT_LANG,
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 
 Task = Literal["describe", "translate"]
 ServedGenerator: TypeAlias = "Captioner | Translator | ExportedCaptioner | ExportedTranslator"
+DEFAULT_TAG = "latest"
+"""Tag of the first language of a model."""
 CONFIG, WEIGHTS, GRAPH = "config.json", "model.safetensors", "encoder.onnx"
 """Files of a run, and of an exported model."""
 
@@ -56,6 +59,9 @@ def _load_trained(run: Path) -> Sequence[TrainedModel]:
     if not (run / CONFIG).is_file():
         raise NotSupportedError(f"model '{run.name}' is exported, which explains and scores nothing; serve its run")
     return [load_trained_model(run)]
+
+
+_load_joint = cache(JointSpace.load)
 
 
 class ModelFacts(NamedTuple):
@@ -119,6 +125,18 @@ class ServedModel:
     def trained(self, lang: str | None = None) -> TrainedModel:
         """Return the model of a language as it was trained; see `generator` and `trained_models` for errors."""
         return trained_models(self.generator(lang))[0]
+
+    def joint_folder(self, lang: str | None) -> Path | None:
+        """Return the folder of the joint space of sentences in a language and images; None for a model without."""
+        generator = self.generator(lang)
+        folder = generator.folder / JOINT if isinstance(generator, ExportedModel) else None
+        return folder if folder is not None and folder.is_dir() else None
+
+    def joint(self, lang: str | None) -> JointSpace:
+        """Return the joint space of a language; NotSupportedError for a model without."""
+        if (folder := self.joint_folder(lang)) is None:
+            raise NotSupportedError(f"model '{self.name}' has no joint space; the built-in captioner has one", "model")
+        return _load_joint(folder)
 
     @property
     def explains(self) -> bool:
@@ -190,6 +208,29 @@ class Models:
             raise NotSupportedError(f"model '{name}' cannot {task}: it is a model to {model.task}", "model")
         return model
 
+    def find(self, name: str) -> tuple[ServedModel, str | None]:
+        """Find a model by its name, or by its name with a tag: a language of the model, or 'latest'.
+
+        Raises:
+            NotFoundError: there is no such model, or it has no such language.
+        """
+        base, _, tag = name.rpartition(":")
+        if name not in self.by_name and base in self.by_name:
+            served = self.get(base)
+            if tag == DEFAULT_TAG:
+                return served, None
+            if tag in served.languages:
+                return served, tag
+        return self.get(name), None
+
+    def add_alias(self, alias: str) -> None:
+        """Add another name of a model, given as NAME=MODEL; see `find` for errors."""
+        name, _, model = alias.rpartition("=")
+        served, lang = self.find(model)
+        self.by_name[name] = replace(
+            served, name=name, by_lang=served.by_lang if lang is None else {lang: served.by_lang[lang]}
+        )
+
     def translator(self, name: str | None, source: str | None, target: str | None) -> ServedModel:
         """Find the translator of a pair of languages; see `get` for errors.
 
@@ -222,7 +263,15 @@ def load_served_models(settings: ServerSettings) -> Models:
     Raises:
         SettingsError: a run is of labels, or has a search of its own, which the service does not serve.
         RunError: a run cannot be loaded.
+        NotFoundError: there is no model of an alias.
     """
+    models = _load_models(settings)
+    for alias in settings.aliases:
+        models.add_alias(alias)
+    return models
+
+
+def _load_models(settings: ServerSettings) -> Models:
     if not settings.models:
         runs = [pretrained_translator(target, source) for source, target in pretrained_pairs()]
         translators = [_load_run(run, settings, encode_images=False) for run in runs]

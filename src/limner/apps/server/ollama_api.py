@@ -19,18 +19,16 @@ from pydantic import BaseModel
 import limner
 from limner.apps.server import limner_api
 from limner.apps.server.chats import (
-    DEFAULT_TAG,
     ChatFields,
     Message,
     SamplingFields,
-    find_model,
     finish_reason,
     read_chat,
 )
 from limner.apps.server.errors import InvalidRequestError, error_body, problem_of
 from limner.apps.server.jobs import FinalEvent
 from limner.apps.server.limner_api import EngineOf
-from limner.apps.server.models import ServedModel
+from limner.apps.server.models import DEFAULT_TAG, ServedModel
 from limner.apps.server.request_bodies import AnyTypeRoute, LenientBody
 from limner.apps.server.service import EventStream, ServiceEngine
 from limner.storage.json_text import to_json
@@ -125,7 +123,7 @@ async def _answer(
         return {"model": body.model, "created_at": rfc3339(), "done": False, **content(text), **present}
 
     if not messages:
-        find_model(engine.models, body.model)
+        engine.models.find(body.model)
         return line("", done=True, done_reason="load")
     options = body.options or SamplingFields()
     stream = await engine.generate(await read_chat(request, body, options, messages, param="images"))
@@ -220,7 +218,7 @@ async def show(body: ShowBody, engine: EngineOf) -> dict[str, Any]:
     name = body.model or body.name
     if not name:
         raise InvalidRequestError("model: expected the name of a served model", "model")
-    served, _ = find_model(engine.models, name)
+    served, _ = engine.models.find(name)
     facts, kind = served.facts, served.facts.architecture
     return {
         "license": "",
@@ -248,7 +246,7 @@ def _tags(served: ServedModel) -> tuple[str, ...]:
 
 
 def _listed(served: ServedModel, tag: str) -> dict[str, Any]:
-    name = f"{served.name}:{tag}"
+    name = served.name if ":" in served.name else f"{served.name}:{tag}"  # an alias may have a tag
     return {
         "name": name,
         "model": name,

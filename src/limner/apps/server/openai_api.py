@@ -18,7 +18,6 @@ from limner.apps.server.chats import (
     ChatFields,
     Message,
     SamplingFields,
-    find_model,
     finish_reason,
     read_chat,
 )
@@ -45,7 +44,7 @@ class ImageURL(LenientBody):
 
 
 class ContentPart(LenientBody):
-    """Part of a message: `text` or `image_url`; other types are refused."""
+    """Part of a message: `text` or `image_url`, of responses `input_text` or `input_image`; other types are refused."""
 
     type: str
     text: str | None = None
@@ -53,9 +52,9 @@ class ContentPart(LenientBody):
 
 
 class CompletionMessage(LenientBody):
-    """A message of a chat."""
+    """A message of a chat; other parts of a conversation have no role, and no effect."""
 
-    role: str
+    role: str = ""
     content: str | list[ContentPart] | None = None
 
     def read(self) -> Message:
@@ -68,9 +67,9 @@ class CompletionMessage(LenientBody):
             return Message(self.role, self.content or "")
         texts, images = [], []
         for part in self.content:
-            if part.type == "image_url" and part.image_url is not None:
+            if part.type in ("image_url", "input_image") and part.image_url is not None:
                 images.append(part.image_url if isinstance(part.image_url, str) else part.image_url.url)
-            elif part.type in ("text", "refusal"):
+            elif part.type in ("text", "input_text", "output_text", "refusal"):
                 texts.append(part.text or "")
             else:
                 raise NotSupportedError(
@@ -104,8 +103,7 @@ _STREAMED: dict[int | str, dict[str, Any]] = {
 @router.get("/v1/models/{name:path}")
 async def model(name: str, engine: EngineOf) -> ModelBody:
     """Describe a served model."""
-    served, _ = find_model(engine.models, name)
-    return model_body(served)
+    return model_body(engine.models.find(name)[0])
 
 
 @router.post(PATH, responses=_STREAMED)

@@ -37,7 +37,7 @@ from limner.files.structured import parse_json
 from limner.storage.json_text import to_json
 
 LOCAL = ("localhost", "ip6-localhost", "")
-OPEN_PATHS = ("/", "/health", "/favicon.ico", "/languages", "/frontend/settings")
+OPEN_PATHS = ("/", "/health", "/favicon.ico", "/ping", "/languages", "/frontend/settings")
 """Paths that need no key: the page, which asks for it, the state of the service, and what LibreTranslate clients read
 before they have a key."""
 OPEN_FOLDER = "/static/"

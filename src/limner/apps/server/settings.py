@@ -24,6 +24,8 @@ class ServerSettings(Settings):
 
     models: tuple[str, ...] = ()
     """Run directories that are served; none for the built-in captioner."""
+    aliases: tuple[str, ...] = ()
+    """Other names of models: NAME=MODEL, where MODEL may have a language as its tag."""
     indexes: tuple[str, ...] = ()
     """Indexed folders that can be searched."""
     backbone: str | None = None
@@ -74,6 +76,8 @@ class ServerSettings(Settings):
         names = [Path(run).resolve().name for run in self.models]
         if repeated := next((name for name in names if names.count(name) > 1), None):
             raise ValueError(f"two models are named '{repeated}': models are named by their folder; rename one")
+        if wrong := next((alias for alias in self.aliases if "=" not in alias.strip("=")), None):
+            raise ValueError(f"alias '{wrong}': expected NAME=MODEL, such as llava=limner")
         return self
 
 

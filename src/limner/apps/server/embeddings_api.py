@@ -1,0 +1,125 @@
+"""Vectors of sentences and images in a joint space: /v1/embeddings, /api/embed of Ollama, and /predict of Immich."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import numpy as np
+from fastapi import APIRouter
+from fastapi.responses import PlainTextResponse
+from pydantic import Field
+
+from limner.apps.server import ollama_api
+from limner.apps.server.errors import InvalidRequestError, NotSupportedError
+from limner.apps.server.images import decode_image_text
+from limner.apps.server.jobs import GenerationRequest
+from limner.apps.server.limner_api import ERRORS, EngineOf
+from limner.apps.server.request_bodies import MULTIPART, AnyTypeRoute, JSONRoute, LenientBody, UploadRoute, reads
+from limner.apps.server.service import ServiceEngine
+from limner.files.structured import StructureError, parse_json
+from limner.media.image import image_size
+from limner.runs.concepts import Vector, pooled_vector
+from limner.storage.json_text import to_json
+
+IMMICH_SIZE = 512
+"""Size of the vectors that Immich stores of its default model; further components are zero, which change no cosine."""
+
+
+class EmbeddingBody(LenientBody):
+    """Request of POST /v1/embeddings and POST /api/embed."""
+
+    model: Annotated[str, Field(min_length=1, max_length=300)]
+    """Name of a served captioner with a joint space; a tag selects one of its languages."""
+    input: str | Annotated[list[str], Field(min_length=1, max_length=2_048)]
+    """Sentence, or image as a `data:` URL; or a list."""
+    encoding_format: str | None = None
+    """`base64` for the bytes of little-endian float32 numbers; default: lists of numbers. Without effect in Ollama."""
+
+
+class ImmichBody(LenientBody):
+    """Request of POST /predict."""
+
+    entries: str
+    """Tasks in JSON, of which `clip` is answered, by whatever model."""
+    image: str | None = None
+    """Image to embed, as an uploaded file."""
+    text: str | None = None
+    """Sentence to embed."""
+
+
+openai_router = APIRouter(tags=["OpenAI"], responses=ERRORS, route_class=JSONRoute)
+ollama_router = APIRouter(tags=["Ollama"], responses=ollama_api.ERRORS, route_class=AnyTypeRoute)
+immich_router = APIRouter(tags=["Immich"], responses=ERRORS, route_class=UploadRoute)
+
+
+@openai_router.post("/v1/embeddings")
+async def embeddings(body: EmbeddingBody, engine: EngineOf) -> dict[str, Any]:
+    """Compute the vectors of sentences and images, whose cosine says how well they fit each other."""
+    vectors = await _vectors(engine, body.model, _inputs(body))
+    is_base64 = body.encoding_format == "base64"
+    values = [base64.b64encode(one.astype("<f4").tobytes()).decode() if is_base64 else one.tolist() for one in vectors]
+    data = [{"object": "embedding", "index": index, "embedding": value} for index, value in enumerate(values)]
+    return {"object": "list", "model": body.model, "data": data, "usage": {"prompt_tokens": 0, "total_tokens": 0}}
+
+
+@ollama_router.post("/api/embed")
+async def embed(body: EmbeddingBody, engine: EngineOf) -> dict[str, Any]:
+    """Compute the vectors of sentences and images; see /v1/embeddings."""
+    vectors = await _vectors(engine, body.model, _inputs(body))
+    return {"model": body.model, "embeddings": [vector.tolist() for vector in vectors]}
+
+
+@immich_router.get("/ping", response_class=PlainTextResponse)
+async def ping() -> str:
+    """Return that the service runs, as Immich asks."""
+    return "pong"
+
+
+@immich_router.post("/predict", openapi_extra=reads(MULTIPART, ImmichBody))
+async def predict(body: ImmichBody, engine: EngineOf) -> dict[str, Any]:
+    """Compute the vector of an image or a sentence in the joint space of the first model that has one."""
+    try:
+        tasks = parse_json(body.entries)
+    except StructureError as error:
+        raise InvalidRequestError(f"entries: {error}; correct the JSON", "entries") from None
+    if not isinstance(tasks, dict) or {*tasks} != {"clip"}:
+        raise NotSupportedError("entries: the models embed images and sentences; leave out tasks but 'clip'", "entries")
+    image = None if body.image is None else decode_image_text(body.image)
+    content = body.text if image is None else image
+    if content is None:
+        raise InvalidRequestError("image: expected an image or a text; add one", "image")
+    (vector,) = await _vectors(engine, None, [content])
+    padded = np.pad(vector, (0, max(0, IMMICH_SIZE - len(vector))))
+    response: dict[str, Any] = {"clip": to_json(padded.tolist())}
+    if image is not None:
+        response["imageWidth"], response["imageHeight"] = image_size(image)
+    return response
+
+
+def _inputs(body: EmbeddingBody) -> list[str | bytes]:
+    inputs = [body.input] if isinstance(body.input, str) else body.input
+    return [decode_image_text(text, "input") if text.startswith("data:image/") else text for text in inputs]
+
+
+async def _vectors(engine: ServiceEngine, name: str | None, contents: Sequence[str | bytes]) -> list[Vector]:
+    """Return the vector of each sentence or image; None for the first model that has a joint space.
+
+    Raises:
+        NotSupportedError: the model has no joint space.
+        MediaError: an image cannot be decoded.
+    """
+    able = next((served for served in engine.models if served.joint_folder(None)), None)
+    served, lang = (able or engine.models.get(None, "describe"), None) if name is None else engine.models.find(name)
+    space = await engine.compute("search", lambda: served.joint(lang))
+
+    async def vector(content: str | bytes) -> Vector:
+        if isinstance(content, str):
+            return space.sentence_vector(content)
+        job = await engine.read(GenerationRequest(served, served.generator(lang), content))
+        assert job.features is not None, "a captioner with a joint space has a backbone"
+        (embedded,) = space.image_vectors(pooled_vector(job.features)[None])
+        return np.asarray(embedded)
+
+    return [await vector(content) for content in contents]

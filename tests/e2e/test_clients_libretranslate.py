@@ -59,6 +59,7 @@ def test_several_texts_and_alternatives(post, translations):
     assert answer == {
         "translatedText": [one[0] for one in translations],
         "alternatives": [one[1:] for one in translations],
+        "outOfDomain": [False, False],
     }
     answer = post(q=SENTENCES, source="auto", target="de").json()
     assert [one["language"] for one in answer["detectedLanguage"]] == ["en", "en"]
@@ -68,14 +69,15 @@ def test_several_texts_and_alternatives(post, translations):
 def test_a_text_is_translated_sentence_by_sentence(post, translations):
     answer = post(q=f"{SENTENCES[0]} {SENTENCES[1]}\n\n{SENTENCES[0]}\n", source="en", target="de").json()
     first, second = translations[0][0], translations[1][0]
-    assert answer == {"translatedText": f"{first} {second}\n\n{first}\n"}
+    assert answer["translatedText"] == f"{first} {second}\n\n{first}\n"
+    html = post(q=f"<p>{SENTENCES[0]}</p><br/>&#65; &amp;", source="en", target="de", format="html").json()
+    assert html["translatedText"].startswith(f"<p>{first}</p><br/>") and html["outOfDomain"]
 
 
 def test_an_image_is_accepted(post, runs, translations):
     """The model was trained without images; it ignores them."""
-    assert post(q=SENTENCES[0], source="en", target="de", image=runs.base64).json() == {
-        "translatedText": translations[0][0]
-    }
+    answer = post(q=SENTENCES[0], source="en", target="de", image=runs.base64).json()
+    assert answer["translatedText"] == translations[0][0]
     images = post(q=SENTENCES, source="en", target="de", image=[runs.base64])
     assert images.status_code == 400 and "got 1 images and 2 texts" in images.json()["error"]
 
@@ -97,7 +99,7 @@ def test_what_pages_ask_for(service):
         ({"source": "fr"}, "no model translates from fr to de"),
         ({"target": "fr"}, "no model translates from en to fr"),
         ({"source": "auto", "target": "en"}, "no model translates from any to en"),
-        ({"format": "html"}, "format: expected 'text', got 'html'"),
+        ({"format": "odt"}, "format: Input should be 'text' or 'html'"),
         ({"alternatives": 100}, "alternatives: Input should be less"),
         ({"image": "file:///etc/passwd"}, "image: expected base64"),
     ],

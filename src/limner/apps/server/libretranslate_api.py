@@ -3,31 +3,41 @@
 from __future__ import annotations
 
 import asyncio
+import html
+import logging
 import re
 from collections.abc import Coroutine, Sequence
 from copy import copy
 from functools import cache
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from fastapi import APIRouter, Request
 from pydantic import BaseModel, Field
 
-from limner.apps.server.errors import InvalidRequestError, NotSupportedError
+from limner.apps.server.errors import InvalidRequestError
 from limner.apps.server.images import read_image_reference
 from limner.apps.server.jobs import GenerationRequest
 from limner.apps.server.limner_api import EngineOf
 from limner.apps.server.ollama_api import ERRORS
 from limner.apps.server.request_bodies import FORM, FormRoute, LenientBody, reads
-from limner.apps.server.service import ServiceEngine
+from limner.apps.server.service import Result, ServiceEngine
 from limner.errors import MissingExtraError
 from limner.text.queries import LANGUAGE_NAMES
+from limner.text.vocab import SPECIAL_TOKENS
 
 if TYPE_CHECKING:
     from py3langid.langid import LanguageIdentifier
 
+logger = logging.getLogger(__name__)
 AUTO = "auto"
 """Source language that is detected."""
-_SENTENCE_ENDS = re.compile(r"(\s*[\r\n]\s*|(?<=[.!?])[\"'”’»)]*\s+(?=[\"'“„«(]*[A-ZÀ-ÖØ-Þ]))")
+_ENDS = r"\s*[\r\n]\s*|(?<=[.!?])[\"'”’»)]*\s+(?=[\"'“„«(]*[A-ZÀ-ÖØ-Þ])"
+_SENTENCE_ENDS = {"text": re.compile(f"({_ENDS})"), "html": re.compile(rf"(\s*<[^>]*>\s*|{_ENDS})")}
+"""What separates the sentences of a text, by its format; tags separate sentences."""
+LEAST_LOG_PROB, MOST_UNKNOWN = -1.2, 0.25
+"""Log-probability per token of a translation, and share of unknown source tokens, beyond which a sentence is outside of
+what a translator knows; the log-probability is chosen on Multi30k's validation split and on sentences of news and mail.
+"""
 
 MAX_TEXTS = 1_000
 """Largest number of texts of one request."""
@@ -50,8 +60,8 @@ class TranslateBody(LenientBody):
     """Language of the text, or `auto`."""
     target: Annotated[str, Field(max_length=40)]
     """Language of the translation."""
-    format: Annotated[str, Field(max_length=40)] = "text"
-    """`text`; HTML is refused."""
+    format: Literal["text", "html"] = "text"
+    """`html` keeps tags, and translates the text between two tags alone."""
     alternatives: Annotated[int, Field(ge=0, le=MAX_ALTERNATIVES)] = 0
     """Number of other translations to return, where there are any."""
     api_key: str | None = None
@@ -81,21 +91,23 @@ router = APIRouter(tags=["LibreTranslate"], responses=ERRORS, route_class=FormRo
 
 @router.post("/translate", openapi_extra=reads(FORM, TranslateBody))
 async def translate(body: TranslateBody, engine: EngineOf) -> dict[str, Any]:
-    """Translate a text, or several, sentence by sentence; the response has lists where the request has a list."""
-    if body.format != "text":
-        raise NotSupportedError(f"format: expected 'text', got '{body.format}'; send the text without markup", "format")
+    """Translate a text, or several, sentence by sentence; the response has lists where the request has a list.
+
+    `outOfDomain`, which is no field of LibreTranslate, says that the model does not know such texts.
+    """
     texts = [body.q] if isinstance(body.q, str) else body.q
     if not any(texts):
         raise InvalidRequestError("q: expected a text, got nothing", "q")
     images = await _images(body, len(texts), engine)
     detected = await _sources(texts, body, engine)
     waiting = [
-        _translate(engine, text, source.language, body.target, image, body.alternatives)
+        _translate(engine, text, source.language, body, image)
         for text, source, image in zip(texts, detected, images, strict=True)
     ]
     responses: list[dict[str, Any]] = []
-    for source, (best, *alternatives) in zip(detected, await _all_of(waiting, engine.settings.max_batch), strict=True):
-        response: dict[str, Any] = {"translatedText": best}
+    translated = await _all_of(waiting, engine.settings.max_batch)
+    for source, ((best, *alternatives), is_outside) in zip(detected, translated, strict=True):
+        response: dict[str, Any] = {"translatedText": best, "outOfDomain": is_outside}
         if body.source == AUTO:
             response["detectedLanguage"] = source
         if body.alternatives:
@@ -191,34 +203,41 @@ async def _detect(text: str, engine: ServiceEngine) -> list[DetectedLanguage]:
 
 
 async def _translate(
-    engine: ServiceEngine, text: str, source: str, target: str, image: bytes | None, alternatives: int
-) -> list[str]:
-    """Translate each sentence of a text; return the text with the best translations, with the second, and so on."""
-    parts = _SENTENCE_ENDS.split(text)
-    sentences, separators = parts[::2], [*parts[1::2], ""]
-    decoding = {"n_best": alternatives + 1} if alternatives else {}
-    served = engine.models.translator(None, source, target)
+    engine: ServiceEngine, text: str, source: str, body: TranslateBody, image: bytes | None
+) -> tuple[list[str], bool]:
+    """Translate each sentence of a text.
+
+    Returns:
+        The text with the best translations, with the second, and so on; and whether a sentence is outside of what the
+        model knows, which the log says.
+    """
+    is_html, outside = body.format == "html", 0
+    parts = _SENTENCE_ENDS[body.format].split(text)
+    decoding = {"n_best": body.alternatives + 1} if body.alternatives else {}
+    served = engine.models.translator(None, source, body.target)
     translations = []
-    for sentence in sentences:
+    for sentence, separator in zip(parts[::2], [*parts[1::2], ""], strict=True):
         texts = [sentence]
         if sentence.strip():
-            request = GenerationRequest(served, served.generator(target), image, sentence, decoding)
-            texts = [translation.text for translation in (await (await engine.generate(request)).final()).sentences]
-        translations.append(texts)
-    return [
-        "".join(
-            texts[min(rank, len(texts) - 1)] + separator
-            for texts, separator in zip(translations, separators, strict=True)
-        )
-        for rank in range(max(map(len, translations)))
-    ]
+            source_text = html.unescape(sentence) if is_html else sentence
+            request = GenerationRequest(served, served.generator(body.target), image, source_text, decoding)
+            final = await (await engine.generate(request)).final()
+            texts = [html.escape(one.text, False) if is_html else one.text for one in final.sentences]
+            tokens, best = final.job.source_tokens or (), final.best
+            unknown = tokens.count(SPECIAL_TOKENS.unk) > MOST_UNKNOWN * len(tokens)
+            outside += unknown or best.log_prob < LEAST_LOG_PROB * (len(best.tokens) + 1)
+        translations.append([translated + separator for translated in texts])
+    if outside:
+        logger.warning("%s sentences of a text are outside of what %s knows: a guess", outside, served.name)
+    count = max(map(len, translations))
+    return ["".join(texts[min(rank, len(texts) - 1)] for texts in translations) for rank in range(count)], outside > 0
 
 
-async def _all_of(waiting: Sequence[Coroutine[Any, Any, list[str]]], at_once: int) -> list[list[str]]:
+async def _all_of(waiting: Sequence[Coroutine[Any, Any, Result]], at_once: int) -> list[Result]:
     """Await all, some at once; the first error ends the others."""
     free = asyncio.Semaphore(at_once)
 
-    async def limited(task: Coroutine[Any, Any, list[str]]) -> list[str]:
+    async def limited(task: Coroutine[Any, Any, Result]) -> Result:
         async with free:
             return await task
 

@@ -121,56 +121,25 @@ def test_models(client):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "error", "param", "message"),
-    [
-        ({"model": "gpt-4o"}, openai.NotFoundError, "model", "model 'gpt-4o': not served"),
-        (
-            {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": {}}}},
-            openai.BadRequestError,
-            "response_format",
-            "response_format: ",
-        ),
-        ({"n": 0}, openai.BadRequestError, "n", "n: Input should be greater"),
-        ({"messages": []}, openai.BadRequestError, "messages", "messages: List should have at least 1"),
-        ({"messages": [{"role": "user", "content": "Describe it."}]}, openai.BadRequestError, "messages", "one image"),
-        (
-            {"messages": [{"role": "user", "content": [{"type": "input_audio", "input_audio": {"data": ""}}]}]},
-            openai.BadRequestError,
-            "messages",
-            "expected parts of type text or image_url",
-        ),
-        (
-            {"messages": [{"role": "user", "content": [
-                {"type": "image_url", "image_url": {"url": "http://127.0.0.1:9/a.jpg"}}]}]},
-            openai.BadRequestError,
-            "messages",
-            "",
-        ),
-        (
-            {"messages": [{"role": "user", "content": [
-                {"type": "image_url", "image_url": {"url": "file:///etc/passwd"}}]}]},
-            openai.BadRequestError,
-            "messages",
-            "files are not opened",
-        ),
-    ],
-)  # fmt: skip
+    ("arguments", "error", "param"),
+    [({"model": "gpt-4o"}, openai.NotFoundError, "model"), ({"n": 0}, openai.BadRequestError, "n")],
+)
 @pytest.mark.parametrize("stream", [False, True])
-def test_errors(ask, arguments, error, param, message, stream):
-    with pytest.raises(error) as refused:
+def test_errors(ask, arguments, error, param, stream):
+    with pytest.raises(error, match=f"^Error code: 40. - .*{param}") as refused:
         ask(**arguments, stream=stream)
-    assert message in refused.value.message
-    assert refused.value.param == param
-    assert {"message", "type", "param", "code"} == refused.value.body.keys()
+    assert refused.value.param == param and {"message", "type", "param", "code"} == refused.value.body.keys()
 
 
-def test_fields_without_effect_are_accepted(ask, captions):
-    fields = {
-        "temperature": 0,
-        "tools": [{"type": "function"}],
-        "tool_choice": "none",
-        "presence_penalty": 0.5,
-        "logit_bias": {},
-    }
-    fields |= {"response_format": {"type": "text"}, "modalities": ["text"], "user": "someone", "top_logprobs": 2}
-    assert ask(**fields).choices[0].message.content == captions[0].text
+@pytest.mark.parametrize("limit", [None, 2])
+def test_responses(client, runs, captions, limit):
+    parts = [{"type": "input_image", "image_url": f"data:image/jpeg;base64,{runs.base64}", "detail": "auto"}]
+    request = {"model": CAPTION, "input": [{"role": "user", "content": parts}], "max_output_tokens": limit}
+    whole = client.responses.create(**request, instructions="Describe.", include=["message.output_text.logprobs"])
+    with client.responses.stream(**request) as stream:
+        events = list(stream)
+    text = "".join(event.delta for event in events if event.type == "response.output_text.delta")
+    assert text == whole.output_text and events[-1].type == f"response.{whole.status}"
+    assert "".join(token.token for token in whole.output[0].content[0].logprobs) == text
+    assert (text == captions[0].text, whole.status) == ((True, "completed") if limit is None else (False, "incomplete"))
+    assert whole.usage.output_tokens == (limit or len(captions[0].tokens))

@@ -1,8 +1,10 @@
-"""Sampling parameters of other interfaces as settings of decoding."""
+"""Sampling parameters and schemas of other interfaces, as settings of decoding and as labels."""
 
 import pytest
 
 from limner.apps.server.chats import SamplingFields, decoding_changes
+from limner.apps.server.errors import NotSupportedError
+from limner.apps.server.labels import labels_of, schema_of
 from limner.decoding.settings import DecodingSettings
 
 
@@ -51,3 +53,34 @@ def test_the_prefix_does_not_count_and_several_sentences_are_of_one_beam():
 def test_without_a_seed_every_request_draws_anew():
     changes = [decoding_changes(Generator(), SamplingFields(temperature=1, seed=seed)) for seed in (None, -1, None)]
     assert len({change["sample"]["seed"] for change in changes}) > 1
+
+
+SCHEMA = {"type": "object", "required": ["labels"], "additionalProperties": False}
+NUMBER, LABEL = {"type": "number", "minimum": 0, "maximum": 100}, {"type": "object", "additionalProperties": False}
+
+
+@pytest.mark.parametrize(
+    ("item", "array", "is_possible"),
+    [
+        ({"type": "string"}, {"maxItems": 1}, True),
+        ({**LABEL, "properties": {"name": {}, "confidence": NUMBER}, "required": ["name"]}, {"minItems": 0}, True),
+        ({**LABEL, "properties": {"name": {"type": "string"}, "nsfw": {"type": "boolean"}}}, {}, True),
+        ({**LABEL, "properties": {"name": {"type": "string", "pattern": "^x"}}}, {}, False),
+        ({**LABEL, "properties": {"name": {}, "confidence": {"type": "integer"}}}, {}, False),
+        ({**LABEL, "properties": {"name": {}, "confidence": {"maximum": 0.5}}}, {}, False),
+        ({**LABEL, "properties": {"confidence": NUMBER}}, {}, False),
+        ({"type": "string"}, {"minItems": 1}, False),
+        ({"$ref": "#/$defs/Other"}, {}, False),
+        (3, {}, False),
+    ],
+)  # fmt: skip
+def test_labels_are_valid_or_their_schema_is_refused(item, array, is_possible):
+    schema = SCHEMA | {"properties": {"labels": {"type": "array", "items": item, **array}}}
+    if is_possible:
+        jsonschema = pytest.importorskip("jsonschema", reason="jsonschema comes with Ray, which is not installed")
+        labels = labels_of([("dog", 0.9), ("ball", 0.3)], schema_of(schema, "format"), "format")
+        jsonschema.validate(labels, schema)
+        assert "dog" in str(labels)
+    else:
+        with pytest.raises(NotSupportedError, match=r"^format: "):
+            schema_of(schema, "format")

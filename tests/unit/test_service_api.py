@@ -139,8 +139,6 @@ def test_a_wrong_request_is_one_error_object(post, path, body, status, param):
     assert param is None or error["param"] == param or param in error["message"]
 
 
-UNKNOWN = {"raw": True, "suffix": ".", "context": [1], "keep_alive": "5m", "think": True, "truncate": False}
-OPTIONS = {"repeat_penalty": 1.2, "mirostat": 2, "num_ctx": 4096, "typical_p": 0.7, "min_p": 0, "top_k": None}
 USER = {
     "role": "user",
     "content": [
@@ -148,43 +146,6 @@ USER = {
         {"type": "image_url", "image_url": {"url": BASE64, "detail": "low"}},
     ],
 }
-
-
-@pytest.mark.parametrize(
-    ("path", "body", "ignored"),
-    [
-        (
-            "/api/generate",
-            {"images": [BASE64], "prompt": "Is it blue?", "options": OPTIONS, **UNKNOWN},
-            "options.repeat_penalty, options.mirostat, options.num_ctx, options.typical_p, raw, suffix, context, "
-            "keep_alive, think, prompt",
-        ),
-        (
-            "/api/chat",
-            {"messages": [{"role": "system", "content": "Be brief."}, {"role": "user", "images": [BASE64]}], "x\n": 1},
-            "system",
-        ),
-        (
-            "/v1/chat/completions",
-            {"messages": [USER], "presence_penalty": 0.4, "logit_bias": {"3": 1}, "store": False},
-            "presence_penalty, logit_bias, prompt",
-        ),
-        ("/detect", {"q": "a red wall", "client": "app"}, "client"),
-    ],
-)
-def test_fields_of_other_programs_without_effect_are_named_and_logged_once(ask, caplog, path, body, ignored):
-    async def both(client):
-        own = (await client.post("/v1/describe", json={"image": BASE64})).json()["captions"][0]["text"]
-        sent = {"model": "tiny:latest", "stream": False, **body} if path != "/detect" else body
-        return own, [await client.post(path, json=sent) for _ in range(2)]
-
-    caption, answers = ask(both)
-    for answer in answers:
-        assert answer.status_code == 200, answer.text
-        assert answer.headers["Limner-Ignored"] == ignored
-        assert caption in answer.text or path == "/detect"
-    (record,) = [record for record in caplog.records if "without effect" in record.getMessage()]
-    assert ignored in record.getMessage()
 
 
 def test_a_message_of_the_assistant_is_continued_without_repeating_it(ask):

@@ -129,30 +129,6 @@ def test_other_interfaces_have_a_caption_or_none(post, captioner, model, expecte
     assert "".join(part["choices"][0]["delta"].get("content") or "" for part in parts) == expected
 
 
-@pytest.mark.parametrize("name", ["labels", "tags", None])
-def test_labels_are_objects_of_the_schema_and_other_schemas_are_refused(post, name):
-    label = {"name": {"type": "string", "minLength": 1}, "confidence": {"type": "number", "maximum": 1}}
-    item = {"type": "object", "properties": label, "required": ["name"], "additionalProperties": False}
-    schema = {"type": "object", "properties": {name: {"type": "array", "items": {"$ref": "#/$defs/Label"}}}}
-    schema |= {"required": [name], "$defs": {"Label": item}}
-    body = {"model": "tiny", "images": [base64.b64encode(BLUE).decode()], "stream": name is None}
-    lines = post("/api/generate", {**body, "format": schema if name else "json"}).text.splitlines()
-    answer = json.loads("".join(json.loads(line)["response"] for line in lines))
-    (blue,) = answer[name or "labels"]
-    assert blue["name"] == "blue" and 0.5 < blue["confidence"] <= 1 and set(blue) - set(label) <= {"topicality"}
-    nsfw = {**item, "required": ["name", "nsfw"]}
-    for changed in (
-        {**schema, "$defs": {"Label": nsfw}},
-        {"type": "object"},
-        {**schema, "minItems": 1},
-        {**schema, "allOf": []},
-    ):
-        refused = post("/api/generate", {**body, "format": changed})
-        assert refused.status_code == 400 and "format: " in refused.json()["error"]
-    plain = post("/api/generate", {**body, "model": "plain", "format": "json"})
-    assert plain.status_code == 400 and "no concepts" in plain.json()["error"]
-
-
 def test_a_request_whose_concepts_fail_fails_alone(trained, backbone_of, colour_concepts, monkeypatch, caplog):
     captioner = with_rules(trained, backbone_of(), colour_concepts())
     compute = captioner.rules.concepts.probabilities

@@ -19,14 +19,7 @@ from starlette.responses import Response
 from starlette.types import Scope
 
 import limner
-from limner.apps.server import (
-    embeddings_api,
-    libretranslate_api,
-    limner_api,
-    ollama_api,
-    openai_api,
-    responses_api,
-)
+from limner.apps.server import embeddings_api, libretranslate_api, limner_api, ollama_api, openai_api
 from limner.apps.server.errors import COMPATIBLE, Problem, error_body, problem_of
 from limner.apps.server.indexes import FolderOpener, open_indexes
 from limner.apps.server.models import Models, load_served_models
@@ -40,10 +33,7 @@ ROUTERS: tuple[APIRouter, ...] = (
     limner_api.router,
     ollama_api.router,
     openai_api.router,
-    responses_api.router,
-    embeddings_api.openai_router,
-    embeddings_api.ollama_router,
-    embeddings_api.immich_router,
+    embeddings_api.router,
     libretranslate_api.router,
 )
 """Routers of all APIs. A router gets the engine by `Depends(get_engine)` (`limner.apps.server.limner_api`)."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 from fastapi import Request
 from pydantic import Field
@@ -13,13 +13,11 @@ from limner.apps.server.errors import InvalidRequestError, NotSupportedError
 from limner.apps.server.images import read_image_reference
 from limner.apps.server.jobs import GeneratedToken, GenerationRequest, ProbableToken
 from limner.apps.server.labels import schema_of
+from limner.apps.server.models import ServedGenerator, ServedModel
 from limner.apps.server.request_bodies import LenientBody
 from limner.apps.server.service import ServiceEngine
 from limner.bounds import Seed, Temperature, bounds_of
 from limner.decoding.sentence import Sentence
-
-if TYPE_CHECKING:
-    from limner.apps.server.models import ServedGenerator
 
 MAX_TOP_LOGPROBS = 20
 ONE_STEP = {"beam_size": 1, "n_best": 1, "min_length": 0, "max_length": 1}
@@ -128,20 +126,13 @@ async def read_chat(
         if source:
             request.state.ignored.append("prompt")
         prefix = last.text if last.role == "assistant" else ""
-    references = next((message.images for message in reversed(users) if message.images), ())
-    if len(references) > 1 and not engine.settings.strict:
-        request.state.ignored.append(f"{param}: all images but the first")
-        references = references[:1]
-    if len(references) > 1 or (not references and served.task == "describe"):
-        raise InvalidRequestError(
-            f"{param}: model '{served.name}' takes one image, got {len(references)}; send one image a request", param
-        )
+    reference = _image_of(users, served, request, param)
     if body.logprobs and body.top_logprobs and not served.explains:
         request.state.ignored.append("top_logprobs")
     return GenerationRequest(
         served,
         generator,
-        await read_image_reference(references[0], engine.fetcher, param) if references else None,
+        None if reference is None else await read_image_reference(reference, engine.fetcher, param),
         None if served.task == "describe" else source,
         ONE_STEP if schema else decoding_changes(generator, sampling, prefix=prefix, count=count),
         "" if schema else prefix,
@@ -150,6 +141,19 @@ async def read_chat(
         withheld=engine.settings.withheld,
         labels=schema,
     )
+
+
+def _image_of(users: Sequence[Message], served: ServedModel, request: Request, param: str) -> str | None:
+    """Return the image of the last message of the user that has any, the first of several; see `read_chat`."""
+    images = next((message.images for message in reversed(users) if message.images), ())
+    count = len(images)
+    if (count > 1 and request.app.state.settings.strict) or (not images and served.task == "describe"):
+        raise InvalidRequestError(
+            f"{param}: model '{served.name}' takes one image, got {count}; send one image a request", param
+        )
+    if count > 1:
+        request.state.ignored.append(f"{param}: all images but the first")
+    return images[0] if images else None
 
 
 def finish_reason(sentence: Sentence, withheld: str) -> str:

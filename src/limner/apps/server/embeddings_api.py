@@ -11,12 +11,12 @@ from fastapi import APIRouter
 from fastapi.responses import PlainTextResponse
 from pydantic import Field
 
-from limner.apps.server import ollama_api
+from limner.apps.server import ollama_api, openai_api
 from limner.apps.server.errors import InvalidRequestError, NotSupportedError
 from limner.apps.server.images import decode_image_text
 from limner.apps.server.jobs import GenerationRequest
 from limner.apps.server.limner_api import ERRORS, EngineOf
-from limner.apps.server.request_bodies import MULTIPART, AnyTypeRoute, JSONRoute, LenientBody, UploadRoute, reads
+from limner.apps.server.request_bodies import MULTIPART, LenientBody, UploadRoute, reads
 from limner.apps.server.service import ServiceEngine
 from limner.files.structured import StructureError, parse_json
 from limner.media.image import image_size
@@ -49,12 +49,10 @@ class ImmichBody(LenientBody):
     """Sentence to embed."""
 
 
-openai_router = APIRouter(tags=["OpenAI"], responses=ERRORS, route_class=JSONRoute)
-ollama_router = APIRouter(tags=["Ollama"], responses=ollama_api.ERRORS, route_class=AnyTypeRoute)
-immich_router = APIRouter(tags=["Immich"], responses=ERRORS, route_class=UploadRoute)
+router = APIRouter(tags=["Immich"], responses=ERRORS, route_class=UploadRoute)
 
 
-@openai_router.post("/v1/embeddings")
+@openai_api.router.post("/v1/embeddings")
 async def embeddings(body: EmbeddingBody, engine: EngineOf) -> dict[str, Any]:
     """Compute the vectors of sentences and images, whose cosine says how well they fit each other."""
     vectors = await _vectors(engine, body.model, _inputs(body))
@@ -64,20 +62,20 @@ async def embeddings(body: EmbeddingBody, engine: EngineOf) -> dict[str, Any]:
     return {"object": "list", "model": body.model, "data": data, "usage": {"prompt_tokens": 0, "total_tokens": 0}}
 
 
-@ollama_router.post("/api/embed")
+@ollama_api.router.post("/embed")
 async def embed(body: EmbeddingBody, engine: EngineOf) -> dict[str, Any]:
     """Compute the vectors of sentences and images; see /v1/embeddings."""
     vectors = await _vectors(engine, body.model, _inputs(body))
     return {"model": body.model, "embeddings": [vector.tolist() for vector in vectors]}
 
 
-@immich_router.get("/ping", response_class=PlainTextResponse)
+@router.get("/ping", response_class=PlainTextResponse)
 async def ping() -> str:
     """Return that the service runs, as Immich asks."""
     return "pong"
 
 
-@immich_router.post("/predict", openapi_extra=reads(MULTIPART, ImmichBody))
+@router.post("/predict", openapi_extra=reads(MULTIPART, ImmichBody))
 async def predict(body: ImmichBody, engine: EngineOf) -> dict[str, Any]:
     """Compute the vector of an image or a sentence in the joint space of the first model that has one."""
     try:

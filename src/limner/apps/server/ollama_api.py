@@ -6,6 +6,7 @@ request mean. Requests and responses have the field names of Ollama.
 
 from __future__ import annotations
 
+import hashlib
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import closing
@@ -235,7 +236,9 @@ async def show(body: ShowBody, engine: EngineOf) -> dict[str, Any]:
             "limner.task": served.task,
             "limner.source_language": served.source,
         },
-        "capabilities": ["completion"] + ["vision"] * served.uses_image,
+        "capabilities": ["completion"]
+        + ["vision"] * served.uses_image
+        + ["embedding"] * bool(served.joint_folder(None)),
         "modified_at": rfc3339(served.created),
     }
 
@@ -246,13 +249,14 @@ def _tags(served: ServedModel) -> tuple[str, ...]:
 
 
 def _listed(served: ServedModel, tag: str) -> dict[str, Any]:
+    lang = served.languages[0] if tag == DEFAULT_TAG else tag  # names with one digest are one model for clients
     name = served.name if ":" in served.name else f"{served.name}:{tag}"  # an alias may have a tag
     return {
         "name": name,
         "model": name,
         "modified_at": rfc3339(served.created),
         "size": served.facts.size,
-        "digest": served.facts.digest,
+        "digest": hashlib.sha256(f"{served.facts.digest} {lang}".encode()).hexdigest(),
         "details": _details(served),
     }
 

@@ -127,7 +127,7 @@ def test_numbers_that_no_field_has_are_refused(send, value):
         ("/v1/describe", f'{{{image}, "temperature": {value}}}'),
         ("/v1/describe", f'{{{image}, "seed": {value}}}'),
         ("/v1/chat/completions", f'{{"model": "tiny", "messages": [], "max_tokens": {value}}}'),
-        ("/api/generate", f'{{"model": "tiny", "options": {{"seed": {value}, "temperature": {value}}}}}'),
+        ("/api/generate", f'{{"model": "tiny", "options": {{"seed": {value}, "top_p": {value}}}}}'),
         ("/translate", f'{{"q": "a", "source": "en", "target": "de", "alternatives": {value}}}'),
     ]
     for answer in send([(path, body, JSON) for path, body in bodies]):

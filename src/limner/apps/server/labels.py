@@ -48,12 +48,12 @@ def schema_of(requested: str | dict[str, Any] | None, param: str) -> dict[str, A
         return LABELS
     if not isinstance(requested, dict):
         raise NotSupportedError(f"{param}: expected json or a JSON schema, got '{requested[:40]}'", param)
-    schema = requested if kind != "json_schema" else (requested.get("json_schema") or requested).get("schema")
     try:
+        schema = requested if kind != "json_schema" else (requested.get("json_schema") or requested)["schema"]
         labels_of((), schema, param)
-    except (AttributeError, TypeError):
+    except (AttributeError, KeyError, TypeError):
         raise NotSupportedError(f"{param}: expected a JSON schema; correct it, or leave it out", param) from None
-    return schema
+    return dict(schema)
 
 
 def labels_of(tags: Sequence[tuple[str, float]], schema: Any, param: str) -> dict[str, Any]:  # noqa: ANN401

@@ -35,7 +35,6 @@ PURPOSES = {
     "scale": "work on several machines: --ray",
     "remote": "collections in object stores: s3://bucket/collection",
     "datasets": "data sets of Hugging Face: limner import datasets",
-    "lancedb": "results of LanceDB in the order of log P(query | image)",
     "backbones": "the smaller built-in backbones efficientnet-lite0 and efficientnet-lite1",
 }
 

@@ -67,15 +67,22 @@ class HypothesisLists:
         """Whether every next token has probability zero, so that the best hypothesis so far counts as cut off."""
         return example not in self.constrained and best == -math.inf and not self.hypotheses[example]
 
-    def is_done(self, example: int, best: float) -> bool:
-        """Whether no continuation of log-probability `best` or less can enter the `n_best` of an example."""
+    def is_done(self, example: int, best: float, length: int) -> bool:
+        """Whether no continuation of log-probability `best` or less can enter the `n_best` of an example.
+
+        The incomplete hypotheses have `length` tokens.
+        """
         hypotheses, needed = self.hypotheses[example], self.settings.n_best
         counted = hypotheses
-        if example in self.constrained and self.settings.stop == "full":
+        if example in self.constrained and self.settings.stop != "shrink":
             # The first that satisfy constraints are improbable: those count that are better than all others.
             counted = [hypothesis for hypothesis in hypotheses if hypothesis.log_prob >= best]
-        if best == -math.inf or len(counted) >= self.settings.beam_size:
+        if best == -math.inf:
             return True
+        if len(counted) >= self.settings.beam_size:
+            last = counted[self.settings.beam_size - 1].score
+            if self.settings.stop != "improve" or ranking_score(best, length, self.settings) <= last:
+                return True
         # Log-probabilities only decrease, so no continuation scores above `best` at the maximum length.
         return len(hypotheses) >= needed and best / self.max_norm <= hypotheses[needed - 1].score
 

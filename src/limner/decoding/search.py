@@ -307,7 +307,7 @@ def _record(results: HypothesisLists, beam: Beam, choice: Choice) -> list[int]:
         rows = np.array(stuck)
         parents = beam.total[rows].argmax(1)
         _insert(results, beam, rows, parents, beam.total[rows, parents], ended=False)
-    return [row for row, example in enumerate(beam.live) if not results.is_done(example, best[row])]
+    return [row for row, example in enumerate(beam.live) if not results.is_done(example, best[row], beam.length + 1)]
 
 
 def _insert(results: HypothesisLists, beam: Beam, n: Tokens, k: Tokens, log_probs: Floats, *, ended: bool) -> None:

@@ -37,11 +37,13 @@ class DecodingSettings(Settings):
     """Number of hypotheses of an example after every step (1: greedy search), or of samples of an example."""
     n_best: BeamSize = 1
     """Number of hypotheses returned for an example, best first; at most `beam_size`."""
-    stop: Literal["full", "shrink"] = "full"
+    stop: Literal["full", "shrink", "improve"] = "full"
     """How a beam of K hypotheses comes to K complete ones, at which the search stops. full: K hypotheses continue after
     every step, and of the 2K best continuations those that end within the first K are complete, as in fairseq and
     transformers. shrink: each complete hypothesis reduces the beam by one, as in GroundHog (Bahdanau et al., 2015),
-    dl4mt-tutorial, Nematus and arctic-captions (Xu et al., 2015). Without effect on greedy search and sampling."""
+    dl4mt-tutorial, Nematus and arctic-captions (Xu et al., 2015). improve: as full, but the search goes on until no
+    hypothesis has a better score, at its length, than the last of the K best complete ones, as in transformers with
+    `early_stopping: false`. Without effect on greedy search and sampling."""
     length_penalty: LengthPenalty = 0.0
     """Exponent of the length: 0 ranks by log-probability, 1 by its mean over the tokens; higher favours long ones."""
     min_length: LengthOrNone = 0

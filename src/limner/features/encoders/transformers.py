@@ -86,18 +86,22 @@ def find_folder(name: str) -> Path:
     elif name.count("/") > 1 or name.startswith((".", "/", "~")):
         raise BackboneError(f"{name}: no such folder; expected a folder with config.json and *.safetensors files")
     else:
-        folder = _download(name)
-    _refuse_code(name, folder)
-    _refuse_layers(name, folder)
+        folder = download(name)
+    require_safe(name, folder)
     return folder
 
 
-def _download(name: str) -> Path:
+def download(name: str, revision: str | None = None, patterns: Sequence[str] = ("*.json", "*.safetensors")) -> Path:
+    """Return the folder of a network of the hub, whose name is the commit; files that are missing are downloaded.
+
+    Raises:
+        BackboneError: the hub has no such network, cannot be reached, or has no weights in safetensors.
+    """
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
     try:
-        folder = Path(snapshot_download(name, allow_patterns=["*.json", "*.safetensors"]))
+        folder = Path(snapshot_download(name, revision=revision, allow_patterns=[*patterns]))
     except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise BackboneError(
@@ -107,6 +111,12 @@ def _download(name: str) -> Path:
     if not any(folder.glob("*.safetensors")):
         raise BackboneError(f"{name}: the hub has no *.safetensors weights of this network; other formats are unsafe")
     return folder
+
+
+def require_safe(name: str, folder: Path) -> None:
+    """Check a folder before transformers reads it; BackboneError for what `_refuse_code` and `_refuse_layers` name."""
+    _refuse_code(name, folder)
+    _refuse_layers(name, folder)
 
 
 def _refuse_code(name: str, folder: Path) -> None:
@@ -144,12 +154,14 @@ def _refuse_code(name: str, folder: Path) -> None:
 def _refuse_layers(name: str, folder: Path) -> None:
     """Refuse a number of layers that would take hours to create; BackboneError."""
     config = _read_json(folder / "config.json")
-    layers = config.get("num_hidden_layers") if isinstance(config, dict) else None
-    if isinstance(layers, int) and layers > MAX_LAYERS:
-        raise BackboneError(
-            f"{name}: its config.json has {layers:,} layers (num_hidden_layers), expected at most {MAX_LAYERS:,}; "
-            "restore the file"
-        )
+    parts = [config, *config.values()] if isinstance(config, dict) else []
+    sizes = {key: value for part in parts if isinstance(part, dict) for key, value in part.items()}
+    for key, layers in sizes.items():
+        if key.endswith("layers") and isinstance(layers, int) and layers > MAX_LAYERS:
+            raise BackboneError(
+                f"{name}: its config.json has {layers:,} layers ({key}), expected at most {MAX_LAYERS:,}; restore the "
+                "file"
+            )
 
 
 def _read_json(file: Path) -> Any:  # noqa: ANN401 (any JSON value)
@@ -177,11 +189,25 @@ def _has_key(value: object, key: str) -> bool:
 
 def _load_module(name: str, folder: Path) -> tuple[nn.Module, bool]:
     """Load the vision part of a network; also return whether its pooler has trained weights."""
-    from transformers import AutoModel
+    model, missing = load_module(name, folder, "AutoModel", optional="pooler")
+    children: dict[str, nn.Module] = dict(model.named_children())
+    return children.get("vision_model", model), not missing
+
+
+def load_module(name: str, folder: Path, kind: str, optional: str = "\0") -> tuple[nn.Module, list[str]]:
+    """Load a network by a class of transformers, such as `AutoModel`; no code of the folder runs.
+
+    Returns:
+        The network in evaluation mode, and the missing weights whose names contain `optional`.
+
+    Raises:
+        BackboneError: the network cannot be loaded, or other weights are missing.
+    """
+    import transformers
 
     try:
-        with _without_output():
-            model, report = AutoModel.from_pretrained(
+        with without_output():
+            model, report = getattr(transformers, kind).from_pretrained(
                 folder,
                 dtype=torch.float32,
                 use_safetensors=True,
@@ -192,19 +218,18 @@ def _load_module(name: str, folder: Path) -> tuple[nn.Module, bool]:
     except Exception as error:  # transformers raises almost any exception for sizes that do not fit each other
         reason = (" ".join(str(error).split()) or "its settings do not fit each other")[:300]
         raise BackboneError(
-            f"{name}: cannot be loaded: {reason}; restore its files, or choose a vision network of transformers"
+            f"{name}: cannot be loaded: {reason}; restore its files, or choose another network of transformers"
         ) from None
-    missing = [key for key in report["missing_keys"] if "pooler" not in key]
+    missing = [key for key in report["missing_keys"] if optional not in key]
     if missing:
         raise BackboneError(
             f"{name}: {len(missing)} weights are missing in the file, for example '{missing[0]}'; restore it"
         )
-    children: dict[str, nn.Module] = dict(model.named_children())
-    return children.get("vision_model", model), not report["missing_keys"]
+    return model, [*report["missing_keys"]]
 
 
 @contextlib.contextmanager
-def _without_output() -> Iterator[None]:
+def without_output() -> Iterator[None]:
     """Suppress the progress bar and the warnings about unused classifier weights."""
     from transformers.utils import logging as transformers_logging
 

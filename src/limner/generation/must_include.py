@@ -58,7 +58,7 @@ def compile_words(tokenizer: Tokenizer, words: Sequence[str]) -> Automaton:
     Raises:
         SettingsError: as `words_of_inputs`.
     """
-    constraints = [[tokenizer.encode(phrase) for phrase in _known(tokenizer, text)] for text in words]
+    constraints = [[ids for phrase in _known(tokenizer, text) for ids in tokenizer.phrases(phrase)] for text in words]
     return Automaton.build(constraints, _boundaries(tokenizer))
 
 

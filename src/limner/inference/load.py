@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from limner.errors import SettingsError, missing_extra
+from limner.errors import RunError, SettingsError, missing_extra
+from limner.generation.captioning import BaseCaptioner
+from limner.generation.translating import BaseTranslator
+from limner.runs.hub_folders import model_type
 from limner.runs.pretrained import choose_runs, pretrained_translator
 from limner.runs.records import require_run_directory
 from limner.runtime import generators
@@ -13,6 +17,7 @@ from limner.runtime.manifest import is_exported
 from limner.text.labels import LABEL_LANGUAGES
 
 if TYPE_CHECKING:
+    from limner.hub.generators import HubCaptioner, HubTranslator
     from limner.inference.captioner import Captioner
     from limner.inference.classifier import Classifier
     from limner.inference.translator import Translator
@@ -25,14 +30,23 @@ def load(
     backbone: str | None = None,
     device: str = "cpu",
     encode_images: bool = True,
-) -> Captioner | Classifier | Translator | generators.ExportedCaptioner | generators.ExportedTranslator:
-    """Load a trained or exported model, or several models as an ensemble; without arguments, the built-in captioner.
+) -> (
+    Captioner
+    | Classifier
+    | Translator
+    | generators.ExportedCaptioner
+    | generators.ExportedTranslator
+    | HubCaptioner
+    | HubTranslator
+):
+    """Load a model, or several trained models as an ensemble; without arguments, the built-in captioner.
 
     The built-in models are loaded as exported models, which start at once. `Captioner.load(pretrained_run())` is
     the same model as it was trained, which explains captions and computes on a GPU.
 
     Args:
-        runs: run directories, or one exported model; none for a built-in model.
+        runs: run directories, or one exported model, or one model in the format of transformers: its folder or
+            `hub:ORG/NAME@REVISION`; none for a built-in model.
         lang: language of the built-in captioner, 'en' by default; only without `runs`.
         to: language that the built-in translator translates to, 'de' or 'en'; only without `runs` and `lang`.
         backbone: where the network is that computed the features, if it has moved since the training.
@@ -41,7 +55,8 @@ def load(
 
     Returns:
         A `Classifier` for models of labels, a `Translator` for translation models, a `Captioner` for all others, and an
-        `ExportedCaptioner` or `ExportedTranslator` for exported models.
+        `ExportedCaptioner` or `ExportedTranslator` for exported models; a `HubCaptioner` or `HubTranslator` for models
+        in the format of transformers.
 
     Raises:
         SettingsError: there is no built-in model of the language, or `lang` or `to` are given with `runs`.
@@ -56,6 +71,8 @@ def load(
     runs = choose_runs(runs, lang)
     if len(runs) == 1 and is_exported(Path(runs[0])) and backbone is None and device == "cpu":
         return generators.load(runs[0])
+    if model_type(Path(runs[0])) is not None:
+        return _load_hub(runs, device)
     for run in runs:  # before torch is imported
         require_run_directory(Path(run))
     try:
@@ -70,3 +87,35 @@ def load(
     if models[0].recipe.data.lang in LABEL_LANGUAGES:
         return Classifier(models, encoder)
     return Captioner(models, encoder) if models[0].source is None else Translator(models, encoder)
+
+
+def load_captioner(folder: Path, device: str = "cpu") -> BaseCaptioner:
+    """Load an exported captioner, or one of the hub; RunError for another model, otherwise as `load`."""
+    if model_type(folder) is None:
+        return generators.load_captioner(folder)
+    from limner.hub.generators import load_captioner as load_hub_captioner
+
+    return load_hub_captioner(folder, device)
+
+
+def load_translator(folder: Path, device: str, source: str | None, to: str | None) -> BaseTranslator:
+    """Load an exported translator, or one of the hub from a language to another; RunError for another model."""
+    if model_type(folder) is None:
+        return generators.load_translator(folder)
+    model = _load_hub([folder], device, source, to)
+    if not isinstance(model, BaseTranslator):
+        raise RunError(f"{folder}: expected a model that translates, got one that describes: use 'limner describe'")
+    return model
+
+
+def _load_hub(
+    runs: Sequence[Path | str], device: str, source: str | None = None, to: str | None = None
+) -> HubCaptioner | HubTranslator:
+    """Load a model in the format of transformers; RunError for several, which are no ensemble."""
+    if len(runs) > 1:
+        raise RunError(f"{runs[0]}: a model of the hub is no part of an ensemble; name it alone")
+    try:
+        from limner.hub.generators import load as load_hub
+    except ModuleNotFoundError as error:
+        raise missing_extra(error, f"{runs[0]}: a model of the hub") from None
+    return load_hub(Path(runs[0]), device=device, source=source, to=to)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from limner.errors import RunError, SettingsError, did_you_mean
+from limner.runs.hub_folders import local_folder
 
 PRETRAINED = Path(__file__).parent.parent / "pretrained"
 """Folder of the run directories."""
@@ -75,9 +76,10 @@ def pretrained_translator(target: str | None, source: str | None = None) -> Path
 
 
 def choose_runs(runs: Sequence[Path | str], lang: str | None) -> tuple[Path | str, ...]:
-    """Return run directories; without any, the directory of the built-in captioner.
+    """Return run directories, and folders of models of the hub; without any, the directory of the built-in captioner.
 
     Raises:
+        BackboneError: a model of the hub cannot be downloaded.
         SettingsError: there is no built-in captioner of the language, or a language is given with `runs`.
         RunError: the package has no weights.
     """
@@ -86,7 +88,7 @@ def choose_runs(runs: Sequence[Path | str], lang: str | None) -> tuple[Path | st
             f"lang '{lang}': selects the language of the built-in captioner and has no effect on {runs[0]}; leave one "
             "of them out"
         )
-    return tuple(runs) or (pretrained_run(lang),)
+    return tuple(map(local_folder, runs)) or (pretrained_run(lang),)
 
 
 def is_pretrained(run: Path | str) -> bool:

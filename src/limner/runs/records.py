@@ -20,6 +20,7 @@ from limner.errors import RunError
 from limner.files import read_bytes, write_text
 from limner.files.structured import StructureError, parse_json, read_json_file
 from limner.metrics.base import Score
+from limner.runs.hub_folders import model_type
 from limner.runs.pretrained import results_folder
 from limner.storage.outputs import require_name
 
@@ -78,6 +79,11 @@ def _first_problem(error: ValidationError) -> str:
 
 def require_run_directory(folder: Path) -> None:
     """Check that a run directory exists; its weights may be missing. RunError if it does not, or is another folder."""
+    if (family := model_type(folder)) is not None:
+        raise RunError(
+            f"{folder}: expected a run directory, found a model of transformers ('{family}'), which describes, "
+            "translates, scores, indexes and is served, or is a backbone; name a run, or another command"
+        )
     if not folder.exists():
         raise RunError(f"{folder}: no such run directory; check the path, or train one with 'limner train'")
     if not (folder / "config.json").exists():

@@ -114,6 +114,10 @@ class Tokenizer:
         units = _units(self.words(text), self.settings)
         return [token_id for unit in units for token_id in self.encode_word(unit)]
 
+    def phrases(self, text: str) -> list[list[int]]:
+        """Return the token ids of a phrase, each way in which a sentence may have it."""
+        return [self.encode(text)]
+
     def encode_word(self, word: str) -> tuple[int, ...]:
         """Convert one word to token ids: its entry, or its subwords and compound parts."""
         token_ids = self._cache.get(word)

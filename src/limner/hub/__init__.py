@@ -1,0 +1,1 @@
+"""Models in the format of transformers as models of Limner: captioners, translators, and joint spaces."""

@@ -1,0 +1,125 @@
+"""Models in the format of transformers: our search and scores against those of the library, on tiny random models."""
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import limner
+from hub_models import END, GERMAN, PAD, START, UNKNOWN, save_model
+from limner.hub.joint import HubSpace
+from limner.hub.tokens import OFFSET
+from limner.text.vocab import SPECIAL_TOKENS
+
+CAPTIONERS = ("blip", "vision-encoder-decoder", "git")
+TRANSLATORS = ("marian", "m2m_100")
+IMAGES = [Image.fromarray(np.random.default_rng(n).integers(0, 255, (40, 50, 3), dtype=np.uint8)) for n in range(3)]
+SOURCES = ["a red dog runs", "the beach", "w1 w2 w3 w4 w5 w6 w7"]
+CAPTIONS = ["a red dog", "the dog runs on the beach", "w3"]
+
+
+@pytest.fixture(scope="module", params=[*CAPTIONERS, *TRANSLATORS])
+def pair(request, tmp_path_factory):
+    """Our model and the library's, with the input of the library for all images or sentences."""
+    folder = tmp_path_factory.mktemp("hub") / request.param
+    many = {"forced_bos_token_id": GERMAN} if request.param == "m2m_100" else {}
+    banned = {"bad_words_ids": [[PAD]], "forced_eos_token_id": None} if request.param == "marian" else {}
+    theirs = save_model(request.param, folder, **many, **banned)
+    ours = limner.load(folder)
+    if request.param in TRANSLATORS:
+        batch = ours.hub_tokenizer(SOURCES, padding=True, return_tensors="pt")
+        return ours, theirs, {"input_ids": batch["input_ids"], "attention_mask": batch["attention_mask"]}
+    features = ours.features_port(IMAGES)([type("Request", (), {"source": image}) for image in IMAGES])
+    return ours, theirs, {"pixel_values": torch.from_numpy(np.stack([entry["maps"] for entry in features]))}
+
+
+def decode(model, rows=(0, 1, 2), **options):
+    if hasattr(model, "translate"):
+        return model.translate([SOURCES[row] for row in rows], **options)
+    return model.describe([IMAGES[row] for row in rows], **options)
+
+
+def ids_of(sentence):
+    """Return the tokens of the hub."""
+    return [UNKNOWN if token == SPECIAL_TOKENS.unk else token - OFFSET for token in sentence.tokens]
+
+
+@pytest.mark.parametrize("penalty", [0.0, 1.0])
+@pytest.mark.parametrize(("width", "early"), [(1, None), (3, True), (3, False)])
+def test_sequences_and_scores_equal_generate(pair, width, early, penalty):
+    ours, theirs, inputs = pair
+    options = {} if width == 1 else {"early_stopping": early, "length_penalty": penalty, "num_return_sequences": width}
+    with torch.no_grad():
+        expected = theirs.generate(
+            **inputs, num_beams=width, max_length=11, return_dict_in_generate=True, output_scores=True, **options
+        )
+    stop = "full" if early else "improve"
+    got = decode(ours, beam_size=width, n_best=width, length_penalty=penalty, stop=stop, max_length=10)
+    sequences = expected.sequences.tolist()
+    for row, sentence in enumerate(sentence for n_best in got for sentence in n_best):
+        tokens = sequences[row][1:]
+        tokens = tokens[: tokens.index(END)] if END in tokens else tokens
+        assert ids_of(sentence) == tokens
+        if width > 1:
+            assert sentence.score == pytest.approx(float(expected.sequences_scores[row]), abs=1e-4)
+
+
+def test_log_prob_of_a_caption_is_the_loss_of_the_model(pair):
+    ours, theirs, inputs = pair
+    if hasattr(ours, "translate"):
+        pytest.skip("limner score is for captions")
+    for row, score in enumerate(ours.log_probs(IMAGES, CAPTIONS)):
+        ids = [*ours.hub_tokenizer(CAPTIONS[row], add_special_tokens=False)["input_ids"], END]
+        pixels = {"pixel_values": inputs["pixel_values"][row : row + 1]}
+        if theirs.config.model_type == "vision-encoder-decoder":
+            pixels["labels"] = torch.tensor([ids])
+        else:
+            pixels["input_ids"] = pixels["labels"] = torch.tensor([[START, *ids]])
+        with torch.no_grad():
+            loss = float(theirs(**pixels).loss)
+        assert (score.value, score.tokens) == (pytest.approx(-loss * len(ids), abs=1e-4), len(ids))
+
+
+def test_batches_and_padding_change_nothing(pair):
+    ours = pair[0]
+    together = decode(ours, beam_size=3, max_length=10)
+    for row in range(3):
+        ((alone,),) = decode(ours, (row,), beam_size=3, max_length=10)
+        assert alone.text == together[row][0].text
+        assert alone.score == pytest.approx(together[row][0].score, abs=1e-4)
+
+
+def test_words_and_the_prefix_are_in_the_sentence(pair):
+    ours = pair[0]
+    for (sentence,) in decode(ours, must_include=["red dog"], beam_size=3, max_length=12):
+        assert "red dog" in sentence.text
+    if not hasattr(ours, "translate"):
+        ((caption,),) = ours.describe(IMAGES[:1], prefixes=["the red"], max_length=10)
+        assert caption.text.startswith("the red")
+
+
+def test_samples_have_the_probabilities_of_the_model(pair):
+    samples = decode(pair[0], (0,), beam_size=50, n_best=50, sample={"seed": 3}, max_length=1)[0]
+    drawn = {sentence.tokens: sentence.log_prob for sentence in samples}
+    (best,) = decode(pair[0], (0,), max_length=1)[0]
+    assert drawn.get(best.tokens, best.log_prob) == pytest.approx(best.log_prob, abs=1e-4)
+
+
+@pytest.mark.parametrize("family", ["clip", "siglip"])
+def test_scores_of_a_joint_space_equal_the_library(family, tmp_path):
+    theirs = save_model(family, tmp_path)
+    ours = HubSpace.load(tmp_path)
+    pixels = torch.from_numpy(np.stack([ours.read(image) for image in IMAGES]))
+    padding = {"padding": "max_length", "max_length": 64} if family == "siglip" else {"padding": True}
+    words = ours.tokenizer(CAPTIONS, return_tensors="pt", **padding)
+    if family == "siglip":
+        del words["attention_mask"]
+    with torch.no_grad():
+        expected = theirs(pixel_values=pixels, input_ids=words["input_ids"], attention_mask=words.get("attention_mask"))
+    scores = ours.match(IMAGES, CAPTIONS)
+    assert [score.score for score in scores] == pytest.approx(expected.logits_per_image.diagonal().tolist(), abs=1e-4)
+    cosine = torch.nn.functional.cosine_similarity(expected.image_embeds, expected.text_embeds)
+    assert [score.clip_score for score in scores] == pytest.approx((2.5 * cosine.clamp(min=0)).tolist(), abs=1e-4)
+    vectors = ours.project(np.stack([ours.vector_of(entry) for entry in ours.features_of(list(pixels.numpy()))]))
+    searched = ours.scores(CAPTIONS[0], vectors, vectors)
+    assert searched.tolist() == pytest.approx(expected.logits_per_text[0].tolist(), abs=1e-3)

@@ -132,6 +132,11 @@ class TextGenerator:
         return self.models[0].recipe.decoding
 
     @property
+    def architecture(self) -> str:
+        """Name of the model in its recipe."""
+        return self.models[0].recipe.model.name
+
+    @property
     def uses_image(self) -> bool:
         """Whether the generated text depends on the image."""
         return any(model.config.features and model.model.uses_image for model in self.models)

@@ -9,7 +9,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,9 +27,12 @@ from limner.text.vocab import SPECIAL_TOKENS
 
 if TYPE_CHECKING:
     from limner.data.examples import StoredFeatures
+    from limner.hub.joint import HubSpace
 
 logger = logging.getLogger(__name__)
 
+Searcher: TypeAlias = "ImageSearcher | HubSpace"
+"""The built-in searcher, or a joint space of the hub, which has the same methods."""
 JOINT = "joint"
 """Run directory of the two-tower model, in the run directory of the built-in captioner."""
 TENSORS = ("embedding.weight", "sentence.weight", "sentence.bias", "image.weight", "image.bias", "log_sharpness")
@@ -83,13 +86,25 @@ class JointSpace:
         return unit(values @ self._tensors[f"{tower}.weight"].T + self._tensors[f"{tower}.bias"])
 
 
+def open_searcher(lang: str, space: str) -> Searcher:
+    """Return the built-in searcher of a language, or load the joint space in a folder; errors as `HubSpace.load`."""
+    if not space:
+        return ImageSearcher(lang)
+    from limner.hub.joint import HubSpace
+
+    return HubSpace.load(Path(space))
+
+
 class ImageSearcher:
     """Features of images that a search needs, and the scores of sentences: the built-in backbone, concepts and space.
 
     Attributes:
         digest: SHA-256 of the weights of the backbone, which identify the features.
         vector_dim: size D of the features.
+        space: folder of the joint space; empty for the built-in one.
     """
+
+    space = ""
 
     def __init__(self, lang: str | None = None) -> None:
         """Refer to the built-in models of a language; English for a language without. They are loaded when needed."""

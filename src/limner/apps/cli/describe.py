@@ -183,13 +183,13 @@ def uses_clips(run: Path, files: Sequence[Path]) -> bool:
     """Whether a video is among the files, which only the built-in captioner as a run describes.
 
     Raises:
-        SettingsError: the model is an exported one.
+        SettingsError: the model is an exported one, or one of the hub.
     """
     from limner.media.modality import VIDEO, find_modality
 
     videos = [file for file in files if find_modality(file) is VIDEO]
     if videos and not is_pretrained(run):
-        raise SettingsError(f"{videos[0]}: {run} is an exported model, which describes images; name the run for videos")
+        raise SettingsError(f"{videos[0]}: {run} is no run, and describes images only; name a run for videos")
     return bool(videos)
 
 
@@ -206,9 +206,9 @@ def _load(
     captioner: BaseCaptioner
     strips = None
     if graphs:
-        from limner.runtime.generators import load_captioner
+        from limner.inference.load import load_captioner
 
-        captioner = load_captioner(runs[0])
+        captioner = load_captioner(runs[0], device)
     else:
         from limner.inference.captioner import Captioner
 

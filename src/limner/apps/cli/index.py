@@ -20,6 +20,7 @@ from limner.apps.cli.options import (
 from limner.apps.cli.terminal import activity, echo, err, print_json, printable, progress_bar
 from limner.bounds import BatchSize
 from limner.errors import SettingsError, counted
+from limner.runs.hub_folders import local_folder, model_type
 from limner.storage.places import is_collection
 
 if TYPE_CHECKING:
@@ -61,7 +62,8 @@ def index(
     Options:
         folder (FOLDER): Folder of images, with the folders inside, or a collection.
         split: Of a collection: split to index; default: all splits.
-        retriever (RUN): Of a collection: two-tower model whose nearest images are the candidates of a search.
+        retriever (RUN): Of a collection: two-tower model whose nearest images are the candidates of a search. Of a
+            folder: joint space of the hub that searches it, such as hub:openai/clip-vit-base-patch32.
         recursive (--recursive/--no-recursive): Include images in the folders of the folder.
         verify: Compare the contents of all files, not only their sizes and times.
         rebuild: Replace the index, such as one of another model or a damaged one.
@@ -73,20 +75,24 @@ def index(
         refuse(folder_only, f"{folder} is a collection, whose features are stored; leave it out")
         run, options = require_one_model(model, "index"), {"split": split, "path": index, "rebuild": rebuild}
         return _index_collection(folder, run, retriever, options, device, as_json)
-    refuse(
-        {"--split": split, "--retriever": retriever},
-        f"has an effect only on a collection, which {folder} is not; leave it out",
-    )
+    retriever = None if retriever is None else Path(local_folder(retriever))
+    options = {"--split": split, "--retriever": None if retriever and model_type(retriever) else retriever}
+    refuse(options, f"has an effect only on a collection, which {folder} is not; leave it out")
     run = require_one_model(models_or_pretrained(model, lang), "index")
     from limner.runtime.manifest import is_exported
 
-    if not is_exported(run):
+    if not is_exported(run) and model_type(run) is None:
         check_runs([run], device, backbone=backbone)
     from limner.apps.photos.index import FolderIndex
     from limner.generation.captioning import BaseCaptioner
     from limner.inference.load import load
 
-    opened = FolderIndex(folder, index)
+    searcher = None
+    if retriever is not None:
+        from limner.hub.joint import HubSpace
+
+        searcher = HubSpace.load(retriever, device)
+    opened = FolderIndex(folder, index, searcher)
     if not rebuild:
         opened.require_run(run)
     if not (rebuild or verify):

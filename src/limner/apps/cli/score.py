@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from limner.apps.cli.app import MEASURE, USE
 from limner.apps.cli.options import (
@@ -20,6 +20,7 @@ from limner.apps.cli.options import (
 from limner.apps.cli.terminal import activity, echo, print_json, progress_bar, progress_bars, tab_separated
 from limner.bounds import BootstrapSamples, Count, Seed
 from limner.errors import SettingsError, counted
+from limner.runs.hub_folders import model_type
 
 if TYPE_CHECKING:
     from limner.evaluation.correlate import JudgedCorrelation
@@ -37,7 +38,7 @@ def score(
     device: str = "cpu",
     as_json: bool = False,
 ) -> None:
-    """Compute the log-probability and the perplexity of sentences given an image.
+    """Compute the log-probability and the perplexity of sentences given an image, or their score in a joint space.
 
     With --collection, the score without references log P(w|I) - log P(w) too: how much more probable the image makes
     the sentence.
@@ -50,22 +51,28 @@ def score(
         collection (DIR): Collection whose training images give log P(w), for the score log P(w|I) - log P(w).
     """
     run = require_one_model(models_or_pretrained(model, lang), "score")
-    check_runs([run], device, backbone=backbone)
+    is_hub = model_type(run) is not None
+    if is_hub:
+        refuse({"backbone": backbone, "collection": collection}, f"needs a run, and {run} is none; leave it out")
+    else:
+        check_runs([run], device, backbone=backbone)
     from limner.data.collection import Collection
-    from limner.inference.scorer import Scorer
+    from limner.inference.scorer import HubScorer, Scorer, SentenceScore
     from limner.media.modality import modality_of
 
     opened = None if collection is None else Collection.open(collection)
     modality_of(image).open(image)  # an unreadable image is found before the model is loaded
     with activity("loading the model"):
-        scorer = Scorer.load(run, backbone=backbone, device=device)
+        scorer = HubScorer(run, device) if is_hub else Scorer.load(run, backbone=backbone, device=device)
     with progress_bar("scoring") as bar:
         scores = scorer.score([image] * len(sentences), sentences, on_progress=bar)
     ratios = None
-    if opened is not None:
+    if opened is not None and isinstance(scorer, Scorer):
         with progress_bar("estimating log P(w)") as bar:
-            ratios = scorer.log_ratios(scores, sentences, opened, on_progress=bar)
-    records = [{"sentence": text, **result._asdict()} for text, result in zip(sentences, scores, strict=True)]
+            given = [entry for entry in scores if isinstance(entry, SentenceScore)]
+            ratios = scorer.log_ratios(given, sentences, opened, on_progress=bar)
+    pairs: list[tuple[str, Any]] = list(zip(sentences, scores, strict=True))
+    records = [{"sentence": text, **result._asdict()} for text, result in pairs]
     if ratios is not None:
         for record, value in zip(records, ratios.values, strict=True):
             record |= {"log_ratio": value, "signature": ratios.signature}
@@ -74,10 +81,14 @@ def score(
         return
     from limner.metrics.base import format_value
 
-    echo(tab_separated("log-prob", "perplexity", *([] if ratios is None else ["log-ratio"]), "sentence"))
+    is_space = "clip_score" in records[0]
+    names = (
+        ("score", "clip_score") if is_space else ("log_prob", "perplexity", *([] if ratios is None else ["log_ratio"]))
+    )
+    echo(tab_separated(*(name.replace("_", "-") for name in names), "sentence"))
     for record in records:
-        ratio = [] if ratios is None else [f"{record['log_ratio']:.2f}"]
-        echo(tab_separated(f"{record['log_prob']:.2f}", format_value(record["perplexity"]), *ratio, record["sentence"]))
+        values = [format_value(record[name]) if name == "perplexity" else f"{record[name]:.2f}" for name in names]
+        echo(tab_separated(*values, record["sentence"]))
     if ratios is not None:
         echo(f"log-ratio: [{ratios.signature}]")
 

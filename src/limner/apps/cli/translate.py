@@ -27,6 +27,7 @@ from limner.bounds import BatchSize, Count
 from limner.decoding.settings import DecodingSettings
 from limner.errors import SettingsError, counted
 from limner.files import write_text
+from limner.runs.hub_folders import model_type
 from limner.storage.json_text import to_json
 from limner.storage.outputs import SavedOutput, claim_file, require_saved, save_output
 
@@ -78,8 +79,9 @@ def translate(
 
     Options:
         sentences ([SENTENCE...]): Sentences to translate; default: standard input, one sentence per line.
-        to (LANG): Language that the built-in translator translates to: de or en.
-        from_ (LANG): Language that the built-in translator translates from; default: the other one.
+        to (LANG): Language that is translated to: of the built-in translator de or en, of a model of the hub as its
+            tokenizer names it, such as deu_Latn.
+        from_ (LANG): Language that is translated from; default: of the built-in translator, the other one.
         input_file (--input FILE): Text file with one sentence per line; - is standard input.
         out (FILE): File to write; default: standard output.
         image: Image of all sentences, or repeated, one per sentence.
@@ -98,12 +100,11 @@ def translate(
     runs = _choose_models(model, to, from_)
     selection = {"write": write, "source_lang": source_lang, "target_lang": target_lang, "split": split, "limit": limit}
     selection |= {"ray": ray}
-    needs_run: dict[str, Any] = {"attention": attention, "must_include": must_include, "explain_beam": explain_beam}
-    needs_run |= {"backbone": backbone}
+    needs_run: dict[str, Any] = {"attention": attention, "explain_beam": explain_beam, "backbone": backbone}
     if collection is not None:
         inputs = {"SENTENCE": sentences, "input": input_file, "image": image, "image_list": image_list}
         output = {"out": out, "scores": scores, "tokenised": tokenised, "n_best": decoding.get("n_best")}
-        useless = {**inputs, **output, **needs_run, "missing": missing == "text"}
+        useless = {**inputs, **output, **needs_run, "must_include": must_include, "missing": missing == "text"}
         refuse(useless, "not possible with --collection; leave out one or the other")
         return _translate_collection(runs, collection, selection, decoding, batch_size, device, as_json)
     refuse(selection, "possible only with --collection; add it, or leave them out")
@@ -121,9 +122,9 @@ def translate(
         claim_plots(attention, force)
     translator: Any  # of runs, or an exported one, which has less
     if uses_graphs(runs, needs_run, device):
-        from limner.runtime.generators import load_translator
+        from limner.inference.load import load_translator
 
-        translator = load_translator(runs[0])
+        translator = load_translator(runs[0], device, from_, to)
     else:
         check_runs(runs, device, decoding, backbone)
         from limner.inference.translator import Translator
@@ -153,10 +154,10 @@ def translate(
 def _choose_models(model: list[Path] | None, to: str | None, source: str | None) -> list[Path]:
     """Return the run folders of --model, or else the folder of the built-in translator of two languages."""
     if model:
-        refuse(
-            {"to": to, "from": source}, "selects the built-in translator, and has no effect on --model; leave it out"
-        )
-        return require_models(model)
+        runs = require_models(model)
+        reason = "selects the built-in translator, or languages of a model of the hub, and has no effect on a run"
+        refuse({} if model_type(runs[0]) else {"to": to, "from": source}, f"{reason}; leave it out")
+        return runs
     if to is None and source is None:
         raise SettingsError("no model: expected --to de or --to en for the built-in translator, or --model RUN")
     from limner.runs.pretrained import pretrained_translator

@@ -17,7 +17,7 @@ from limner.apps.photos.update import FolderUpdate, Updater, is_unchanged
 from limner.errors import FolderError
 from limner.files import locked
 from limner.generation.captioning import CAPTION_BATCH_SIZE, BaseCaptioner
-from limner.inference.image_searcher import ImageSearcher
+from limner.inference.image_searcher import Searcher, open_searcher
 from limner.media.image import ImageInput
 from limner.media.modality import IMAGE
 from limner.progress import Progress
@@ -69,15 +69,14 @@ class FolderIndex:
         path: folder of the index.
     """
 
-    def __init__(
-        self, folder: Path | str, index: Path | str | None = None, searcher: ImageSearcher | None = None
-    ) -> None:
+    def __init__(self, folder: Path | str, index: Path | str | None = None, searcher: Searcher | None = None) -> None:
         """Refer to the index of a folder, which need not exist yet.
 
         Args:
             folder: folder of images.
             index: folder of the index; default: `.limner` in the folder.
-            searcher: features and scores of a search; default: the built-in ones, in the language of the captions.
+            searcher: features and scores of a search, such as a `HubSpace`; default: those that the index was made
+                with, or else the built-in ones in the language of the captions.
 
         Raises:
             FolderError: there is no such folder.
@@ -91,7 +90,7 @@ class FolderIndex:
         self._snapshot: Snapshot | None = None
 
     @classmethod
-    def open(cls, folder: Path | str, index: Path | str | None = None, searcher: ImageSearcher | None = None) -> Self:
+    def open(cls, folder: Path | str, index: Path | str | None = None, searcher: Searcher | None = None) -> Self:
         """Open an existing index; see the constructor for the arguments.
 
         Raises:
@@ -163,7 +162,8 @@ class FolderIndex:
             if rebuild:
                 for name in (RECORD, FILES, IMAGES):  # the record first: tables without it are a damaged index
                     _remove(self.path / name)
-            searcher = self._searcher or ImageSearcher(captioner.lang)
+            space = self.record.space if has_index(self.path) else ""
+            searcher = self._searcher or open_searcher(captioner.lang, space)
             if not has_index(self.path):
                 create_index(self.path, IndexRecord.from_captioner(captioner, searcher))
             opened = open_index(self.path)
@@ -290,7 +290,7 @@ def _require_captioner(index: Path, record: IndexRecord, digest: str) -> None:
         )
 
 
-def _require_features(index: Path, record: IndexRecord, searcher: ImageSearcher) -> None:
+def _require_features(index: Path, record: IndexRecord, searcher: Searcher) -> None:
     """Check that the features of an index are the searcher's; FolderError if they are of another backbone."""
     if record.features != searcher.digest:
         raise FolderError(f"{index}: has features of another backbone; {REBUILD}")

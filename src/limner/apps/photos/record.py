@@ -10,7 +10,7 @@ from limner.bounds import Count, Few
 from limner.errors import DamagedIndexError
 from limner.files import read_bytes, write_text
 from limner.generation.captioning import BaseCaptioner
-from limner.inference.image_searcher import ImageSearcher
+from limner.inference.image_searcher import Searcher
 from limner.runs.pretrained import is_pretrained
 from limner.settings import Settings
 from limner.storage.json_text import to_json
@@ -40,13 +40,15 @@ class IndexRecord(Settings):
     """SHA-256 of the weights of the backbone whose features are searched."""
     vector_dim: Count
     """Size of the pooled features of an image."""
+    space: str = ""
+    """Folder of the joint space of the hub whose vectors are searched; empty for the built-in search."""
     state: str = ""
     """Digest of the parts of both tables after the last update; empty while an update is under way or interrupted."""
     digest: str = ""
     """Digest of all other fields."""
 
     @classmethod
-    def from_captioner(cls, captioner: BaseCaptioner, searcher: ImageSearcher) -> IndexRecord:
+    def from_captioner(cls, captioner: BaseCaptioner, searcher: Searcher) -> IndexRecord:
         """Describe a new index of a captioner, whose features a searcher computes."""
         return cls(
             model=model_place(captioner.folder),
@@ -54,6 +56,7 @@ class IndexRecord(Settings):
             lang=captioner.lang,
             features=searcher.digest,
             vector_dim=searcher.vector_dim,
+            space=searcher.space,
         )
 
     @property
@@ -75,7 +78,7 @@ class IndexRecord(Settings):
         write_text(index / RECORD, to_json(values, indent=1) + "\n")
 
     def _digest(self) -> str:
-        values = self.model_dump(mode="json", exclude={"digest"})
+        values = self.model_dump(mode="json", exclude={"digest"} if self.space else {"digest", "space"})
         return xxhash.xxh3_128_hexdigest(to_json(values, sort_keys=True).encode())
 
 

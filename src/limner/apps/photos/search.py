@@ -11,25 +11,25 @@ from numpy.typing import NDArray
 
 from limner.apps.photos.tables import open_index, state_of_index
 from limner.features.spec import FeatureArray
-from limner.inference.image_searcher import ImageSearcher, unit
+from limner.inference.image_searcher import Searcher, open_searcher, unit
 
 
 class Snapshot:
     """State of an index at one time."""
 
-    def __init__(self, index: Path, searcher: ImageSearcher | None = None) -> None:
+    def __init__(self, index: Path, searcher: Searcher | None = None) -> None:
         """Read the files of an index; vectors are read when they are needed.
 
         Args:
             index: folder of the index.
-            searcher: computes the scores; None for the built-in one, in the language of the captions.
+            searcher: computes the scores; None for what the index was made with.
 
         Raises:
             FolderError: the index is damaged.
         """
         self.state = state_of_index(index)  # first: another process may write meanwhile
         self.index = open_index(index)
-        self.searcher = searcher or ImageSearcher(self.index.record.lang)
+        self.searcher = searcher or open_searcher(self.index.record.lang, self.index.record.space)
         self.row_of = {path: self.index.rows[file.digest] for path, file in self.index.files.items() if not file.error}
         """Row of the contents of each file that can be read."""
         self.paths_of: dict[int, list[str]] = {}

@@ -34,7 +34,7 @@ from limner.features.spec import FeatureArray
 from limner.files import open_file
 from limner.generation.captioning import BaseCaptioner
 from limner.generation.sentences import warn_of_cut_off
-from limner.inference.image_searcher import ImageSearcher
+from limner.inference.image_searcher import Searcher
 from limner.media.image import THUMBNAIL_SIDE, Pixels, make_thumbnail, open_image
 from limner.process import usable_cores
 from limner.progress import Progress
@@ -94,7 +94,7 @@ class Chunk(NamedTuple):
     """Number of files; those that no longer exist are counted."""
 
 
-def encode_file(file: ReadFile, searcher: ImageSearcher) -> EncodedImage | ReadFile:
+def encode_file(file: ReadFile, searcher: Searcher) -> EncodedImage | ReadFile:
     """Compute the features of a decoded image; the file with the error where they are not finite."""
     assert file.pixels is not None, "a file with new contents"
     try:
@@ -104,9 +104,7 @@ def encode_file(file: ReadFile, searcher: ImageSearcher) -> EncodedImage | ReadF
     return EncodedImage(file, features, searcher.vector_of(features).astype(np.float16))
 
 
-def encoded_chunks(
-    folder: Path, paths: Sequence[str], searcher: ImageSearcher, known: Container[bytes]
-) -> Iterator[Chunk]:
+def encoded_chunks(folder: Path, paths: Sequence[str], searcher: Searcher, known: Container[bytes]) -> Iterator[Chunk]:
     """Read and encode files in threads; while a chunk is captioned, the next ones are read and encoded.
 
     Args:
@@ -149,7 +147,7 @@ def encoded_chunks(
                 pool.shutdown(wait=False, cancel_futures=True)
 
 
-def read_image_file(folder: Path, path: str, searcher: ImageSearcher, known: Container[bytes]) -> ReadFile | None:
+def read_image_file(folder: Path, path: str, searcher: Searcher, known: Container[bytes]) -> ReadFile | None:
     """Read an image file; a file that cannot be read has a digest and an error.
 
     Args:
@@ -184,7 +182,7 @@ def read_image_file(folder: Path, path: str, searcher: ImageSearcher, known: Con
     return ReadFile(path, size, modified, digest, pixels, thumbnail)
 
 
-def _decode(file: Path, searcher: ImageSearcher) -> tuple[Pixels, bytes]:
+def _decode(file: Path, searcher: Searcher) -> tuple[Pixels, bytes]:
     """Decode an image once, for the backbone and the thumbnail; the pixels equal `searcher.read(file)`."""
     image = open_image(file, min_side=max(THUMBNAIL_SIDE, searcher.side))
     return searcher.read(image), make_thumbnail(image)
@@ -219,7 +217,7 @@ class Updater:
     """One update of an index; the caller holds its lock."""
 
     def __init__(
-        self, folder: Path, index: Path, captioner: BaseCaptioner, searcher: ImageSearcher, opened: IndexParts
+        self, folder: Path, index: Path, captioner: BaseCaptioner, searcher: Searcher, opened: IndexParts
     ) -> None:
         self._folder, self._index, self._record = folder, index, opened.record
         self._captioner, self._searcher = captioner, searcher

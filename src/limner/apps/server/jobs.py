@@ -25,8 +25,8 @@ from limner.features.spec import attended_area
 from limner.generation.must_include import compile_words, words_of_inputs
 from limner.generation.request import Request, RuleOptions
 from limner.generation.sentences import require_source_length
+from limner.generation.translating import BaseTranslator
 from limner.media.image import image_name, image_size, require_pixels
-from limner.runtime.generators import ExportedTranslator
 from limner.storage.json_text import to_json
 from limner.text.tokenizer import Tokenizer
 from limner.text.vocab import SPECIAL_TOKENS
@@ -286,7 +286,7 @@ def make_job(request: GenerationRequest, cache: FeatureCache, settings: ServerSe
 
 def _source_tokenizer(generator: ServedGenerator) -> Tokenizer:
     """Return the tokenizer of the source sentences of a translator."""
-    if isinstance(generator, ExportedTranslator):
+    if isinstance(generator, BaseTranslator):
         return generator.source_tokenizer
     tokenizer = trained_models(generator)[0].source_tokenizer
     assert tokenizer is not None, "a translator has one"

@@ -16,6 +16,7 @@ from limner.errors import SettingsError, did_you_mean, missing_extra
 from limner.features.encoders.base import Backbone
 from limner.inference.image_searcher import JOINT, JointSpace
 from limner.inference.load import load
+from limner.runs.hub_folders import local_folder, model_name
 from limner.runs.pretrained import (
     DEFAULT_LANG,
     pretrained_languages,
@@ -27,13 +28,16 @@ from limner.runtime.generators import ExportedModel
 from limner.storage.json_text import to_json
 
 if TYPE_CHECKING:
+    from limner.hub.generators import HubCaptioner, HubTranslator
     from limner.inference.captioner import Captioner
     from limner.inference.translator import Translator
     from limner.runs.trained_model import TrainedModel
     from limner.runtime.generators import ExportedCaptioner, ExportedTranslator
 
 Task = Literal["describe", "translate"]
-ServedGenerator: TypeAlias = "Captioner | Translator | ExportedCaptioner | ExportedTranslator"
+ServedGenerator: TypeAlias = (
+    "Captioner | Translator | ExportedCaptioner | ExportedTranslator | HubCaptioner | HubTranslator"
+)
 DEFAULT_TAG = "latest"
 """Tag of the first language of a model."""
 CONFIG, WEIGHTS, GRAPH = "config.json", "model.safetensors", "encoder.onnx"
@@ -45,9 +49,13 @@ def trained_models(generator: ServedGenerator) -> Sequence[TrainedModel]:
 
     Raises:
         MissingExtraError: torch is not installed.
-        NotSupportedError: the model was exported to a folder without its run.
+        NotSupportedError: the model was exported to a folder without its run, or is of the hub.
     """
-    return _load_trained(generator.folder) if isinstance(generator, ExportedModel) else generator.models
+    if isinstance(generator, ExportedModel):
+        return _load_trained(generator.folder)
+    if not generator.models:
+        raise NotSupportedError("this model is of the hub, of which nothing is explained or scored; serve a run")
+    return generator.models
 
 
 @cache
@@ -142,8 +150,9 @@ class ServedModel:
     def explains(self) -> bool:
         """Whether attention and log-probabilities of other tokens can be computed: with torch, and of a run."""
         generator = next(iter(self.by_lang.values()))
-        is_run = not isinstance(generator, ExportedModel) or (generator.folder / CONFIG).is_file()
-        return is_run and find_spec("torch") is not None
+        if isinstance(generator, ExportedModel):
+            return (generator.folder / CONFIG).is_file() and find_spec("torch") is not None
+        return bool(generator.models)
 
     @cached_property
     def facts(self) -> ModelFacts:
@@ -153,12 +162,15 @@ class ServedModel:
             if isinstance(generator, ExportedModel):
                 sizes.append(generator.parameters)
                 digests.append([self.created, generator.manifest.files])
+            elif hasattr(generator, "parameters"):
+                sizes.append(generator.parameters)
+                digests.append([self.created, generator.architecture])
             else:
                 sizes += [weight.numel() for trained in generator.models for weight in trained.model.parameters()]
                 digests += [[self.created, trained.config.digests()] for trained in generator.models]
         first = generators[0]
         return ModelFacts(
-            first.manifest.model if isinstance(first, ExportedModel) else first.models[0].recipe.model.name,
+            first.manifest.model if isinstance(first, ExportedModel) else first.architecture,
             sum(sizes),
             4 * sum(sizes),
             len(first.tokenizer),
@@ -277,7 +289,7 @@ def _load_models(settings: ServerSettings) -> Models:
         translators = [_load_run(run, settings, encode_images=False) for run in runs]
         named = [replace(translator, name=f"limner-{translator.name}") for translator in translators]
         return Models([_load_built_in(settings), *named])
-    return Models([_load_run(Path(run), settings) for run in settings.models])
+    return Models([_load_run(run, settings) for run in settings.models])
 
 
 def _load_built_in(settings: ServerSettings) -> ServedModel:
@@ -295,7 +307,8 @@ def _load_built_in(settings: ServerSettings) -> ServedModel:
     return ServedModel("limner", "describe", by_lang, None, served.created)
 
 
-def _load_run(run: Path, settings: ServerSettings, *, encode_images: bool = True) -> ServedModel:
+def _load_run(place: Path | str, settings: ServerSettings, *, encode_images: bool = True) -> ServedModel:
+    run = Path(local_folder(place))
     generator = load(run, backbone=settings.backbone, device=settings.device, encode_images=encode_images)
     if isinstance(generator, ExportedModel):
         source = generator.manifest.source_lang
@@ -310,12 +323,13 @@ def _load_run(run: Path, settings: ServerSettings, *, encode_images: bool = True
             raise SettingsError(
                 f"{run}: a model of labels; the service serves captioners and translators, name one of them"
             )
-        if isinstance(generator.models[0].model, PhraseBased):
+        if generator.models and isinstance(generator.models[0].model, PhraseBased):
             raise SettingsError(
                 f"{run}: model '{generator.models[0].recipe.model.name}' has no probabilities of tokens, which the "
                 "service gives; translate with limner translate, or serve another run"
             )
-        source = generator.source.lang if isinstance(generator, Translator) else None
-    created = int(next(run / name for name in (WEIGHTS, GRAPH) if (run / name).is_file()).stat().st_mtime)
+        source = generator.source.lang if isinstance(generator, Translator) else getattr(generator, "source_lang", None)
+    created = int(next(run / name for name in (WEIGHTS, GRAPH, CONFIG) if (run / name).is_file()).stat().st_mtime)
     task: Task = "describe" if source is None else "translate"
-    return ServedModel(run.resolve().name, task, {generator.lang: generator}, source, created)
+    name = model_name(place)
+    return ServedModel(name, task, {generator.lang: generator}, source, created)

@@ -11,6 +11,7 @@ from pydantic import model_validator
 from limner.bounds import BatchSize, Bounds, Bytes, Port, Processes, RequestCount, TimeLimit
 from limner.errors import SettingsError
 from limner.files import read_bytes
+from limner.runs.hub_folders import model_name
 from limner.settings import Settings
 
 KEYS_VARIABLE = "LIMNER_API_KEYS"
@@ -73,7 +74,7 @@ class ServerSettings(Settings):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        names = [Path(run).resolve().name for run in self.models]
+        names = [model_name(run) for run in self.models]
         if repeated := next((name for name in names if names.count(name) > 1), None):
             raise ValueError(f"two models are named '{repeated}': models are named by their folder; rename one")
         if wrong := next((alias for alias in self.aliases if "=" not in alias.strip("=")), None):

@@ -1,0 +1,94 @@
+"""Commands, the index of a folder and the service with tiny models in the format of transformers."""
+
+import base64
+import json
+import socket
+
+import numpy as np
+import pytest
+from huggingface_hub import constants
+from PIL import Image
+from running_service import with_service
+
+import limner
+from hub_models import save_model
+from limner.apps.server.models import load_served_models
+from limner.apps.server.settings import ServerSettings
+
+
+@pytest.fixture(scope="module")
+def hub(tmp_path_factory):
+    """Folder with a tiny model of each family."""
+    place = tmp_path_factory.mktemp("models")
+    for family in ("blip", "marian", "siglip"):
+        save_model(family, place / family, max_length=8)
+    return place
+
+
+@pytest.fixture
+def photos(tmp_path):
+    for name, seed in (("one", 1), ("two", 2)):
+        values = np.random.default_rng(seed).integers(0, 255, (40, 50, 3), dtype=np.uint8)
+        Image.fromarray(values).save(tmp_path / f"{name}.png")
+    return tmp_path
+
+
+def test_a_folder_is_described_indexed_searched_and_written_as_sidecars(hub, photos, command_line):
+    blip, siglip = hub / "blip", hub / "siglip"
+    expected = [caption.text for (caption,) in limner.load(blip).describe([photos / "one.png", photos / "two.png"])]
+    status, printed, _ = command_line("describe", photos, "--model", blip, "--write", "xmp")
+    assert status == 0
+    assert [line.split("\t")[1] for line in printed.splitlines()] == expected
+    assert expected[0] in (photos / "one.png.xmp").read_text()
+    assert command_line("index", photos, "--model", blip, "--retriever", siglip)[0] == 0
+    _, printed, _ = command_line("score", photos / "one.png", "a red dog", "--model", siglip, "--json")
+    (score,) = json.loads(printed)
+    _, printed, _ = command_line("search", "a red dog", "--in", photos, "--json")
+    matches = {entry["image"]: entry for entry in json.loads(printed)}
+    assert matches[str(photos / "one.png")]["score"] == pytest.approx(score["score"], abs=0.05)  # stored in float16
+    assert matches[str(photos / "one.png")]["caption"] == expected[0]
+    status, printed, _ = command_line("index", photos, "--model", blip)  # the joint space is that of the index
+    assert status == 0 and "2 unchanged" in printed
+
+
+def test_scores_and_translations_are_printed(hub, photos, command_line):
+    _, printed, _ = command_line("score", photos / "one.png", "a red dog", "w1", "--model", hub / "blip", "--json")
+    assert [entry["tokens"] for entry in json.loads(printed)] == [4, 2]
+    (translation,) = limner.load(hub / "marian").translate(["the red dog"], beam_size=2)[0]
+    status, printed, _ = command_line("translate", "the red dog", "--model", hub / "marian", "--beam-size", 2)
+    assert (status, printed.strip()) == (0, translation.text)
+
+
+def test_the_service_serves_a_captioner(hub, photos):
+    models = load_served_models(ServerSettings.parse({"models": [str(hub / "blip"), str(hub / "marian")]}))
+    image = (photos / "one.png").read_bytes()
+
+    async def ask(client):
+        body = {"model": "blip", "prompt": "", "images": [base64.b64encode(image).decode()], "stream": False}
+        return (await client.post("/api/generate", json=body)).json()
+
+    (expected,) = limner.load(hub / "blip").describe([photos / "one.png"])[0]
+    assert with_service(models, ask)["response"] == expected.text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("describe", "{photo}", "--model", "{hub}/marian"), "use 'limner translate'"),
+        (("describe", "{photo}", "--model", "{hub}/siglip"), "compares images and sentences"),
+        (("describe", "{photo}", "--model", "{hub}/blip", "--attention", "{hub}/plots"), "needs a run"),
+        (("evaluate", "--model", "{hub}/blip", "--collection", "{hub}"), "found a model of transformers"),
+        (("describe", "{photo}", "--model", "hub:example/absent"), "not available from the hub"),
+        (("describe", "{photo}", "--model", "{hub}/unknown"), "model_type 'unknown'"),
+        (("describe", "{photo}", "--model", "{hub}/code"), "never runs code"),
+    ],
+)
+def test_errors_are_one_line(hub, photos, command_line, monkeypatch, arguments, message):
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(socket.socket, "connect", lambda *_: pytest.fail("a connection was opened"))
+    for name, config in (("unknown", {"model_type": "unknown"}), ("code", {"model_type": "blip", "auto_map": {}})):
+        (hub / name).mkdir(exist_ok=True)
+        (hub / name / "config.json").write_text(json.dumps(config))
+    filled = [part.format(hub=hub, photo=photos / "one.png") for part in arguments]
+    status, _, errors = command_line(*filled)
+    assert status == 1 and message in errors and len(errors.strip().splitlines()) == 1

@@ -11,7 +11,7 @@ COLOURS = {"red": (250, 20, 20), "green": (20, 250, 20), "blue": (20, 20, 250), 
 class ColourSearcher:
     """Searches images of one colour by its name; in place of the built-in searcher."""
 
-    digest, vector_dim, side = "colours", 3, 8
+    digest, vector_dim, side, space = "colours", 3, 8, ""
 
     def read(self, image):
         image = image if isinstance(image, Image.Image) else Image.open(image)

@@ -10,11 +10,12 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Literal, NamedTuple, Self
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
+from torch.nn.utils.rnn import pad_sequence
 
 from limner.decoding.settings import DecodingSettings
 from limner.decoding.torch_models import TorchModels, TorchNextTokens
@@ -28,82 +29,45 @@ from limner.text.vocab import SPECIAL_TOKENS
 
 logger = logging.getLogger(__name__)
 
-Task = Literal["describe", "translate", "match"]
 Cache = tuple[tuple[Tensor, ...], ...]
 """For each layer the keys and values of the tokens so far, and with cross-attention the keys and values of the input,
 each (R, heads, length, size)."""
 NEUTRAL = {
-    "repetition_penalty": 1.0,
-    "encoder_repetition_penalty": 1.0,
-    "no_repeat_ngram_size": 0,
-    "encoder_no_repeat_ngram_size": 0,
-    "min_p": 0.0,
-    "typical_p": 1.0,
-    "epsilon_cutoff": 0.0,
-    "eta_cutoff": 0.0,
-    "begin_suppress_tokens": None,
-    "sequence_bias": None,
+    **dict.fromkeys(("repetition_penalty", "encoder_repetition_penalty", "typical_p"), 1.0),
+    **dict.fromkeys(("no_repeat_ngram_size", "encoder_no_repeat_ngram_size", "min_p"), 0),
+    **dict.fromkeys(("epsilon_cutoff", "eta_cutoff"), 0.0),
 }
 """Settings of `generation_config` that this program does not have, with the values that have no effect."""
 
 
-class Encoded(NamedTuple):
-    """Memory of a network whose decoder attends to an encoder."""
-
-    hidden: Tensor  # (N, S, H)
-    mask: Tensor | None = None  # (N, S): 1 where there is a source token; None where all are
-
-
-class Step(NamedTuple):
-    """Result of a step of a decoder."""
-
-    logits: Tensor  # (R, 1, V)
-    cache: Any  # of transformers
-
-
 class HubModel(ABC):
-    """A network of transformers with the settings of its folder."""
+    """A network of transformers, loaded from its folder."""
 
     model_types: ClassVar[tuple[str, ...]]
     """Values of `model_type` in the configurations of the family."""
-    task: ClassVar[Task]
+    task: ClassVar[Literal["describe", "translate", "match"]]
     kind: ClassVar[str]
     """Class of transformers that loads the network."""
 
-    def __init__(self, network: Any) -> None:  # noqa: ANN401
-        self.network, self.config = network, network.config
-
-    @classmethod
-    def load(cls, folder: Path, device: str = "cpu") -> Self:
+    def __init__(self, folder: Path, device: str = "cpu") -> None:
         """Load a folder, after the memory of its weights is found to be available.
 
         Raises:
-            BackboneError: the folder refers to code, or cannot be loaded.
+            RunError: the configuration cannot be used.
+            BackboneError: the folder refers to code, has no weights in safetensors, or cannot be loaded.
             ResourceError: there is not enough memory.
         """
         require_safe(str(folder), folder)
         target = find_device(device)
-        weights = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
-        if not weights:
-            raise RunError(f"{folder}: found no *.safetensors weights; other formats are not read, as they are unsafe")
-        require_memory(4 * _parameters(cls.kind, folder), f"{folder}: float32 weights", "choose a smaller model")
-        network = load_module(str(folder), folder, cls.kind)[0].eval().to(target)
-        use_threads_for(network.parameters())
-        return cls(network)
-
-    @property
-    def device(self) -> torch.device:
-        """Device of the network."""
-        return torch.device(self.network.device)
-
-    @property
-    def parameters(self) -> int:
-        """Number of parameters."""
-        return sum(parameter.numel() for parameter in self.network.parameters())
+        require_memory(4 * _parameters(self.kind, folder), f"{folder}: its weights", "choose a smaller model")
+        self.network: Any = load_module(str(folder), folder, self.kind)[0].eval().to(target)
+        self.folder, self.device = folder, target
+        self.config: Any = self.network.config
+        use_threads_for(self.network.parameters())
 
 
 def _parameters(kind: str, folder: Path) -> int:
-    """Return the number of parameters of a configuration; no memory is allocated."""
+    """Return the number of parameters by the configuration; no memory is allocated."""
     import transformers
 
     try:
@@ -116,27 +80,27 @@ def _parameters(kind: str, folder: Path) -> int:
 
 
 class HubNetwork(HubModel):
-    """A network that generates sentences: the methods of `limner.models.protocols.ConditionalLM` for generation."""
+    """A network that generates sentences: the methods of `ConditionalLM` that generation needs."""
 
-    uses_image: ClassVar[bool]
-
-    def __init__(self, network: Any) -> None:  # noqa: ANN401
-        super().__init__(network)
-        self.generation = network.generation_config
+    def __init__(self, folder: Path, device: str = "cpu") -> None:
+        super().__init__(folder, device)
+        self.generation: Any = self.network.generation_config
         self.tokens = int(self.decoder.get_output_embeddings().weight.shape[0])
         self.vocab_size = OFFSET + self.tokens
-        eos = self.eos_token_id
-        self._eos = [token + OFFSET for token in (eos if isinstance(eos, list) else [eos])]
-        self.forced: int | None = getattr(self.generation, "forced_bos_token_id", None)
-        """Token that every sentence starts with, such as the target language; it has the probability 1."""
+        self.forced: int | None = self.generation.forced_bos_token_id
+        """Token of the hub that every sentence starts with, such as the target language; it has the probability 1."""
+        start, eos = self.ends
+        self._special = {SPECIAL_TOKENS.eos: [token + OFFSET for token in (eos if isinstance(eos, list) else [eos])]}
         self._ids = torch.arange(-OFFSET, self.tokens, device=self.device).clamp(min=0)
-        self._ids[SPECIAL_TOKENS.bos], self._ids[SPECIAL_TOKENS.eos] = self.start_token_id, self._eos[0] - OFFSET
-        self._unknown: list[int] = []
+        self._ids[SPECIAL_TOKENS.bos], self._ids[SPECIAL_TOKENS.eos] = (
+            start,
+            self._special[SPECIAL_TOKENS.eos][0] - OFFSET,
+        )
 
-    def has_unknown(self, token: int | None) -> None:
-        """Make a token of the hub the special token <unk>."""
-        if token is not None and token + OFFSET not in self._eos:
-            self._unknown, self._ids[SPECIAL_TOKENS.unk] = [token + OFFSET], token
+    def set_unknown(self, token: int | None) -> None:
+        """Make a token of the hub the special token <unk>, unless it ends sentences."""
+        if token is not None and token + OFFSET not in self._special[SPECIAL_TOKENS.eos]:
+            self._special[SPECIAL_TOKENS.unk], self._ids[SPECIAL_TOKENS.unk] = [token + OFFSET], token
 
     @property
     def decoder(self) -> Any:  # noqa: ANN401
@@ -144,39 +108,30 @@ class HubNetwork(HubModel):
         return self.network
 
     @property
-    def eos_token_id(self) -> int | list[int]:
-        """Tokens of the hub that end a sentence."""
-        eos: int | list[int] = self.generation.eos_token_id
-        return eos
-
-    @property
-    def start_token_id(self) -> int:
-        """Token of the hub before the first token of a sentence."""
-        start = getattr(self.generation, "decoder_start_token_id", None)
-        return int(self.generation.bos_token_id if start is None else start)
+    def ends(self) -> tuple[int, int | list[int]]:
+        """Token of the hub before the first token of a sentence, and tokens that end it."""
+        start = self.generation.decoder_start_token_id
+        return self.generation.bos_token_id if start is None else start, self.generation.eos_token_id
 
     @abstractmethod
     def encode(self, inputs: Mapping[str, Tensor]) -> Any:  # noqa: ANN401
-        """Compute the memory of inputs, by the names of the arguments of the network: pixel_values, or input_ids and
-        attention_mask.
-        """
+        """Compute the memory of `pixel_values`, or of `input_ids` and their `attention_mask`."""
 
     def start(self, memory: Any) -> Cache | None:  # noqa: ANN401
         """Return the state before the first token."""
         return None
 
     @abstractmethod
-    def decode(self, ids: Tensor, memory: Any, state: Cache | None) -> Step:  # noqa: ANN401
-        """Compute the logits after tokens of the hub (R, 1)."""
+    def decode(self, ids: Tensor, memory: Any, state: Cache | None) -> Any:  # noqa: ANN401
+        """Run the decoder on tokens of the hub (R, 1); its output has `logits` (R, 1, V) and `cache`."""
 
     def step(self, tokens: Tensor, memory: Any, state: Cache | None) -> tuple[Tensor, Cache]:  # noqa: ANN401
         """Compute the logits (R, `OFFSET` + V) after tokens (R,), and the next state."""
         output = self.decode(self._ids[tokens][:, None], memory, state)
         logits = pad(output.logits[:, -1], (OFFSET, 0), value=-math.inf)
-        for special, columns in ((SPECIAL_TOKENS.eos, self._eos), (SPECIAL_TOKENS.unk, self._unknown)):
-            if columns:
-                logits[:, special] = logits[:, columns].logsumexp(1)
-                logits[:, columns] = -math.inf
+        for special, columns in self._special.items():
+            logits[:, special] = logits[:, columns].logsumexp(1)
+            logits[:, columns] = -math.inf
         if state is None and self.forced is not None:
             logits.fill_(-math.inf)[:, self.forced + OFFSET] = 0
         return logits, tensors_of(output.cache)
@@ -187,9 +142,8 @@ class HubNetwork(HubModel):
             pixels = [torch.from_numpy((request.features or {})["maps"]) for request in requests]
             return {"pixel_values": torch.stack(pixels).to(self.device)}
         sources = [torch.tensor(request.source_tokens) for request in requests]
-        tokens = torch.nn.utils.rnn.pad_sequence(sources, batch_first=True, padding_value=-1).to(self.device)
-        mask = tokens >= 0
-        padding = self.config.pad_token_id or 0
+        tokens = pad_sequence(sources, batch_first=True, padding_value=-1).to(self.device)
+        mask, padding = tokens >= 0, self.config.pad_token_id or 0
         return {"input_ids": self._ids[tokens.clamp(min=0)].where(mask, padding), "attention_mask": mask.long()}
 
     @property
@@ -198,49 +152,39 @@ class HubNetwork(HubModel):
         words = [word[0] for word in self.generation.bad_words_ids or () if len(word) == 1]
         return [token + OFFSET for token in (*words, *(self.generation.suppress_tokens or ()))]
 
-    @property
-    def decoding(self) -> DecodingSettings:
-        """Decoding settings of `generation_config`; settings that this program does not have are logged."""
+    def default_decoding(self) -> DecodingSettings:
+        """Return the settings of `generation_config`, and log those that this program does not have."""
         settings = self.generation
         values = {name: getattr(settings, name, None) for name in NEUTRAL}
-        ignored = [f"{name} {value}" for name, value in values.items() if value not in (None, NEUTRAL[name])]
-        if ignored:
-            logger.warning("generation_config.json: without effect: %s", ", ".join(ignored))
-        limits = settings.max_new_tokens or (settings.max_length or 20) - 1, settings.min_new_tokens
-        least = max(0, (settings.min_length or 0) - 1) if limits[1] is None else limits[1]
-        sample = None
-        if settings.do_sample:
-            top_p = None if settings.top_p in (None, 1.0) else settings.top_p
-            temperature = 1.0 if settings.temperature is None else settings.temperature
-            top_k = 50 if settings.top_k is None else settings.top_k
-            sample = {"temperature": temperature, "top_k": top_k or None, "top_p": top_p}
+        if ignored := [f"{name} {value}" for name, value in values.items() if value not in (None, NEUTRAL[name])]:
+            logger.warning("%s: generation_config: without effect: %s", self.folder, ", ".join(ignored))
+        longest = settings.max_new_tokens or (settings.max_length or 20) - 1  # a length of the library has the start
+        least = max(0, (settings.min_length or 0) - 1) if settings.min_new_tokens is None else settings.min_new_tokens
+        top_k = 50 if settings.top_k is None else settings.top_k
+        sample = {"temperature": settings.temperature or 1.0, "top_k": top_k or None, "top_p": settings.top_p}
         penalty = 1.0 if settings.length_penalty is None else settings.length_penalty
-        return DecodingSettings.parse(
-            {
-                "beam_size": settings.num_beams or 1,
-                "length_penalty": max(0.0, penalty),
-                "stop": "full" if settings.early_stopping is True else "improve",
-                "max_length": limits[0],
-                "min_length": min(least, limits[0]),
-                "sample": sample,
-            },
-            where="generation_config.json",
-        )
+        decoding = {"beam_size": settings.num_beams or 1, "length_penalty": max(0.0, penalty), "max_length": longest}
+        decoding |= {
+            "stop": "full" if settings.early_stopping is True else "improve",
+            "min_length": min(least, longest),
+        }
+        decoding |= {"sample": sample if settings.do_sample else None}
+        return DecodingSettings.parse(decoding, where=f"{self.folder}: generation_config")
 
 
 class EncoderDecoder(HubNetwork):
-    """A network whose decoder attends to an encoder; its cache has the keys and values of both."""
+    """A network whose decoder attends to an encoder; the memory is its states (N, S, H), and their mask (N, S)."""
 
-    @abstractmethod
-    def attend(self, ids: Tensor, hidden: Tensor, mask: Tensor | None, cache: Any) -> Step:  # noqa: ANN401
-        """Run the decoder on tokens of the hub (R, 1), the states of the encoder (R, S, H) and their mask (R, S)."""
-
-    def decode(self, ids: Tensor, memory: Encoded, state: Cache | None) -> Step:
-        """Compute the logits after tokens of the hub (R, 1)."""
+    def decode(self, ids: Tensor, memory: tuple[Tensor, Tensor | None], state: Cache | None) -> Any:  # noqa: ANN401
+        """Run the decoder on tokens of the hub (R, 1)."""
         rows, (hidden, mask) = len(ids), memory
-        # After the first step, the cache has the keys and values of the encoder: only the shape of its states is read.
+        # After the first step the cache has the keys and values of the encoder: only the shape of its states is read.
         hidden = repeat_rows(hidden, rows) if state is None else hidden[:1].expand(rows, -1, -1)
         return self.attend(ids, hidden, None if mask is None else repeat_rows(mask, rows), cache_of(state))
+
+    def attend(self, ids: Tensor, hidden: Tensor, mask: Tensor | None, cache: Any) -> Any:  # noqa: ANN401
+        """Run the decoder with the states of the encoder (R, S, H)."""
+        return self.decoder(input_ids=ids, encoder_hidden_states=hidden, cache=cache, use_cache=True)
 
 
 class HubModels(TorchModels):
@@ -267,32 +211,24 @@ class HubModels(TorchModels):
 def tensors_of(cache: Any) -> Cache:  # noqa: ANN401
     """Return the tensors of a cache of transformers."""
     crossed = getattr(cache, "cross_attention_cache", None)
-    layers = cache.layers if crossed is None else cache.self_attention_cache.layers
-    cross: Sequence[Any] = [None] * len(layers) if crossed is None else crossed.layers
-    return tuple(
-        (own.keys, own.values) + (() if other is None else (other.keys, other.values))
-        for own, other in zip(layers, cross, strict=True)
-    )
+    parts = [cache] if crossed is None else [cache.self_attention_cache, crossed]
+    layers = zip(*(part.layers for part in parts), strict=True)
+    return tuple(tuple(tensor for part in layer for tensor in (part.keys, part.values)) for layer in layers)
 
 
 def cache_of(state: Cache | None) -> Any:  # noqa: ANN401
     """Return a cache of transformers with the tensors of a state, which are not copied; None at the start."""
     if state is None:
         return None
-    from transformers import EncoderDecoderCache
-
-    own = _dynamic([layer[:2] for layer in state])
-    return own if len(state[0]) == 2 else EncoderDecoderCache(own, _dynamic([layer[2:] for layer in state]))
-
-
-def _dynamic(layers: Sequence[tuple[Tensor, ...]]) -> Any:  # noqa: ANN401
-    from transformers import DynamicCache
+    from transformers import DynamicCache, EncoderDecoderCache
     from transformers.cache_utils import DynamicLayer
 
-    cache = DynamicCache()
-    for keys, values in layers:
-        layer = DynamicLayer()
-        layer.lazy_initialization(keys, values)
-        layer.keys, layer.values = keys, values
-        cache.layers.append(layer)
-    return cache
+    caches = [DynamicCache() for _ in range(0, len(state[0]), 2)]
+    for tensors in state:
+        for place, cache in enumerate(caches):
+            keys, values = tensors[2 * place : 2 * place + 2]
+            layer = DynamicLayer()
+            layer.lazy_initialization(keys, values)
+            layer.keys, layer.values = keys, values
+            cache.layers.append(layer)
+    return caches[0] if len(caches) == 1 else EncoderDecoderCache(*caches)

@@ -27,7 +27,7 @@ from limner.text.vocab import SPECIAL_TOKENS
 
 if TYPE_CHECKING:
     from limner.data.examples import StoredFeatures
-    from limner.hub.joint import HubSpace
+    from limner.hub.families.joint_space import HubSpace
 
 logger = logging.getLogger(__name__)
 
@@ -87,12 +87,12 @@ class JointSpace:
 
 
 def open_searcher(lang: str, space: str) -> Searcher:
-    """Return the built-in searcher of a language, or load the joint space in a folder; errors as `HubSpace.load`."""
+    """Return the built-in searcher of a language, or load the joint space of a folder; errors as `HubModel`."""
     if not space:
         return ImageSearcher(lang)
-    from limner.hub.joint import HubSpace
+    from limner.hub.families.joint_space import HubSpace
 
-    return HubSpace.load(Path(space))
+    return HubSpace(Path(space))
 
 
 class ImageSearcher:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from limner.errors import RunError, SettingsError, missing_extra
 from limner.generation.captioning import BaseCaptioner
@@ -22,6 +21,13 @@ if TYPE_CHECKING:
     from limner.inference.classifier import Classifier
     from limner.inference.translator import Translator
 
+Loaded: TypeAlias = (
+    "Captioner | Classifier | Translator | generators.ExportedCaptioner | generators.ExportedTranslator | "
+    "HubCaptioner | HubTranslator"
+)
+"""A `Classifier` for models of labels, a `Translator` for translation models, a `Captioner` for other runs; their
+exported forms; and those of models in the format of transformers."""
+
 
 def load(
     *runs: Path | str,
@@ -30,15 +36,7 @@ def load(
     backbone: str | None = None,
     device: str = "cpu",
     encode_images: bool = True,
-) -> (
-    Captioner
-    | Classifier
-    | Translator
-    | generators.ExportedCaptioner
-    | generators.ExportedTranslator
-    | HubCaptioner
-    | HubTranslator
-):
+) -> Loaded:
     """Load a model, or several trained models as an ensemble; without arguments, the built-in captioner.
 
     The built-in models are loaded as exported models, which start at once. `Captioner.load(pretrained_run())` is
@@ -52,11 +50,6 @@ def load(
         backbone: where the network is that computed the features, if it has moved since the training.
         device: 'cpu' or 'cuda'.
         encode_images: false where no image will be given; the backbone is then not loaded.
-
-    Returns:
-        A `Classifier` for models of labels, a `Translator` for translation models, a `Captioner` for all others, and an
-        `ExportedCaptioner` or `ExportedTranslator` for exported models; a `HubCaptioner` or `HubTranslator` for models
-        in the format of transformers.
 
     Raises:
         SettingsError: there is no built-in model of the language, or `lang` or `to` are given with `runs`.
@@ -72,7 +65,7 @@ def load(
     if len(runs) == 1 and is_exported(Path(runs[0])) and backbone is None and device == "cpu":
         return generators.load(runs[0])
     if model_type(Path(runs[0])) is not None:
-        return _load_hub(runs, device)
+        return _load_hub(*runs, device=device)
     for run in runs:  # before torch is imported
         require_run_directory(Path(run))
     try:
@@ -91,26 +84,21 @@ def load(
 
 def load_captioner(folder: Path, device: str = "cpu") -> BaseCaptioner:
     """Load an exported captioner, or one of the hub; RunError for another model, otherwise as `load`."""
-    if model_type(folder) is None:
-        return generators.load_captioner(folder)
-    from limner.hub.generators import load_captioner as load_hub_captioner
+    model = generators.load_captioner(folder) if model_type(folder) is None else _load_hub(folder, device=device)
+    if not isinstance(model, BaseCaptioner):
+        raise RunError(f"{folder}: expected a captioning model, got one that translates: use 'limner translate'")
+    return model
 
-    return load_hub_captioner(folder, device)
 
-
-def load_translator(folder: Path, device: str, source: str | None, to: str | None) -> BaseTranslator:
-    """Load an exported translator, or one of the hub from a language to another; RunError for another model."""
-    if model_type(folder) is None:
-        return generators.load_translator(folder)
-    model = _load_hub([folder], device, source, to)
+def load_translator(folder: Path, **options: Any) -> BaseTranslator:  # noqa: ANN401
+    """Load an exported translator, or one of the hub with the options of its `load`; RunError for another model."""
+    model = generators.load_translator(folder) if model_type(folder) is None else _load_hub(folder, **options)
     if not isinstance(model, BaseTranslator):
         raise RunError(f"{folder}: expected a model that translates, got one that describes: use 'limner describe'")
     return model
 
 
-def _load_hub(
-    runs: Sequence[Path | str], device: str, source: str | None = None, to: str | None = None
-) -> HubCaptioner | HubTranslator:
+def _load_hub(*runs: Path | str, **options: Any) -> HubCaptioner | HubTranslator:  # noqa: ANN401
     """Load a model in the format of transformers; RunError for several, which are no ensemble."""
     if len(runs) > 1:
         raise RunError(f"{runs[0]}: a model of the hub is no part of an ensemble; name it alone")
@@ -118,4 +106,4 @@ def _load_hub(
         from limner.hub.generators import load as load_hub
     except ModuleNotFoundError as error:
         raise missing_extra(error, f"{runs[0]}: a model of the hub") from None
-    return load_hub(Path(runs[0]), device=device, source=source, to=to)
+    return load_hub(Path(runs[0]), **options)

@@ -89,9 +89,9 @@ def index(
 
     searcher = None
     if retriever is not None:
-        from limner.hub.joint import HubSpace
+        from limner.hub.families.joint_space import HubSpace
 
-        searcher = HubSpace.load(retriever, device)
+        searcher = HubSpace(retriever, device)
     opened = FolderIndex(folder, index, searcher)
     if not rebuild:
         opened.require_run(run)

@@ -124,7 +124,7 @@ def translate(
     if uses_graphs(runs, needs_run, device):
         from limner.inference.load import load_translator
 
-        translator = load_translator(runs[0], device, from_, to)
+        translator = load_translator(runs[0], device=device, source=from_, to=to)
     else:
         check_runs(runs, device, decoding, backbone)
         from limner.inference.translator import Translator
@@ -155,8 +155,8 @@ def _choose_models(model: list[Path] | None, to: str | None, source: str | None)
     """Return the run folders of --model, or else the folder of the built-in translator of two languages."""
     if model:
         runs = require_models(model)
-        reason = "selects the built-in translator, or languages of a model of the hub, and has no effect on a run"
-        refuse({} if model_type(runs[0]) else {"to": to, "from": source}, f"{reason}; leave it out")
+        reason = "selects the built-in translator, and has no effect on --model with a run; leave it out"
+        refuse({} if model_type(runs[0]) else {"to": to, "from": source}, reason)
         return runs
     if to is None and source is None:
         raise SettingsError("no model: expected --to de or --to en for the built-in translator, or --model RUN")

@@ -7,37 +7,25 @@ from typing import Any
 
 from torch import Tensor
 
-from limner.hub.networks import Encoded, EncoderDecoder, Step
+from limner.hub.networks import EncoderDecoder
 
 
 class Blip(EncoderDecoder):
     """BLIP for captioning; sentences start with the token [DEC] and end with [SEP]."""
 
-    model_types, task, kind, uses_image = ("blip",), "describe", "AutoModelForImageTextToText", True
+    model_types, task, kind = ("blip",), "describe", "AutoModelForImageTextToText"
 
     @property
     def decoder(self) -> Any:  # noqa: ANN401
-        """The text decoder."""
         return self.network.text_decoder
 
     @property
-    def eos_token_id(self) -> int:
-        """The token [SEP]."""
-        return int(self.config.text_config.sep_token_id)
+    def ends(self) -> tuple[int, int]:
+        return self.config.text_config.bos_token_id, self.config.text_config.sep_token_id
 
-    @property
-    def start_token_id(self) -> int:
-        """The token [DEC]."""
-        return int(self.config.text_config.bos_token_id)
-
-    def encode(self, inputs: Mapping[str, Tensor]) -> Encoded:
+    def encode(self, inputs: Mapping[str, Tensor]) -> tuple[Tensor, None]:
         """Compute the states of the patches."""
-        return Encoded(self.network.vision_model(**inputs)[0])
-
-    def attend(self, ids: Tensor, hidden: Tensor, mask: Tensor | None, cache: Any) -> Step:  # noqa: ANN401
-        """Run the text decoder."""
-        output = self.decoder(input_ids=ids, encoder_hidden_states=hidden, cache=cache, use_cache=True)
-        return Step(output.logits, output.cache)
+        return self.network.vision_model(**inputs)[0], None
 
 
 FAMILY = Blip

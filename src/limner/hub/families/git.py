@@ -3,35 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from limner.hub.networks import Cache, HubNetwork, Step, cache_of, tensors_of
+from limner.hub.networks import Cache, HubNetwork, cache_of, tensors_of
 
 
 class Git(HubNetwork):
     """GIT for captioning; the memory is the cache of the patches, and the state before the first token as well."""
 
-    model_types, task, kind, uses_image = ("git",), "describe", "AutoModelForImageTextToText", True
+    model_types, task, kind = ("git",), "describe", "AutoModelForImageTextToText"
 
     def encode(self, inputs: Mapping[str, Tensor]) -> Cache:
         """Compute the keys and values of the patches, which do not attend to the text."""
-        pixels = inputs["pixel_values"]
-        first = torch.full((len(pixels), 1), self.start_token_id, device=self.device)
-        cache = tensors_of(self.network(input_ids=first, pixel_values=pixels, use_cache=True).cache)
+        first = torch.full((len(inputs["pixel_values"]), 1), self.ends[0], device=self.device)
+        cache = tensors_of(self.network(input_ids=first, use_cache=True, **inputs).cache)
         return tuple(tuple(part[:, :, :-1] for part in layer) for layer in cache)
 
     def start(self, memory: Cache) -> Cache:
         """Return the cache of the patches."""
         return memory
 
-    def decode(self, ids: Tensor, memory: Cache, state: Cache | None) -> Step:
-        """Compute the logits after tokens of the hub (R, 1)."""
+    def decode(self, ids: Tensor, memory: Cache, state: Cache | None) -> Any:  # noqa: ANN401
+        """Run the transformer on tokens of the hub (R, 1), whose positions are counted from the patches on."""
         assert state is not None, "the cache of the patches"
         position = torch.full_like(ids, state[0][0].shape[2] - memory[0][0].shape[2])
-        output = self.network(input_ids=ids, position_ids=position, cache=cache_of(state), use_cache=True)
-        return Step(output.logits, output.cache)
+        return self.network(input_ids=ids, position_ids=position, cache=cache_of(state), use_cache=True)
 
 
 FAMILY = Git

@@ -30,7 +30,8 @@ def local_folder(run: Path | str) -> Path | str:
 
         raise missing_extra(error, name) from None
     place, _, revision = name.removeprefix(HUB).partition("@")
-    return download(place, revision or None, ("*.json", "*.safetensors", "*.txt", "*.model", "*.spm"))
+    patterns = ("*.json", "*.safetensors", "*.txt", "*.model", "*.spm")
+    return download(place, revision or None, patterns, "check the name and the connection, or name a local folder")
 
 
 def model_name(run: Path | str) -> str:

@@ -91,7 +91,12 @@ def find_folder(name: str) -> Path:
     return folder
 
 
-def download(name: str, revision: str | None = None, patterns: Sequence[str] = ("*.json", "*.safetensors")) -> Path:
+def download(
+    name: str,
+    revision: str | None = None,
+    patterns: Sequence[str] = ("*.json", "*.safetensors"),
+    remedy: str = "give a local folder, or 'pixels' to train without a pre-trained network",
+) -> Path:
     """Return the folder of a network of the hub, whose name is the commit; files that are missing are downloaded.
 
     Raises:
@@ -105,8 +110,8 @@ def download(name: str, revision: str | None = None, patterns: Sequence[str] = (
     except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise BackboneError(
-            f"{name}: not a local folder, and not available from the hub ({reason}); give a local folder, or 'pixels' "
-            f"to train without a pre-trained network{did_you_mean(name, _FAMILIAR)}"
+            f"{name}: not a local folder, and not available from the hub ({reason}); {remedy}"
+            f"{did_you_mean(name, _FAMILIAR)}"
         ) from None
     if not any(folder.glob("*.safetensors")):
         raise BackboneError(f"{name}: the hub has no *.safetensors weights of this network; other formats are unsafe")

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from limner.errors import RunError, SettingsError, missing_extra
-from limner.generation.captioning import BaseCaptioner
-from limner.generation.translating import BaseTranslator
-from limner.runs.hub_folders import model_type
-from limner.runs.pretrained import choose_runs, pretrained_translator
+from limner.runs.pretrained import choose_runs, model_type, pretrained_translator
 from limner.runs.records import require_run_directory
 from limner.runtime import generators
+from limner.runtime.generators import BaseTranslator
 from limner.runtime.manifest import is_exported
 from limner.text.labels import LABEL_LANGUAGES
 
@@ -82,12 +80,12 @@ def load(
     return Captioner(models, encoder) if models[0].source is None else Translator(models, encoder)
 
 
-def load_captioner(folder: Path, device: str = "cpu") -> BaseCaptioner:
-    """Load an exported captioner, or one of the hub; RunError for another model, otherwise as `load`."""
-    model = generators.load_captioner(folder) if model_type(folder) is None else _load_hub(folder, device=device)
-    if not isinstance(model, BaseCaptioner):
+def load_hub_captioner(folder: Path, device: str = "cpu") -> HubCaptioner:
+    """Load a captioner of the hub; RunError for a model that translates, otherwise as `load`."""
+    model = _load_hub(folder, device=device)
+    if model.source_lang is not None:
         raise RunError(f"{folder}: expected a captioning model, got one that translates: use 'limner translate'")
-    return model
+    return cast("HubCaptioner", model)
 
 
 def load_translator(folder: Path, **options: Any) -> BaseTranslator:  # noqa: ANN401

@@ -18,10 +18,9 @@ from limner.features.encoders.base import Backbone
 from limner.generation.sentences import warn_of_unknown_words
 from limner.hub.families import family_of
 from limner.hub.families.joint_space import HubSpace, Match
-from limner.hub.generators import HubCaptioner
 from limner.inference.base import load_models, require_captioning
 from limner.inference.collection_features import open_features
-from limner.inference.load import load_captioner
+from limner.inference.load import load_hub_captioner
 from limner.inference.new_images import BackboneFeatures, new_item, require_images
 from limner.layers.functional import require_numbers
 from limner.media.image import ImageInput
@@ -156,7 +155,7 @@ class HubScorer:
     def __init__(self, folder: Path, device: str = "cpu") -> None:
         """Load a folder; RunError for a model that translates, otherwise as `limner.load`."""
         is_space = issubclass(family_of(folder), HubSpace)
-        self.model = HubSpace(folder, device) if is_space else load_captioner(folder, device)
+        self.model = HubSpace(folder, device) if is_space else load_hub_captioner(folder, device)
 
     def score(
         self, images: Sequence[ImageInput], sentences: Sequence[str], *, on_progress: Progress | None = None
@@ -164,7 +163,6 @@ class HubScorer:
         """Compute the probability, or the score of a joint space, of each sentence; errors as `Scorer.score`."""
         if isinstance(self.model, HubSpace):
             return self.model.match(images, sentences)
-        assert isinstance(self.model, HubCaptioner), "a captioner of the hub"
         values = self.model.log_probs(images, sentences, on_progress)
         return [SentenceScore(total, count, perplexity(total, count).value, unk) for total, count, unk in values]
 

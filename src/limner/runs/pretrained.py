@@ -1,6 +1,7 @@
-"""The built-in captioner and translator: trained models in the package, with weights in float16.
+"""The built-in captioner and translator, and models in the format of transformers: their names and folders.
 
-A captioner has the name of its language (`de`), a translator the names of both (`en-de`).
+The built-in models are trained models in the package, with weights in float16. A captioner has the name of its language
+(`de`), a translator the names of both (`en-de`). Only a name that begins with `hub:` opens a connection.
 """
 
 from __future__ import annotations
@@ -9,13 +10,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from limner.errors import RunError, SettingsError, did_you_mean
-from limner.runs.hub_folders import local_folder
+from limner.errors import RunError, SettingsError, did_you_mean, missing_extra
+from limner.files.structured import StructureError, read_json_file
 
 PRETRAINED = Path(__file__).parent.parent / "pretrained"
 """Folder of the run directories."""
 DEFAULT_LANG = "en"
 """Language of the built-in captioner when none is chosen."""
+HUB = "hub:"
+"""Beginning of the name of a model of the Hugging Face Hub."""
 _PLACES = ("collection", "command", "init")
 """Entries of the provenance that name folders of the machine of the training; the package leaves them out."""
 
@@ -119,3 +122,38 @@ def pack(run: Path, folder: Path, description: str, decoding: Mapping[str, Any])
     config = trained.config.model_copy(update={"recipe": recipe.model_dump(mode="json"), "provenance": provenance})
     folder.mkdir(parents=True, exist_ok=True)
     save_trained_model(folder, trained._replace(config=config, recipe=recipe), half=True)
+
+
+def local_folder(run: Path | str) -> Path | str:
+    """Return the folder of a model of the hub, downloaded if it is not yet on this machine; other runs unchanged.
+
+    Raises:
+        BackboneError: the hub has no such model or revision, cannot be reached, or has no weights in safetensors.
+        MissingExtraError: the library that downloads it is not installed.
+    """
+    name = str(run)
+    if not name.startswith(HUB):
+        return run
+    try:
+        from limner.features.encoders.transformers import download
+    except ModuleNotFoundError as error:
+        raise missing_extra(error, name) from None
+    place, _, revision = name.removeprefix(HUB).partition("@")
+    patterns = ("*.json", "*.safetensors", "*.txt", "*.model", "*.spm")
+    return download(place, revision or None, patterns, "check the name and the connection, or name a local folder")
+
+
+def model_name(run: Path | str) -> str:
+    """Return the name under which a model is served: of its folder, or of its repository of the hub."""
+    name = str(run)
+    return name.partition("@")[0].rpartition("/")[2] if name.startswith(HUB) else Path(run).resolve().name
+
+
+def model_type(folder: Path) -> str | None:
+    """Return the family of a model in the format of transformers, its `model_type`; None for other folders."""
+    try:
+        config = read_json_file(folder / "config.json")
+    except (OSError, StructureError):
+        return None
+    found = config.get("model_type") if isinstance(config, dict) and "recipe" not in config else None
+    return found if isinstance(found, str) else None

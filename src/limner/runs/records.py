@@ -20,8 +20,7 @@ from limner.errors import RunError
 from limner.files import read_bytes, write_text
 from limner.files.structured import StructureError, parse_json, read_json_file
 from limner.metrics.base import Score
-from limner.runs.hub_folders import model_type
-from limner.runs.pretrained import results_folder
+from limner.runs.pretrained import model_type, results_folder
 from limner.storage.outputs import require_name
 
 logger = logging.getLogger(__name__)

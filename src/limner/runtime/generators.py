@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from functools import cache
 from pathlib import Path
-from typing import Any, Self, cast
+from typing import Any, Protocol, Self, cast, runtime_checkable
 
 import numpy as np
 import safetensors.numpy
@@ -21,12 +21,23 @@ from limner.features.preprocessing import Preprocessing, read_image
 from limner.features.spec import FeatureArray, FeatureKind, FeatureSpec
 from limner.generation.captioning import UNKNOWN_PREFIX, BaseCaptioner
 from limner.generation.engine import Engine
-from limner.generation.request import Features, Request
+from limner.generation.must_include import MustInclude, compile_words, words_of_inputs
+from limner.generation.request import Features, Generator, Request
 from limner.generation.rules import CaptionRules
-from limner.generation.sentences import warn_of_unknown_words
-from limner.generation.translating import BaseTranslator
+from limner.generation.sentences import (
+    CUT_TRANSLATIONS,
+    EMPTY_TRANSLATION,
+    UNKNOWN_SOURCE,
+    MissingImage,
+    images_of_sentences,
+    missing_image,
+    require_source_length,
+    warn_of_cut_off,
+    warn_of_unknown_words,
+)
 from limner.media.image import ImageInput, Pixels, open_image
 from limner.media.modality import IMAGE
+from limner.progress import Progress
 from limner.runs.concepts import Concepts
 from limner.runtime.graphs import PIXELS, Graph, GraphModel, start_sessions
 from limner.runtime.manifest import (
@@ -42,6 +53,9 @@ from limner.runtime.manifest import (
     read_exported,
 )
 from limner.text.tokenizer import Tokenizer
+
+BATCH_SIZE = 8
+"""Sentences that are translated together."""
 
 ImageFeatures = Mapping[str, NDArray[Any] | None]
 """Features of one image by kind: 'pooled' (D,), 'grid' (L, D), 'maps' (C, H, W)."""
@@ -228,6 +242,90 @@ class ExportedCaptioner(ExportedModel, BaseCaptioner):
         return [request.sentences for batch in Engine().run([requests]) for request in batch]
 
 
+@runtime_checkable
+class BaseTranslator(Generator, Protocol):
+    """A generator of translations that is not a run; translations have no rules."""
+
+    source_tokenizer: Tokenizer
+
+    @property
+    def decoding(self) -> DecodingSettings:
+        """Default decoding settings."""
+
+    @property
+    def uses_image(self) -> bool:
+        """Whether translations depend on an image."""
+
+    def features_of_requests(self, requests: Sequence[Request]) -> Sequence[ImageFeatures | None]:
+        """Return the features of the image of each request: the features port."""
+        return [None] * len(requests)
+
+    def translate(
+        self,
+        sentences: Sequence[str],
+        *,
+        images: Sequence[ImageInput | None] | None = None,
+        missing: MissingImage = "refuse",
+        must_include: MustInclude | None = None,
+        batch_size: int = BATCH_SIZE,
+        on_progress: Progress | None = None,
+        **decoding: Any,  # noqa: ANN401
+    ) -> list[list[Sentence]]:
+        """Translate sentences; arguments, results and errors are described at `limner.Translator.translate`.
+
+        Raises:
+            RunError: an image is given, and the model was exported without its backbone.
+        """
+        settings = change_decoding(self.decoding, decoding)
+        images = self._check(sentences, images, missing)
+        sources = [self.source_tokenizer.encode(text) for text in sentences]
+        for row, source in enumerate(sources):
+            require_source_length(row, len(source))
+        words = words_of_inputs(self.tokenizer, must_include, len(sentences))
+        constraints = {entry: compile_words(self.tokenizer, entry) for entry in dict.fromkeys(words) if entry}
+        rows = sorted((row for row, source in enumerate(sources) if source), key=lambda row: len(sources[row]))
+        warn_of_unknown_words(self.source_tokenizer, (sentences[row] for row in rows), UNKNOWN_SOURCE)
+        requests = [
+            Request(
+                self,
+                str(row),
+                settings,
+                source=images[row],
+                source_tokens=sources[row],
+                constraint=constraints.get(words[row]),
+            )
+            for row in rows
+        ]
+        batches = [requests[first : first + batch_size] for first in range(0, len(requests), batch_size)]
+        done = 0
+        for batch in Engine(self.features_of_requests).run(batches):
+            for request in batch:
+                if request.error is not None:
+                    raise request.error
+            done += len(batch)
+            if on_progress is not None:
+                on_progress(done, len(requests))
+        translations = [[EMPTY_TRANSLATION] for _ in sentences]
+        for row, request in zip(rows, requests, strict=True):
+            translations[row] = request.sentences
+        cut = sum(not n_best[0].ended for n_best in translations)
+        warn_of_cut_off(cut, len(sentences), "translation", settings.max_length, CUT_TRANSLATIONS)
+        return translations
+
+    def _check(
+        self, sentences: Sequence[str], images: Sequence[ImageInput | None] | None, missing: MissingImage
+    ) -> Sequence[ImageInput | None]:
+        """Return the image of each sentence, or raise SettingsError."""
+        images = images_of_sentences(sentences, images, missing)
+        if not self.uses_image:
+            return [None] * len(sentences)
+        pairs = enumerate(zip(images, sentences, strict=True))
+        without = [row for row, (image, text) in pairs if image is None and text.strip()]
+        if without and missing == "refuse":
+            raise SettingsError(missing_image(without[0]))
+        return images
+
+
 class ExportedTranslator(ExportedModel, BaseTranslator):
     """Translations by an exported model; see `limner.Translator`."""
 
@@ -235,11 +333,6 @@ class ExportedTranslator(ExportedModel, BaseTranslator):
         """Start the sessions of the graphs; the arguments and errors are described at `ExportedModel`."""
         super().__init__(folder, exported)
         self.source_tokenizer = Tokenizer.load(folder / SOURCE_TOKENIZER)
-
-    @property
-    def features_of_sources(self) -> Features:
-        """Features port of the images of the sentences."""
-        return self.features_of_requests
 
 
 def _weights_of(exported: Exported) -> dict[str, Callable[[], dict[str, NDArray[Any]]]]:

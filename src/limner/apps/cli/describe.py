@@ -19,6 +19,7 @@ from limner.apps.cli.caption_output import (
 from limner.apps.cli.explanations import StripPlotter, claim_plots, explain_caption, require_beam_file
 from limner.apps.cli.inputs import find_input_files
 from limner.apps.cli.options import (
+    MANIFEST,
     CaptionersOption,
     Decoding,
     Sampling,
@@ -206,9 +207,14 @@ def _load(
     captioner: BaseCaptioner
     strips = None
     if graphs:
-        from limner.inference.load import load_captioner
+        from limner.runtime import generators
 
-        captioner = load_captioner(runs[0], device)
+        if (runs[0] / MANIFEST).is_file():
+            captioner = generators.load_captioner(runs[0])
+        else:
+            from limner.inference.load import load_hub_captioner
+
+            captioner = load_hub_captioner(runs[0], device)
     else:
         from limner.inference.captioner import Captioner
 

@@ -20,7 +20,7 @@ from limner.apps.cli.options import (
 from limner.apps.cli.terminal import activity, echo, err, print_json, printable, progress_bar
 from limner.bounds import BatchSize
 from limner.errors import SettingsError, counted
-from limner.runs.hub_folders import local_folder, model_type
+from limner.runs.pretrained import local_folder, model_type
 from limner.storage.places import is_collection
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from limner.apps.cli.terminal import activity
 from limner.bounds import Bounds
 from limner.decoding.settings import DecodingSettings, SampleSettings, change_decoding
 from limner.errors import SettingsError
-from limner.runs.hub_folders import local_folder, model_type
+from limner.runs.pretrained import local_folder, model_type
 from limner.settings import Settings
 
 if TYPE_CHECKING:
@@ -139,14 +139,15 @@ def uses_graphs(models: Sequence[Path], options: Mapping[str, object], device: s
     of options that need the run itself, by name. SettingsError if an exported model is part of an ensemble, or an
     option needs the run.
     """
-    is_hub = any(model_type(model) is not None for model in models)
-    kind = "a model of the hub" if is_hub else "an exported model"
-    if not is_hub:
-        if not (models[0] / MANIFEST).is_file():
-            return False
+    kind = "an exported model"
+    if (models[0] / MANIFEST).is_file():
         options = {**options, "--device": device if device != "cpu" else None}
         if (models[0] / "config.json").is_file():
             return len(models) == 1 and not any(options.values())
+    elif any(model_type(model) is not None for model in models):
+        kind = "a model of the hub"
+    else:
+        return False
     if len(models) > 1:
         raise SettingsError(f"--model {models[0]}: {kind} is no part of an ensemble; name runs, or it alone")
     run = f"needs a run, and {models[0]} is {kind}; name the run, or leave the option out"

@@ -20,7 +20,7 @@ from limner.apps.cli.options import (
 from limner.apps.cli.terminal import activity, echo, print_json, progress_bar, progress_bars, tab_separated
 from limner.bounds import BootstrapSamples, Count, Seed
 from limner.errors import SettingsError, counted
-from limner.runs.hub_folders import model_type
+from limner.runs.pretrained import model_type
 
 if TYPE_CHECKING:
     from limner.evaluation.correlate import JudgedCorrelation

@@ -25,8 +25,8 @@ from limner.features.spec import attended_area
 from limner.generation.must_include import compile_words, words_of_inputs
 from limner.generation.request import Request, RuleOptions
 from limner.generation.sentences import require_source_length
-from limner.generation.translating import BaseTranslator
 from limner.media.image import image_name, image_size, require_pixels
+from limner.runtime.generators import BaseTranslator
 from limner.storage.json_text import to_json
 from limner.text.tokenizer import Tokenizer
 from limner.text.vocab import SPECIAL_TOKENS

@@ -16,9 +16,10 @@ from limner.errors import SettingsError, did_you_mean, missing_extra
 from limner.features.encoders.base import Backbone
 from limner.inference.image_searcher import JOINT, JointSpace
 from limner.inference.load import load
-from limner.runs.hub_folders import local_folder, model_name
 from limner.runs.pretrained import (
     DEFAULT_LANG,
+    local_folder,
+    model_name,
     pretrained_languages,
     pretrained_pairs,
     pretrained_run,

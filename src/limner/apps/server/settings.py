@@ -11,7 +11,7 @@ from pydantic import model_validator
 from limner.bounds import BatchSize, Bounds, Bytes, Port, Processes, RequestCount, TimeLimit
 from limner.errors import SettingsError
 from limner.files import read_bytes
-from limner.runs.hub_folders import model_name
+from limner.runs.pretrained import model_name
 from limner.settings import Settings
 
 KEYS_VARIABLE = "LIMNER_API_KEYS"

@@ -8,7 +8,7 @@ from pkgutil import iter_modules
 
 from limner.errors import RunError, did_you_mean
 from limner.hub.networks import HubModel
-from limner.runs.hub_folders import model_type
+from limner.runs.pretrained import model_type
 
 
 def family_of(folder: Path) -> type[HubModel]:

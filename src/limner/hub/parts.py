@@ -22,7 +22,9 @@ def load_part(folder: Path, kind: str, **options: Any) -> Any:  # noqa: ANN401
             return getattr(transformers, kind).from_pretrained(folder, **files, **options)
     except Exception as error:  # transformers raises almost any exception for damaged files
         reason = " ".join(str(error).split())[:300]
-        raise BackboneError(f"{folder}: no usable {kind} ({reason}); restore its files") from None
+        raise BackboneError(
+            f"{folder}: no usable {kind} ({reason}); restore its files, or install what is missing"
+        ) from None
 
 
 class HubPixels:

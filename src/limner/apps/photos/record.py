@@ -8,7 +8,7 @@ import xxhash
 
 from limner.bounds import Count, Few
 from limner.errors import DamagedIndexError
-from limner.files import read_bytes, write_text
+from limner.files import open_file, write_text
 from limner.generation.captioning import BaseCaptioner
 from limner.inference.image_searcher import Searcher
 from limner.runs.pretrained import is_pretrained
@@ -20,6 +20,7 @@ RECORD = "index.json"
 """File in an index with the settings it was made with."""
 BUILT_IN = "built-in:"
 """Beginning of the name of a built-in captioner; its language code follows."""
+_BLOCK = 1 << 20
 VERSION = 5
 """Version of the layout of an index."""
 REBUILD = "to replace it, run 'limner index' with --rebuild"
@@ -100,6 +101,8 @@ def run_digest(run: Path | None) -> str:
     if run is None:
         return ""
     for file in sorted(file for file in run.iterdir() if file.suffix in (".json", ".safetensors", ".onnx")):
-        contents = read_bytes(file)
-        digest.update(f"{file.name}\0{len(contents)}\0".encode() + contents)
+        digest.update(f"{file.name}\0{file.stat().st_size}\0".encode())
+        with open_file(file) as stream:
+            while block := stream.read(_BLOCK):
+                digest.update(block)
     return digest.hexdigest()

@@ -11,7 +11,7 @@ from PIL import Image
 from running_service import with_service
 
 import limner
-from hub_models import save_model
+from hub_models import GERMAN, save_model
 from limner.apps.server.models import load_served_models
 from limner.apps.server.settings import ServerSettings
 
@@ -20,7 +20,7 @@ from limner.apps.server.settings import ServerSettings
 def hub(tmp_path_factory):
     """Folder with a tiny model of each family."""
     place = tmp_path_factory.mktemp("models")
-    for family in ("blip", "marian", "siglip"):
+    for family in ("blip", "marian", "m2m_100", "siglip"):
         save_model(family, place / family, max_length=8)
     return place
 
@@ -59,6 +59,14 @@ def test_scores_and_translations_are_printed(hub, photos, command_line):
     assert (status, printed.strip()) == (0, translation.text)
 
 
+def test_a_translator_of_many_languages_is_told_which(hub, command_line):
+    save_model("m2m_100", hub / "german", max_length=8, forced_bos_token_id=GERMAN)
+    (expected,) = limner.load(hub / "german").translate(["the red dog"])[0]
+    languages = ("--from", "en", "--to", "de")
+    _, printed, _ = command_line("translate", "the red dog", "--model", hub / "m2m_100", *languages)
+    assert printed.strip() == expected.text
+
+
 def test_the_service_serves_a_captioner(hub, photos):
     models = load_served_models(ServerSettings.parse({"models": [str(hub / "blip"), str(hub / "marian")]}))
     image = (photos / "one.png").read_bytes()
@@ -78,6 +86,7 @@ def test_the_service_serves_a_captioner(hub, photos):
         (("describe", "{photo}", "--model", "{hub}/siglip"), "compares images and sentences"),
         (("describe", "{photo}", "--model", "{hub}/blip", "--attention", "{hub}/plots"), "needs a run"),
         (("evaluate", "--model", "{hub}/blip", "--collection", "{hub}"), "found a model of transformers"),
+        (("translate", "a", "--model", "{hub}/m2m_100", "--to", "xx"), "language 'xx': not among"),
         (("describe", "{photo}", "--model", "hub:example/absent"), "not available from the hub"),
         (("describe", "{photo}", "--model", "{hub}/unknown"), "model_type 'unknown'"),
         (("describe", "{photo}", "--model", "{hub}/code"), "never runs code"),

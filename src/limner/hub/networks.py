@@ -89,13 +89,13 @@ class HubNetwork(HubModel):
         self.vocab_size = OFFSET + self.tokens
         self.forced: int | None = self.generation.forced_bos_token_id
         """Token of the hub that every sentence starts with, such as the target language; it has the probability 1."""
-        start, eos = self.ends
-        self._special = {SPECIAL_TOKENS.eos: [token + OFFSET for token in (eos if isinstance(eos, list) else [eos])]}
+        start, end = self.ends
+        if start is None or end is None:
+            raise RunError(f"{folder}: generation_config.json names no first or last token; add bos and eos_token_id")
+        ends = end if isinstance(end, list) else [end]
+        self._special = {SPECIAL_TOKENS.eos: [token + OFFSET for token in ends]}
         self._ids = torch.arange(-OFFSET, self.tokens, device=self.device).clamp(min=0)
-        self._ids[SPECIAL_TOKENS.bos], self._ids[SPECIAL_TOKENS.eos] = (
-            start,
-            self._special[SPECIAL_TOKENS.eos][0] - OFFSET,
-        )
+        self._ids[SPECIAL_TOKENS.bos], self._ids[SPECIAL_TOKENS.eos] = start, ends[0]
 
     def set_unknown(self, token: int | None) -> None:
         """Make a token of the hub the special token <unk>, unless it ends sentences."""
@@ -108,8 +108,8 @@ class HubNetwork(HubModel):
         return self.network
 
     @property
-    def ends(self) -> tuple[int, int | list[int]]:
-        """Token of the hub before the first token of a sentence, and tokens that end it."""
+    def ends(self) -> tuple[int | None, int | list[int] | None]:
+        """Token of the hub before the first token of a sentence, and the token or tokens that end it."""
         start = self.generation.decoder_start_token_id
         return self.generation.bos_token_id if start is None else start, self.generation.eos_token_id
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from limner.hub.networks import Cache, HubNetwork, cache_of, tensors_of
+from limner.text.vocab import SPECIAL_TOKENS
 
 
 class Git(HubNetwork):
@@ -18,7 +19,7 @@ class Git(HubNetwork):
 
     def encode(self, inputs: Mapping[str, Tensor]) -> Cache:
         """Compute the keys and values of the patches, which do not attend to the text."""
-        first = torch.full((len(inputs["pixel_values"]), 1), self.ends[0], device=self.device)
+        first = self._ids[SPECIAL_TOKENS.bos].expand(len(inputs["pixel_values"]), 1)
         cache = tensors_of(self.network(input_ids=first, use_cache=True, **inputs).cache)
         return tuple(tuple(part[:, :, :-1] for part in layer) for layer in cache)
 

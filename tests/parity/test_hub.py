@@ -8,7 +8,7 @@ from PIL import Image
 import limner
 from hub_models import END, GERMAN, PAD, START, UNKNOWN, save_model
 from limner.hub.families.joint_space import HubSpace
-from limner.hub.tokens import OFFSET
+from limner.hub.inputs import OFFSET
 from limner.text.vocab import SPECIAL_TOKENS
 
 CAPTIONERS = ("blip", "vision-encoder-decoder", "git")

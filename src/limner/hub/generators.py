@@ -14,9 +14,8 @@ from limner.generation.captioning import CAPTION_BATCH_SIZE, BaseCaptioner
 from limner.generation.request import Features, Request
 from limner.generation.rules import CaptionRules
 from limner.hub.families import family_of
+from limner.hub.inputs import HubPixels, HubTokenizer, load_part
 from limner.hub.networks import HubModels, HubNetwork
-from limner.hub.parts import HubPixels, load_part
-from limner.hub.tokens import HubTokenizer
 from limner.media.image import ImageInput, image_name
 from limner.progress import Progress
 from limner.runtime.generators import BaseTranslator

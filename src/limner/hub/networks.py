@@ -22,7 +22,7 @@ from limner.decoding.torch_models import TorchModels, TorchNextTokens
 from limner.errors import RunError
 from limner.features.encoders.transformers import load_module, require_safe, without_output
 from limner.generation.request import Request
-from limner.hub.tokens import OFFSET
+from limner.hub.inputs import OFFSET
 from limner.layers.functional import repeat_rows
 from limner.process import find_device, require_memory, use_threads_for
 from limner.text.vocab import SPECIAL_TOKENS

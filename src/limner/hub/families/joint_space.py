@@ -14,8 +14,8 @@ from torch.nn.functional import normalize
 
 from limner.errors import SettingsError
 from limner.features.encoders.transformers import hash_files
+from limner.hub.inputs import HubPixels, load_part
 from limner.hub.networks import HubModel
-from limner.hub.parts import HubPixels, load_part
 from limner.layers.functional import require_numbers
 from limner.media.image import ImageInput
 

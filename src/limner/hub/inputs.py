@@ -1,10 +1,16 @@
-"""Tokenizers of transformers as tokenizers of Limner."""
+"""Tokenizers and preprocessing of images in the folders of transformers."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
+from limner.errors import BackboneError
+from limner.features.encoders.transformers import without_output
+from limner.features.spec import FeatureKind
+from limner.media.image import ImageInput, open_image
+from limner.media.modality import IMAGE
 from limner.text.tokenizer import Tokenizer
 from limner.text.vocab import SPECIAL_TOKEN_STRINGS, SPECIAL_TOKENS, WORD_START
 from limner.text.words import TextSettings
@@ -65,3 +71,35 @@ class HubTokenizer(Tokenizer):
         """Convert token ids to running text, whatever `detokenise`; special tokens of the hub are left out."""
         tokens = [token - OFFSET for token in ids if token >= OFFSET]
         return " ".join(str(self._hub.decode(tokens, skip_special_tokens=True)).split())
+
+
+def load_part(folder: Path, kind: str, **options: Any) -> Any:  # noqa: ANN401
+    """Load a tokenizer or a preprocessor of a folder; BackboneError if it is missing or damaged."""
+    import transformers
+
+    files: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
+    try:
+        with without_output():
+            return getattr(transformers, kind).from_pretrained(folder, **files, **options)
+    except Exception as error:  # transformers raises almost any exception for damaged files
+        reason = " ".join(str(error).split())[:300]
+        raise BackboneError(
+            f"{folder}: no usable {kind} ({reason}); restore its files, or install what is missing"
+        ) from None
+
+
+class HubPixels:
+    """The preprocessing of images, as a backbone whose features are the pixels of the network."""
+
+    modality, specs = IMAGE, ()
+
+    def __init__(self, folder: Path) -> None:
+        self._processor = load_part(folder, "AutoImageProcessor", backend="pil")
+
+    def read(self, source: ImageInput) -> Any:  # noqa: ANN401
+        """Open an image, and return the input of the network, (3, H, W); MediaError if it cannot be read."""
+        return self._processor(images=open_image(source), return_tensors="np")["pixel_values"][0]
+
+    def __call__(self, inputs: Any) -> dict[FeatureKind, Any]:  # noqa: ANN401
+        """Return stacked results of `read`, (B, 3, H, W)."""
+        return {"maps": inputs}

@@ -104,7 +104,7 @@ class ConditionalDecoder(nn.Module):
             location, attention = self.image_attention(query, image)  # eqs. 5 and 6
             gate = torch.sigmoid(precise(self.gate(read)))  # beta_t (eq. 7)
             if image.mask is not None:  # zero without an image
-                gate = gate * repeat_rows(image.mask.any(1, keepdim=True), len(gate))
+                gate = gate * repeat_rows(image.mask.any(1, keepdim=True), gate.shape[0])
             image_context = gate * location  # i_t (eq. 8)
             inputs = inputs + self.image_context(image_context)
             gate = gate[:, 0]

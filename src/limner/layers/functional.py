@@ -37,7 +37,9 @@ def precise(logits: Tensor) -> Tensor:
 
 def repeat_rows(values: Tensor, rows: int) -> Tensor:
     """Repeat each row of the values (N, …) of N examples K times, for `rows` = N K hypotheses."""
-    times = rows // len(values)
+    times = rows // values.shape[0]
+    if is_exporting():  # where the numbers of rows are not constant
+        return values.unsqueeze(1).expand(-1, times, *values.shape[1:]).flatten(0, 1)
     return values if times == 1 else values.repeat_interleave(times, 0)
 
 

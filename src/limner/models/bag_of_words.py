@@ -105,7 +105,7 @@ class BagOfWords(nn.Module):
 
     def step(self, tokens: Tensor, memory: BagOfWordsMemory, state: BagOfWordsState) -> tuple[Tensor, BagOfWordsState]:
         """Return the logits (N K, V) of the next token, which do not depend on the previous tokens (N K,)."""
-        return repeat_memory(memory, len(tokens)).logits, state
+        return repeat_memory(memory, tokens.shape[0]).logits, state
 
     def forward(self, batch: Batch) -> Output:
         """Compute the logits of all positions, and the loss of the units."""

@@ -134,7 +134,7 @@ class LBL(nn.Module):
 
     def step(self, tokens: Tensor, memory: LBLMemory, state: LBLState) -> tuple[Tensor, LBLState]:
         """Compute the logits (N K, V) after one more token (N K,) of each hypothesis (eqs. 1-9), and their context."""
-        memory = repeat_memory(memory, len(tokens))
+        memory = repeat_memory(memory, tokens.shape[0])
         context = torch.cat([state.tokens[:, 1:], tokens.unsqueeze(1)], 1)  # (N K, n - 1)
         predicted = self.context(self.vectors(context).flatten(1)) + memory.bias  # eqs. 1, 3 and 7
         return self._logits(predicted, memory.gates), LBLState(context)

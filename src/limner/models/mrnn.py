@@ -195,7 +195,7 @@ class MRNN(nn.Module):
 
     def step(self, tokens: Tensor, memory: MRNNMemory, state: MRNNState) -> tuple[Tensor, MRNNState]:
         """Compute the logits (N K, V) after one more token (N K,) of each hypothesis (eqs. 2-4), and r(t)."""
-        memory = repeat_memory(memory, len(tokens))
+        memory = repeat_memory(memory, tokens.shape[0])
         first, word = self._embed(tokens, memory.word)  # e(t), w(t)
         recurrent = self._recur(self._project(word), state.recurrent)  # r(t)
         multimodal = scaled_tanh(self.multimodal_terms(first, word, recurrent.hidden, memory.multimodal))  # eqs. 3, 4

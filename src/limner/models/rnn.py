@@ -204,7 +204,7 @@ class RNN(EmbeddedWords, nn.Module):
     def step(self, tokens: Tensor, memory: RNNMemory, state: RNNState) -> tuple[Tensor, RNNState]:
         inputs = self.embedding(tokens)
         if memory.extra is not None:
-            inputs = torch.cat([inputs, repeat_rows(memory.extra, len(tokens))], 1)  # eq. 1
+            inputs = torch.cat([inputs, repeat_rows(memory.extra, tokens.shape[0])], 1)  # eq. 1
         if self.recurrent is None:
             hidden, layers = self._feed_forward(inputs), state.layers
         else:
@@ -212,7 +212,7 @@ class RNN(EmbeddedWords, nn.Module):
         logits = self._read_out(hidden)
         if memory.length is not None:
             column = state.position.clamp(max=self.settings.max_length)[:, None]
-            end, more = (repeat_rows(terms, len(tokens)).gather(1, column) for terms in memory.length)
+            end, more = (repeat_rows(terms, tokens.shape[0]).gather(1, column) for terms in memory.length)
             logits = _end_by_length(logits, end, more)
         return logits, RNNState(layers, state.position + 1)
 

@@ -203,7 +203,7 @@ class VideoCaptioner(EmbeddedWords, nn.Module):
         """Compute W_v v, or W_v v_t from the previous state of the layer, (N K, G H); with alpha_t (N K, L)."""
         if self.attention is None or memory.annotations is None:
             assert memory.visual is not None
-            return repeat_rows(memory.visual, len(state.hidden)), None
+            return repeat_rows(memory.visual, state.hidden.shape[0]), None
         context, alpha = self.attention(state.hidden, memory.annotations)
         return self.visual(context), alpha
 

@@ -278,7 +278,6 @@ class GraphModel:
         self.vocab_size = vocab_size
         self._encoder, self._step, self._features = encoder, step, tuple(features)
         self._memory, self._state = tuple(memory), tuple(state)
-        self._repeated: tuple[Tensors | None, int, Tensors] = None, 0, {}
 
     @property
     def free_memory(self) -> int | None:
@@ -320,7 +319,7 @@ class GraphModel:
         Raises:
             RunError: a probability is NaN.
         """
-        results = self._step({TOKENS: tokens.reshape(-1), **self._repeat(memory.constant, tokens.shape[1]), **state})
+        results = self._step({TOKENS: tokens.reshape(-1), **memory.constant, **state})
         log_probs = results[LOG_PROBS]
         if np.isnan(log_probs[:, :1]).any():  # a NaN spreads to all probabilities of its row
             raise RunError(
@@ -329,16 +328,6 @@ class GraphModel:
             )
         after = {name: results[NEXT + name] for name in self._state}
         return NumpyNextTokens(log_probs.reshape(*tokens.shape, -1)), after
-
-    def _repeat(self, tensors: Tensors, width: int) -> Tensors:
-        """Return tensors with each row repeated for `width` hypotheses, computed once for all steps of a search."""
-        if width == 1:
-            return tensors
-        known, known_width, repeated = self._repeated
-        if known is not tensors or known_width != width:
-            repeated = {name: values.repeat(width, 0) for name, values in tensors.items()}
-            self._repeated = tensors, width, repeated
-        return repeated
 
     @staticmethod
     def select(tree: Any, rows: NDArray[np.int64]) -> Any:  # noqa: ANN401

@@ -27,7 +27,7 @@ MODEL_WEIGHTS, BACKBONE_WEIGHTS = "model.", "module."
 """Beginnings of the names of weights in graphs that only name them."""
 MAX_FILE_BYTES = 2**31 - 1
 """Maximum size of a file of an exported model: the maximum of a protobuf message, in which graphs are stored."""
-FORMAT: Literal[1] = 1
+FORMAT: Literal[2] = 2
 """Version of the files of an exported model."""
 EXPORT_AGAIN = "repeat 'limner export'"
 _DIGEST = "digest"
@@ -62,7 +62,7 @@ class FeatureInput(Settings):
 class Manifest(Settings):
     """Content of generation.json, without its digest."""
 
-    format: Literal[1]
+    format: Literal[2]
     """Version of the files."""
     limner: str
     """Version of Limner that exported the model."""

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from limner.data.examples import Batch, Example, ImageFeatures, StoredFeatures, collate
+from limner.decoding.torch_models import select
 from limner.decoding.trees import flatten, rebuild
 from limner.errors import RunError
 from limner.features.encoders.base import RecordableBackbone
@@ -107,7 +108,8 @@ def record_model(
             for trees, kind in ((memories, MEMORY), (states, STATE))
         )
         tensors = flatten(memories[0], MEMORY) | flatten(states[0], STATE)
-        step_names = {TOKENS: torch.full((3,), SPECIAL_TOKENS.bos), **tensors}
+        hypotheses = {name: tensor.repeat_interleave(2, 0) for name, tensor in flatten(states[0], STATE).items()}
+        step_names = {TOKENS: torch.full((6,), SPECIAL_TOKENS.bos), **tensors, **hypotheses}
         outputs = [LOG_PROBS, *(NEXT + name for name in state)]
         step = _export(_Step(model, memories[0], states[0], list(tensors)), step_names, outputs, fold)
         read = graph_inputs(step)
@@ -253,7 +255,10 @@ def largest_difference(
         memory = model.encode(batch_of(inputs))
         state = model.start(memory)
         tensors = encoder({name: values.numpy() for name, values in inputs.items()})
-        tokens = torch.full((len(lengths),), SPECIAL_TOKENS.bos)
+        width = len(lengths)  # hypotheses of an example
+        state = select(state, torch.arange(len(lengths)).repeat_interleave(width))
+        tensors |= {name: tensors[name].repeat(width, 0) for name in recorded.state}
+        tokens = torch.full((len(lengths) * width,), SPECIAL_TOKENS.bos)
         for number in range(_STEPS):
             logits, state = model.step(tokens, memory, state)
             results = step({TOKENS: tokens.numpy(), **tensors})

@@ -314,6 +314,13 @@ def test_describe_writes_sidecars_and_keeps_those_with_a_caption(photos, trained
     assert sorted(path.name for path in photos.rglob("*.xmp")) == ["a.jpg.xmp", "b.png.xmp"]
 
 
+def test_no_sidecar_hides_a_caption_in_the_image(photos, trained, command_line):
+    embed_caption(photos / "a.jpg", "Grandma, 1954", "en")
+    status, _, errors = command_line("describe", photos, "--recursive", "--model", trained, "--write", "xmp")
+    assert status == 0 and "1 kept" in errors
+    assert sorted(path.name for path in photos.rglob("*.xmp")) == ["b.png.xmp"]
+
+
 def test_describe_writes_texts_beside_the_images(photos, trained, command_line):
     command = ("describe", photos, "--recursive", "--model", trained, "--write")
     assert command_line(*command, "txt")[0] == 0

@@ -60,8 +60,8 @@ class NextTokens(Protocol):
     def draw(self, sample: SampleSettings, uniform: Floats) -> Tokens:
         """Draw a token of each hypothesis by numbers (N, K) between 0 and 1.
 
-        The `top_k` most probable tokens are kept, then `temperature` divides their log-probabilities, then the
-        smallest set of the most probable ones with a probability of `top_p` is kept.
+        `temperature` divides the log-probabilities; the `top_k` most probable tokens are kept, and of these tokens the
+        smallest set of the most probable ones with a probability of `top_p`.
         """
 
 

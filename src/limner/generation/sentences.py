@@ -13,6 +13,7 @@ from limner.decoding.sentence import Sentence
 from limner.errors import SettingsError, counted
 from limner.text.queries import language_name, quoted
 from limner.text.tokenizer import Tokenizer
+from limner.text.vocab import SPECIAL_TOKENS
 
 UNKNOWN_WORDS_SHOWN = 5
 UNKNOWN_SOURCE = "their translation is a guess"
@@ -23,6 +24,10 @@ COPIED_CHARACTERS = "their unknown characters are copied into the translation"
 """Effect of words with unknown characters, for a model that translates phrases of subwords."""
 CUT_TRANSLATIONS = "raise max_length, or split the text into sentences"
 """What to do about translations that were cut off."""
+LEAST_LOG_PROB, MOST_UNKNOWN = -1.2, 0.25
+"""Log-probability per token of a translation, and share of unknown source tokens, beyond which a sentence is outside of
+what a translator knows; the log-probability is chosen on Multi30k's validation split and on sentences of news and mail.
+"""
 MAX_SOURCE_TOKENS = 1000
 """Maximum length of a source sentence."""
 
@@ -34,6 +39,12 @@ MissingImage = Literal["refuse", "text"]
 
 EMPTY_TRANSLATION = Sentence((), 0.0, 0.0)
 """Translation of an empty sentence, which is not decoded."""
+
+
+def is_outside_domain(source_tokens: Sequence[int], translation: Sentence) -> bool:
+    """Whether a translation is a guess, because the translator knows no such sentences."""
+    is_unknown = source_tokens.count(SPECIAL_TOKENS.unk) > MOST_UNKNOWN * len(source_tokens)
+    return is_unknown or translation.log_prob < LEAST_LOG_PROB * (len(translation.tokens) + 1)
 
 
 def images_of_sentences(

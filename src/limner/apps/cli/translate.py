@@ -27,6 +27,7 @@ from limner.bounds import BatchSize, Count
 from limner.decoding.settings import DecodingSettings
 from limner.errors import SettingsError, counted
 from limner.files import write_text
+from limner.generation.sentences import is_outside_domain
 from limner.runs.pretrained import model_type
 from limner.storage.json_text import to_json
 from limner.storage.outputs import SavedOutput, claim_file, require_saved, save_output
@@ -138,6 +139,14 @@ def translate(
         saved.append(write_beam(translator.explain_beam(texts[0], image=images[0], **decoding), explain_beam))
     with progress_bar("translating") as bar:
         translations = translator.translate(texts, images=images, batch_size=batch_size, on_progress=bar, **decoding)
+    if not model:
+        encode = translator.source_tokenizer.encode
+        guesses = sum(is_outside_domain(encode(text), best[0]) for text, best in zip(texts, translations, strict=True))
+        if guesses:
+            logger.warning(
+                f"{guesses} of {counted(len(texts), 'sentence')}: unlike the descriptions that the built-in "
+                "translator knows, so that the translation is a guess"
+            )
     if as_json:
         text = _format_json(texts, images, translations, translator.tokenizer)
     else:

@@ -126,6 +126,11 @@ async def read_chat(
         if source:
             request.state.ignored.append("prompt")
         prefix = last.text if last.role == "assistant" else ""
+    if generator.rules is not None and generator.rules.concepts is not None and not prefix:
+        # A drawn caption would not be checked by the concepts.
+        names = [name for name in ("temperature", "top_k", "top_p", "seed") if getattr(sampling, name) is not None]
+        request.state.ignored.extend(names)
+        sampling = sampling.model_copy(update=dict.fromkeys(names))
     reference = _image_of(users, served, request, param)
     if body.logprobs and body.top_logprobs and not served.explains:
         request.state.ignored.append("top_logprobs")

@@ -22,6 +22,7 @@ from limner.files.structured import StructureError, parse_json
 from limner.media.image import image_size
 from limner.runs.concepts import Vector, pooled_vector
 from limner.storage.json_text import to_json
+from limner.text.vocab import SPECIAL_TOKENS
 
 IMMICH_SIZE = 512
 """Size of the vectors that Immich stores of its default model; further components are zero, which change no cosine."""
@@ -114,6 +115,8 @@ async def _vectors(engine: ServiceEngine, name: str | None, contents: Sequence[s
 
     async def vector(content: str | bytes) -> Vector:
         if isinstance(content, str):
+            if set(space.tokenizer.encode(content)) <= {SPECIAL_TOKENS.unk}:
+                raise InvalidRequestError(f"'{content[:40]}': no word is in the vocabulary; use other words", "input")
             return space.sentence_vector(content)
         job = await engine.read(GenerationRequest(served, served.generator(lang), content))
         assert job.features is not None, "a captioner with a joint space has a backbone"

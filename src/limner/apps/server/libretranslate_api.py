@@ -22,8 +22,8 @@ from limner.apps.server.ollama_api import ERRORS
 from limner.apps.server.request_bodies import FORM, FormRoute, LenientBody, reads
 from limner.apps.server.service import Result, ServiceEngine
 from limner.errors import MissingExtraError
+from limner.generation.sentences import is_outside_domain
 from limner.text.queries import LANGUAGE_NAMES
-from limner.text.vocab import SPECIAL_TOKENS
 
 if TYPE_CHECKING:
     from py3langid.langid import LanguageIdentifier
@@ -34,11 +34,6 @@ AUTO = "auto"
 _ENDS = r"\s*[\r\n]\s*|(?<=[.!?])[\"'”’»)]*\s+(?=[\"'“„«(]*[A-ZÀ-ÖØ-Þ])"
 _SENTENCE_ENDS = {"text": re.compile(f"({_ENDS})"), "html": re.compile(rf"(\s*<[^>]*>\s*|{_ENDS})")}
 """What separates the sentences of a text, by its format; tags separate sentences."""
-LEAST_LOG_PROB, MOST_UNKNOWN = -1.2, 0.25
-"""Log-probability per token of a translation, and share of unknown source tokens, beyond which a sentence is outside of
-what a translator knows; the log-probability is chosen on Multi30k's validation split and on sentences of news and mail.
-"""
-
 MAX_TEXTS = 1_000
 """Largest number of texts of one request."""
 MAX_CHARACTERS = 100_000
@@ -223,9 +218,7 @@ async def _translate(
             request = GenerationRequest(served, served.generator(body.target), image, source_text, decoding)
             final = await (await engine.generate(request)).final()
             texts = [html.escape(one.text, False) if is_html else one.text for one in final.sentences]
-            tokens, best = final.job.source_tokens or (), final.best
-            unknown = tokens.count(SPECIAL_TOKENS.unk) > MOST_UNKNOWN * len(tokens)
-            outside += unknown or best.log_prob < LEAST_LOG_PROB * (len(best.tokens) + 1)
+            outside += is_outside_domain(final.job.source_tokens or (), final.best)
         translations.append([translated + separator for translated in texts])
     if outside:
         logger.warning("%s sentences of a text are outside of what %s knows: a guess", outside, served.name)

@@ -26,6 +26,7 @@ from torch.nn import functional
 
 from limner.features.encoders.efficientnet import published_preprocessing
 from limner.features.encoders.published_weights import (
+    LAST,
     STAGES,
     VARIANTS,
     blocks_of,
@@ -37,7 +38,7 @@ from limner.features.preprocessing import adapt_preprocessing, read_image
 from limner.runtime.graphs import PIXELS
 from limner.runtime.manifest import BACKBONE_WEIGHTS
 
-VARIANT, SIZE, HEAD, OPSET = "efficientnet-lite2", 300, "head", 17
+VARIANT, SIZE, OPSET = "efficientnet-lite2", 300, 17
 LEVELS, DRAWN = 255, 200_000
 
 
@@ -128,14 +129,11 @@ class Quantizer:
         return Maps(name, exact, scale.round(first.quantized + second.quantized), scale)
 
     def graph(self, output: Maps) -> bytes:
-        """Return the graph, from pixels to the grid of locations: the last convolution of `output` is not quantized.
-
-        An output of 8 bits would round to zero the many small values that the mean over locations consists of.
-        """
+        """Return the graph, from pixels to the grid of locations: the last convolution of `output` is not quantized."""
         height, width = output.exact.shape[2:]
-        weight, bias = (self.weights[f"{HEAD}.convolution.{part}"] for part in ("weight", "bias"))
+        weight, bias = (self.weights[f"{LAST}.convolution.{part}"] for part in ("weight", "bias"))
         self._dequantize(output, "real")
-        names = ["real", self._add(f"{BACKBONE_WEIGHTS}{HEAD}.convolution.weight", weight), self._add("bias", bias)]
+        names = ["real", self._add(f"{BACKBONE_WEIGHTS}{LAST}.convolution.weight", weight), self._add("bias", bias)]
         limits = [self._add(f"limit {limit}", np.asarray(np.float32(limit))) for limit in (0, 6)]
         self.nodes.append(helper.make_node("Conv", names, ["linear"], kernel_shape=[1, 1]))
         self.nodes.append(helper.make_node("Clip", ["linear", *limits], ["maps"]))

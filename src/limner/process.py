@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -308,3 +309,12 @@ def _discard(descriptor: int) -> None:
     with suppress(OSError):
         os.dup2(null, descriptor)
     os.close(null)
+
+
+@cache
+def has_vnni() -> bool:
+    """Whether sums of two products of 8 bits are known not to saturate at 16 bits, as in x86 processors before VNNI."""
+    try:
+        return "vnni" in Path("/proc/cpuinfo").read_text(encoding="utf-8")
+    except OSError:
+        return False

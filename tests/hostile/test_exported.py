@@ -35,7 +35,7 @@ def test_graphs_and_tokenizers(case, work):
     case(DESCRIBE, "generation.json", "limner export", files={MANIFEST: "{"}),
     case(DESCRIBE, "generation.json", "limner export", files={MANIFEST: b"\xff\x00"}),
     case(DESCRIBE, "generation.json", "limner export", files={MANIFEST: nested("[", "]")}),
-    case(DESCRIBE, "generation.json", "format 1", files={MANIFEST: '{"format": 7}'}),
+    case(DESCRIBE, "generation.json", "format 2", files={MANIFEST: '{"format": 7}'}),
     *(
         case(DESCRIBE, "generation.json", "digest", files={MANIFEST: change_json(**change)})
         for change in ({"vocab_size": 5}, {"unknown": 1}, {"state": []}, {"files": {"../../etc/passwd": "0"}})

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from limner.decoding.sentence import Sentence
 from limner.decoding.settings import DecodingSettings, change_decoding
 from limner.errors import RunError, SettingsError
-from limner.features.encoders.published_weights import fold_normalisation, quantize_weights, read_weights
+from limner.features.encoders.published_weights import LAST, fold_normalisation, quantize_weights, read_weights
 from limner.features.preprocessing import Preprocessing, read_image
 from limner.features.spec import FeatureArray, FeatureKind, FeatureSpec
 from limner.generation.captioning import UNKNOWN_PREFIX, BaseCaptioner
@@ -352,9 +352,8 @@ def _weights_of(exported: Exported) -> dict[str, Callable[[], dict[str, NDArray[
         def read_backbone() -> dict[str, NDArray[Any]]:
             weights = fold_normalisation(read_weights(manifest.backbone, manifest.backbone_sha256))
             kernels = {name: values for name, values in weights.items() if values.ndim == 4}
-            last = "head.convolution.weight"  # whose output would lose its small values in 8 bits
             return {
-                BACKBONE_WEIGHTS + name: values if name == last else quantize_weights(values)[0]
+                BACKBONE_WEIGHTS + name: values if name.startswith(LAST) else quantize_weights(values)[0]
                 for name, values in kernels.items()
             }
 

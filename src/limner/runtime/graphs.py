@@ -17,7 +17,7 @@ from limner.bounds import Bounds
 from limner.decoding.next_tokens import NumpyNextTokens
 from limner.decoding.trees import map_leaves
 from limner.errors import RunError, SettingsError
-from limner.process import available_memory, usable_cores
+from limner.process import available_memory, has_vnni, usable_cores
 from limner.runtime.manifest import EXPORT_AGAIN, FeatureInput
 from limner.runtime.wire_format import require_self_contained
 
@@ -167,7 +167,7 @@ def _start_session(
     for entry, value in (
         ("session.intra_op.allow_spinning", "0"),
         ("session.load_model_format", "ONNX"),  # the format that has been checked
-        ("session.x64quantprecision", str(int(not _has_vnni()))),
+        ("session.x64quantprecision", str(int(not has_vnni()))),
         ("session.use_env_allocators", "1"),  # whose memory is limited
         ("optimization.constant_folding_max_output_size_in_bytes", str(64 * MEBIBYTE)),
     ):
@@ -185,15 +185,6 @@ def _start_session(
         raise _too_long(name, "loaded", limits.seconds) from None
     except Exception as error:  # the library raises several types
         raise _failed(name, "loaded", error) from None
-
-
-@cache
-def _has_vnni() -> bool:
-    """Whether sums of two products of 8 bits are known not to saturate at 16 bits, as in x86 processors before VNNI."""
-    try:
-        return "vnni" in Path("/proc/cpuinfo").read_text(encoding="utf-8")
-    except OSError:
-        return False
 
 
 @cache

@@ -38,8 +38,9 @@ TOLERANCE = 1e-4  # largest difference of a log-probability that is allowed, or 
 RELATIVE_TOLERANCE = 1e-5
 """What is allowed besides, relative to the largest log-probability of the same distribution, which float32 rounds."""
 _STEPS = 4
-_LENGTHS = ((7,), (4, 4, 4, 4), (3, 6, 2, 1, 1))
-"""Lengths of the source sentences of the batches that are compared, other than the recorded lengths."""
+_LENGTHS = {2: (7,), 1: (4, 4, 4, 4), 3: (3, 6, 2, 1, 1)}
+"""Lengths of the source sentences of the batches that are compared, other than the recorded lengths, by the number K of
+hypotheses of an example."""
 
 
 ShapesByName = dict[str, tuple[torch.dtype, tuple[int | None, ...]]]
@@ -250,12 +251,11 @@ def largest_difference(
     """Compute the difference between the graphs and the model that is the largest in proportion to the allowed one."""
     encoder, step = Graph(ENCODER, recorded.encoder), Graph(STEP, recorded.step)
     differences = []
-    for lengths in _LENGTHS:
+    for width, lengths in _LENGTHS.items():
         inputs = example_inputs(features, source_vocab_size, lengths, all_present=len(set(lengths)) == 1)
         memory = model.encode(batch_of(inputs))
         state = model.start(memory)
         tensors = encoder({name: values.numpy() for name, values in inputs.items()})
-        width = len(lengths)  # hypotheses of an example
         state = select(state, torch.arange(len(lengths)).repeat_interleave(width))
         tensors |= {name: tensors[name].repeat(width, 0) for name in recorded.state}
         tokens = torch.full((len(lengths) * width,), SPECIAL_TOKENS.bos)

@@ -215,6 +215,10 @@ def fold_normalisation(weights: dict[str, NDArray[Any]]) -> dict[str, NDArray[np
     return folded
 
 
+LAST = "head"
+"""Layer that is not quantized: an output of 8 bits would lose the many small values that pooled features consist of."""
+
+
 def quantize_weights(weight: NDArray[np.float32]) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
     """Quantize the weights of a convolution (C, ...) to 8 bits.
 

@@ -70,6 +70,8 @@ NUMBER, LABEL = {"type": "number", "minimum": 0, "maximum": 100}, {"type": "obje
         ({**LABEL, "properties": {"name": {}, "confidence": {"maximum": 0.5}}}, {}, False),
         ({**LABEL, "properties": {"confidence": NUMBER}}, {}, False),
         ({"type": "string"}, {"minItems": 1}, False),
+        ({"type": "string"}, {"maxItems": 2.0}, True),
+        *(({"type": "string"}, {"maxItems": count}, False) for count in (-1, 1.5, "2", True)),
         ({"$ref": "#/$defs/Other"}, {}, False),
         (3, {}, False),
     ],

@@ -70,6 +70,7 @@ def test_requests_of_real_programs(ask, case):
 def test_models_of_equal_digest_have_one_language(ask):
     listed = ask(lambda client: client.get("/api/tags")).json()["models"]
     digests = {model["name"]: model["digest"] for model in listed}
+    assert len(digests) == len(listed) and "llava:7b" in digests
     assert digests["limner:latest"] == digests["limner:en"] != digests["limner:de"] != digests["limner:zh"]
 
 
@@ -86,5 +87,7 @@ def test_a_sentence_is_near_its_image(ask):
     inputs = ["a cat", "a rocket", "data:image/jpeg;base64,IMAGE"]
     body = {"model": "limner", "input": inputs, "encoding_format": "base64"}
     data = ask(lambda client: send(client, "/v1/embeddings", body)).json()["data"]
+    long = {"model": "limner", "input": "a cat " * 20_000}
+    assert ask(lambda client: send(client, "/v1/embeddings", long)).status_code == 400
     cat, rocket, photo = (np.frombuffer(base64.b64decode(each["embedding"]), "<f4") for each in data)
     assert cat @ photo > rocket @ photo + 0.2

@@ -2,7 +2,7 @@
 
 import pytest
 
-from limner.apps.server.libretranslate_api import detect_language
+from limner.apps.server.libretranslate_api import SENTENCE_ENDS, detect_language
 
 SENTENCES = {
     "en": "There is a brown dog on the beach.",
@@ -37,3 +37,17 @@ def test_only_the_given_languages_are_returned():
 
 def test_without_letters_nothing_is_more_probable():
     assert {one.confidence for one in detect_language("123", ["en", "de"])} == {50}
+
+
+@pytest.mark.parametrize(
+    ("form", "parts"),
+    [
+        ("text", ["A.", " ", "B", " \n\t", "c <d> e.g. f"]),
+        ("text", ["a" + " " * 20_000 + "b"]),
+        ("html", ["", "<p title='a > b'> ", "A", " <!-- x > y --> ", "b", "<br>", ""]),
+        ("html", ["a", " <script>if (a < b) c</script>", "d 3 < 4", "\n", "e"]),
+        ("html", ["", "<a" * 20_000, ""]),
+    ],
+)
+def test_separators_of_sentences(form, parts):
+    assert SENTENCE_ENDS[form].split("".join(parts)) == parts

@@ -17,6 +17,7 @@ from limner.apps.server import protection
 from limner.apps.server.errors import InvalidRequestError
 from limner.apps.server.images import ImageFetcher, decode_image_text
 from limner.apps.server.protection import Keys
+from limner.apps.server.run import bind
 from limner.apps.server.settings import KEYS_VARIABLE, ServerSettings, read_keys
 from limner.data.collection import write_items
 from limner.data.examples import Item
@@ -301,6 +302,17 @@ def test_a_file_without_usable_keys_is_an_error(tmp_path, text):
     (tmp_path / "keys").write_text(text)
     with pytest.raises(SettingsError, match="key"):
         read_keys(ServerSettings(key_file=str(tmp_path / "keys")))
+
+
+def test_a_service_for_other_machines_without_keys_is_warned_of(caplog):
+    for host, count in (("127.0.0.1", 0), ("0.0.0.0", 1)):
+        bind(ServerSettings(host=host, port=0)).close()
+        assert len(caplog.records) == count
+
+
+def test_a_served_name_is_no_alias(models):
+    with pytest.raises(SettingsError, match="already"):
+        models.add_alias("tiny=tiny")
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from limner.apps.server import ollama_api, openai_api
 from limner.apps.server.errors import InvalidRequestError, NotSupportedError
 from limner.apps.server.images import decode_image_text
 from limner.apps.server.jobs import GenerationRequest
+from limner.apps.server.libretranslate_api import MAX_CHARACTERS
 from limner.apps.server.limner_api import ERRORS, EngineOf
 from limner.apps.server.request_bodies import MULTIPART, LenientBody, UploadRoute, reads
 from limner.apps.server.service import ServiceEngine
@@ -58,7 +59,7 @@ async def embeddings(body: EmbeddingBody, engine: EngineOf) -> dict[str, Any]:
     """Compute the vectors of sentences and images, whose cosine says how well they fit each other."""
     vectors = await _vectors(engine, body.model, _inputs(body))
     is_base64 = body.encoding_format == "base64"
-    values = [base64.b64encode(one.astype("<f4").tobytes()).decode() if is_base64 else one.tolist() for one in vectors]
+    values = [base64.b64encode(v.astype("<f4").tobytes()).decode() if is_base64 else v.tolist() for v in vectors]
     data = [{"object": "embedding", "index": index, "embedding": value} for index, value in enumerate(values)]
     return {"object": "list", "model": body.model, "data": data, "usage": {"prompt_tokens": 0, "total_tokens": 0}}
 
@@ -113,11 +114,18 @@ async def _vectors(engine: ServiceEngine, name: str | None, contents: Sequence[s
     served, lang = (able or engine.models.get(None, "describe"), None) if name is None else engine.models.find(name)
     space = await engine.compute("search", lambda: served.joint(lang))
 
+    def sentence_vector(sentence: str) -> Vector:
+        if len(sentence) > MAX_CHARACTERS:
+            raise InvalidRequestError(
+                f"input: expected at most {MAX_CHARACTERS:,} characters; shorten the text", "input"
+            )
+        if set(space.tokenizer.encode(sentence)) <= {SPECIAL_TOKENS.unk}:
+            raise InvalidRequestError(f"'{sentence[:40]}': no word is in the vocabulary; use other words", "input")
+        return space.sentence_vector(sentence)
+
     async def vector(content: str | bytes) -> Vector:
         if isinstance(content, str):
-            if set(space.tokenizer.encode(content)) <= {SPECIAL_TOKENS.unk}:
-                raise InvalidRequestError(f"'{content[:40]}': no word is in the vocabulary; use other words", "input")
-            return space.sentence_vector(content)
+            return await engine.compute("search", lambda: sentence_vector(content))
         job = await engine.read(GenerationRequest(served, served.generator(lang), content))
         assert job.features is not None, "a captioner with a joint space has a backbone"
         (embedded,) = space.image_vectors(pooled_vector(job.features)[None])

@@ -65,7 +65,7 @@ def labels_of(tags: Sequence[tuple[str, float]], schema: Any, param: str) -> dic
 
     def refused(place: str, reason: str) -> NotSupportedError:
         fits = "the models of this service write text, or one list of labels (name, confidence, topicality)"
-        return NotSupportedError(f"{param}: {place}: {reason}; {fits}", param)
+        return NotSupportedError(f"{param}: {place[:40]}: {reason}; {fits}", param)
 
     def part(value: Any, place: str, kinds: Sequence[str], known: Iterable[str] = ()) -> dict[str, Any]:  # noqa: ANN401
         if "$ref" in value:
@@ -75,7 +75,7 @@ def labels_of(tags: Sequence[tuple[str, float]], schema: Any, param: str) -> dic
         wrong += [keyword for keyword, most in HIGH.items() if value.get(keyword, most) < most]
         wrong += [field for field in value.get("required", ()) if field not in known]
         if wrong or value.get("type", kinds[0]) not in kinds:
-            raise refused(place, f"'{wrong[0]}' is not possible" if wrong else f"expected {' or '.join(kinds)}")
+            raise refused(place, f"'{wrong[0]:.40}' is not possible" if wrong else f"expected {' or '.join(kinds)}")
         return dict(value)
 
     properties = schema.get("properties", {}) if isinstance(schema, dict) else {}
@@ -85,7 +85,10 @@ def labels_of(tags: Sequence[tuple[str, float]], schema: Any, param: str) -> dic
         raise refused("schema", f"expected one list, got {len(lists)}")
     array = part(properties[lists[0]], lists[0], ["array"])
     item = part(array.get("items"), f"{lists[0]}.items", ["object", "string"], FIELDS)
-    tags = tags[: array.get("maxItems")]
+    most = array.get("maxItems", len(tags))
+    if isinstance(most, bool) or not isinstance(most, int | float) or most < 0 or most % 1:
+        raise refused(lists[0], "expected a whole number of 'maxItems'")
+    tags = tags[: int(most)]
     if item.get("type") == "string":
         return {lists[0]: [word for word, _ in tags]}
     properties = {field: {} for field in item.get("required", ())} | item.get("properties", {})

@@ -31,9 +31,12 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 AUTO = "auto"
 """Source language that is detected."""
-_ENDS = r"\s*[\r\n]\s*|(?<=[.!?])[\"'”’»)]*\s+(?=[\"'“„«(]*[A-ZÀ-ÖØ-Þ])"
-_SENTENCE_ENDS = {"text": re.compile(f"({_ENDS})"), "html": re.compile(rf"(\s*<[^>]*>\s*|{_ENDS})")}
-"""What separates the sentences of a text, by its format; tags separate sentences."""
+_SPACE = r"(?:(?<!\s)\s+)?"
+_ENDS = rf"{_SPACE}[\r\n]\s*|(?<=[.!?])[\"'”’»)]*\s+(?=[\"'“„«(]*[A-ZÀ-ÖØ-Þ])"
+_UNREAD = "|".join(rf"<{name}(?=[\s/>]).*?(?:</{name}|\Z)[^>]*>?" for name in ("script", "style"))
+_TAG = rf"<!--.*?(?:-->|\Z)|{_UNREAD}|<[a-z/!?](?:=\s*\"[^\"]*\"|=\s*'[^']*'|[^>])*+>?"
+SENTENCE_ENDS = {"text": re.compile(f"({_ENDS})"), "html": re.compile(rf"({_SPACE}(?si:{_TAG})\s*|{_ENDS})")}
+"""What separates the sentences of a text, by its format, in linear time; tags, comments and scripts separate them."""
 MAX_TEXTS = 1_000
 """Largest number of texts of one request."""
 MAX_CHARACTERS = 100_000
@@ -151,9 +154,7 @@ def _named(code: str) -> dict[str, str]:
 
 def _pairs(engine: ServiceEngine) -> list[tuple[str, str]]:
     """Return the pairs of source and target language that can be translated."""
-    return [
-        (served.source, target) for served in engine.models if served.source is not None for target in served.languages
-    ]
+    return [*dict.fromkeys((model.source, lang) for model in engine.models if model.source for lang in model.languages)]
 
 
 async def _images(body: TranslateBody, count: int, engine: ServiceEngine) -> list[bytes | None]:
@@ -162,7 +163,7 @@ async def _images(body: TranslateBody, count: int, engine: ServiceEngine) -> lis
     references = body.image if isinstance(body.image, list) else [body.image] * count
     if len(references) != count:
         raise InvalidRequestError(
-            f"image: expected one for each text, got {len(references)} images and {count} texts", "image"
+            f"image: expected an image for each text, got {len(references)} images and {count} texts", "image"
         )
     try:
         async with asyncio.timeout(engine.settings.timeout):
@@ -207,17 +208,16 @@ async def _translate(
         model knows, which the log says.
     """
     is_html, outside = body.format == "html", 0
-    parts = _SENTENCE_ENDS[body.format].split(text)
+    parts = SENTENCE_ENDS[body.format].split(text)
     decoding = {"n_best": body.alternatives + 1} if body.alternatives else {}
     served = engine.models.translator(None, source, body.target)
     translations = []
     for sentence, separator in zip(parts[::2], [*parts[1::2], ""], strict=True):
-        texts = [sentence]
-        if sentence.strip():
-            source_text = html.unescape(sentence) if is_html else sentence
+        texts, source_text = [sentence], html.unescape(sentence) if is_html else sentence
+        if any(map(str.isalpha, source_text)):
             request = GenerationRequest(served, served.generator(body.target), image, source_text, decoding)
             final = await (await engine.generate(request)).final()
-            texts = [html.escape(one.text, False) if is_html else one.text for one in final.sentences]
+            texts = [html.escape(best.text, False) if is_html else best.text for best in final.sentences]
             outside += is_outside_domain(final.job.source_tokens or (), final.best)
         translations.append([translated + separator for translated in texts])
     if outside:

@@ -109,6 +109,11 @@ class ServedModel:
         return tuple(self.by_lang)
 
     @property
+    def tags(self) -> tuple[str, ...]:
+        """Tags that select a language; an alias with a tag has no others."""
+        return (DEFAULT_TAG, *(self.languages if len(self.languages) > 1 and ":" not in self.name else ()))
+
+    @property
     def uses_image(self) -> bool:
         """Whether the generated sentences depend on an image."""
         return any(generator.uses_image for generator in self.by_lang.values())
@@ -212,10 +217,11 @@ class Models:
                 raise NotSupportedError(f"no served model can {task}; start limner serve with --model and such a run")
             return next((model for model in able if lang in model.languages), able[0])
         if name not in self.by_name:
-            raise NotFoundError(
-                f"model '{name}': not served{did_you_mean(name, self.by_name)}; served are {', '.join(self.by_name)}",
-                "model",
-            )
+            names = [
+                name for model in self for name in (model.name, *(f"{model.name}:{tag}" for tag in model.tags[1:]))
+            ]
+            served = f"served are {', '.join(names)}; name a served model, or start with --alias NAME=MODEL"
+            raise NotFoundError(f"model '{name}': not served{did_you_mean(name, names)}; {served}", "model")
         model = self.by_name[name]
         if task not in (None, model.task):
             raise NotSupportedError(f"model '{name}' cannot {task}: it is a model to {model.task}", "model")
@@ -237,8 +243,10 @@ class Models:
         return self.get(name), None
 
     def add_alias(self, alias: str) -> None:
-        """Add another name of a model, given as NAME=MODEL; see `find` for errors."""
+        """Add another name of a model, given as NAME=MODEL; SettingsError for a name that is served, or see `find`."""
         name, _, model = alias.rpartition("=")
+        if name in self.by_name:
+            raise SettingsError(f"alias '{alias}': a model is named '{name}' already; choose another name")
         served, lang = self.find(model)
         self.by_name[name] = replace(
             served, name=name, by_lang=served.by_lang if lang is None else {lang: served.by_lang[lang]}

@@ -200,7 +200,7 @@ async def version() -> dict[str, str]:
 @router.get("/tags")
 async def tags(engine: EngineOf) -> dict[str, list[dict[str, Any]]]:
     """List the served models; the languages of a model of several are its tags."""
-    return {"models": [_listed(served, tag) for served in engine.models for tag in _tags(served)]}
+    return {"models": [_listed(served, tag) for served in engine.models for tag in served.tags]}
 
 
 @router.get("/ps")
@@ -241,11 +241,6 @@ async def show(body: ShowBody, engine: EngineOf) -> dict[str, Any]:
         + ["embedding"] * bool(served.joint_folder(None)),
         "modified_at": rfc3339(served.created),
     }
-
-
-def _tags(served: ServedModel) -> tuple[str, ...]:
-    """Return the tags that select a language of a model."""
-    return (DEFAULT_TAG, *(served.languages if len(served.languages) > 1 else ()))
 
 
 def _listed(served: ServedModel, tag: str) -> dict[str, Any]:

@@ -63,8 +63,8 @@ class CompletionMessage(LenientBody):
     role: str = ""
     content: str | list[ContentPart] | None = None
 
-    def read(self) -> Message:
-        """Return the text and the images.
+    def read(self, param: str) -> Message:
+        """Return the text and the images of a message of the field `param`.
 
         Raises:
             NotSupportedError: a part is neither text nor an image.
@@ -78,9 +78,8 @@ class CompletionMessage(LenientBody):
             elif part.type in ("text", "input_text", "output_text", "refusal"):
                 texts.append(part.text or "")
             else:
-                raise NotSupportedError(
-                    f"messages.content: expected parts of type text or image_url, got '{part.type[:40]}'", "messages"
-                )
+                expected = "parts of type text or image_url, and images with their image_url"
+                raise NotSupportedError(f"{param}.content: expected {expected}, got '{part.type[:40]}'", param)
         return Message(self.role, "\n".join(texts), images)
 
 
@@ -134,7 +133,7 @@ async def model(name: str, engine: EngineOf) -> ModelBody:
 @router.post(PATH, responses=_STREAMED)
 async def complete(body: CompletionBody, engine: EngineOf, request: Request) -> Any:  # noqa: ANN401
     """Caption the image of the last message of the user, or translate its text."""
-    messages = [message.read() for message in body.messages]
+    messages = [message.read("messages") for message in body.messages]
     stream = await engine.generate(await read_chat(request, body, body, messages, param="messages", count=body.n or 1))
     header: dict[str, Any] = {
         "id": f"chatcmpl-{secrets.token_hex(12)}",
@@ -209,7 +208,8 @@ async def respond(body: ResponsesBody, engine: EngineOf, request: Request) -> An
     body.response_format = None if body.text is None else body.text.format
     body.logprobs = LOGPROBS in (body.include or ())
     messages = [Message("system", body.instructions or "")]
-    messages += [Message("user", body.input)] if isinstance(body.input, str) else [one.read() for one in body.input]
+    items = [CompletionMessage(role="user", content=body.input)] if isinstance(body.input, str) else body.input
+    messages += [item.read("input") for item in items]
     stream = await engine.generate(await read_chat(request, body, body, messages, param="input"))
     head = {"id": f"resp_{secrets.token_hex(12)}", "object": "response", "created_at": int(time.time())}
     head |= {"model": body.model, "error": None, "tools": [], "tool_choice": "none", "parallel_tool_calls": False}
@@ -245,7 +245,7 @@ async def _events(stream: EventStream, body: ResponsesBody, head: dict[str, Any]
     def event(name: str, **fields: Any) -> dict[str, str]:  # noqa: ANN401
         nonlocal count
         count += 1
-        return {"event": name, "data": to_json({"type": name, "sequence_number": count - 1, **fields})}
+        return {"event": name, "data": to_json({**fields, "type": name, "sequence_number": count - 1})}
 
     begun = head | {"status": "in_progress", "incomplete_details": None, "output": [], "usage": None}
     place = {"item_id": _message(head, "", [])["id"], "output_index": 0, "content_index": 0}

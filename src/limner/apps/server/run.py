@@ -11,6 +11,7 @@ import sys
 import tempfile
 import threading
 from functools import partial
+from ipaddress import ip_address
 from typing import Any, NoReturn
 
 import uvicorn
@@ -46,8 +47,9 @@ def bind(settings: ServerSettings) -> socket.socket:
     """Open the socket that the service listens at.
 
     Raises:
-        SettingsError: the address is not of this machine, or the port is in use.
+        SettingsError: the address is not of this machine, or the port is in use; or see `read_keys`.
     """
+    keys = read_keys(settings)
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
             settings.host, settings.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -61,6 +63,8 @@ def bind(settings: ServerSettings) -> socket.socket:
         ) from None
     bound.set_inheritable(True)
     bound.listen(BACKLOG)
+    if not keys and not ip_address(bound.getsockname()[0]).is_loopback:
+        logger.warning("%s: other machines can send requests without a key; name a --key-file", address_of(bound))
     return bound
 
 
@@ -71,14 +75,13 @@ def address_of(bound: socket.socket) -> str:
 
 
 def load(settings: ServerSettings, open_folder: FolderOpener) -> Models | None:
-    """Load the models, and check the keys and the indexes; None for several processes, which load their own models.
+    """Load the models, and check the indexes; None for several processes, which load their own models.
 
     Raises:
-        SettingsError: the key file is missing, has no key or a wrong one; or a run is of labels.
+        SettingsError: a run is of labels.
         RunError: a run cannot be loaded.
         FolderError: a folder has no index, or a damaged one.
     """
-    read_keys(settings)
     models = load_served_models(settings)
     open_indexes(settings, models, open_folder)
     return models if settings.workers == 1 else None

@@ -59,7 +59,7 @@ async def embeddings(body: EmbeddingBody, engine: EngineOf) -> dict[str, Any]:
     """Compute the vectors of sentences and images, whose cosine says how well they fit each other."""
     vectors = await _vectors(engine, body.model, _inputs(body))
     is_base64 = body.encoding_format == "base64"
-    values = [base64.b64encode(v.astype("<f4").tobytes()).decode() if is_base64 else v.tolist() for v in vectors]
+    values = [base64.b64encode(row.astype("<f4").tobytes()).decode() if is_base64 else row.tolist() for row in vectors]
     data = [{"object": "embedding", "index": index, "embedding": value} for index, value in enumerate(values)]
     return {"object": "list", "model": body.model, "data": data, "usage": {"prompt_tokens": 0, "total_tokens": 0}}
 

@@ -217,7 +217,7 @@ async def _translate(
         if any(map(str.isalpha, source_text)):
             request = GenerationRequest(served, served.generator(body.target), image, source_text, decoding)
             final = await (await engine.generate(request)).final()
-            texts = [html.escape(best.text, False) if is_html else best.text for best in final.sentences]
+            texts = [html.escape(item.text, False) if is_html else item.text for item in final.sentences]
             outside += is_outside_domain(final.job.source_tokens or (), final.best)
         translations.append([translated + separator for translated in texts])
     if outside:

@@ -7,7 +7,7 @@ import torch
 import transformers
 
 SPECIAL = ("[PAD]", "[DEC]", "[SEP]", "[UNK]", "__en__", "__de__")
-WORDS = ("a", "red", "dog", "runs", "on", "the", "beach", *(f"w{number}" for number in range(25)))
+WORDS = ("a", "red", "dog", "runs", "on", "the", "beach", "de", *(f"w{number}" for number in range(24)))
 PAD, START, END, UNKNOWN, ENGLISH, GERMAN = range(len(SPECIAL))
 SIZE = len(SPECIAL) + len(WORDS)
 TOWER = {"hidden_size": 32, "intermediate_size": 40, "num_hidden_layers": 2, "num_attention_heads": 4}

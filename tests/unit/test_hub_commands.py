@@ -14,6 +14,7 @@ import limner
 from hub_models import GERMAN, save_model
 from limner.apps.server.models import load_served_models
 from limner.apps.server.settings import ServerSettings
+from limner.errors import SettingsError
 
 
 @pytest.fixture(scope="module")
@@ -65,6 +66,10 @@ def test_a_translator_of_many_languages_is_told_which(hub, command_line):
     languages = ("--from", "en", "--to", "de")
     _, printed, _ = command_line("translate", "the red dog", "--model", hub / "m2m_100", *languages)
     assert printed.strip() == expected.text
+    model = limner.load(hub / "m2m_100", to="de", source="en")
+    assert model.translate(["the red dog"])[0][0].text == expected.text and limner.load(hub / "german").lang == "de"
+    with pytest.raises(SettingsError, match="forced_bos_token_id in its generation_config"):
+        load_served_models(ServerSettings.parse({"models": [str(hub / "m2m_100")]}))
 
 
 def test_the_service_serves_a_captioner(hub, photos):
@@ -86,7 +91,13 @@ def test_the_service_serves_a_captioner(hub, photos):
         (("describe", "{photo}", "--model", "{hub}/siglip"), "compares images and sentences"),
         (("describe", "{photo}", "--model", "{hub}/blip", "--attention", "{hub}/plots"), "needs a run"),
         (("evaluate", "--model", "{hub}/blip", "--collection", "{hub}"), "found a model of transformers"),
+        (("translate", "a", "--model", "{hub}/blip"), "use 'limner describe'"),
         (("translate", "a", "--model", "{hub}/m2m_100", "--to", "xx"), "language 'xx': not among"),
+        (("translate", "a", "--model", "{hub}/m2m_100"), "name one with to (limner translate --to)"),
+        (("translate", "a " * 64, "--model", "{hub}/marian"), "expected at most 64 tokens, got 65"),
+        (("translate", "a", "--model", "{hub}/marian", "--max-length", "65"), "expected at most 64, the positions"),
+        (("describe", "{photo}", "--model", "{hub}/blip", "--max-length", "65"), "expected at most 64, the positions"),
+        (("score", "{photo}", "a " * 64, "--model", "{hub}/blip"), "expected at most 63 tokens, got 64"),
         (("describe", "{photo}", "--model", "hub:example/absent"), "not available from the hub"),
         (("describe", "{photo}", "--model", "{hub}/unknown"), "model_type 'unknown'"),
         (("describe", "{photo}", "--model", "{hub}/code"), "never runs code"),

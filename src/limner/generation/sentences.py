@@ -69,15 +69,11 @@ def images_of_sentences(
     return images
 
 
-def require_source_length(row: int, count: int) -> None:
-    """Check the number of tokens of a source sentence.
-
-    Raises:
-        SettingsError: it is above `MAX_SOURCE_TOKENS`.
-    """
-    if count > MAX_SOURCE_TOKENS:
+def require_source_length(row: int, count: int, limit: int = MAX_SOURCE_TOKENS) -> None:
+    """Check the number of tokens of a source sentence; SettingsError if it is above `limit`."""
+    if count > limit:
         raise SettingsError(
-            f"sentence {row + 1}: expected at most {MAX_SOURCE_TOKENS:,} tokens, got {count:,}; split the text into "
+            f"sentence {row + 1}: expected at most {limit:,} tokens, got {count:,}; split the text into "
             "sentences, one a line"
         )
 

@@ -13,6 +13,7 @@ from limner.errors import RunError, SettingsError
 from limner.generation.captioning import CAPTION_BATCH_SIZE, BaseCaptioner
 from limner.generation.request import Features, Request
 from limner.generation.rules import CaptionRules
+from limner.generation.sentences import MAX_SOURCE_TOKENS, require_source_length
 from limner.hub.families import family_of
 from limner.hub.inputs import HubPixels, HubTokenizer, load_part
 from limner.hub.networks import HubModels, HubNetwork
@@ -72,8 +73,15 @@ class HubGenerator:
         return self.network.task == "describe"
 
     def model(self, settings: DecodingSettings) -> HubModels:
-        """Return the network as the search sees it."""
-        return self._models.setdefault(settings.precision, HubModels(self.network, settings.precision))
+        """Return the network as the search sees it; SettingsError where `max_length` is above its positions."""
+        if settings.max_length > self.network.positions:
+            raise SettingsError(
+                f"max_length {settings.max_length}: expected at most {self.network.positions}, the positions of the "
+                "model; lower it (--max-length)"
+            )
+        if settings.precision not in self._models:
+            self._models[settings.precision] = HubModels(self.network, settings.precision)
+        return self._models[settings.precision]
 
 
 class HubCaptioner(HubGenerator, BaseCaptioner):
@@ -106,11 +114,13 @@ class HubCaptioner(HubGenerator, BaseCaptioner):
 
         Raises:
             MediaError: an image cannot be read.
-            SettingsError: a sentence has no words.
+            SettingsError: a sentence has no words, or is longer than the positions of the network.
         """
         targets = [self.tokenizer.encode(text) for text in sentences]
         if not all(targets):
             raise SettingsError(f"expected a sentence of at least one word, got '{sentences[targets.index([])]}'")
+        for row, target in enumerate(targets):
+            require_source_length(row, len(target), self.network.positions - 1)
         port, results = self.features_port(images), list[float]()
         for begin in range(0, len(sentences), CAPTION_BATCH_SIZE):
             rows = range(begin, min(begin + CAPTION_BATCH_SIZE, len(sentences)))
@@ -143,43 +153,52 @@ class HubTranslator(HubGenerator, BaseTranslator):
     def __init__(self, network: HubNetwork, source: str | None = None, to: str | None = None) -> None:
         """Take a loaded network, and choose its languages; see `load` for arguments and errors."""
         super().__init__(network, to or "")
-        hub = self.hub_tokenizer
+        hub = load_part(network.folder, "AutoTokenizer")  # another instance: a target sentence changes its mode
         if to is not None:
             network.forced = _language(hub, to)
+        elif network.forced is None and network.names_language:
+            raise SettingsError(
+                f"{network.folder}: translates to several languages; name one with to (limner translate --to), or as "
+                "forced_bos_token_id in its generation_config.json"
+            )
         if source is not None:
             _language(hub, source)
             hub.src_lang = source
         named = (getattr(hub, name, None) for name in ("src_lang", "source_lang"))
         self.source_lang = source or next(filter(None, named), "")
         self._lang = to or getattr(hub, "tgt_lang", None) or getattr(hub, "target_lang", None) or ""
+        if not self._lang and network.forced is not None:
+            self._lang = str(hub.convert_ids_to_tokens(network.forced)).strip("_")
+        self.max_source_tokens = min(MAX_SOURCE_TOKENS, network.positions)
         size = max(network.tokens, len(hub))
         self.source_tokenizer = HubTokenizer(hub, size, self.source_lang, is_source=True)
 
 
 def _language(tokenizer: Any, lang: str) -> int:  # noqa: ANN401
     """Return the token of a language, `deu_Latn` or `__de__`; SettingsError if there is none."""
-    vocabulary = tokenizer.get_vocab()
-    found = [vocabulary[name] for name in (lang, f"__{lang}__") if name in vocabulary]
-    if not found:
+    tokens, special = tokenizer.get_vocab(), {*tokenizer.all_special_tokens, *tokenizer.get_added_vocab()}
+    ids = [tokens[name] for name in (f"__{lang}__", *({lang} & special)) if name in tokens]
+    if not ids:
         raise SettingsError(f"language '{lang}': not among the tokens of the model; name it as the model does")
-    return int(found[0])
+    return int(ids[0])
 
 
 def load(
-    folder: Path, *, device: str = "cpu", source: str | None = None, to: str | None = None
+    folder: Path, *, task: str | None = None, device: str = "cpu", source: str | None = None, to: str | None = None
 ) -> HubCaptioner | HubTranslator:
     """Load a captioner or a translator of the hub.
 
     Args:
         folder: folder in the format of transformers.
+        task: 'describe' or 'translate' where one of them is expected; None for either.
         device: 'cpu' or 'cuda'.
         source: language of the sentences, of a translator of many languages; None for the default of its tokenizer.
         to: language of its translations; None for the default of its `generation_config`.
 
     Raises:
-        RunError: the family is not known, or only compares images and sentences.
+        RunError: the family is not known, has another task, or only compares images and sentences.
         BackboneError: a file is missing or damaged, or refers to code.
-        SettingsError: the model has no such language.
+        SettingsError: the model has no such language, or several and none is named.
         ResourceError: there is not enough memory.
     """
     family = family_of(folder)
@@ -188,5 +207,8 @@ def load(
             f"{folder}: expected a model that generates sentences, got one that compares images and sentences: use "
             "'limner score', or 'limner index --retriever'"
         )
+    task = task or ("translate" if source or to else family.task)
+    if family.task != task:
+        raise RunError(f"{folder}: expected a model to {task}, got a model to {family.task}: use 'limner {family.task}'")
     network = family(folder, device)
     return HubCaptioner(network) if family.task == "describe" else HubTranslator(network, source, to)

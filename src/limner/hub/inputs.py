@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 from limner.errors import BackboneError
@@ -38,7 +39,7 @@ class HubTokenizer(Tokenizer):
         """
         self.settings = TextSettings(lang=lang, tokenise="space", level="bpe", lowercase=False, max_size=OFFSET + size)
         self.splitter = None
-        self._hub, self._is_source = tokenizer, is_source
+        self._hub, self._is_source, self._lock = tokenizer, is_source, Lock()
         pieces = [str(piece) for piece in tokenizer.convert_ids_to_tokens(range(min(size, len(tokenizer))))]
         pieces += [f"<{token}>" for token in range(len(pieces), size)]
         if any(piece.startswith(CONTINUES) for piece in pieces):
@@ -51,9 +52,11 @@ class HubTokenizer(Tokenizer):
 
     def encode(self, text: str) -> list[int]:
         """Convert a sentence to token ids; a source sentence with the special tokens of the hub, unless it is empty."""
-        if self._is_source:
-            return self._tokens(self._hub(text)["input_ids"]) if text.strip() else []
-        return self._tokens(self._hub(text_target=text, add_special_tokens=False)["input_ids"])
+        if self._is_source and not text.strip():
+            return []
+        options = {"text": text} if self._is_source else {"text_target": text, "add_special_tokens": False}
+        with self._lock:  # a tokenizer has a mode for target sentences
+            return self._tokens(self._hub(**options)["input_ids"])
 
     def phrases(self, text: str) -> list[list[int]]:
         """Return the token ids of a phrase at the beginning of a sentence, and within it."""

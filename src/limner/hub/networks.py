@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 from torch.nn.utils.rnn import pad_sequence
 
+from limner.bounds import Length, bounds_of
 from limner.decoding.settings import DecodingSettings
 from limner.decoding.torch_models import TorchModels, TorchNextTokens
 from limner.errors import RunError
@@ -117,6 +118,17 @@ class HubNetwork(HubModel):
     def encode(self, inputs: Mapping[str, Tensor]) -> Any:  # noqa: ANN401
         """Compute the memory of `pixel_values`, or of `input_ids` and their `attention_mask`."""
 
+    @property
+    def positions(self) -> int:
+        """Maximum number of tokens of a source sentence, and of a sentence with its end."""
+        longest = int(bounds_of(Length).high)
+        return min(longest, getattr(self.decoder.config, "max_position_embeddings", None) or longest)
+
+    @property
+    def names_language(self) -> bool:
+        """Whether the first token of a sentence names its language."""
+        return False
+
     def start(self, memory: Any) -> Cache | None:  # noqa: ANN401
         """Return the state before the first token."""
         return None
@@ -159,15 +171,16 @@ class HubNetwork(HubModel):
         if ignored := [f"{name} {value}" for name, value in values.items() if value not in (None, NEUTRAL[name])]:
             logger.warning("%s: generation_config: without effect: %s", self.folder, ", ".join(ignored))
         longest = settings.max_new_tokens or (settings.max_length or 20) - 1  # a length of the library has the start
+        if longest < 1:
+            raise RunError(f"{self.folder}: generation_config.json has max_length 1, without a token; raise it")
+        longest = min(longest, self.positions)
         least = max(0, (settings.min_length or 0) - 1) if settings.min_new_tokens is None else settings.min_new_tokens
         top_k = 50 if settings.top_k is None else settings.top_k
         sample = {"temperature": settings.temperature or 1.0, "top_k": top_k or None, "top_p": settings.top_p}
         penalty = 1.0 if settings.length_penalty is None else settings.length_penalty
-        decoding = {"beam_size": settings.num_beams or 1, "length_penalty": max(0.0, penalty), "max_length": longest}
-        decoding |= {
-            "stop": "full" if settings.early_stopping is True else "improve",
-            "min_length": min(least, longest),
-        }
+        stop = "full" if settings.early_stopping is True else "improve"
+        decoding = {"beam_size": settings.num_beams or 1, "length_penalty": max(0.0, penalty), "stop": stop}
+        decoding |= {"max_length": longest, "min_length": min(least, longest)}
         decoding |= {"sample": sample if settings.do_sample else None}
         return DecodingSettings.parse(decoding, where=f"{self.folder}: generation_config")
 

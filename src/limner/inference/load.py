@@ -24,13 +24,14 @@ Loaded: TypeAlias = (
     "HubCaptioner | HubTranslator"
 )
 """A `Classifier` for models of labels, a `Translator` for translation models, a `Captioner` for other runs; their
-exported forms; and those of models in the format of transformers."""
+exported forms; and models in the format of transformers."""
 
 
 def load(
     *runs: Path | str,
     lang: str | None = None,
     to: str | None = None,
+    source: str | None = None,
     backbone: str | None = None,
     device: str = "cpu",
     encode_images: bool = True,
@@ -44,26 +45,32 @@ def load(
         runs: run directories, or one exported model, or one model in the format of transformers: its folder or
             `hub:ORG/NAME@REVISION`; none for a built-in model.
         lang: language of the built-in captioner, 'en' by default; only without `runs`.
-        to: language that the built-in translator translates to, 'de' or 'en'; only without `runs` and `lang`.
+        to: language that the built-in translator translates to, 'de' or 'en', or a model of the hub as its tokenizer
+            names it; not with other `runs`, or with `lang`.
+        source: language that is translated from; default: the other one, or what the model names.
         backbone: where the network is that computed the features, if it has moved since the training.
         device: 'cpu' or 'cuda'.
         encode_images: false where no image will be given; the backbone is then not loaded.
 
     Raises:
-        SettingsError: there is no built-in model of the language, or `lang` or `to` are given with `runs`.
+        SettingsError: the model has no such language, or a language is given with other `runs`.
         RunError: a directory holds no complete model, or the models do not form an ensemble.
         BackboneError: the backbone cannot be found or loaded.
         MissingExtraError: the model needs torch, which is not installed.
     """
-    if to is not None and not runs and lang is None:
-        runs = (pretrained_translator(to),)
-    elif to is not None:
-        raise SettingsError(f"to '{to}': selects the built-in translator; leave out {runs[0] if runs else 'lang'}")
-    runs = choose_runs(runs, lang)
+    languages = {name: value for name, value in (("to", to), ("source", source)) if value is not None}
+    if languages and not runs and lang is None:
+        runs, languages = (pretrained_translator(to, source),), {}
+    chosen = choose_runs(runs, lang)
+    if model_type(Path(chosen[0])) is not None:
+        return _load_hub(*chosen, device=device, **languages)
+    for name, value in languages.items():
+        raise SettingsError(
+            f"{name} '{value}': selects the built-in translator; leave out {runs[0] if runs else 'lang'}"
+        )
+    runs = chosen
     if len(runs) == 1 and is_exported(Path(runs[0])) and backbone is None and device == "cpu":
         return generators.load(runs[0])
-    if model_type(Path(runs[0])) is not None:
-        return _load_hub(*runs, device=device)
     for run in runs:  # before torch is imported
         require_run_directory(Path(run))
     try:
@@ -82,18 +89,14 @@ def load(
 
 def load_hub_captioner(folder: Path, device: str = "cpu") -> HubCaptioner:
     """Load a captioner of the hub; RunError for a model that translates, otherwise as `load`."""
-    model = _load_hub(folder, device=device)
-    if model.source_lang is not None:
-        raise RunError(f"{folder}: expected a captioning model, got one that translates: use 'limner translate'")
-    return cast("HubCaptioner", model)
+    return cast("HubCaptioner", _load_hub(folder, task="describe", device=device))
 
 
 def load_translator(folder: Path, **options: Any) -> BaseTranslator:  # noqa: ANN401
     """Load an exported translator, or one of the hub with the options of its `load`; RunError for another model."""
-    model = generators.load_translator(folder) if model_type(folder) is None else _load_hub(folder, **options)
-    if not isinstance(model, BaseTranslator):
-        raise RunError(f"{folder}: expected a model that translates, got one that describes: use 'limner describe'")
-    return model
+    if model_type(folder) is None:
+        return generators.load_translator(folder)
+    return cast("HubTranslator", _load_hub(folder, task="translate", **options))
 
 
 def _load_hub(*runs: Path | str, **options: Any) -> HubCaptioner | HubTranslator:  # noqa: ANN401

@@ -27,6 +27,7 @@ from limner.generation.rules import CaptionRules
 from limner.generation.sentences import (
     CUT_TRANSLATIONS,
     EMPTY_TRANSLATION,
+    MAX_SOURCE_TOKENS,
     UNKNOWN_SOURCE,
     MissingImage,
     images_of_sentences,
@@ -247,6 +248,7 @@ class BaseTranslator(Generator, Protocol):
     """A generator of translations that is not a run; translations have no rules."""
 
     source_tokenizer: Tokenizer
+    max_source_tokens: int = MAX_SOURCE_TOKENS
 
     @property
     def decoding(self) -> DecodingSettings:
@@ -280,7 +282,7 @@ class BaseTranslator(Generator, Protocol):
         images = self._check(sentences, images, missing)
         sources = [self.source_tokenizer.encode(text) for text in sentences]
         for row, source in enumerate(sources):
-            require_source_length(row, len(source))
+            require_source_length(row, len(source), self.max_source_tokens)
         words = words_of_inputs(self.tokenizer, must_include, len(sentences))
         constraints = {entry: compile_words(self.tokenizer, entry) for entry in dict.fromkeys(words) if entry}
         rows = sorted((row for row, source in enumerate(sources) if source), key=lambda row: len(sources[row]))

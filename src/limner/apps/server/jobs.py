@@ -24,7 +24,7 @@ from limner.features.encoders.base import Backbone, EncoderInput, encode
 from limner.features.spec import attended_area
 from limner.generation.must_include import compile_words, words_of_inputs
 from limner.generation.request import Request, RuleOptions
-from limner.generation.sentences import require_source_length
+from limner.generation.sentences import MAX_SOURCE_TOKENS, require_source_length
 from limner.media.image import image_name, image_size, require_pixels
 from limner.runtime.generators import BaseTranslator
 from limner.storage.json_text import to_json
@@ -256,7 +256,7 @@ def make_job(request: GenerationRequest, cache: FeatureCache, settings: ServerSe
     if request.served.source is not None:
         image = image if generator.uses_image else None
         source_tokens = _source_tokenizer(generator).encode(request.text or "")
-        require_source_length(0, len(source_tokens))
+        require_source_length(0, len(source_tokens), getattr(generator, "max_source_tokens", MAX_SOURCE_TOKENS))
     elif generator.rules is not None:
         generator.rules.check(RuleOptions(min_confidence=request.rules.min_confidence))
     if request.attention or request.probable_tokens:

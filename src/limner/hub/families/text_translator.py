@@ -15,6 +15,10 @@ class TextTranslator(EncoderDecoder):
 
     model_types, task, kind = ("marian", "m2m_100"), "translate", "AutoModelForSeq2SeqLM"
 
+    @property
+    def names_language(self) -> bool:
+        return bool(self.config.model_type == "m2m_100")
+
     def encode(self, inputs: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
         """Compute the states of the source tokens."""
         return self.network.get_encoder()(**inputs)[0], inputs["attention_mask"]

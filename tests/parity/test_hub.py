@@ -118,6 +118,10 @@ def test_scores_of_a_joint_space_equal_the_library(family, tmp_path):
         expected = theirs(pixel_values=pixels, input_ids=words["input_ids"], attention_mask=words.get("attention_mask"))
     scores = ours.match(IMAGES, CAPTIONS)
     assert [score.score for score in scores] == pytest.approx(expected.logits_per_image.diagonal().tolist(), abs=1e-4)
+    if family == "clip":
+        words = ours.tokenizer([f"A photo depicts {text}" for text in CAPTIONS], return_tensors="pt", **padding)
+        with torch.no_grad():
+            expected.text_embeds = theirs.get_text_features(**words).pooler_output
     cosine = torch.nn.functional.cosine_similarity(expected.image_embeds, expected.text_embeds)
     assert [score.clip_score for score in scores] == pytest.approx((2.5 * cosine.clamp(min=0)).tolist(), abs=1e-4)
     vectors = ours.project(np.stack([ours.vector_of(entry) for entry in ours.features_of(list(pixels.numpy()))]))

@@ -525,7 +525,8 @@ def test_a_damaged_configuration_is_refused(resnet, tmp_path):
     [
         ({"num_attention_heads": 0}, "cannot be loaded: .*restore"),
         ({"model_type": ["vit"]}, "cannot be loaded: .*restore"),
-        ({"num_hidden_layers": 10**9}, "1,000,000,000 layers.*at most 1,000; restore"),
+        ({"a": {"n_layer": 10**9}, "b": {"n_layer": 2}}, "1,000,000,000 layers.*at most 1,000; restore"),
+        ({"a": [{"depths": [2, 10**9]}]}, "1,000,000,000 layers.*at most 1,000; restore"),
         ({"quantization_config": {"quant_method": "gptq"}}, "'quantization_config' entry.*choose"),
     ],
 )

@@ -60,6 +60,12 @@ def test_scores_and_translations_are_printed(hub, photos, command_line):
     assert (status, printed.strip()) == (0, translation.text)
 
 
+def test_settings_without_effect_are_logged(tmp_path, caplog):
+    save_model("marian", tmp_path, length_penalty=-1.0, num_beams=2, renormalize_logits=True)
+    limner.load(tmp_path)
+    assert "renormalize_logits True" in caplog.text and "length_penalty -1.0" in caplog.text
+
+
 def test_a_translator_of_many_languages_is_told_which(hub, command_line):
     save_model("m2m_100", hub / "german", max_length=8, forced_bos_token_id=GERMAN)
     (expected,) = limner.load(hub / "german").translate(["the red dog"])[0]

@@ -209,6 +209,8 @@ def load(
         )
     task = task or ("translate" if source or to else family.task)
     if family.task != task:
-        raise RunError(f"{folder}: expected a model to {task}, got a model to {family.task}: use 'limner {family.task}'")
+        raise RunError(
+            f"{folder}: expected a model to {task}, got a model to {family.task}: use 'limner {family.task}'"
+        )
     network = family(folder, device)
     return HubCaptioner(network) if family.task == "describe" else HubTranslator(network, source, to)

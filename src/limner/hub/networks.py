@@ -33,12 +33,13 @@ logger = logging.getLogger(__name__)
 Cache = tuple[tuple[Tensor, ...], ...]
 """For each layer the keys and values of the tokens so far, and with cross-attention the keys and values of the input,
 each (R, heads, length, size)."""
-NEUTRAL = {
-    **dict.fromkeys(("repetition_penalty", "encoder_repetition_penalty", "typical_p"), 1.0),
-    **dict.fromkeys(("no_repeat_ngram_size", "encoder_no_repeat_ngram_size", "min_p"), 0),
-    **dict.fromkeys(("epsilon_cutoff", "eta_cutoff"), 0.0),
+READ = {
+    *("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id", "forced_bos_token_id", "bad_words_ids"),
+    *("suppress_tokens", "max_length", "max_new_tokens", "min_length", "min_new_tokens", "num_beams", "early_stopping"),
+    *("length_penalty", "do_sample", "temperature", "top_k", "top_p", "use_cache", "forced_eos_token_id"),
+    *("transformers_version", "_from_model_config", "output_attentions", "output_hidden_states"),
 }
-"""Settings of `generation_config` that this program does not have, with the values that have no effect."""
+"""Settings of `generation_config` that are read, or whose difference is documented; all others are logged."""
 
 
 class HubModel(ABC):
@@ -167,8 +168,10 @@ class HubNetwork(HubModel):
     def default_decoding(self) -> DecodingSettings:
         """Return the settings of `generation_config`, and log those that this program does not have."""
         settings = self.generation
-        values = {name: getattr(settings, name, None) for name in NEUTRAL}
-        if ignored := [f"{name} {value}" for name, value in values.items() if value not in (None, NEUTRAL[name])]:
+        values = {name: value for name, value in settings.to_diff_dict().items() if name not in READ}
+        if (settings.length_penalty or 0.0) < 0:
+            values["length_penalty"] = settings.length_penalty
+        if ignored := [f"{name} {value}" for name, value in values.items() if value is not None]:
             logger.warning("%s: generation_config: without effect: %s", self.folder, ", ".join(ignored))
         longest = settings.max_new_tokens or (settings.max_length or 20) - 1  # a length of the library has the start
         if longest < 1:

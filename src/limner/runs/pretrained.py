@@ -155,5 +155,5 @@ def model_type(folder: Path) -> str | None:
         config = read_json_file(folder / "config.json")
     except (OSError, StructureError):
         return None
-    found = config.get("model_type") if isinstance(config, dict) and "recipe" not in config else None
-    return found if isinstance(found, str) else None
+    family = config.get("model_type") if isinstance(config, dict) and "recipe" not in config else None
+    return family if isinstance(family, str) else None

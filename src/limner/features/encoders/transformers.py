@@ -158,15 +158,23 @@ def _refuse_code(name: str, folder: Path) -> None:
 
 def _refuse_layers(name: str, folder: Path) -> None:
     """Refuse a number of layers that would take hours to create; BackboneError."""
-    config = _read_json(folder / "config.json")
-    parts = [config, *config.values()] if isinstance(config, dict) else []
-    sizes = {key: value for part in parts if isinstance(part, dict) for key, value in part.items()}
-    for key, layers in sizes.items():
-        if key.endswith("layers") and isinstance(layers, int) and layers > MAX_LAYERS:
+    for key, layers in _integers(_read_json(folder / "config.json")):
+        if key.endswith(("layer", "layers", "depths", "blocks")) and layers > MAX_LAYERS:
             raise BackboneError(
                 f"{name}: its config.json has {layers:,} layers ({key}), expected at most {MAX_LAYERS:,}; restore the "
                 "file"
             )
+
+
+def _integers(value: object, key: str = "") -> Iterator[tuple[str, int]]:
+    """Yield all integers of a JSON value with their keys; a list has the key of its place."""
+    if isinstance(value, int):
+        yield key, value
+    pairs = (
+        value.items() if isinstance(value, dict) else ((key, part) for part in value) if isinstance(value, list) else ()
+    )
+    for name, part in pairs:
+        yield from _integers(part, name)
 
 
 def _read_json(file: Path) -> Any:  # noqa: ANN401 (any JSON value)

@@ -28,7 +28,7 @@ class Match(NamedTuple):
     score: float
     """Score of the model: exp(s) cos + b."""
     clip_score: float
-    """2.5 max(cos, 0), Hessel et al. (2021)."""
+    """2.5 max(cos, 0); of CLIP with "A photo depicts " before the sentence, CLIPScore of Hessel et al. (2021)."""
 
 
 class HubSpace(HubModel):
@@ -76,8 +76,12 @@ class HubSpace(HubModel):
     def match(self, images: Sequence[ImageInput], sentences: Sequence[str]) -> list[Match]:
         """Compute the score of each sentence and the image at its position; MediaError if an image cannot be read."""
         vectors = [self.vector_of(self.features_of([self.read(image)])[0]) for image in images]
-        cosines = [float(vector @ self._sentence(text)) for vector, text in zip(vectors, sentences, strict=True)]
-        return [Match(self._scale * cosine + self._bias, 2.5 * max(cosine, 0.0)) for cosine in cosines]
+        prompt = "A photo depicts " if self.config.model_type == "clip" else ""
+        matches = []
+        for vector, text in zip(vectors, sentences, strict=True):
+            cosine, prompted = (float(vector @ self._sentence(start + text)) for start in ("", prompt))
+            matches.append(Match(self._scale * cosine + self._bias, 2.5 * max(prompted, 0.0)))
+        return matches
 
     @torch.no_grad()
     def _sentence(self, text: str) -> Vectors:

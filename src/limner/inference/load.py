@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from limner.errors import RunError, SettingsError, missing_extra
-from limner.runs.pretrained import choose_runs, model_type, pretrained_translator
+from limner.runs.pretrained import choose_runs, local_folder, model_type, pretrained_translator
 from limner.runs.records import require_run_directory
 from limner.runtime import generators
 from limner.runtime.generators import BaseTranslator
@@ -61,14 +61,14 @@ def load(
     languages = {name: value for name, value in (("to", to), ("source", source)) if value is not None}
     if languages and not runs and lang is None:
         runs, languages = (pretrained_translator(to, source),), {}
-    chosen = choose_runs(runs, lang)
-    if model_type(Path(chosen[0])) is not None:
-        return _load_hub(*chosen, device=device, **languages)
-    for name, value in languages.items():
+    elif languages and (lang is not None or model_type(Path(local_folder(runs[0]))) is None):
+        name, value = next(iter(languages.items()))
         raise SettingsError(
             f"{name} '{value}': selects the built-in translator; leave out {runs[0] if runs else 'lang'}"
         )
-    runs = chosen
+    runs = choose_runs(runs, lang)
+    if model_type(Path(runs[0])) is not None:
+        return _load_hub(*runs, device=device, **languages)
     if len(runs) == 1 and is_exported(Path(runs[0])) and backbone is None and device == "cpu":
         return generators.load(runs[0])
     for run in runs:  # before torch is imported

@@ -27,7 +27,6 @@ from limner.bounds import BatchSize, Count
 from limner.decoding.settings import DecodingSettings
 from limner.errors import SettingsError, counted
 from limner.files import write_text
-from limner.generation.sentences import is_outside_domain
 from limner.runs.pretrained import model_type
 from limner.storage.json_text import to_json
 from limner.storage.outputs import SavedOutput, claim_file, require_saved, save_output
@@ -140,13 +139,7 @@ def translate(
     with progress_bar("translating") as bar:
         translations = translator.translate(texts, images=images, batch_size=batch_size, on_progress=bar, **decoding)
     if not model:
-        encode = translator.source_tokenizer.encode
-        guesses = sum(is_outside_domain(encode(text), best[0]) for text, best in zip(texts, translations, strict=True))
-        if guesses:
-            logger.warning(
-                f"{guesses} of {counted(len(texts), 'sentence')}: unlike the descriptions that the built-in "
-                "translator knows, so that the translation is a guess"
-            )
+        _warn_of_guesses(translator, texts, translations)
     if as_json:
         text = _format_json(texts, images, translations, translator.tokenizer)
     else:
@@ -158,6 +151,19 @@ def translate(
     if attention is not None:
         _plot_attention(translator, texts, images, translations, missing, attention)
     require_saved(saved)
+
+
+def _warn_of_guesses(translator: Any, texts: Sequence[str], translations: Sequence[Sequence[Sentence]]) -> None:  # noqa: ANN401
+    """Log how many sentences are unlike the descriptions that the built-in translator knows."""
+    from limner.generation.sentences import is_outside_domain
+
+    encode = translator.source_tokenizer.encode
+    pairs = zip(texts, translations, strict=True)
+    if guesses := sum(is_outside_domain(encode(text), best) for text, (best, *_) in pairs):
+        logger.warning(
+            f"{guesses} of {counted(len(texts), 'sentence')}: unlike the descriptions that the built-in translator "
+            "knows, so that the translation is a guess"
+        )
 
 
 def _choose_models(model: list[Path] | None, to: str | None, source: str | None) -> list[Path]:

@@ -127,10 +127,7 @@ async def read_chat(
             request.state.ignored.append("prompt")
         prefix = last.text if last.role == "assistant" else ""
     if generator.rules is not None and generator.rules.concepts is not None and not prefix:
-        # A drawn caption would not be checked by the concepts.
-        names = [name for name in ("temperature", "top_k", "top_p", "seed") if getattr(sampling, name) is not None]
-        request.state.ignored.extend(names)
-        sampling = sampling.model_copy(update=dict.fromkeys(names))
+        sampling = _without_sampling(sampling, request)
     reference = _image_of(users, served, request, param)
     if body.logprobs and body.top_logprobs and not served.explains:
         request.state.ignored.append("top_logprobs")
@@ -146,6 +143,13 @@ async def read_chat(
         withheld=engine.settings.withheld,
         labels=schema,
     )
+
+
+def _without_sampling(sampling: SamplingFields, request: Request) -> SamplingFields:
+    """Ignore the fields of sampling: a drawn caption would not be checked by the concepts."""
+    names = [name for name in ("temperature", "top_k", "top_p", "seed") if getattr(sampling, name) is not None]
+    request.state.ignored.extend(names)
+    return sampling.model_copy(update=dict.fromkeys(names))
 
 
 def _image_of(users: Sequence[Message], served: ServedModel, request: Request, param: str) -> str | None:

@@ -38,8 +38,8 @@ ROUTERS: tuple[APIRouter, ...] = (
 )
 """Routers of all APIs. A router gets the engine by `Depends(get_engine)` (`limner.apps.server.limner_api`)."""
 SUMMARY = (
-    "Captions and translations by image-conditioned language models. Besides the API of Limner, the service speaks "
-    "those of Ollama, OpenAI, LibreTranslate and Immich, as far as its models can do what they request."
+    "Captions and translations by image-conditioned language models. Besides the API of Limner, the service speaks the "
+    "APIs of Ollama, OpenAI, LibreTranslate and Immich, as far as its models can do what they request."
 )
 PAGE = Path(__file__).parent / "static"
 """Files of the page."""

@@ -17,7 +17,8 @@ from limner.decoding.sentence import Sentence
 from limner.decoding.settings import DecodingSettings
 from limner.decoding.torch_models import TorchModels, TorchNextTokens
 from limner.errors import RunError, SettingsError
-from limner.generation.rules import CaptionRules
+from limner.generation.request import RuleOptions
+from limner.generation.rules import CaptionRules, consensus
 from limner.inference.captioner import Captioner
 from limner.runs.concepts import FILE, WEIGHTS, Concept, Concepts, ConceptsFile, Tag, concepts_of
 from limner.runs.trained_model import load_trained_model
@@ -125,6 +126,42 @@ def test_the_bonus_of_words_is_their_evidence():
     bonus = concepts.bonus(concepts.columns_of(["cat", "the", "bat", "Black"]), seen)
     black = 0.5 * (math.log(0.3) - math.log(0.1))
     assert bonus.tolist() == pytest.approx([2 * (math.log(0.5) + 2), 0, 2 * (math.log(0.7) + 2), 2 * black], rel=1e-5)
+
+
+def test_the_consensus_is_the_expected_share_of_common_ngrams():
+    texts = [line.split() for line in ("a cat on a mat", "a cat on a bed", "dogs run", "a cat")]
+    scores = [-1.0, -1.5, -0.5, -2.0]
+
+    def similarity(left, right):
+        total = 0.0
+        for order in range(1, 5):
+            a, b = ({tuple(words[i : i + order]) for i in range(len(words) - order + 1)} for words in (left, right))
+            total += 2 * len(a & b) / (len(a) + len(b)) if a or b else 0.0
+        return total / 4
+
+    weights = [math.exp(score) for score in scores]
+    expected = [
+        sum(weight * similarity(text, other) for weight, other in zip(weights, texts, strict=True)) / sum(weights)
+        for text in texts
+    ]
+    np.testing.assert_allclose(consensus(texts, scores), expected, rtol=1e-5)
+    assert consensus([], []).tolist() == []
+
+
+@pytest.mark.parametrize(("weight", "order"), [(0.0, (1, 0, 2)), (4.0, (0, 2, 1))])
+def test_hypotheses_that_agree_come_first(weight, order):
+    texts = ("a black cat on a mat", "dog", "a black cat on a bed")
+    concepts = concepts_with(weight=0.0, consensus=weight)
+    request = SimpleNamespace(
+        rules=RuleOptions(min_confidence=0.0), decoding=DecodingSettings(beam_size=3, n_best=3),
+        constraint=None, prefix=(), evidence=probabilities(cat=0.9, dog=0.9),
+        generator=SimpleNamespace(tokenizer=SimpleNamespace(spellings=("cat",), token_id=lambda _: 0)),
+    )  # fmt: skip
+    hypotheses = [
+        Sentence((0,), log_prob, log_prob, text=text) for text, log_prob in zip(texts, (-2, -1, -3), strict=True)
+    ]
+    captions = CaptionRules(concepts, None).finish(request, hypotheses)
+    assert [texts.index(caption.text) for caption in captions] == list(order)
 
 
 @pytest.mark.parametrize("penalty", [0.0, 0.7])

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+import numpy as np
+
 from limner.decoding.next_tokens import Floats
 from limner.decoding.sentence import Sentence
 from limner.errors import SettingsError
@@ -14,6 +16,8 @@ from limner.text.tokenizer import Tokenizer
 
 ARTICLE = re.compile(r"\ba (?=(?!uni(?![dmn])|use|ute|eu|one|uk)[aeiou]|hour)")
 """Article before a word that is pronounced with a vowel."""
+LONGEST_NGRAM = 4
+"""Words of the longest n-grams that hypotheses are compared by."""
 
 
 class CaptionRules:
@@ -71,8 +75,9 @@ class CaptionRules:
     def finish(self, request: Request, hypotheses: Sequence[Sentence]) -> list[Sentence]:
         """Return the `n_best` captions of a request among the hypotheses of its search, best first.
 
-        Hypotheses of a beam are ordered by log P(w | image) per token plus the evidence of the concepts; sure ones,
-        whose things all have at least the probability `min_confidence`, come first. Where no hypothesis is sure, plain
+        Hypotheses of a beam are ordered by log P(w | image) per token plus the evidence of the concepts and the
+        consensus of the hypotheses; sure ones, whose things all have at least the probability `min_confidence`, come
+        first and agree among themselves. Where no hypothesis is sure, plain
         sentences about probable things take the first places. Samples, and captions with a prefix or prescribed words
         that no plain sentence has, are withheld (`is_sure`) only where nothing is probable, or where the request has a
         threshold.
@@ -88,7 +93,11 @@ class CaptionRules:
         if self.chooses(request):
             captions = [self._with_articles(request, caption) for caption in captions]
             by_text = {caption.text: caption for caption in sorted(captions, key=lambda caption: caption.score)}
-            captions = sorted(by_text.values(), key=lambda caption: (not caption.is_sure, -caption.score))
+            sure, doubtful = (
+                self._with_consensus([caption for caption in by_text.values() if caption.is_sure is kind])
+                for kind in (True, False)
+            )
+            captions = [*sure, *doubtful]
             plain = [] if captions[0].is_sure else self._plain_captions(request, tags)
             if plain:
                 ranked = (plain[0], *(caption for caption in captions if caption.is_sure), *plain[1:])
@@ -98,6 +107,16 @@ class CaptionRules:
         if least is None and concepts.most_probable(request.evidence) >= threshold:
             captions = [caption._replace(is_sure=True) for caption in captions]
         return captions[:count]
+
+    def _with_consensus(self, captions: Sequence[Sentence]) -> list[Sentence]:
+        """Return captions with their consensus added to their scores, best first."""
+        assert self.concepts is not None, "the captions of a model without concepts are as they were found"
+        weight, texts = self.concepts.rules.consensus, [self.concepts.split(caption.text) for caption in captions]
+        gains = weight * consensus(texts, [caption.score for caption in captions])
+        scored = [
+            caption._replace(score=caption.score + float(gain)) for caption, gain in zip(captions, gains, strict=True)
+        ]
+        return sorted(scored, key=lambda caption: -caption.score)
 
     def _with_articles(self, request: Request, caption: Sentence) -> Sentence:
         """Return an English caption with 'an' before vowels, where the evidence for a noun has led to 'a'."""
@@ -133,3 +152,26 @@ class CaptionRules:
         if self.chooses(request):
             score = caption.log_prob / (len(caption.tokens) + 1) + concepts.evidence(caption.text, probabilities)
         return caption._replace(score=score, confidence=confidence, is_sure=confidence >= threshold)
+
+
+def consensus(texts: Sequence[Sequence[str]], scores: Sequence[float]) -> Floats:
+    """Compute the expected similarity of each of N hypotheses to all of them, from 0 to 1, (N,).
+
+    This is the negative Bayes risk of Kumar and Byrne (2004) under the softmax of the scores. The similarity is the
+    mean over n = 1, ..., 4 of the Dice coefficient 2 |A and B| / (|A| + |B|) of the sets of n-grams of two hypotheses.
+
+    Args:
+        texts: words of the hypotheses.
+        scores: logarithms of what the hypotheses are weighted by.
+    """
+    weights = np.exp(np.asarray(scores, np.float32) - max(scores, default=0.0))
+    similarity = np.zeros((len(texts), len(texts)), np.float32)
+    for order in range(1, LONGEST_NGRAM + 1):
+        ngrams = [set(zip(*(words[start:] for start in range(order)), strict=False)) for words in texts]
+        columns = {ngram: column for column, ngram in enumerate(set().union(*ngrams))}
+        present = np.zeros((len(texts), len(columns)), np.float32)
+        for row, members in enumerate(ngrams):
+            present[row, [columns[ngram] for ngram in members]] = 1
+        sizes = present.sum(1)
+        similarity += 2 * (present @ present.T) / np.maximum(sizes[:, None] + sizes, 1) / LONGEST_NGRAM
+    return np.asarray(similarity @ weights / max(weights.sum(), 1e-9), np.float32)

@@ -91,6 +91,8 @@ class ConceptRules(Settings):
     """Weight of a word that is no thing beside a thing."""
     margin: Measured = 2.5
     """A thing counts for a caption from a probability of exp(-margin) on."""
+    consensus: Measured = 0.0
+    """Weight of the similarity of a hypothesis to the other ones of the beam, see `limner.generation.rules`."""
     min_confidence: Probability = 0.15
     """Confidence below which a caption is replaced by a plain sentence, or withheld."""
     plain_probability: Probability = 0.4

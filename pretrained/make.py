@@ -73,9 +73,11 @@ def make_captioners(langs: Sequence[str], data: Path, work: Path, out: Path) -> 
     quantized = (work / "backbone.onnx").read_bytes()
     for lang in langs:
         collection = make_collection(lang, data, work)
-        pack(train(f"flickr8k-{lang}", collection, work / f"run-{lang}"), out / lang, TITLES[lang], DECODING[lang])
-        place = ("--collection", base, "--data", data, "--out", out / lang)
-        script("pack_concepts", concepts, *place, "--lang", lang, "--rules", json.dumps(RULES[lang]))
+        place = ("--collection", base, "--data", data, "--lang", lang, "--rules", json.dumps(RULES[lang]))
+        first = [] if lang == "zh" else ["--init", train_on_corpus(lang, concepts, data, work)]
+        run = train(f"flickr8k-{lang}", collection, work / f"run-{lang}", *first)
+        pack(run, out / lang, TITLES[lang], DECODING[lang])
+        script("pack_concepts", concepts, *place, "--out", out / lang)
         add_graphs(out / lang, quantized)
         title = TITLES[lang].replace("captioner", "search")
         pack(train(f"joint-{lang}", collection, work / f"joint-{lang}"), out / lang / JOINT, title, {})
@@ -91,10 +93,10 @@ def make_translator(lang: str, data: Path, work: Path, out: Path) -> None:
     add_graphs(folder)
 
 
-def train(recipe: str, collection: Path, run: Path) -> Path:
-    """Train a model, or resume its training; return its run directory."""
+def train(recipe: str, collection: Path, run: Path, *options: object) -> Path:
+    """Train a model with some options, or resume its training; return its run directory."""
     resume = ["--resume"] if (run / "config.json").exists() else []
-    limner("train", f"pretrained/{recipe}", "--collection", collection, "--out", run, *resume)
+    limner("train", f"pretrained/{recipe}", "--collection", collection, "--out", run, *options, *resume)
     return run
 
 
@@ -130,14 +132,23 @@ def draw(work: Path) -> list[Mapping[str, str]]:
 
 def make_collection(lang: str, data: Path, work: Path) -> Path:
     """Make the collection that a captioner is trained on, with the features of the base."""
-    collection, flickr = work / f"captions-{lang}", data / "flickr8k"
-    if (collection / "items.lance").exists():
-        return collection
+    collection = work / f"captions-{lang}"
+    if not (collection / "items.lance").exists():
+        import_captions(lang, collection, data, work)
+        shutil.rmtree(collection / "features", ignore_errors=True)
+        (collection / "features").symlink_to((work / "base" / "features").resolve(), target_is_directory=True)
+    return collection
+
+
+def import_captions(lang: str, collection: Path, data: Path, work: Path) -> None:
+    """Import the captions of a language, the English ones with the pseudo-captions."""
+    flickr = data / "flickr8k"
     splits, images = ("--splits", flickr / "splits"), ("--images", flickr / "images")
     if lang == "en":
         limner("import", "flickr", flickr, collection, *splits)
         pseudo, base = work / "pseudo.jsonl", work / "base"
-        script("pseudo_captions", base, "--data", data, "--concepts", work / "concepts.npz", "--out", pseudo)
+        if not pseudo.exists():
+            script("pseudo_captions", base, "--data", data, "--concepts", work / "concepts.npz", "--out", pseudo)
         limner("import", "jsonl", pseudo, collection, "--images", data)
     elif lang == "de":
         write_german(data / "multi30k", work / "german.jsonl")
@@ -145,9 +156,22 @@ def make_collection(lang: str, data: Path, work: Path) -> Path:
     else:
         captions = data / "flickr8k_cn" / "flickr8kzhc.caption.txt.gz"
         limner("import", "flickr", captions, collection, *images, *splits)
-    shutil.rmtree(collection / "features", ignore_errors=True)
-    (collection / "features").symlink_to((work / "base" / "features").resolve(), target_is_directory=True)
-    return collection
+
+
+def train_on_corpus(lang: str, concepts: Path, data: Path, work: Path) -> Path:
+    """Train the first stage of a captioner: captions, and sentences without a photograph; return its run directory."""
+    collection, table = work / f"corpus-{lang}", f"features/{FEATURES[1]}.lance"
+    if not (collection / "items.lance").exists():
+        shutil.rmtree(collection, ignore_errors=True)
+        shutil.copytree(work / "base" / table, collection / table)
+        corpora = ("--collection", work / "base", "--data", data)
+        script("pack_concepts", concepts, *corpora, "--out", work / "concepts")
+        rows = work / f"text-{lang}.jsonl"
+        place = ("--concepts", work / "concepts", "--rows", rows, "--out", collection / table, "--lang", lang)
+        script("text_features", work / "base", "--data", data, *place)
+        limner("import", "jsonl", rows, collection, "--images", data)
+        import_captions(lang, collection, data, work)
+    return train(f"corpus-{lang}", collection, work / f"run-corpus-{lang}")
 
 
 def write_rows(path: Path, rows: list[Mapping[str, str]]) -> Path:

@@ -41,6 +41,14 @@ RULES = {
     "zh": {"weight": 0.1, "search_weight": 0.3, "margin": 1.0, "min_confidence": 0.25, "plain_probability": 0.3},
 }
 """Weights of the concepts: the English ones chosen on the validation photographs, others on the validation split."""
+FIRST_STAGE = {
+    "en": [
+        ("training.epochs=5", "model.dropout=0.5", "model.image_encoder.dropout=0.3", "training.optimizer.lr=0.0008"),
+        ("training.epochs=2",),
+    ],
+    "de": [("training.optimizer.lr=0.0008",)],
+}
+"""Settings of the runs of the first stage, of which each starts from the weights before it."""
 FEATURES = ("--backbone", "efficientnet-lite2", "--kind", "both", "--size", 300, "--resize", "squash")
 DRAWN = 70
 """Number of generated images of each kind."""
@@ -171,7 +179,11 @@ def train_on_corpus(lang: str, concepts: Path, data: Path, work: Path) -> Path:
         script("text_features", work / "base", "--data", data, *place)
         limner("import", "jsonl", rows, collection, "--images", data)
         import_captions(lang, collection, data, work)
-    return train(f"corpus-{lang}", collection, work / f"run-corpus-{lang}")
+    runs: list[Path] = []
+    for settings in FIRST_STAGE[lang]:
+        start = ["--init", runs[-1]] if runs else []
+        runs.append(train(f"corpus-{lang}", collection, work / f"run-corpus-{lang}-{len(runs)}", *start, *settings))
+    return runs[-1]
 
 
 def write_rows(path: Path, rows: list[Mapping[str, str]]) -> Path:

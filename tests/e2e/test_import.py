@@ -94,16 +94,6 @@ def test_kill_at_any_step_leaves_the_old_or_the_new_collection(tmp_path, exists,
     assert hidden(home) == []
 
 
-def test_sigint_is_a_clean_end(tmp_path):
-    source = write_source(tmp_path / "s.csv", range(3))
-    with pytest.raises(KeyboardInterrupt):
-        import_collection(
-            "csv", source, tmp_path / "c", copy=True, on_progress=lambda *_: os.kill(os.getpid(), signal.SIGINT)
-        )
-    assert not (tmp_path / "c").exists()
-    assert hidden(tmp_path) == []
-
-
 @pytest.mark.real
 def test_flickr8k(real_data, tmp_path):
     report = import_collection("flickr", real_data / "flickr8k", tmp_path / "c")

@@ -1,8 +1,7 @@
-"""Search of an indexed folder through a live service: the own API, and the page in a browser."""
+"""Search of an indexed folder through a live service by the own API."""
 
 import shutil
 from io import BytesIO
-from pathlib import Path
 
 import httpx
 import pytest
@@ -14,7 +13,6 @@ from limner.apps.photos.index import FolderIndex
 from limner.apps.server.settings import ServerSettings
 from limner.inference.captioner import Captioner
 
-CHROMIUM = next((path for path in map(Path, ("/usr/bin/chromium", "/usr/bin/chromium-browser")) if path.exists()), None)
 QUERY = "There is a red ball."
 
 
@@ -59,26 +57,3 @@ def test_search_finds_what_the_index_finds(searched, index, runs):
         for name in ("secret.txt", "../secret.txt", str(runs.image)):
             assert client.get("/v1/thumbnail", params={"name": name}).status_code == 404
         assert client.post("/v1/search", json={"query": QUERY, "index": "others"}).status_code == 404
-
-
-@pytest.mark.skipif(CHROMIUM is None, reason="no /usr/bin/chromium; install it with: apt-get install chromium")
-def test_the_page_searches_by_sentence_and_by_image(searched, index, runs):
-    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    expect, problems = playwright.expect, []
-    with playwright.sync_playwright() as started:
-        browser = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        page = browser.new_page(reduced_motion="reduce")
-        page.on("console", lambda message: message.type == "error" and problems.append(message.text))
-        page.goto(f"{searched}/#search")
-        page.get_by_role("searchbox").fill(QUERY)
-        page.keyboard.press("Enter")
-        expect(page.locator(".hit")).to_have_count(len(runs.images), timeout=60_000)
-        assert page.locator(".hit img").first.evaluate("image => image.decode().then(() => image.naturalWidth)") > 0
-        shown = [text.split(" · ")[0] for text in page.locator(".hit small").all_inner_texts()]
-        assert shown == names(index, index.search(QUERY, len(runs.images)))
-        page.set_input_files("#view-search .choose >> nth=0", runs.image)
-        found = f"{len(runs.images)} best images for your image"
-        expect(page.get_by_role("status")).to_have_text(found, timeout=60_000)
-        expect(page.locator(".hit small").first).to_contain_text(runs.image.name)
-        browser.close()
-    assert problems == []

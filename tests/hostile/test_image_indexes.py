@@ -23,7 +23,7 @@ def _folder(path: Path) -> None:
     case("index c --model translator", "translat"),
     case(f"{INDEX} --split ../c", "../c"),
     case(f"{INDEX} --index notes.txt/index", "notes.txt"),
-    case(f"{INDEX} --index mine", "mine", "expected an index", files={"mine/notes.txt": "mine"}),
+    case(f"{INDEX} --index mine --rebuild", "mine", "expected an index", files={"mine/notes.txt": "mine"}),
     case("index photos --model captioner --split test", "--split"),
     case(INDEX, "index.json", "--rebuild", files={RECORD: "{"}),
     case(SEARCH, "index.json", "--rebuild", files={RECORD: "{"}),

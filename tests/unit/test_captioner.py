@@ -138,15 +138,6 @@ def test_nearest_words(captioner):
         limner.nearest_words(captioner.models[0], "purple")
 
 
-def test_unreadable_images_are_errors(captioner, scorer, tmp_path):
-    (tmp_path / "empty.jpg").write_bytes(b"")
-    for path in (tmp_path / "empty.jpg", tmp_path / "none.jpg"):
-        with pytest.raises(MediaError, match=path.name):
-            captioner.describe([path])
-        with pytest.raises(MediaError, match=path.name):
-            scorer.score([path], ["a red wall"])
-
-
 def test_a_model_of_stored_features_needs_its_backbone(trained_on_colours, tiny):
     with pytest.raises(BackboneError, match=r"computed by 'eye' at an unknown place.*give the location"):
         limner.load(trained_on_colours)

@@ -43,18 +43,6 @@ def collection(tmp_path) -> Path:
     return tmp_path / "collection"
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["train", "--help"], ["describe", "--help"]])
-def test_help_imports_nothing_heavy(arguments):
-    heavy = ("torch", "transformers", "lance", "pyarrow", "matplotlib", "numpy", "PIL")
-    program = (
-        "import sys; from limner.apps.cli import app; app(sys.argv[1:], standalone_mode=False); "
-        f"sys.exit(' '.join(name for name in {heavy} if name in sys.modules))"
-    )
-    done = subprocess.run([sys.executable, "-c", program, *arguments], capture_output=True, text=True)
-    assert done.stderr.strip() == ""
-    assert "Usage: " in done.stdout
-
-
 @pytest.mark.parametrize("name", COMMANDS)
 def test_the_example_of_every_command_is_accepted(name):
     example = re.search(r"Example: `(.+?)`", COMMANDS[name].help or "")
@@ -246,13 +234,6 @@ def test_a_collection_without_readable_images_is_an_error(tmp_path, command_line
     assert "none of 1 images could be read" in stderr and "gone.png" in stderr
 
 
-def test_a_run_must_be_a_folder(tmp_path, command_line):
-    (tmp_path / "run").write_text("mine")
-    status, _, stderr = command_line("train", "scenes/mrnn", "--collection", tmp_path, "--out", tmp_path / "run")
-    assert status == 1
-    assert stderr.strip().endswith("run: expected a folder, found a file; name a folder")
-
-
 def test_without_arguments_the_help_is_printed(command_line):
     status, printed, errors = command_line()
     assert (status, errors) == (0, "")
@@ -376,19 +357,6 @@ def test_a_count_based_model_reports_no_epochs(tiny, recipe_file, tmp_path, comm
     assert re.search(r"run: counted 65 sentences \(perplexity .*\) after", stdout)
 
 
-def test_filters_are_never_overwritten(collection, tmp_path, command_line):
-    out = tmp_path / "filters.safetensors"
-    out.write_bytes(b"dear to someone")
-    status, _, stderr = command_line("kmeans", collection, "--out", out)
-    assert status == 1 and "filters.safetensors: already exists" in stderr
-    assert out.read_bytes() == b"dear to someone"
-
-
-def test_filters_are_a_safetensors_file(collection, tmp_path, command_line):
-    status, _, stderr = command_line("kmeans", collection, "--out", tmp_path / "f.bin")
-    assert status == 1 and "name it" in stderr and "f.safetensors" in stderr.replace("\n", "")
-
-
 def test_the_python_page_documents_import_paths():
     page = (DOCS / "api.md").read_text(encoding="utf-8")
     imports = [
@@ -433,17 +401,6 @@ def test_progress_without_a_terminal_is_a_line_for_each_tenth(capsys, monkeypatc
             bar(done, 1000)
     lines = capsys.readouterr().err.splitlines()
     assert lines == [f"describing: {100 * n:,} of 1,000 ({10 * n} %)" for n in range(1, 11)]
-
-
-@pytest.mark.parametrize("mistake", [("--split", "tset"), ("--metric", "blu4"), ("--device", "abacus")])
-def test_diagnose_checks_its_options_before_the_model_is_loaded(mistake, trained, tiny, monkeypatch, command_line):
-    def load(*_: object) -> None:
-        raise AssertionError("the model is loaded")
-
-    monkeypatch.setattr("limner.runs.trained_model.load_trained_model", load)
-    arguments = ["diagnose", "--model", trained, "--collection", tiny.path, *mistake]
-    status, printed, errors = command_line(*arguments)
-    assert (status, printed) == (1, "") and mistake[1] in errors and errors.count("\n") == 1
 
 
 def test_progress_beside_results_in_a_pipe_is_printed_as_lines(monkeypatch):
@@ -598,6 +555,9 @@ def test_folders_are_searched_recursively(trained, images, tmp_path, command_lin
         (["evaluate", "--collection", "COLLECTION", "decoding.beam_sise=2"], "did you mean 'beam_size'?"),
         (["translate", "A dog .", "--beam-size", "2", "--n-best", "3"], "--beam-size"),
         (["regions", "nowhere.png"], "nowhere.png: no such file"),
+        (["diagnose", "--collection", "COLLECTION", "--split", "tset"], "tset"),
+        (["diagnose", "--collection", "COLLECTION", "--metric", "blu4"], "blu4"),
+        (["diagnose", "--collection", "COLLECTION", "--device", "abacus"], "abacus"),
     ],
 )
 def test_options_are_checked_before_weights_are_loaded(

@@ -127,25 +127,6 @@ def test_the_fingerprint_depends_on_contents_and_not_on_folders(path, tmp_path):
         shutil.rmtree(tmp_path / "e")
 
 
-def test_opening_other_folders_is_an_error(tmp_path, path):
-    with pytest.raises(CollectionError, match="does not exist"):
-        Collection.open(tmp_path / "nothing")
-    with pytest.raises(CollectionError, match="not a collection"):
-        Collection.open(tmp_path)
-    lance.write_dataset(lance.dataset(str(path / ITEMS)).to_table(["id"]), str(tmp_path / "other" / ITEMS))
-    with pytest.raises(CollectionError, match="no column"):
-        Collection.open(tmp_path / "other")
-
-
-@pytest.mark.parametrize("part", ["data", "_versions"])
-@pytest.mark.parametrize("share", [0, 0.5])
-def test_a_damaged_table_is_named(path, part, share):
-    for file in (path / ITEMS / part).iterdir():
-        os.truncate(file, int(file.stat().st_size * share))
-    with pytest.raises(CollectionError, match=r"items\.lance: damaged"):
-        Collection.open(path).items()
-
-
 def test_a_folder_with_other_files_becomes_a_collection(tmp_path):
     (tmp_path / "pictures").mkdir()
     write_items(tmp_path, [DOG])

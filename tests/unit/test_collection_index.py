@@ -241,14 +241,6 @@ def test_models_without_an_index_are_refused(retriever, own_tiny):
     assert retriever.search_images(QUERY, own_tiny).kind is None
 
 
-def test_a_folder_of_other_files_is_kept(retriever, own_tiny, tmp_path):
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine" / "notes.txt").write_text("mine")
-    with pytest.raises(SettingsError, match="expected an index, or no folder"):
-        retriever.build_index(own_tiny, path=tmp_path / "mine", rebuild=True)
-    assert (tmp_path / "mine" / "notes.txt").read_text() == "mine"
-
-
 def test_the_commands_say_how_images_were_found(run, own_tiny, command_line):
     def command(text):
         status, output, messages = command_line(*text.split())

@@ -131,16 +131,6 @@ def test_few_images_have_no_interval(images, has_interval):
         assert (one.interval is not None) == has_interval
 
 
-def test_scores_of_a_file_cover_all_pairs(written):
-    judged = read_judgements(written(CROWD))
-    rows = [f"{image}\t{caption}\t{number}\n" for number, (image, caption) in enumerate(judged.ratings)]
-    assert read_scores(written("".join(rows), "s"), judged)["b.jpg", "c.jpg#3"] == 2
-    with pytest.raises(SettingsError, match=r"none of 'b.jpg' and 'c.jpg#3' \(1 in all\)"):
-        read_scores(written("".join(rows[:2]), "s"), judged)
-    with pytest.raises(SettingsError, match=r"line 1.*found 5 columns"):
-        read_scores(written(CROWD, "s"), judged)
-
-
 def test_pairs_that_are_left_out_need_no_score(written):
     judged = read_judgements(written(EXPERT))
     rows = [f"{image}\t{caption}\t{number}\n" for number, (image, caption) in enumerate(judged.ratings)]

@@ -16,7 +16,7 @@ import limner
 from limner.apps.export import folder as export_folder
 from limner.apps.export import record as recording
 from limner.apps.export.folder import export
-from limner.errors import LimnerError, RunError, SettingsError
+from limner.errors import LimnerError, RunError
 from limner.inference.captioner import Captioner
 from limner.runs.concepts import FILE as CONCEPTS
 from limner.runs.concepts import WEIGHTS
@@ -94,16 +94,6 @@ def test_an_exported_model_chooses_captions_by_the_concepts(
     features = [{"pooled": np.array(colour, np.float16) / 255} for colour in ((250, 20, 20), (20, 250, 20))]
     found = runtime.describe_features(features, beam_size=12, n_best=2)
     assert [[c.text for c in n_best] for n_best in found] == [[c.text for c in n_best] for n_best in expected]
-
-
-def test_a_run_is_exported_over_an_export_and_over_nothing_else(trained, own, tmp_path):
-    export(trained, own)
-    (own / "notes.txt").write_text("mine")
-    with pytest.raises(SettingsError, match=r"contains notes\.txt"):
-        export(trained, own)
-    assert (own / "notes.txt").read_text() == "mine"
-    with pytest.raises(SettingsError, match="is the run"):
-        export(trained, trained)
 
 
 def forge(folder, **changes):

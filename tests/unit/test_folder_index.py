@@ -125,11 +125,6 @@ def test_an_index_of_another_model_is_refused(folder, captioner, of_colours):
     assert index.update(of_colours, rebuild=True).described == 4
 
 
-def test_a_folder_without_an_index_is_an_error(folder):
-    with pytest.raises(FolderError, match=r"has no index; run 'limner index"):
-        FolderIndex.open(folder)
-
-
 def files_of(index):
     return sorted(str(match.path.relative_to(index.folder)) for match in index.search("a red wall", 99))
 
@@ -282,12 +277,6 @@ def test_damage_is_found(name, folder, captioner):
     with pytest.raises(FolderError, match=r"damaged.*--rebuild"):
         FolderIndex.open(folder).search("a red wall")
     assert index.update(captioner, rebuild=True).described == 4
-
-
-def test_a_read_only_place_is_named(folder, captioner):
-    (folder / "file").touch()
-    with pytest.raises(FolderError, match="--index"):
-        FolderIndex(folder, folder / "file" / "index").update(captioner)
 
 
 def test_an_image_whose_features_are_not_finite_does_not_stop_the_others(folder, captioner, monkeypatch):

@@ -172,36 +172,6 @@ def test_large_jpeg_is_decoded_small_but_not_too_small(tmp_path):
     assert open_image(path, min_side=800).size == (1200, 900)
 
 
-def damaged(tmp_path, kind):
-    noise = Image.fromarray(np.random.default_rng(0).integers(0, 255, (64, 64, 3), dtype=np.uint8))
-    path = tmp_path / f"{kind}.jpg"
-    if kind == "truncated":
-        noise.save(path)
-        path.write_bytes(path.read_bytes()[:2000])
-    elif kind == "empty":
-        path.write_bytes(b"")
-    elif kind == "text":
-        path.write_text("not a image at all")
-    elif kind == "postscript":
-        path.write_bytes(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\n")
-    return path
-
-
-@pytest.mark.parametrize(
-    ("kind", "words"),
-    [
-        ("truncated", "damaged image .*copy it again"),
-        ("empty", r"empty \(0 bytes\)"),
-        ("text", "not an image.*convert it"),
-        ("postscript", "not an image"),
-        ("missing", "no such image file"),
-    ],
-)
-def test_unreadable_files_are_refused_with_their_path(tmp_path, kind, words):
-    with pytest.raises(MediaError, match=rf"{kind}\.jpg: .*{words}"):
-        open_image(damaged(tmp_path, kind))
-
-
 @pytest.mark.parametrize("side", [30_000, 10_000])
 @pytest.mark.parametrize("as_error", [True, False])
 def test_decompression_bomb_is_refused_before_it_is_decoded(tmp_path, side, as_error):
@@ -340,7 +310,9 @@ def test_an_invalid_image_in_memory_is_refused(source, message):
 
 
 def test_a_damaged_pillow_image_is_refused(tmp_path):
-    with Image.open(damaged(tmp_path, "truncated")) as lazy, pytest.raises(MediaError, match="damaged image"):
+    path = save(tmp_path, Image.effect_noise((64, 64), 90), "truncated.jpg")
+    path.write_bytes(path.read_bytes()[:2000])
+    with Image.open(path) as lazy, pytest.raises(MediaError, match="damaged image"):
         open_image(lazy)
 
 

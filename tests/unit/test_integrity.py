@@ -7,7 +7,6 @@ from pathlib import Path
 
 import lance
 import numpy as np
-import pyarrow as pa
 import pytest
 import torch
 from PIL import Image
@@ -16,7 +15,7 @@ from safetensors.torch import save_file
 from limner.data.collection import ITEMS, Collection, write_items
 from limner.data.examples import Item, ItemSentence, Region
 from limner.decoding.torch_models import mean_log_probs
-from limner.errors import BackboneError, CollectionError, FeatureError, MediaError, RunError
+from limner.errors import BackboneError, CollectionError, FeatureError, RunError
 from limner.features.encoders.base import encode
 from limner.features.encoders.load import load_backbone
 from limner.features.extract import extract
@@ -26,7 +25,6 @@ from limner.features.store import FeatureTable
 from limner.features.tables import DamagedTableError, TableWriter
 from limner.inference.retriever import Retriever
 from limner.inference.scorer import nearest_words
-from limner.media.image import open_image
 from limner.runs.trained_model import load_trained_model
 from limner.storage.hashes import IdSet, infinite_rows
 from limner.storage.json_text import to_json
@@ -174,15 +172,6 @@ def test_exchanged_folders_are_refused_by_name(table):
         FeatureTable(path.with_name("u.lance"))
 
 
-def table_without_checksums(path, values):
-    column = pa.FixedSizeListArray.from_arrays(pa.array(values.reshape(-1)), values.shape[1])
-    schema = pa.schema(
-        [pa.field("id", pa.string()), pa.field("values", column.type)],
-        metadata={b"limner.spec": SPEC.model_dump_json()},
-    )
-    lance.write_dataset(pa.Table.from_arrays([pa.array(IDS), column], schema=schema), str(path))
-
-
 def test_stored_features_that_are_not_finite_are_refused_and_repaired(tmp_path):
     path, values = tmp_path / "t.lance", np.ones((60, 64), np.float16)
     values[7, 3] = np.nan
@@ -286,15 +275,6 @@ def test_items_without_checksums_are_refused(collection, tmp_path):
 
 
 # Images and JSON
-
-
-@pytest.mark.parametrize("value", [math.nan, math.inf])
-def test_an_image_whose_pixels_are_not_finite_is_refused(tmp_path, value):
-    pixels = np.ones((4, 5), np.float32)
-    pixels[1, 2] = value
-    Image.fromarray(pixels).save(tmp_path / "heights.tiff")
-    with pytest.raises(MediaError, match=r"heights\.tiff: 1 of 20 pixels are not finite"):
-        open_image(tmp_path / "heights.tiff")
 
 
 def test_json_is_valid_whatever_the_numbers():

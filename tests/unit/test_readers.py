@@ -449,13 +449,6 @@ def test_an_import_with_other_splits_is_an_error_with_a_remedy(tmp_path):
         import_collection("folder", tmp_path / "p", tmp_path / "c")
 
 
-def test_kinds_sources_and_options_are_checked(tmp_path):
-    with pytest.raises(CollectionError, match="'flicker': unknown kind of source; expected one of flickr"):
-        read_source("flicker", tmp_path)
-    with pytest.raises(CollectionError, match="'csv' does not support the option 'splits'; it supports images"):
-        read_source("csv", tmp_path, ReaderOptions(splits=tmp_path))
-
-
 @pytest.mark.parametrize("copy", [False, True])
 def test_import_is_idempotent_and_image_paths_exist(flickr, tmp_path, copy):
     target = tmp_path / "deep" / "collection"

@@ -10,7 +10,7 @@ import torch
 from running_service import caption, describe, png, run_with_engine
 from toy_translation import learn, text_collection
 
-from limner.apps.server.errors import InvalidRequestError, NotFoundError, NotSupportedError, QueueFullError, ServerError
+from limner.apps.server.errors import InvalidRequestError, NotFoundError, NotSupportedError, ServerError
 from limner.apps.server.jobs import FeatureCache, FinalEvent, GeneratedToken, GenerationRequest
 from limner.apps.server.models import Models, ServedModel
 from limner.apps.server.settings import ServerSettings
@@ -167,19 +167,6 @@ def test_a_closed_stream_frees_its_place_and_does_not_disturb_the_others(run, ca
 
     for image, final in zip((IMAGES[0], IMAGES[2]), run(leave), strict=True):
         assert_same(final, captioner.describe([image], **decoding)[0])
-
-
-def test_a_full_queue_refuses_and_says_when_to_come_back(run):
-    async def fill(engine):
-        streams = [await describe(engine, image) for image in IMAGES[:2]]
-        with pytest.raises(QueueFullError) as refused:
-            await describe(engine, IMAGES[2])
-        assert refused.value.retry_after > 0
-        for stream in streams:
-            await stream.final()
-        return await caption(engine, IMAGES[2])
-
-    assert run(fill, max_queue=2).best.text
 
 
 def test_a_request_that_takes_too_long_ends(run):

@@ -7,11 +7,8 @@ import sys
 import time
 
 import numpy as np
-import pytest
-from PIL import Image
+from ray_cluster import DAMAGED, photographs
 
-from limner.data.collection import Collection, write_items
-from limner.data.examples import Item
 from limner.features.encoders.load import load_backbone
 from limner.features.extract import extract
 from limner.features.store import FeatureTable
@@ -36,22 +33,8 @@ cli.main()
 """
 
 
-@pytest.fixture
-def collection(tmp_path):
-    folder = tmp_path / "collection"
-    folder.mkdir()
-    random = np.random.default_rng(0)
-    items = []
-    for n in range(COUNT):
-        pixels = random.integers(0, 256, (40, 50, 3), dtype=np.uint8)
-        Image.fromarray(pixels).save(folder / f"{n}.jpg")
-        items.append(Item(f"p{n}", "train", image=f"{n}.jpg"))
-    (folder / "13.jpg").write_bytes(b"")  # a damaged image shifts the batches of the second run
-    write_items(folder, items)
-    return Collection.open(folder)
-
-
-def test_ctrl_c_is_one_line_and_the_same_command_resumes(collection):
+def test_ctrl_c_is_one_line_and_the_same_command_resumes(tmp_path):
+    collection = photographs(tmp_path / "collection", COUNT)  # a damaged image shifts the batches of the second run
     arguments = ["features", str(collection.path), "--backbone", "pixels:8", "--batch-size", "4"]
     process = subprocess.Popen(
         [sys.executable, "-c", COMMAND, *arguments],
@@ -73,6 +56,6 @@ def test_ctrl_c_is_one_line_and_the_same_command_resumes(collection):
     assert 0 < stored < COUNT - 1
     subprocess.run([sys.executable, "-c", COMMAND, *arguments], check=True, capture_output=True)
     table = FeatureTable.open(collection, "pixels8")
-    assert table.ids() == [item.id for item in collection.items() if item.id != "p13"]
+    assert table.ids() == [item.id for item in collection.items() if item.id != f"p{DAMAGED}"]
     again = extract(collection, load_backbone("pixels:8"), name="whole").tables[0]
     np.testing.assert_array_equal(table.take(table.ids()), again.take(table.ids()))

@@ -1,6 +1,5 @@
 """A training run that is killed repeatedly and resumed equals an uninterrupted one."""
 
-import json
 import random
 import signal
 import subprocess
@@ -11,6 +10,7 @@ import pytest
 import yaml
 from programs import limner
 
+from interrupted import without_times
 from limner.synthetic.scenes import SceneSettings
 from limner.synthetic.storage import generate_collection
 
@@ -65,13 +65,6 @@ def wait_until(process, happened):
         time.sleep(0.01)
 
 
-def log_without_times(run):
-    lines = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
-    return [
-        {k: v for k, v in line.items() if k not in ("seconds", "step_seconds", "tokens_per_second")} for line in lines
-    ]
-
-
 def test_a_run_killed_twice_is_resumed(scenes, tmp_path):
     recipe, whole, run = tmp_path / "recipe.yaml", tmp_path / "whole", tmp_path / "run"
     recipe.write_text(yaml.safe_dump(ADAMW))
@@ -89,7 +82,7 @@ def test_a_run_killed_twice_is_resumed(scenes, tmp_path):
     limner("train", recipe, "--collection", scenes, "--out", run, "--resume")
     assert (run / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
     assert (run / "tokenizer.json").read_bytes() == (whole / "tokenizer.json").read_bytes()
-    assert log_without_times(run) == log_without_times(whole)
+    assert without_times(run) == without_times(whole)
     left = {path.name for path in run.iterdir()}
     assert left == {path.name for path in whole.iterdir()}
 

@@ -125,13 +125,9 @@ def test_several_workers_answer_alike(runs):
         assert process.wait(SECONDS) == 0
 
 
-def test_a_port_that_is_taken_and_a_run_that_is_missing_are_one_line(runs, tmp_path):
+def test_a_port_that_is_taken_is_one_line(runs):
     with serving("--model", runs.captioner) as (client, _):
         port = client.base_url.port
         command = [sys.executable, "-m", "limner", "serve", "--model", str(runs.captioner), "--port", str(port)]
         taken = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS)
-    command = [sys.executable, "-m", "limner", "serve", "--model", str(tmp_path / "no"), "--port", "0"]
-    missing = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS)
-    for done, reason in ((taken, "cannot listen"), (missing, "no")):
-        assert done.returncode == 1 and reason in done.stderr
-        assert "Traceback" not in done.stderr
+    assert taken.returncode == 1 and "cannot listen" in taken.stderr and "Traceback" not in taken.stderr

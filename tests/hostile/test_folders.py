@@ -2,28 +2,22 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from pathlib import Path
 
 from cases import Case, case, check, for_all
+from damage import fifo, link
 
 INDEX = "index photos --model captioner"
 SEARCH = "search 'a red ball' --in photos"
 XMP = '<x:xmpmeta xmlns:x="adobe:ns:meta/">{}</x:xmpmeta>'
 
 
-def _pipe(path: Path) -> None:
-    os.mkfifo(path)
-
-
-def _loop(path: Path) -> None:
-    path.symlink_to(path.parent, target_is_directory=True)
-
-
 @for_all(
     case(INDEX, "3 images", status=0, creates="photos/.limner"),
-    case(INDEX, "3 images", files={"photos/pipe.jpg": _pipe, "photos/loop": _loop}, status=0, creates="photos/.limner"),
+    case(
+        INDEX, "3 images", files={"photos/pipe.jpg": fifo, "photos/loop": link(".")}, status=0, creates="photos/.limner"
+    ),
     case("index photos/0.jpg --model captioner", "photos/0.jpg", "folder"),
     case("index nowhere --model captioner", "nowhere", "folder"),
     case("index empty --model captioner", "empty", "no image", files={"empty/notes.txt": "x"}),

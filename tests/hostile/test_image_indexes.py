@@ -5,14 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from cases import Case, case, check, for_all
+from damage import folder
 
 INDEX = "index c --model captioner"
 SEARCH = "search 'a red ball' --model captioner --collection c"
 RECORD = "c/indexes/captioner/all/index.json"
-
-
-def _folder(path: Path) -> None:
-    path.mkdir()
 
 
 @for_all(
@@ -29,7 +26,7 @@ def _folder(path: Path) -> None:
     case(SEARCH, "index.json", "--rebuild", files={RECORD: "{"}),
     case(SEARCH, "index.json", "version", "--rebuild", files={RECORD: '{"version": 7}'}),
     case(SEARCH, "index.json", "--rebuild", files={RECORD: b"\xff\x00"}),
-    case(SEARCH, "captioner", "--rebuild", files={"c/indexes/captioner/all": _folder}),
+    case(SEARCH, "captioner", "--rebuild", files={"c/indexes/captioner/all": folder}),
     case(f"{SEARCH} --index nowhere", "nowhere", "limner index"),
     case(f"{SEARCH} --exact --slack 1", "--slack"),
     case("search photos/0.jpg --model captioner --collection c --exact", "--exact"),

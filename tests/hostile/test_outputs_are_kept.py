@@ -2,7 +2,6 @@
 
 from cases import case, check, for_all
 
-DESCRIBE = "describe photos/0.jpg --model captioner"
 TRANSLATE = "translate 'a red ball' --model translator --image photos/0.jpg"
 
 TRAIN = "train scenes/mrnn --collection c --out {} training.epochs=1 features.tables=[pixels16]"
@@ -10,8 +9,6 @@ TRAIN = "train scenes/mrnn --collection c --out {} training.epochs=1 features.ta
 
 @for_all(
     case(TRAIN.format("captioner"), "captioner"),
-    case(TRAIN.format("c"), "c"),
-    case(TRAIN.format("notes.txt"), "notes.txt"),
     case(TRAIN.format("photos"), "photos"),
     case(TRAIN.format("notes.txt/run"), "notes.txt"),
     case(TRAIN.format("fresh") + " --resume", "fresh"),
@@ -24,12 +21,7 @@ TRAIN = "train scenes/mrnn --collection c --out {} training.epochs=1 features.ta
     case("import csv captions.csv captioner", "captioner"),
     case("import csv captions.csv notes.txt", "notes.txt"),
     case("import csv captions.csv notes.txt/c", "notes.txt"),
-    case("demo --out notes.txt", "notes.txt"),
-    case("reproduce mao2015/table3 --collection c --out notes.txt --dataset flickr8k", "notes.txt"),
-    case("crossvalidate lecture/reviews --collection reviews --out notes.txt", "notes.txt"),
     case("crossvalidate lecture/reviews --collection reviews --out classifier", "classifier"),
-    case(f"{DESCRIBE} --attention notes.txt", "notes.txt"),
-    case(f"{TRANSLATE} --attention notes.txt", "notes.txt"),
     case(f"{TRANSLATE} --attention captioner", "captioner"),
 )
 def test_folders_that_hold_something_else(case, work):

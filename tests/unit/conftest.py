@@ -1,7 +1,9 @@
 """Fixtures: a tiny collection that is learned in a second and models trained on it (shared, read-only)."""
 
+import resource
 import shutil
 import sys
+from contextlib import contextmanager
 
 import numpy as np
 import pytest
@@ -124,6 +126,22 @@ def trained_on_colours(tiny, tmp_path_factory):
     """A run trained on the pooled features of the tiny collection."""
     recipe = tiny_recipe("colour", epochs=20, validate_every=5)
     return train(recipe, tiny, tmp_path_factory.mktemp("trained") / "run")
+
+
+@pytest.fixture
+def file_size_limit():
+    """Context in which files can only grow to a number of bytes, which fails like a full disk: file_size_limit(200)."""
+
+    @contextmanager
+    def limited(size):
+        soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+        try:
+            yield
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+    return limited
 
 
 @pytest.fixture

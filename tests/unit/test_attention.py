@@ -1,4 +1,4 @@
-"""Additive attention against its formula, without annotations, and in its faster form for decoding."""
+"""Additive attention without annotations and in its faster form for decoding; its formula is in `tests/parity`."""
 
 import pytest
 import torch
@@ -20,43 +20,6 @@ def layer_and(queries: int, dtype=torch.float64):
     states = torch.randn(SETS * queries, QUERY, dtype=dtype, requires_grad=True)
     values = torch.randn(SETS, LOCATIONS, DEPTH, dtype=dtype, requires_grad=True)
     return layer, states, values
-
-
-def printed(layer: AdditiveAttention, states, values, mask):
-    """Eqs. 2-4 as published, one query and location at a time: contexts and weights."""
-    contexts, weights = [], []
-    each = len(states) // len(values)
-    for row, state in enumerate(states):
-        locations = values[row // each]
-        energies = torch.stack(
-            [
-                layer.score @ torch.tanh(layer.query.weight @ state + layer.key.weight @ h + layer.key.bias)
-                for h in locations
-            ]
-        )
-        there = mask[row // each]
-        alpha = torch.zeros_like(energies)
-        if there.any():
-            alpha = alpha.masked_scatter(there, energies[there].softmax(0))
-        contexts.append(alpha @ locations)
-        weights.append(alpha)
-    return torch.stack(contexts), torch.stack(weights)
-
-
-@pytest.mark.parametrize("queries", [1, 3])
-@pytest.mark.parametrize("masked", [True, False])
-def test_values_and_gradient_equal_the_published_formula(queries, masked):
-    layer, states, values = layer_and(queries)
-    mask = MASK if masked else torch.ones_like(MASK)
-    result = layer(states, layer.annotate(values, MASK if masked else None))
-    expected = printed(layer, states, values, mask)
-    inputs, coefficients = [states, values, *layer.parameters()], [torch.randn_like(part) for part in expected]
-    gradients = []
-    for parts in (result, expected):
-        total = sum((part * by).sum() for part, by in zip(parts, coefficients, strict=True))
-        gradients.append(torch.autograd.grad(total, inputs))
-    for ours, theirs in zip((*result, *gradients[0]), (*expected, *gradients[1]), strict=True):
-        torch.testing.assert_close(ours, theirs)
 
 
 def test_without_annotations_the_weights_are_zero_and_no_gradient_is_lost():

@@ -165,6 +165,3 @@ def test_open_gates_are_darker_and_all_words_have_a_high_contrast():
         min(contrast(background, of_hex(style["color"])) for background, style in zip(backgrounds, styles, strict=True))
         >= 4.5
     )
-
-
-# Fonts, labels and files

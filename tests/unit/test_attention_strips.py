@@ -8,7 +8,6 @@ import pytest
 from PIL import Image
 
 import limner
-from limner.apps.cli import main
 from limner.apps.report import attention
 from limner.apps.report.page import write_report
 from limner.errors import SettingsError
@@ -79,20 +78,14 @@ def image(tiny):
     return tiny.image_path(tiny.items("test")[0])
 
 
-def run_command(monkeypatch, *arguments):
-    monkeypatch.setattr("sys.argv", ["limner", *map(str, arguments)])
-    with pytest.raises(SystemExit) as exit_:
-        main()
-    return exit_.value.code
-
-
-def test_soft_above_hard_through_the_command(runs, image, tmp_path, monkeypatch, capsys):
+def test_soft_above_hard_through_the_command(runs, image, tmp_path, monkeypatch, command_line):
     drawn = []
     save = figures.save_plot
     monkeypatch.setattr(figures, "save_plot", lambda figure, out: drawn.append(figure) or save(figure, out))
     options = ["--attention", tmp_path / "out", "--compare", runs / "hard"]
-    assert not run_command(monkeypatch, "describe", image, image, "--model", runs / "soft", *options)
-    lines, tokenizer = capsys.readouterr().out.splitlines(), load_trained_model(runs / "soft").tokenizer
+    status, printed, _ = command_line("describe", image, image, "--model", runs / "soft", *options)
+    lines, tokenizer = printed.splitlines(), load_trained_model(runs / "soft").tokenizer
+    assert status == 0
     page = (tmp_path / "out" / "index.html").read_text(encoding="utf-8")
     assert "Attention of the captions" in page and re.findall(r'src="([^"]+)', page) == ["1-image.png", "2-image.png"]
     for line, figure, name in zip(lines, drawn, ("1-image.png", "2-image.png"), strict=True):
@@ -113,13 +106,12 @@ def test_hard_attention_is_at_one_location(runs, image):
     assert (explanation.image_weights.argmax(1) == explanation.attention.argmax(1)).all()
 
 
-def test_a_model_without_attention_is_refused_before_images_are_read(trained, tmp_path, monkeypatch, capsys):
-    options = ["--attention", tmp_path / "out"]
+def test_a_model_without_attention_is_refused_before_images_are_read(trained, tmp_path, command_line):
     image = tmp_path / "damaged.png"
     image.write_bytes(b"no image")
-    assert run_command(monkeypatch, "describe", image, "--model", trained, *options) == 1
-    (line,) = capsys.readouterr().err.strip().splitlines()
-    assert "model 'mrnn' has no attention over image locations" in line and "show_attend_tell" in line
+    status, _, errors = command_line("describe", image, "--model", trained, "--attention", tmp_path / "out")
+    (line,) = errors.strip().splitlines()
+    assert status == 1 and "model 'mrnn' has no attention over image locations" in line and "show_attend_tell" in line
     assert not (tmp_path / "out").exists()
 
 
@@ -131,20 +123,20 @@ def test_the_error_of_a_video_captioner_without_attention_names_the_setting(monk
         attention.require_attention(model, "runs/video")
 
 
-def test_compared_models_need_attention_and_the_same_vocabulary(runs, trained, image, tmp_path, monkeypatch, capsys):
-    command = ["describe", image, "--model", runs / "soft"]
-    for other, message in ((trained, "no attention"), (runs / "fewer words", "expected the vocabulary of")):
-        assert run_command(monkeypatch, *command, "--attention", tmp_path / "out", "--compare", other) == 1
-        assert message in (error := capsys.readouterr().err) and str(other) in error
-    assert run_command(monkeypatch, *command, "--compare", runs / "hard") == 1
-    assert "--attention DIR" in capsys.readouterr().err
-    assert run_command(monkeypatch, *command, "--attention", image) == 1
-    assert "expected a folder" in capsys.readouterr().err
+def test_compared_models_need_attention_and_the_same_vocabulary(runs, trained, image, tmp_path, command_line):
+    for options, message in (
+        (("--attention", tmp_path / "out", "--compare", trained), f"{trained}.*no attention"),
+        (("--attention", tmp_path / "out", "--compare", runs / "fewer words"), "fewer words.*expected the vocabulary"),
+        (("--compare", runs / "hard"), "--attention DIR"),
+        (("--attention", image), "expected a folder"),
+    ):
+        status, _, errors = command_line("describe", image, "--model", runs / "soft", *options)
+        assert status == 1 and re.search(message, errors)
 
 
-def test_the_report_shows_film_strips_of_captions(runs, tiny, tmp_path, monkeypatch):
+def test_the_report_shows_film_strips_of_captions(runs, tiny, tmp_path, command_line):
     options = ["--collection", tiny.path, "--metric", "bleu4"]
-    assert not run_command(monkeypatch, "evaluate", "--model", runs / "soft", *options)
+    assert command_line("evaluate", "--model", runs / "soft", *options)[0] == 0
     (evaluation,) = read_evaluations(runs / "soft")
     page = write_report(runs / "soft", tmp_path / "report.html").read_text(encoding="utf-8")
     shown = re.findall(r'<div class="heat-maps film">(.*?)</div>', page)

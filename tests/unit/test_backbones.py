@@ -136,12 +136,8 @@ def test_two_views_are_invariant_to_mirroring(resnet, image):
     np.testing.assert_allclose(features["pooled"], back["pooled"], atol=2e-3)
     rows = features["grid"].reshape(1, 12, 12, -1)
     np.testing.assert_allclose(rows[:, :, ::-1], back["grid"].reshape(rows.shape), atol=2e-2)
-    mean = (only_values_of(one, image) + only_values_of(one, mirrored)) / 2
+    mean = sum(encode(one, each)["pooled"].astype(np.float32) for each in (image, mirrored)) / 2
     np.testing.assert_allclose(features["pooled"].astype(np.float32), mean, atol=2e-3)
-
-
-def only_values_of(backbone, image):
-    return encode(backbone, image)["pooled"].astype(np.float32)
 
 
 def test_ten_views_are_the_mean_of_five_crops_and_their_mirror_images(resnet, image):
@@ -151,8 +147,6 @@ def test_ten_views_are_the_mean_of_five_crops_and_their_mirror_images(resnet, im
     assert crops.shape == (5, 64, 64, 3)
     each = two(crops[:, None])["pooled"].astype(np.float32)
     np.testing.assert_allclose(ten(crops[None])["pooled"][0], each.mean(0), rtol=2e-3, atol=2e-3)
-    with pytest.raises(BackboneError, match="views=1 or 2"):
-        load_backbone(str(resnet), views=10, kind="grid")
 
 
 def test_features_do_not_depend_on_the_batch(resnet, image):
@@ -195,11 +189,6 @@ def test_unsupported_input_size_is_refused(vit):
         load_backbone(str(vit), size=48)
 
 
-def test_unknown_layer_lists_the_layers_with_their_shapes(resnet):
-    with pytest.raises(BackboneError, match=r"no layer 'res9z'; available layers: .*res4f.*encoder\.stages\.2"):
-        load_backbone(str(resnet), layer="res9z")
-
-
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
@@ -208,6 +197,8 @@ def test_unknown_layer_lists_the_layers_with_their_shapes(resnet):
         ({"precision": "int3"}, SettingsError, "'auto', 'bf16' or 'fp32'"),
         ({"views": 3}, SettingsError, "views"),
         ({"resize": "stretch"}, SettingsError, "resize"),
+        ({"views": 10, "kind": "grid"}, BackboneError, "views=1 or 2"),
+        ({"layer": "res9z"}, BackboneError, r"no layer 'res9z'; available layers: .*res4f.*encoder\.stages\.2"),
     ],
 )
 def test_options_out_of_range_are_refused(resnet, options, error, message):
@@ -337,15 +328,15 @@ def test_pixels_are_stored_exactly():
     np.testing.assert_array_equal(values[0], noise.transpose(2, 0, 1))
 
 
-@pytest.mark.parametrize("name", ["pixels:0", "pixels:many", "pixels:9999"])
-def test_invalid_sizes_of_pixels_are_refused(name):
-    with pytest.raises(BackboneError, match="try pixels:64"):
-        load_backbone(name)
-
-
-@pytest.mark.parametrize("name", ["kmeans:", "vgg19:", "alexnet:", "kmeans"])
-def test_a_name_without_its_file_is_refused(name):
-    with pytest.raises(BackboneError, match=f"'{name}': expected a file after the colon, .*:FILE"):
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        *((name, "try pixels:64") for name in ("pixels:0", "pixels:many", "pixels:9999")),
+        *((name, f"'{name}': expected a file .*:FILE") for name in ("kmeans:", "vgg19:", "alexnet:", "kmeans")),
+    ],
+)
+def test_names_without_a_size_or_a_file_are_refused(name, message):
+    with pytest.raises(BackboneError, match=message):
         load_backbone(name)
 
 
@@ -393,11 +384,7 @@ def test_features_of_two_layers_are_combined(tmp_path, resnet, image):
 
 
 def copy_of(resnet, tmp_path):
-    target = tmp_path / "small-resnet"
-    target.mkdir()
-    for name in ("config.json", "model.safetensors"):
-        (target / name).write_bytes((resnet / name).read_bytes())
-    return target
+    return shutil.copytree(resnet, tmp_path / "small-resnet")
 
 
 def test_fingerprint_depends_on_the_network_not_on_its_folder(tmp_path, resnet):
@@ -434,23 +421,21 @@ def with_code(resnet, tmp_path, monkeypatch):
 AUTO_MAP = {"AutoConfig": "modeling_custom.Config", "AutoModel": "modeling_custom.Model"}
 
 
-@pytest.mark.parametrize("config_file", ["config.json", "preprocessor_config.json", "tokenizer_config.json"])
-@pytest.mark.parametrize("nested", [False, True])
-def test_a_folder_with_code_is_refused_and_its_code_is_not_run(with_code, config_file, nested, capsys):
-    entries = {"vision_config": {"auto_map": AUTO_MAP}} if nested else {"auto_map": AUTO_MAP}
+@pytest.mark.parametrize(
+    ("config_file", "entries"),
+    [
+        *((file, {"auto_map": AUTO_MAP}) for file in ("config.json", "preprocessor_config.json")),
+        *((file, {"vision_config": {"auto_map": AUTO_MAP}}) for file in ("config.json", "tokenizer_config.json")),
+        ("config.json", {"auto_map": AUTO_MAP, "model_type": "custom", "architectures": ["Model"]}),
+    ],
+)
+def test_a_folder_with_code_is_refused_and_its_code_is_not_run(with_code, config_file, entries, capsys):
     folder, mark = with_code(config_file, **entries)
     with pytest.raises(BackboneError, match=rf"with-code: its {config_file} has an 'auto_map' entry.*never runs code"):
         load_backbone(str(folder), size=64)
     assert not mark.exists()
     assert sys.stdin.read().startswith("y")  # no prompt was answered
     assert "[y/N]" not in "".join(capsys.readouterr())
-
-
-def test_code_of_an_unknown_architecture_is_not_run_either(with_code):
-    folder, mark = with_code(model_type="custom", architectures=["Model"], auto_map=AUTO_MAP)
-    with pytest.raises(BackboneError, match="'auto_map' entry"):
-        load_backbone(str(folder), size=64)
-    assert not mark.exists()
 
 
 def test_a_folder_with_code_that_a_run_records_is_refused(with_code, resnet):
@@ -497,27 +482,25 @@ def test_transformers_is_never_trusted_with_code(with_code, monkeypatch):
     assert sys.stdin.read().startswith("y")
 
 
-@pytest.mark.parametrize("key", ["attn_implementation", "_attn_implementation"])
-@pytest.mark.parametrize("implementation", ["kernels-community/evil", "flash_attention_2"])
-def test_attention_code_from_elsewhere_is_refused(with_code, monkeypatch, key, implementation):
-    folder, _ = with_code(vision_config={key: implementation})
+ELSEWHERE = ("kernels-community/evil", "flash_attention_2")
+
+
+@pytest.mark.parametrize(
+    ("config_file", "entries", "message"),
+    [
+        *(
+            ("config.json", {"vision_config": {key: name}}, rf"the attention implementation '{name}'.*eager, sdpa")
+            for key in ("attn_implementation", "_attn_implementation")
+            for name in ELSEWHERE
+        ),
+        ("adapter_config.json", {"base_model_name_or_path": "elsewhere"}, r"adapter_config\.json.*merge the adapter"),
+    ],
+)
+def test_code_and_weights_from_elsewhere_are_refused(with_code, monkeypatch, config_file, entries, message):
+    folder, _ = with_code(config_file, **entries)
     monkeypatch.setattr(transformers, "_load_module", lambda *_: pytest.fail("the network was loaded"))
-    with pytest.raises(BackboneError, match=rf"selects the attention implementation '{implementation}'.*eager, sdpa"):
+    with pytest.raises(BackboneError, match=message):
         load_backbone(str(folder), size=64)
-
-
-def test_an_adapter_of_another_model_is_refused(with_code, monkeypatch):
-    folder, _ = with_code("adapter_config.json", base_model_name_or_path="elsewhere")
-    monkeypatch.setattr(transformers, "_load_module", lambda *_: pytest.fail("the network was loaded"))
-    with pytest.raises(BackboneError, match=r"adapter_config\.json.*merge the adapter"):
-        load_backbone(str(folder), size=64)
-
-
-def test_a_damaged_configuration_is_refused(resnet, tmp_path):
-    folder = Path(shutil.copytree(resnet, tmp_path / "damaged"))
-    (folder / "config.json").write_text("{")
-    with pytest.raises(BackboneError, match=r"config\.json: not a readable JSON file"):
-        load_backbone(str(folder))
 
 
 @pytest.mark.parametrize(
@@ -528,10 +511,12 @@ def test_a_damaged_configuration_is_refused(resnet, tmp_path):
         ({"a": {"n_layer": 10**9}, "b": {"n_layer": 2}}, "1,000,000,000 layers.*at most 1,000; restore"),
         ({"a": [{"depths": [2, 10**9]}]}, "1,000,000,000 layers.*at most 1,000; restore"),
         ({"quantization_config": {"quant_method": "gptq"}}, "'quantization_config' entry.*choose"),
+        ("{", r"config\.json: not a readable JSON file"),
     ],
 )
 def test_impossible_settings_of_a_network_are_one_line_of_error(tmp_path, settings, words):
-    (tmp_path / "config.json").write_text(json.dumps({"model_type": "vit", **settings}))
+    text = settings if isinstance(settings, str) else json.dumps({"model_type": "vit", **settings})
+    (tmp_path / "config.json").write_text(text)
     save_file({"a": torch.zeros(1)}, tmp_path / "model.safetensors")
     with pytest.raises(BackboneError, match=words) as error:
         load_backbone(str(tmp_path))

@@ -1,9 +1,7 @@
 import hashlib
 import json
 import os
-import resource
 import shutil
-from contextlib import contextmanager
 from dataclasses import replace
 
 import lance
@@ -139,18 +137,8 @@ def test_nothing_to_write_is_refused(tmp_path):
     assert not (tmp_path / "c").exists()
 
 
-@contextmanager
-def file_size_limit(size):
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-
-
 @pytest.mark.parametrize("exists", [False, True])
-def test_a_failed_write_leaves_the_collection_unchanged(path, tmp_path, exists):
+def test_a_failed_write_leaves_the_collection_unchanged(path, tmp_path, exists, file_size_limit):
     target = path if exists else tmp_path / "new"
     with file_size_limit(200), pytest.raises(CollectionError, match=r"cannot be written .*repeat the command"):
         write_items(target, [Item(str(number), "train") for number in range(1000)])
@@ -158,27 +146,20 @@ def test_a_failed_write_leaves_the_collection_unchanged(path, tmp_path, exists):
     assert (len(Collection.open(path)) == 3) if exists else not target.exists()
 
 
-def test_a_collection_has_one_writer(path):
+@pytest.mark.parametrize("exists", [True, False])
+def test_a_collection_has_one_writer_and_keeps_no_lock_file(path, tmp_path, exists):
+    target = path if exists else tmp_path / "new"
+
     def write_within(done, total):
-        with pytest.raises(CollectionError, match="another process is writing"):
-            write_items(path, [Item("other", "train")])
-
-    image_ = path.parent / "p.png"
-    Image.new("RGB", (4, 4)).save(image_)
-    write_items(path, [replace(TEXT, image="p.png")], files={"p.png": image_}, on_progress=write_within)
-    assert (path / "p.png").read_bytes() == image_.read_bytes()
-
-
-def test_a_new_collection_has_one_writer_and_keeps_no_lock_file(tmp_path):
-    def write_within(done, total):
-        with pytest.raises(CollectionError, match=r"c: another process is writing to it"):
-            write_items(tmp_path / "c", [Item("other", "train")])
+        with pytest.raises(CollectionError, match=rf"{target.name}: another process is writing to it"):
+            write_items(target, [Item("other", "train")])
 
     image = tmp_path / "p.png"
     Image.new("RGB", (4, 4)).save(image)
-    write_items(tmp_path / "c", [replace(TEXT, image="p.png")], files={"p.png": image}, on_progress=write_within)
-    assert sorted(os.listdir(tmp_path)) == ["c", "p.png"]
-    assert sorted(os.listdir(tmp_path / "c")) == [ITEMS, "p.png"]
+    write_items(target, [replace(TEXT, image="p.png")], files={"p.png": image}, on_progress=write_within)
+    assert (target / "p.png").read_bytes() == image.read_bytes()
+    assert sorted(os.listdir(tmp_path)) == sorted({"c", target.name, "p.png"})
+    assert sorted(os.listdir(target)) == [ITEMS, "p.png"]
 
 
 def test_temporary_folders_of_an_interrupted_write_are_removed(tmp_path):

@@ -103,16 +103,16 @@ def test_a_damaged_result_is_computed_again(tmp_path):
     assert journal.read(0) is None
 
 
-@pytest.mark.parametrize("address", ["", "host", "host:port", ":1", "host:99999"])
-def test_addresses_of_another_form_are_refused(address, monkeypatch):
+@pytest.mark.parametrize(
+    ("address", "error", "message"),
+    [
+        *((address, SettingsError, "HOST:PORT") for address in ("", "host", "host:port", ":1", "host:99999")),
+        ("127.0.0.1:1", ResourceError, r"127\.0\.0\.1:1: no Ray cluster answers"),
+    ],
+)
+def test_addresses_without_a_cluster_are_refused(address, error, message, monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
-    with pytest.raises(SettingsError, match="HOST:PORT"), connected(address):
-        pass
-
-
-def test_an_address_where_nothing_answers_is_one_line(monkeypatch):
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
-    with pytest.raises(ResourceError, match=r"127\.0\.0\.1:1: no Ray cluster answers"), connected("127.0.0.1:1"):
+    with pytest.raises(error, match=message), connected(address):
         pass
 
 

@@ -172,21 +172,6 @@ def test_features_of_another_backbone_are_refused_and_kept(collection):
     assert len(FeatureTable.open(collection, "eye")) == COUNT
 
 
-def test_a_second_extraction_at_the_same_time_is_refused(collection):
-    class Interrupted(ColourBackbone):
-        """Starts another extraction of the same table during its first batch."""
-
-        def __call__(self, pixels):
-            if not self.batches:
-                with pytest.raises(FeatureError, match="another process is writing to it"):
-                    extract(collection, ColourBackbone(), batch_size=4)
-            return super().__call__(pixels)
-
-    table = extract(collection, Interrupted(), batch_size=4).tables[0]
-    assert len(table) == COUNT
-    np.testing.assert_array_equal(table.take([f"p{n}" for n in range(COUNT)]), colours(range(COUNT)))
-
-
 def test_fingerprint_depends_on_everything_that_changes_the_values():
     spec = ColourBackbone().specs[0]
     changed = [

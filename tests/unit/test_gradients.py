@@ -96,23 +96,20 @@ def test_the_belief_of_a_hidden_markov_model_is_a_state():
     assert float(measured[0]) == 1
 
 
+LABELLER = SequenceLabellerSettings(word_dim=3, hidden_dim=4, label_dim=3)
+
+
 @pytest.mark.parametrize(
-    "model",
+    ("model", "message"),
     [
-        NGram(NGramSettings(order=2), ModelInputs(VOCAB)),
-        RNN(RNNSettings.parse({"cell": "tanh", "output_recurrence": True}), ModelInputs(VOCAB)),
+        (NGram(NGramSettings(order=2), ModelInputs(VOCAB)), "no recurrent state"),
+        (RNN(RNNSettings.parse({"cell": "tanh", "output_recurrence": True}), ModelInputs(VOCAB)), "no recurrent state"),
+        (SequenceLabeller(LABELLER, ModelInputs(VOCAB, source_vocab_size=VOCAB)), "labellers read the whole sequence"),
     ],
 )
-def test_a_model_without_a_recurrent_state_is_refused(model):
-    with pytest.raises(SettingsError, match="no recurrent state"):
-        norms(model)
-
-
-def test_a_labeller_is_refused():
-    settings = SequenceLabellerSettings(word_dim=3, hidden_dim=4, label_dim=3)
-    model = SequenceLabeller(settings, ModelInputs(VOCAB, source_vocab_size=VOCAB))
+def test_a_model_without_a_recurrent_state_is_refused(model, message):
     batch = collate([Example("0", [4], [4, 5, 6])])
-    with pytest.raises(SettingsError, match="labellers read the whole sequence at once and are not supported"):
+    with pytest.raises(SettingsError, match=message):
         squared_norms(model, batch, 2, torch.Generator().manual_seed(0))
 
 

@@ -49,18 +49,18 @@ def test_grid_features_are_encoded_to_one_vector_per_location(shapes, locations,
     assert encoder(ImageFeatures(torch.zeros(2, dtype=torch.bool))) is None
 
 
-def test_missing_features_are_named():
-    with pytest.raises(SettingsError, match="the recipe names no features"):
-        ImageEncoder({}, SETTINGS)
-    with pytest.raises(SettingsError, match="expected features of kind 'grid', got maps"):
-        GridEncoder({"maps": (5, 9, 9)}, SETTINGS)
-    with pytest.raises(SettingsError, match="expected at least 5x5"):
-        ImageEncoder({"maps": (5, 4, 4)}, SETTINGS)
-
-
-def test_a_two_dimensional_rnn_needs_a_square_grid():
-    with pytest.raises(SettingsError, match="expected features of a square grid, got 6 locations"):
-        GridEncoder({"grid": (6, 4)}, ImageEncoderSettings(grid_rnn_dim=3))
+@pytest.mark.parametrize(
+    ("encoder_type", "shapes", "settings", "message"),
+    [
+        (ImageEncoder, {}, SETTINGS, "the recipe names no features"),
+        (ImageEncoder, {"maps": (5, 4, 4)}, SETTINGS, "expected at least 5x5"),
+        (GridEncoder, {"maps": (5, 9, 9)}, SETTINGS, "expected features of kind 'grid', got maps"),
+        (GridEncoder, {"grid": (6, 4)}, ImageEncoderSettings(grid_rnn_dim=3), "a square grid, got 6 locations"),
+    ],
+)
+def test_features_that_do_not_fit_are_named(encoder_type, shapes, settings, message):
+    with pytest.raises(SettingsError, match=message):
+        encoder_type(shapes, settings)
 
 
 @pytest.mark.parametrize("encoder_type", [ImageEncoder, GridEncoder])

@@ -28,23 +28,6 @@ def directions(layer):
     return ((layer.forwards[0].cell, "l0"), (layer.backwards[0].cell, "l0_reverse"))
 
 
-def test_padding_does_not_change_the_state():
-    layer, sequence = bigru(), torch.randn(4, 5, INPUT, dtype=torch.float64)
-    annotations, last = layer(sequence, MASK)
-    for row, length in enumerate(LENGTHS.tolist()):
-        forward, backward = annotations[row].split(HIDDEN, 1)
-        assert torch.equal(forward[length:], forward[length - 1].expand(5 - length, -1))
-        assert not backward[length:].any()  # this direction starts at the last token
-        assert torch.equal(last[row], torch.cat([forward[length - 1], backward[0]]))
-    other = sequence.masked_fill(~MASK[:, :, None], 1e4).requires_grad_()
-    changed, other_last = layer(other, MASK)
-    assert torch.equal(changed, annotations)
-    assert torch.equal(other_last, last)
-    (changed.square().sum() + other_last.sum()).backward()
-    assert not other.grad[~MASK].any()
-    assert other.grad[MASK].all()
-
-
 def test_dropout_of_the_states_is_one_mask_for_all_steps():
     """Units read only themselves and one constant input, so each output shows whether its state was dropped."""
     layer, steps, rows = BidirectionalLayers(1, 8, GRU).double().train(), 6, 5

@@ -118,6 +118,8 @@ def test_other_json_that_is_not_valid_is_refused_alike(send):
     for answer in send([(path, body, JSON) for path in paths for body in bodies]):
         assert answer.status_code == 400 and "\n" not in message_of(answer)
         assert any(text in message_of(answer) for text in ("JSON", "within each other", "occurs twice"))
+    for answer in send([("/v1/describe", body, JSON) for body in ("", "[]", "null", '{"image": NaN}')]):
+        assert answer.status_code in (400, 422) and "\n" not in message_of(answer)
 
 
 @pytest.mark.parametrize("value", ["NaN", "-Infinity", "1e999", "1" + "0" * 40, "-9223372036854775809", '"\\u0000"'])

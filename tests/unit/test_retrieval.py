@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from test_shortlist import Stored
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import limner
@@ -31,19 +32,6 @@ def examples(model, tiny):
 @pytest.fixture(scope="module")
 def whole(model, examples):
     return pair_log_probs(model.model, examples.targets, examples.items, examples.features)
-
-
-class Stored:
-    """Vectors by the item's id."""
-
-    def __init__(self, count, size):
-        self.values = np.random.default_rng(0).random((count, size), dtype=np.float32).astype(np.float16)
-
-    def items(self):
-        return [Item(str(row), "test", image="x.png") for row in range(len(self.values))]
-
-    def take(self, items):
-        return [{"pooled": self.values[int(item.id)]} for item in items]
 
 
 @pytest.mark.parametrize("budget", [1, 3_000, 20_000, 200_000])
@@ -98,8 +86,8 @@ def test_memory_does_not_grow_with_the_sentences():
     """Peak memory beside the weights, the token ids and the matrix."""
     settings = MRNNSettings(embedding_dim=16, hidden_dim=32, multimodal_dim=64)
     torch.manual_seed(0)
-    model, source, budget = MRNN(settings, ModelInputs(200, {"pooled": (8,)})), Stored(20, 8), 1 << 20
-    random = np.random.default_rng(1)
+    random, budget = np.random.default_rng(1), 1 << 20
+    model, source = MRNN(settings, ModelInputs(200, {"pooled": (8,)})), Stored(random.random((20, 8)))
 
     def peak(sentences):
         targets = [random.integers(4, 200, 12).tolist() for _ in range(sentences)]

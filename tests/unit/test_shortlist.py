@@ -57,14 +57,16 @@ def test_the_area_equals_the_area_under_the_curve_and_chance_the_mean_of_all_ord
 
 
 class Stored:
-    def __init__(self, values):
-        self.values = np.asarray(values, dtype=np.float16)
+    """Features by the id of the item."""
+
+    def __init__(self, values, kind="pooled"):
+        self.values, self.kind = np.asarray(values, dtype=np.float16), kind
 
     def items(self):
         return [Item(str(row), "test", image="x.png") for row in range(len(self.values))]
 
     def take(self, items):
-        return [{"pooled": self.values[int(item.id)]} for item in items]
+        return [{self.kind: self.values[int(item.id)]} for item in items]
 
 
 def test_nearest_images_start_with_the_image_itself(model):
@@ -84,11 +86,7 @@ def test_distances_are_between_the_image_vectors_of_the_multimodal_rnn(model, ki
     network = MRNN(settings, ModelInputs(model.model.vocab_size, {kind: shape})).eval()
     values = (random.random((12, *shape)) * random.random((12, *[1] * len(shape))) * 9).astype(np.float16)
 
-    class SourceLanguage(Stored):
-        def take(self, items):
-            return [{kind: self.values[int(item.id)]} for item in items]
-
-    source = SourceLanguage(values)
+    source = Stored(values, kind)
     encoded = torch.from_numpy(values).float()
     if kind == "maps":
         with torch.no_grad():

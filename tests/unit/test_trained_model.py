@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import subprocess
 import sys
 
 import pytest
@@ -64,9 +63,7 @@ def test_the_vocabulary_of_another_model_is_refused(run):
 
 
 def test_a_recipe_of_another_version_is_refused(run):
-    config = json.loads((run / "config.json").read_text())
-    config["recipe"]["model"]["heads"] = 8
-    (run / "config.json").write_text(json.dumps(config))
+    change_config(run, lambda config: config["recipe"]["model"].update(heads=8))
     with pytest.raises(RunError, match=r"config\.json: model\.heads: unknown key.*restore"):
         load_trained_model(run)
 
@@ -140,39 +137,16 @@ def test_weights_that_do_not_fit_are_named(run):
         load_trained_model(run)
 
 
-FULL = """
-import resource, sys
-from pathlib import Path
-from limner.runs.trained_model import TrainedModel, ModelConfig, load_trained_model, save_trained_model
-from limner.errors import RunError
-
-run, limit = Path(sys.argv[1]), int(sys.argv[2])
-loaded = load_trained_model(run)
-resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
-try:
-    save_trained_model(run, loaded)
-except RunError as error:
-    print(error)
-"""
-
-
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows does not limit the size of files")
 @pytest.mark.parametrize(("name", "share"), [("tokenizer.json", 0.5), ("model.safetensors", 0.9)])
-def test_a_full_disk_is_an_error_and_preserves_the_old_model(run, name, share):
-    """Limit the size of files, which fails like a full disk."""
-
+def test_a_full_disk_is_an_error_and_preserves_the_old_model(run, name, share, file_size_limit):
     def contents():  # the model card is written first, and has the times of the record
         return {path.name: path.read_bytes() for path in run.iterdir() if path.is_file() and path.name != "README.md"}
 
-    before = contents()
-    limit = int(share * (run / name).stat().st_size)
-    done = subprocess.run(
-        [sys.executable, "-c", FULL, str(run), str(limit)], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    assert (
-        f"{name}: cannot be written (" in done.stdout and "free disk space" in done.stdout and "--resume" in done.stdout
-    )
+    before, model = contents(), load_trained_model(run)
+    message = rf"{name}: cannot be written \(.*free disk space.*--resume"
+    with file_size_limit(int(share * (run / name).stat().st_size)), pytest.raises(RunError, match=message):
+        save_trained_model(run, model)
     assert contents() == before
     load_trained_model(run)
 

@@ -88,9 +88,6 @@ def test_settings_that_do_not_fit(changes, message, tiny, recipe_of, tower, tmp_
         values["training"]["matching"] = {"teacher": str(tower)}
     with pytest.raises(SettingsError, match=message):
         train(Recipe.parse(values), tiny, tmp_path / "run")
-
-
-def test_a_model_of_sentences_has_no_metric_of_ranking(tiny, recipe_of, tmp_path):
     with pytest.raises(SettingsError, match="'recall_sum' does not fit model 'mrnn', which generates sentences"):
         train(recipe_of("colour", metric="recall_sum"), tiny, tmp_path / "run")
 

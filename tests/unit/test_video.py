@@ -1,8 +1,8 @@
 """Reading videos, their features, and captions of them."""
 
-import builtins
 import math
 import struct
+import sys
 from fractions import Fraction
 
 import numpy as np
@@ -32,15 +32,15 @@ def level(frame: Image.Image) -> int:
     return round((float(np.asarray(frame).mean()) - 20) / 10)
 
 
-def write_video(path, count=12, *, times=None, size=(48, 32), codec="libx264", corner=False):
+def write_video(path, count=12, *, times=None, size=(48, 32), codec="libx264", corner=False, step=10, options=None):
     """Write frames of grey level 20, 30, 40 …; `times` are presentation times in units of 1/10 second."""
     with av.open(str(path), "w") as container:
-        stream = container.add_stream(codec, rate=10)
+        stream = container.add_stream(codec, rate=10, options=options)
         stream.width, stream.height = size
         stream.pix_fmt = "yuv420p"
         stream.codec_context.time_base = Fraction(1, 10)
         for number in range(count):
-            image = Image.new("RGB", size, (20 + 10 * number,) * 3)
+            image = Image.new("RGB", size, (round(20 + step * number),) * 3)
             if corner:
                 image.paste((255, 0, 0), (0, 0, size[0] // 3, size[1] // 3))
             frame = av.VideoFrame.from_image(image)
@@ -108,15 +108,8 @@ def test_frames_of_a_variable_rate_are_chosen_by_time(tmp_path, suffix):
 
 def test_long_videos_are_decoded_from_key_frames(tmp_path):
     """With a key frame every 12 frames, most of the 240 frames are skipped."""
-    with av.open(str(tmp_path / "a.mp4"), "w") as container:
-        stream = container.add_stream("libx264", rate=10, options={"g": "12"})
-        stream.width, stream.height, stream.pix_fmt = 32, 32, "yuv420p"
-        for number in range(240):
-            grey = 20 + number * 0.9
-            frame = av.VideoFrame.from_image(Image.new("RGB", (32, 32), (round(grey),) * 3))
-            container.mux(stream.encode(frame))
-        container.mux(stream.encode(None))
-    frames = read_frames(tmp_path / "a.mp4", FrameSampling(count=6))
+    path = write_video(tmp_path / "a.mp4", 240, size=(32, 32), step=0.9, options={"g": "12"})
+    frames = read_frames(path, FrameSampling(count=6))
     greys = [float(np.asarray(frame).mean()) for frame in frames]
     assert greys == pytest.approx([20 + 0.9 * (20 + 40 * k) for k in range(6)], abs=2)
 
@@ -180,15 +173,8 @@ def test_a_truncated_file_is_an_error(tmp_path):
 
 
 def test_without_pyav_the_extra_is_named(tmp_path, monkeypatch):
-    real = builtins.__import__
-
-    def without_av(name, *args, **kwargs):
-        if name == "av":
-            raise ImportError(name)
-        return real(name, *args, **kwargs)
-
     path = write_video(tmp_path / "a.mp4", 2)
-    monkeypatch.setattr(builtins, "__import__", without_av)
+    monkeypatch.setitem(sys.modules, "av", None)
     with pytest.raises(MissingExtraError, match=r"reading video files .*pip install 'limner\[video\]'"):
         read_frames(path, FrameSampling())
 

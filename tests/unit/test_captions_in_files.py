@@ -164,6 +164,17 @@ def test_sidecars_are_merged(tmp_path):
     assert caption_of_sidecar(image) == "a cat"
 
 
+def test_a_raw_file_and_a_jpeg_of_one_stem_have_sidecars_of_their_own(tmp_path):
+    captions = {"p.jpg": "a dog", "p.cr2": "a cat", "p.CR2": "a cow"}
+    (tmp_path / "p.xmp").write_bytes(FOREIGN % DESCRIBED)  # of the other name: it is read where there is no other
+    for name, text in captions.items():
+        assert caption_of_sidecar(tmp_path / name) == "Grandma"
+        assert write_sidecar(tmp_path / name, text, "en")
+    assert [caption_of_sidecar(tmp_path / name) for name in captions] == [*captions.values()]
+    assert {path.name for path in tmp_path.iterdir()} == {"p.xmp", *(f"{name}.xmp" for name in captions)}
+    assert (tmp_path / "p.xmp").read_bytes() == FOREIGN % DESCRIBED
+
+
 HOSTILE_XML = {
     "entities": b'<!DOCTYPE x [<!ENTITY a "aaaa"><!ENTITY b "&a;&a;&a;&a;">]><x>&b;</x>',
     "external": b'<!DOCTYPE x [<!ENTITY a SYSTEM "file:///etc/passwd">]><x>&a;</x>',

@@ -1,8 +1,9 @@
 """The runs of the tests: each test is in one of them, and a process that dies or hangs ends its run with a report."""
 
 import os
+import re
 import time
-from itertools import product
+from itertools import groupby, product
 from pathlib import Path
 
 import pytest
@@ -71,3 +72,25 @@ def test_files_run_one_by_one_and_the_failing_one_fails_the_run(write_tests, cap
     assert "test_dies.py: failed, status 3" in output
     assert "test_good.py: passed" in output
     assert "2 runs of files, 1 failed" in output
+
+
+def test_alone_each_file_has_processes_of_its_own_with_one_and_two_threads_and_a_random_order(write_tests, capfd):
+    body = """import os, sys, pytest
+@pytest.mark.parametrize("number", range(9))
+def test_alone(number):
+    assert [name for name in ("test_one", "test_other") if name in sys.modules] == [__name__]
+    with open("ran.txt", "a") as file:
+        print(__name__, os.environ["OMP_NUM_THREADS"], os.getpid(), number, file=file)
+"""
+    write_tests(one=body, other=body)
+    assert tiers.main("alone") == 0
+    assert "4 runs of files, 0 failed" in capfd.readouterr().out
+    ran = [line.split() for line in (tiers.ROOT / "ran.txt").read_text().splitlines()]
+    processes = {process: [line[3] for line in ran if line[2] == process] for _, _, process, _ in ran}
+    assert [key for key, _ in groupby(line[:2] for line in ran)] == [
+        *map(list, product(("test_one", "test_other"), "12"))
+    ]
+    assert [sorted(order) for order in processes.values()] == [list("012345678")] * 4
+    assert any(order != sorted(order) for order in processes.values())
+    makefile = (TESTS.parent / "Makefile").read_text()
+    assert re.search(r"^test-alone:.*\n\t.* tests/tiers\.py alone", makefile, re.MULTILINE)

@@ -120,7 +120,7 @@ def deep_transition_step(
     x: Array,
     state: State,
     activation: Activation = "tanh",
-    skip: Literal["none", "matrix", "add"] = "none",
+    skip: Literal["none", "matrix"] = "none",
 ) -> State:
     """[L] "deep hidden-to-hidden transformation", (b), and with skip connections, (c); [P] DT-RNN and DT(S)-RNN.
 
@@ -128,7 +128,7 @@ def deep_transition_step(
     u_0 = act(W_xh x_t + W_hh h_{t-1} + b_h), u_k = act(W_k u_{k-1} + b_k), h_t = u_K.
 
     `skip` 'matrix' adds W_skip h_{t-1}, W_skip (H, H), inside the last activation, so that a linear path goes
-    round the intermediate layers; with W_skip = 1 it is an identity. 'add' is h_t = u_K + h_{t-1} outside it.
+    round the intermediate layers; with W_skip = 1 it is an identity.
     """
     (u,) = rnn_step(theta, x, state, activation)
     depth = sum(name.startswith("W_") and name[2:].isdigit() for name in theta)
@@ -137,16 +137,10 @@ def deep_transition_step(
         if skip == "matrix" and k == depth:
             total = total + theta["W_skip"] @ state[0]
         u = activate(total, activation)
-    return (u + state[0] if skip == "add" else u,)
+    return (u,)
 
 
 # Sequences
-
-
-def start(theta: Parameters, cell: bool = False) -> State:
-    """States of zero, as many units as a matrix of theta from states to states has rows; with c if `cell`."""
-    size = next(theta[name].shape[0] for name in ("W_hh", "W_hf", "W_delay") if name in theta)
-    return (np.zeros(size), np.zeros(size)) if cell else (np.zeros(size),)
 
 
 def run(step: Step, theta: Parameters, inputs: Array, initial: State) -> list[State]:
@@ -216,14 +210,14 @@ def run_long_delay(theta: Parameters, inputs: Array, delay: int, initial: Array)
 # Outputs and losses
 
 
-def output_log_probs(theta: Parameters, h: Array, activation: Activation = "tanh") -> Array:
+def output_log_probs(theta: Parameters, h: Array) -> Array:
     """Natural log of z_t = softmax(W_hy h_t + b_y), [L]; h_t first goes through V_1, a_1, V_2 ... if theta has any.
 
-    Those are the "depth in the hidden-to-output transform": u_k = act(V_k u_{k-1} + a_k), V_k (U_k, U_{k-1}).
+    Those are the "depth in the hidden-to-output transform": u_k = tanh(V_k u_{k-1} + a_k), V_k (U_k, U_{k-1}).
     """
     depth = sum(name.startswith("V_") for name in theta)
     for k in range(1, depth + 1):
-        h = activate(theta[f"V_{k}"] @ h + bias(theta, f"a_{k}"), activation)
+        h = np.tanh(theta[f"V_{k}"] @ h + bias(theta, f"a_{k}"))
     return log_softmax(theta["W_hy"] @ h + bias(theta, "b_y"))
 
 

@@ -18,16 +18,15 @@ How [E] evaluates, where [J] only says "mean average precision" over IoU and MET
 - A detection is true at (o, m) if it has its box first, IoU >= o, and its language score > m: not equal.
 - All images' detections are then sorted by confidence; precision at a recall level is the greatest at that recall
   or beyond. The levels are 0, 0.01 ... and the loop is meant to end with 1, but 100 additions of 0.01 exceed 1, so
-  that [E] averages 100 levels, 0 ... 0.99. `levels=101` has the last one too.
+  that [E] averages 100 levels, 0 ... 0.99.
 - Recall is compared with levels exactly, k / 100, in whole numbers; [E] does so in floating point.
 - A detection that overlaps no box has index -1 in [E], which in Torch is the last box: that one counts as taken.
-  `unmatched_takes_last=True` does likewise; without it such a detection is a false positive and no more.
+  Here such a detection is a false positive and no more.
 - mAP is the mean over 5 x 6 pairs of thresholds. Without regard to language (m = -1 in [E]) it is the mean over o.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -87,24 +86,12 @@ def nms(boxes: Array, scores: Sequence[float], threshold: float, most: int | Non
 # Features
 
 
-def sampling_points(
-    box: Box,
-    rows: int,
-    columns: int,
-    image: tuple[float, float],
-    features: tuple[int, int],
-    convention: Literal["cells", "corners"] = "cells",
-) -> Array:
+def sampling_points(box: Box, rows: int, columns: int, image: tuple[float, float], features: tuple[int, int]) -> Array:
     """Where the rows x columns grid of a region falls on the feature map, (rows, columns, 2): (row, column).
 
-    A point (r, c) with whole numbers is the centre of a cell of the feature map, from (0, 0).
-
-    'cells': a cell is a rectangle of the image, and its centre is at (c + 1/2) W / W'. The region is cut into
-    rows x columns equal parts, and points are their centres; the image's left edge is the column -1/2.
-
-    'corners': as the published code of [J]. The first and last points lie on the box's edges, and the centres of
-    the first and last cell on the outermost pixels' centres: the column is (W' - 1) / 2 (1 + s + g w / W), with
-    s = (2 x - W) / (W - 1) of the box's centre and g from -1 to 1. Needs at least 2 x 2 points.
+    A point (r, c) with whole numbers is the centre of a cell of the feature map, from (0, 0). A cell is a rectangle of
+    the image, and its centre is at (c + 1/2) W / W'. The region is cut into rows x columns equal parts, and points are
+    their centres; the image's left edge is the column -1/2.
 
     Args:
         box: in the image's coordinates.
@@ -112,14 +99,10 @@ def sampling_points(
         columns: X of [J].
         image: H and W.
         features: H' and W'.
-        convention: see above.
     """
 
     def line(low: float, high: float, count: int, size: float, cells: int) -> list[float]:
-        if convention == "cells":
-            return [(low + (k + 0.5) * (high - low) / count) * cells / size - 0.5 for k in range(count)]
-        middle = (low + high - size) / (size - 1)
-        return [(cells - 1) / 2 * (1 + middle + (2 * k / (count - 1) - 1) * (high - low) / size) for k in range(count)]
+        return [(low + (k + 0.5) * (high - low) / count) * cells / size - 0.5 for k in range(count)]
 
     points = np.zeros((rows, columns, 2))
     for r, y in enumerate(line(box[1], box[3], rows, image[0], features[0])):
@@ -128,14 +111,14 @@ def sampling_points(
     return points
 
 
-def bilinear_sample(features: Array, points: Array, clamp: bool = False) -> Array:
+def bilinear_sample(features: Array, points: Array) -> Array:
     """[J] eq. 3: V_cij = sum over i', j' of U_ci'j' k(i' - x_ij) k(j' - y_ij), k(d) = max(0, 1 - |d|).
+
+    There is nothing outside the map, as printed and in the published code: the sum fades to 0 over one cell.
 
     Args:
         features: U, channels first, (C, H', W').
         points: (Y, X, 2), (row, column) of each point, cell centres being whole numbers.
-        clamp: move points outside the outermost cell centres onto them. Without it there is nothing outside the
-            map, as printed and in the published code: the sum fades to 0 over one cell.
 
     Returns:
         V, (C, Y, X).
@@ -144,8 +127,6 @@ def bilinear_sample(features: Array, points: Array, clamp: bool = False) -> Arra
     sampled = np.zeros((channels, *points.shape[:2]))
     for i, j in np.ndindex(points.shape[:2]):
         y, x = points[i, j]
-        if clamp:
-            y, x = min(max(y, 0.0), height - 1.0), min(max(x, 0.0), width - 1.0)
         for r in range(height):
             for c in range(width):
                 sampled[:, i, j] += features[:, r, c] * max(0.0, 1.0 - abs(r - y)) * max(0.0, 1.0 - abs(c - x))
@@ -187,9 +168,9 @@ def merge_truth(boxes: Array, threshold: float = 0.7) -> list[tuple[int, ...]]:
     return groups
 
 
-def assign(image: Image, threshold: float = 0.7, unmatched_takes_last: bool = False) -> list[Record]:
+def assign(image: Image) -> list[Record]:
     """Give each detection of an image, by decreasing confidence, to a merged true box."""
-    groups = merge_truth(image.truth, threshold)
+    groups = merge_truth(image.truth)
     merged = [sum(image.truth[i] for i in group) / len(group) for group in groups]
     taken: set[int] = set()
     records = []
@@ -198,8 +179,6 @@ def assign(image: Image, threshold: float = 0.7, unmatched_takes_last: bool = Fa
         best = max(range(len(merged)), key=lambda j: overlaps[j], default=None)
         if best is None or overlaps[best] == 0.0:
             records.append(Record(image.confidences[d], False, 0.0, 0.0))
-            if unmatched_takes_last and merged:
-                taken.add(len(merged) - 1)
             continue
         score = image.language(d, groups[best])
         records.append(Record(image.confidences[d], best not in taken, overlaps[best], score))
@@ -207,9 +186,7 @@ def assign(image: Image, threshold: float = 0.7, unmatched_takes_last: bool = Fa
     return records
 
 
-def average_precision(
-    records: Sequence[Record], positives: int, overlap: float, score: float | None, levels: int = 100
-) -> float:
+def average_precision(records: Sequence[Record], positives: int, overlap: float, score: float | None) -> float:
     """Interpolated average precision of all images' detections; `score` None disregards the language.
 
     Raises:
@@ -222,21 +199,19 @@ def average_precision(
         true += one.first and one.overlap >= overlap and (score is None or one.score > score)
         curve.append((true, true / rank))
     total = 0.0
-    for k in range(levels):
+    for k in range(100):
         total += max((precision for found, precision in curve if 100 * found >= k * positives), default=0.0)
-    return total / levels
+    return total / 100
 
 
-def evaluate(
-    images: Sequence[Image], *, levels: int = 100, unmatched_takes_last: bool = False
-) -> tuple[float, float, dict[tuple[float, float], float]]:
+def evaluate(images: Sequence[Image]) -> tuple[float, float, dict[tuple[float, float], float]]:
     """mAP of dense captioning, mAP of detection alone, and the AP of each pair of thresholds (IoU, METEOR)."""
-    records = [record for image in images for record in assign(image, unmatched_takes_last=unmatched_takes_last)]
+    records = [record for image in images for record in assign(image)]
     positives = sum(len(merge_truth(image.truth)) for image in images)
     pairs = {
-        (overlap, score): average_precision(records, positives, overlap, score, levels)
+        (overlap, score): average_precision(records, positives, overlap, score)
         for overlap in IOU_THRESHOLDS
         for score in METEOR_THRESHOLDS
     }
-    boxes = [average_precision(records, positives, overlap, None, levels) for overlap in IOU_THRESHOLDS]
+    boxes = [average_precision(records, positives, overlap, None) for overlap in IOU_THRESHOLDS]
     return sum(pairs.values()) / len(pairs), sum(boxes) / len(boxes), pairs

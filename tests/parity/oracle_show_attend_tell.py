@@ -21,7 +21,7 @@ the paper is silent, the oracle reads it so:
 - z_t of the gate is what both the LSTM and the output read. Eq. 9 has no gate: for hard attention as printed,
   leave w_beta out; with it, z_t = beta_t a_{s_t}, as the code.
 - Eq. 14 asks each location's alphas to sum to 1 over the C steps. All L sums together are C, so that is possible
-  only if C = L; `mass` is the number in place of 1 (the text of a later version writes tau).
+  only if C = L (the text of a later version writes tau in place of 1).
 - In section 4.1, p(s | a) is the product of eq. 8's alphas along the path s, which also know the words before:
   alpha_t is computed from h_{t-1}, of s_1 ... s_{t-1} and y_1 ... y_{t-1}. Jensen's inequality (eq. 10) still holds.
 - H[s] of the gradient estimate is the sum over t of the entropies of alpha_t along the sampled path. Its mean over
@@ -126,26 +126,13 @@ def log_prob(steps: Sequence[Step], sentence: Sentence) -> float:
 # Soft attention
 
 
-def doubly_stochastic_penalty(alphas: Array, mass: float = 1.0) -> float:
-    """Sum over locations i of (1 - sum over t of alpha_ti)^2, eq. 14 without lambda; `alphas` is (C, L)."""
-    total = 0.0
-    for i in range(alphas.shape[1]):
-        total += (mass - sum(float(alpha[i]) for alpha in alphas)) ** 2
-    return total
-
-
-def soft_loss(
-    theta: Parameters,
-    annotations: Array,
-    sentence: Sentence,
-    penalty: float = 1.0,
-    mass: float = 1.0,
-    squash: bool = False,
-) -> float:
+def soft_loss(theta: Parameters, annotations: Array, sentence: Sentence, penalty: float) -> float:
     """L_d of eq. 14 for one sentence: -log p(y | x) + lambda sum_i (1 - sum_t alpha_ti)^2; `penalty` is lambda."""
-    steps = run(theta, annotations, sentence, None, squash)
-    alphas = np.array([one.alpha for one in steps])
-    return -log_prob(steps, sentence) + penalty * doubly_stochastic_penalty(alphas, mass)
+    steps = run(theta, annotations, sentence)
+    total = 0.0
+    for i in range(len(annotations)):
+        total += (1.0 - sum(float(one.alpha[i]) for one in steps)) ** 2
+    return -log_prob(steps, sentence) + penalty * total
 
 
 # Hard attention
@@ -160,11 +147,9 @@ class Path:
     entropy: float  # of alpha_1 ... alpha_C along s, summed
 
 
-def follow(
-    theta: Parameters, annotations: Array, sentence: Sentence, path: Sequence[int], squash: bool = False
-) -> Path:
+def follow(theta: Parameters, annotations: Array, sentence: Sentence, path: Sequence[int]) -> Path:
     """One path of eqs. 8 and 9."""
-    steps = run(theta, annotations, sentence, path, squash)
+    steps = run(theta, annotations, sentence, path)
     log_path = sum(math.log(one.alpha[location]) for one, location in zip(steps, path, strict=True))
     entropy = -sum(float(p) * math.log(p) for one in steps for p in one.alpha)
     return Path(log_prob(steps, sentence), log_path, entropy)
@@ -175,60 +160,18 @@ def all_paths(annotations: Array, sentence: Sentence) -> list[tuple[int, ...]]:
     return list(product(range(len(annotations)), repeat=len(sentence) - 1))
 
 
-def lower_bound(theta: Parameters, annotations: Array, sentence: Sentence, squash: bool = False) -> float:
+def lower_bound(theta: Parameters, annotations: Array, sentence: Sentence) -> float:
     """L_s of eq. 10: the sum over all paths s of p(s | a) log p(y | s, a)."""
     total = 0.0
     for path in all_paths(annotations, sentence):
-        one = follow(theta, annotations, sentence, path, squash)
+        one = follow(theta, annotations, sentence, path)
         total += math.exp(one.log_path) * one.log_words
     return total
 
 
-def lower_bound_gradient(
-    theta: Parameters, annotations: Array, sentence: Sentence, squash: bool = False
-) -> dict[str, Array]:
+def lower_bound_gradient(theta: Parameters, annotations: Array, sentence: Sentence) -> dict[str, Array]:
     """Eq. 11, all paths summed, by numerical differentiation of eq. 10."""
-    return numerical_gradient(lambda moved: lower_bound(moved, annotations, sentence, squash), theta)
-
-
-def sampled_gradient(
-    theta: Parameters,
-    annotations: Array,
-    sentence: Sentence,
-    paths: Sequence[Sequence[int]],
-    *,
-    weights: Sequence[float] | None = None,
-    baseline: float = 0.0,
-    reinforce: float = 1.0,
-    entropy: float = 0.0,
-    squash: bool = False,
-) -> dict[str, Array]:
-    """The gradient estimate of section 4.1, with variance reduction, for given samples s~^1 ... s~^N.
-
-    1/N sum_n [ d log p(y | s~^n, a) + lambda_r (log p(y | s~^n, a) - b) d log p(s~^n | a) + lambda_e d H[s~^n] ].
-
-    Args:
-        theta: the weights W.
-        annotations: (L, D).
-        sentence: start word or None, and y_1 ... y_C.
-        paths: the samples, each C locations.
-        weights: what each sample counts, in place of 1/N.
-        baseline: b; it and the log p(y | ...) before d log p(s | a) are constants.
-        reinforce: lambda_r.
-        entropy: lambda_e.
-        squash: tanh in the output layer.
-    """
-    shares = [1.0 / len(paths)] * len(paths) if weights is None else list(weights)
-    rewards = [follow(theta, annotations, sentence, path, squash).log_words - baseline for path in paths]
-
-    def surrogate(moved: Parameters) -> float:
-        total = 0.0
-        for share, reward, path in zip(shares, rewards, paths, strict=True):
-            one = follow(moved, annotations, sentence, path, squash)
-            total += share * (one.log_words + reinforce * reward * one.log_path + entropy * one.entropy)
-        return total
-
-    return numerical_gradient(surrogate, theta)
+    return numerical_gradient(lambda moved: lower_bound(moved, annotations, sentence), theta)
 
 
 def expected_gradient(
@@ -239,22 +182,32 @@ def expected_gradient(
     baseline: float = 0.0,
     reinforce: float = 1.0,
     entropy: float = 0.0,
-    squash: bool = False,
 ) -> dict[str, Array]:
-    """The mean of `sampled_gradient` over s~ drawn from p(s | a), by enumeration of all paths."""
-    paths = all_paths(annotations, sentence)
-    shares = [math.exp(follow(theta, annotations, sentence, path, squash).log_path) for path in paths]
-    return sampled_gradient(
-        theta,
-        annotations,
-        sentence,
-        paths,
-        weights=shares,
-        baseline=baseline,
-        reinforce=reinforce,
-        entropy=entropy,
-        squash=squash,
-    )
+    """Mean of the gradient estimate of section 4.1, with variance reduction, over s~ drawn from p(s | a).
+
+    sum_s p(s | a) [ d log p(y | s, a) + lambda_r (log p(y | s, a) - b) d log p(s | a) + lambda_e d H[s] ], all paths.
+
+    Args:
+        theta: the weights W.
+        annotations: (L, D).
+        sentence: start word or None, and y_1 ... y_C.
+        baseline: b; it, p(s | a) and the log p(y | ...) before d log p(s | a) are constants.
+        reinforce: lambda_r.
+        entropy: lambda_e.
+    """
+    paths = [(path, follow(theta, annotations, sentence, path)) for path in all_paths(annotations, sentence)]
+
+    def surrogate(moved: Parameters) -> float:
+        total = 0.0
+        for path, drawn in paths:
+            one = follow(moved, annotations, sentence, path)
+            reward = drawn.log_words - baseline
+            total += math.exp(drawn.log_path) * (
+                one.log_words + reinforce * reward * one.log_path + entropy * one.entropy
+            )
+        return total
+
+    return numerical_gradient(surrogate, theta)
 
 
 def moving_baseline(log_probs: Sequence[float], first: float = 0.0) -> list[float]:

@@ -1,6 +1,7 @@
-"""Trainings that a test interrupts, and their logs."""
+"""Trainings and commands that a test interrupts, and the logs of runs."""
 
 import json
+import signal
 from pathlib import Path
 
 import pytest
@@ -23,8 +24,26 @@ def train_until(step, recipe, collection, run, **options):
         train(recipe, collection, run, on_progress=stop, **options)
 
 
+def resumed(step, recipe, collection, run, **options):
+    """Return a run of a training that was interrupted after a step and resumed."""
+    train_until(step, recipe, collection, run, **options)
+    return train(recipe, collection, run, resume=True, **options)
+
+
+def assert_equal_weights(run, other):
+    assert (run / "model.safetensors").read_bytes() == (other / "model.safetensors").read_bytes()
+
+
 def without_times(run: Path):
     """Lines of the log of a run without what differs between equal trainings."""
     lines = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
     times = ("seconds", "step_seconds", "tokens_per_second")
     return [{key: value for key, value in line.items() if key not in times} for line in lines]
+
+
+def interrupt(process):
+    """End a command by Ctrl-C, which it says in one line and in its exit status."""
+    process.send_signal(signal.SIGINT)
+    _, output = process.communicate(timeout=60)
+    assert process.returncode == 130 and "Traceback" not in output
+    assert "interrupted; files already written are complete" in output

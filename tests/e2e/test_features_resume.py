@@ -1,7 +1,6 @@
 """An extraction that is killed and run again gives the content of an uninterrupted one."""
 
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -9,6 +8,7 @@ import time
 import numpy as np
 from ray_cluster import DAMAGED, photographs
 
+from interrupted import interrupt
 from limner.features.encoders.load import load_backbone
 from limner.features.extract import extract
 from limner.features.store import FeatureTable
@@ -47,11 +47,7 @@ def test_ctrl_c_is_one_line_and_the_same_command_resumes(tmp_path):
     while len(list(table.glob("data/*"))) < 2 and time.monotonic() < deadline:
         assert process.poll() is None
         time.sleep(0.02)
-    process.send_signal(signal.SIGINT)
-    _, output = process.communicate(timeout=60)
-    assert process.returncode == 130
-    assert "Traceback" not in output
-    assert "interrupted; files already written are complete" in output
+    interrupt(process)
     stored = len(FeatureTable.open(collection, "pixels8"))
     assert 0 < stored < COUNT - 1
     subprocess.run([sys.executable, "-c", COMMAND, *arguments], check=True, capture_output=True)

@@ -7,45 +7,33 @@ from contextlib import contextmanager
 
 import numpy as np
 import pytest
+from known_backbone import KnownBackbone
 from PIL import Image
+from toy_translation import image_collection, learn, text_collection
 
 from limner.apps import cli
 from limner.data.collection import Collection, write_items
+from limner.data.dataset import Examples
 from limner.data.examples import Item, ItemSentence
 from limner.features.encoders.load import load_backbone
 from limner.features.extract import extract
-from limner.features.preprocessing import Preprocessing, read_image
-from limner.features.spec import FeatureSpec
 from limner.generation.rules import CaptionRules
-from limner.media.modality import IMAGE
+from limner.inference.collection_features import open_features
 from limner.runs.concepts import Concept, Concepts, ConceptsFile
 from limner.runs.recipe import Recipe
+from limner.runs.trained_model import load_trained_model
+from limner.training import stages
 from limner.training.loop import train
 
 COLOURS = {"red": (250, 20, 20), "green": (20, 250, 20), "blue": (20, 20, 250), "white": (250, 250, 250)}
 SIZES = {"train": 32, "val": 8, "test": 8}
 
 
-class ColourBackbone:
-    """A backbone with known output: the mean colour, from 0 to 1."""
-
-    modality = IMAGE
+class ColourBackbone(KnownBackbone):
+    """The mean colour, from 0 to 1."""
 
     def __init__(self, name="colour", version="1"):
-        self.preprocessing = Preprocessing(resize="squash", size=4, short=4)
-        self.specs = (
-            FeatureSpec(
-                name=name,
-                kind="pooled",
-                shape=(3,),
-                backbone="eye",
-                preprocessing=self.preprocessing.model_dump(mode="json"),
-                weights_sha256=version,
-            ),
-        )
-
-    def read(self, source):
-        return read_image(source, self.preprocessing)
+        super().__init__({"name": name, "kind": "pooled", "shape": (3,)}, version=version)
 
     def __call__(self, pixels):
         colours = pixels[:, 0].reshape(len(pixels), 16, 3).mean(1) / 255
@@ -126,6 +114,43 @@ def trained_on_colours(tiny, tmp_path_factory):
     """A run trained on the pooled features of the tiny collection."""
     recipe = tiny_recipe("colour", epochs=20, validate_every=5)
     return train(recipe, tiny, tmp_path_factory.mktemp("trained") / "run")
+
+
+@pytest.fixture(scope="session")
+def model(trained_on_colours):
+    """The model trained on the pooled features of the tiny collection."""
+    return load_trained_model(trained_on_colours)
+
+
+@pytest.fixture(scope="session")
+def examples(model, tiny):
+    """Examples of the test split for that model."""
+    return Examples.of_split(tiny, "test", model.target, open_features(model, tiny), max_tokens=80)
+
+
+@pytest.fixture(scope="session")
+def toy_run(tmp_path_factory):
+    """A run that has learned the toy translation task; its collection is beside it."""
+    folder = tmp_path_factory.mktemp("toy")
+    return learn(text_collection(folder / "collection"), folder / "run")
+
+
+@pytest.fixture(scope="session")
+def toy_image_run(tmp_path_factory):
+    """A run that needs the image for one ambiguous word; the images are in its collection, beside it."""
+    folder = tmp_path_factory.mktemp("pictures")
+    return learn(image_collection(folder / "collection"), folder / "run", image=("attention",))
+
+
+@pytest.fixture
+def scripted(monkeypatch):
+    """Replace the validation scores by given values."""
+
+    def play(*values, metric="perplexity"):
+        script = iter(values)
+        monkeypatch.setattr(stages, "validate", lambda *_: {metric: next(script)})
+
+    return play
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ import logging
 import shutil
 
 import pytest
-from toy_translation import image_collection, learn, text_collection
+from toy_translation import image_collection, learn
 
 from limner.data.collection import Collection, write_items
 from limner.data.examples import Item, ItemSentence
@@ -20,15 +20,8 @@ MEANT = ("one two", "three", "two three", "three one", "two")
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory):
-    """A model from 'de' to 'en'."""
-    folder = tmp_path_factory.mktemp("back")
-    return learn(text_collection(folder / "collection"), folder / "run")
-
-
-@pytest.fixture(scope="module")
-def model(run):
-    return load_trained_model(run)
+def model(toy_run):
+    return load_trained_model(toy_run)
 
 
 @pytest.fixture
@@ -61,12 +54,9 @@ def test_untranslated_sentences_get_a_translation_in_their_group(model, collecti
     assert back_translate([model], collection, generated_by="run:1") == (5, 0)
     assert made_in(collection) == [(*one, "run:1") for one in ALL]
     after = Collection.open(collection.path).items()
-    assert [item.texts("en") for item in after] == [
-        item.texts("en") for item in before
-    ]  # human-written sentences are unchanged
-    assert after[1].pairs("en", "de") == [
-        (ItemSentence("en", MEANT[2], 11, "run:1"), ItemSentence("de", WRITTEN[2], 11))
-    ]
+    assert [item.texts("en") for item in after] == [item.texts("en") for item in before]  # those of people
+    pair = (ItemSentence("en", MEANT[2], 11, "run:1"), ItemSentence("de", WRITTEN[2], 11))
+    assert after[1].pairs("en", "de") == [pair]
 
 
 def test_a_second_run_translates_nothing(model, collection):
@@ -120,27 +110,18 @@ def test_batches_do_not_separate_the_sentences_of_an_item(model, collection, at_
 
 
 def test_limit_and_split(model, collection):
-    result = [
-        one.text
-        for part in translate_untranslated([model], collection, settings=BackTranslationSettings(limit=3))
-        for one in part
-    ]
-    assert result == [text for _, _, text in ALL[:3]]
-    assert back_translate([model], collection, generated_by="m", settings=BackTranslationSettings(split="val")) == (
-        1,
-        0,
-    )
+    parts = translate_untranslated([model], collection, settings=BackTranslationSettings(limit=3))
+    assert [one.text for part in parts for one in part] == [text for _, _, text in ALL[:3]]
+    val = BackTranslationSettings(split="val")
+    assert back_translate([model], collection, generated_by="m", settings=val) == (1, 0)
     assert made_in(collection) == [("d", 3, "three three", "m")]
 
 
 def test_empty_long_and_unfinished_translations_are_left_out(model, collection):
     odd = (ItemSentence("de", "  ", 31), ItemSentence("de", "eins " * 1001, 41), ItemSentence("de", "drei zwei", 51))
     write_items(collection.path, [Item("e", "odd", sentences=odd)])
-    collection = Collection.open(collection.path)
-    assert back_translate([model], collection, generated_by="m", settings=BackTranslationSettings(split="odd")) == (
-        1,
-        2,
-    )
+    collection, settings = Collection.open(collection.path), BackTranslationSettings(split="odd")
+    assert back_translate([model], collection, generated_by="m", settings=settings) == (1, 2)
     assert made_in(collection) == [("e", 51, "three two", "m")]
     short = model.recipe.decoding.model_copy(update={"max_length": 1})  # without end-of-sentence token
     settings = BackTranslationSettings(split="train", decoding=short)
@@ -171,9 +152,8 @@ def test_missing_features_are_reported_before_decoding(tmp_path):
 
 def test_groups_with_several_source_sentences_are_logged(model, tmp_path, caplog):
     """Each source sentence would be paired with the translations of all."""
-    write_items(
-        tmp_path / "c", [Item("a", "train", sentences=(ItemSentence("de", "eins"), ItemSentence("de", "zwei")))]
-    )
+    both = (ItemSentence("de", "eins"), ItemSentence("de", "zwei"))
+    write_items(tmp_path / "c", [Item("a", "train", sentences=both)])
     back_translate([model], Collection.open(tmp_path / "c"), generated_by="m")
     assert "1 groups have several sentences in 'de', for example group 0 of item 'a'" in caplog.text
 
@@ -184,25 +164,22 @@ def test_training_uses_synthetic_pairs_only_if_configured(model, collection):
     other_way = model.source._replace(lang="en")
     assert [pair[0] for pair in text_pairs(item, "de", other_way)] == ["number one"]
     taken = text_pairs(item, "de", other_way._replace(synthetic=0.5))
-    assert {(source, target) for source, target, made in taken if made} == {
-        (MEANT[0], WRITTEN[0]),
-        (MEANT[1], WRITTEN[1]),
-    }
+    assert {pair[:2] for pair in taken if pair[2]} == {(MEANT[0], WRITTEN[0]), (MEANT[1], WRITTEN[1])}
 
 
-def test_the_name_of_a_run_is_its_directory_and_weights(run, tmp_path, monkeypatch):
-    copy = shutil.copytree(run, tmp_path / "de-en")
+def test_the_name_of_a_run_is_its_directory_and_weights(toy_run, tmp_path, monkeypatch):
+    copy = shutil.copytree(toy_run, tmp_path / "de-en")
     assert run_name(copy) == f"de-en:{sha256(copy / 'model.safetensors')[:12]}"
     monkeypatch.chdir(copy)
     assert run_name(".") == run_name(copy)
 
 
 @pytest.fixture
-def limner_translate(run, collection, command_line):
+def limner_translate(toy_run, collection, command_line):
     """Calls the command in this process: its exit status, output and messages."""
 
     def call(*arguments, command="translate"):
-        place = ["--model", run, "--collection", collection.path] if command == "translate" else [collection.path]
+        place = ["--model", toy_run, "--collection", collection.path] if command == "translate" else [collection.path]
         result = command_line(command, *place, *arguments)
         logging.getLogger().handlers.clear()
         return result
@@ -218,10 +195,10 @@ def test_without_write_nothing_is_written(limner_translate, collection):
     assert Collection.open(collection.path).fingerprint() == before
 
 
-def test_with_write_the_collection_records_the_model(limner_translate, collection, run):
+def test_with_write_the_collection_records_the_model(limner_translate, collection, toy_run):
     status, printed, _ = limner_translate("--source-lang", "de", "--target-lang", "en", "--write")
-    assert status == 0 and f"5 sentences in 'en' added, generated by {run_name(run)}" in printed
-    assert {who for *_, who in made_in(collection)} == {run_name(run)}
+    assert status == 0 and f"5 sentences in 'en' added, generated by {run_name(toy_run)}" in printed
+    assert {who for *_, who in made_in(collection)} == {run_name(toy_run)}
     counts = json.loads(limner_translate("--json", command="show")[1])["sentences"]
     assert counts == {"train": {"de": 7, "en": 3, "en (generated)": 5}, "val": {"de": 1}}
 

@@ -288,9 +288,8 @@ def test_temperature_top_k_and_top_p(sample, expected):
     assert result.keys() == expected.keys()
     for word, p in expected.items():
         assert result[word] / draws == pytest.approx(p, abs=0.025)
-    for h in hypotheses[
-        :: draws // 10
-    ]:  # log_prob is the probability of the model without temperature, top-k and top-p
+    # The log-probability is that of the model, without temperature, top-k and top-p.
+    for h in hypotheses[:: draws // 10]:
         assert h.log_prob == pytest.approx(float(probs[h.tokens[0] if h.tokens else EOS].log()), abs=1e-4)
 
 

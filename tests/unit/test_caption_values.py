@@ -3,14 +3,13 @@
 import csv
 import io
 import json
-import tarfile
 from datetime import date
 from decimal import Decimal
 
 import pyarrow as pa
 import pyarrow.parquet as parquet
 import pytest
-from PIL import Image
+import test_shards
 
 from limner.data.collection import Collection
 from limner.data.readers import ReaderOptions, import_collection, read_source
@@ -67,18 +66,7 @@ ARROW_VALUES = (
 
 @pytest.fixture(scope="module")
 def jpeg():
-    stream = io.BytesIO()
-    Image.new("RGB", (8, 8), "green").save(stream, "JPEG")
-    return stream.getvalue()
-
-
-def shard(path, members):
-    with tarfile.open(path, "w") as archive:
-        for name, data in members:
-            entry = tarfile.TarInfo(name)
-            entry.size = len(data)
-            archive.addfile(entry, io.BytesIO(data))
-    return path
+    return test_shards.jpeg()
 
 
 def write_jsonl(folder, value, jpeg):
@@ -88,11 +76,11 @@ def write_jsonl(folder, value, jpeg):
 
 
 def write_shard(folder, value, jpeg):
-    return shard(folder / "s.tar", [("1.jpg", jpeg), ("1.json", json.dumps({"caption": value}).encode())])
+    return test_shards.shard(folder / "s.tar", [("1.jpg", jpeg), ("1.json", json.dumps({"caption": value}).encode())])
 
 
 def write_list_of_shard(folder, value, jpeg):
-    return shard(folder / "s.tar", [("1.jpg", jpeg), ("1.json", json.dumps([value]).encode())])
+    return test_shards.shard(folder / "s.tar", [("1.jpg", jpeg), ("1.json", json.dumps([value]).encode())])
 
 
 def write_coco(folder, value, jpeg):
@@ -187,7 +175,7 @@ def test_only_line_feeds_separate_sentences(tmp_path, jpeg, separator):
     (tmp_path / "t.csv").write_bytes(rows.getvalue().encode())
     sources = {
         "folder": tmp_path / "photos",
-        "webdataset": shard(tmp_path / "s.tar", [("1.jpg", jpeg), ("1.txt", lines)]),
+        "webdataset": test_shards.shard(tmp_path / "s.tar", [("1.jpg", jpeg), ("1.txt", lines)]),
         "csv": tmp_path / "t.csv",
         "parquet": write_parquet(tmp_path, [text, "grass"], jpeg),
     }

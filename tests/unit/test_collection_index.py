@@ -20,7 +20,6 @@ from limner.retrieval.index.protocol import INDEXES, RECORD, SearchOptions, inde
 from limner.retrieval.index.stored import kind_for
 from limner.storage import hashes
 from limner.storage.hashes import FileBlocks, IdSet
-from limner.storage.places import place
 from limner.training.loop import train
 
 QUERY = "a red wall"
@@ -186,11 +185,6 @@ def test_an_index_of_another_collection_is_not_replaced(retriever, own_tiny, tmp
         retriever.build_index(other, path=tmp_path / "index")
     assert retriever.search_images(QUERY, own_tiny, index=tmp_path / "index").kind == "tangents"
     assert retriever.build_index(other, path=tmp_path / "index", rebuild=True).is_new
-
-
-def test_an_index_in_an_object_store_is_refused(retriever, own_tiny):
-    with pytest.raises(SettingsError, match=r"s3://bucket/c/indexes/bilinear/all: .*name a folder with --index"):
-        retriever.build_index(own_tiny, path=place("s3://bucket/c/indexes/bilinear/all"))
 
 
 def test_files_are_verified_by_a_sample_or_as_a_whole(tmp_path, monkeypatch):

@@ -101,9 +101,8 @@ def test_scores_and_p_values_equal_the_metrics_and_the_test(three):
     bleu = METRICS["bleu4"]
     good, poor = (bleu.statistics(written(wrong), references) for wrong in (1, 9))
     expected = approximate_randomisation(good, poor, bleu.value, trials=200)
-    contrast = next(
-        one for one in result.contrasts if (one.system, one.baseline, one.metric) == ("good", "poor", "bleu4")
-    )
+    pairs = {(one.system, one.baseline, one.metric): one for one in result.contrasts}
+    contrast = pairs["good", "poor", "bleu4"]
     assert (contrast.difference, contrast.p) == (expected.difference, expected.p)
     assert contrast.interval[0] < contrast.difference < contrast.interval[1] and contrast.interval[0] > 0
 

@@ -38,6 +38,7 @@ CONCEPTS = (
 )
 RATES = (0.1, 0.2, 0.01, 0.3, 0.1, 0.01, 0.9)
 PHOTOGRAPH = 6
+RED = np.full((8, 8, 3), (250, 20, 20), np.uint8)
 LAYER = {"bias": np.ones(7, np.float32), "gain": np.zeros(7, np.float32)}
 
 
@@ -247,29 +248,28 @@ def captioner(trained_on_colours, backbone_of):
 
 
 def test_concepts_choose_name_and_withhold(captioner, colour_concepts, monkeypatch):
-    red = np.full((8, 8, 3), (250, 20, 20), np.uint8)
-    (plain,) = captioner.describe([red], beam_size=4)
+    (plain,) = captioner.describe([RED], beam_size=4)
     assert plain[0].confidence is None and "red" in plain[0].text
     monkeypatch.setattr(captioner, "_rules", colour_concepts())
-    chosen, *_ = captioner.describe([red], beam_size=4, with_tags=True)[0]
+    chosen, *_ = captioner.describe([RED], beam_size=4, with_tags=True)[0]
     assert "red" in chosen.text and chosen.confidence > 0.9 and chosen.is_sure
     assert chosen.tags[0][:1] == ("red",) and isinstance(chosen.tags[0], Tag)
     # Concepts that see blue where the model sees red: another caption of the beam.
     monkeypatch.setattr(captioner, "_rules", colour_concepts(red=20, blue=0))
-    other, *_ = captioner.describe([red], beam_size=12)[0]
+    other, *_ = captioner.describe([RED], beam_size=12)[0]
     assert "blue" in other.text
-    begun, *_ = captioner.describe([red], beam_size=12, prefixes=["a red"])[0]
+    begun, *_ = captioner.describe([RED], beam_size=12, prefixes=["a red"])[0]
     assert begun.text.startswith("a red")
-    alone, *_ = captioner.describe([red], beam_size=12, concepts=False)[0]
+    alone, *_ = captioner.describe([RED], beam_size=12, concepts=False)[0]
     assert alone.text == plain[0].text and alone.confidence < 0.1
-    sampled, *_ = captioner.describe([red], sample={"seed": 1})[0]
-    assert sampled.text == captioner.describe([red], sample={"seed": 1}, concepts=False)[0][0].text
+    sampled, *_ = captioner.describe([RED], sample={"seed": 1})[0]
+    assert sampled.text == captioner.describe([RED], sample={"seed": 1}, concepts=False)[0][0].text
     # Nothing in the beam is probable: a plain sentence, or no caption where no thing is probable.
     monkeypatch.setattr(captioner, "_rules", colour_concepts(red=20, wood=0))
-    (plain,) = captioner.describe([red], beam_size=2, n_best=2, min_confidence=0.999999)
+    (plain,) = captioner.describe([RED], beam_size=2, n_best=2, min_confidence=0.999999)
     assert [caption.text for caption in plain] == ["a photo of wood"] and plain[0].is_sure and not plain[0].tokens
     monkeypatch.setattr(captioner, "_rules", colour_concepts(red=20))
-    (withheld,) = captioner.describe([red], beam_size=2, n_best=2, min_confidence=0.999999)
+    (withheld,) = captioner.describe([RED], beam_size=2, n_best=2, min_confidence=0.999999)
     assert [caption.display_text for caption in withheld] == [""] and not withheld[0].is_sure
 
 
@@ -277,29 +277,27 @@ def test_requirements_are_met_and_captions_withheld_only_where_nothing_is_probab
     captioner, colour_concepts, monkeypatch
 ):
     """Whatever the language: these rules and not the search decide whether a caption is shown."""
-    red = np.full((8, 8, 3), (250, 20, 20), np.uint8)
     requirements = {"prefixes": ["a red"]}, {"must_include": ["red"]}, {"sample": {"seed": 1}}, {"concepts": False}
     for rules, is_shown in ((colour_concepts(red=20, wood=0), True), (colour_concepts(red=20), False)):
         monkeypatch.setattr(captioner, "_rules", rules)
         for requirement in requirements:
             (caption, *_), doubtful = (
-                captioner.describe([red], min_confidence=least, **requirement)[0] for least in (None, 0.9)
+                captioner.describe([RED], min_confidence=least, **requirement)[0] for least in (None, 0.9)
             )
             assert caption.is_sure == is_shown and caption.confidence < 0.1 and not doubtful[0].is_sure
             assert "sample" in requirement or "red" in caption.text
-        ((begun, *_),) = captioner.describe([red], prefixes=["a"])
+        ((begun, *_),) = captioner.describe([RED], prefixes=["a"])
         assert (begun.text == "a photo of wood") == is_shown == begun.is_sure
-        ((words, *_),) = captioner.describe([red], must_include=["a"])
+        ((words, *_),) = captioner.describe([RED], must_include=["a"])
         assert (words.text == "a photo of wood") == is_shown == words.is_sure
 
 
 def test_plain_captions_have_the_probability_of_the_model_and_differ(captioner, colour_concepts, monkeypatch):
-    red = np.full((8, 8, 3), (250, 20, 20), np.uint8)
     monkeypatch.setattr(captioner, "_rules", colour_concepts(red=20, blue=0, wood=0, green=0))
-    (several,) = captioner.describe([red], beam_size=3, n_best=3, min_confidence=0.99999)
+    (several,) = captioner.describe([RED], beam_size=3, n_best=3, min_confidence=0.99999)
     assert [caption.text[:10] for caption in several] == ["a photo of"] * 3 and len({c.text for c in several}) == 3
     text = several[0].text
-    (forced,) = captioner.describe([red], prefixes=[text], concepts=False, beam_size=1)
+    (forced,) = captioner.describe([RED], prefixes=[text], concepts=False, beam_size=1)
     length = len(captioner.tokenizer.encode(text))
     assert several[0].log_prob < forced[0].totals[length - 1] < 0
 
@@ -323,8 +321,7 @@ def test_articles_before_vowels(text, expected):
 
 
 def test_unknown_words_of_a_prefix_are_printed_as_they_were_typed(captioner):
-    red = np.full((8, 8, 3), (250, 20, 20), np.uint8)
-    ((caption, *_),) = captioner.describe([red], prefixes=["A Zyxomma red"])
+    ((caption, *_),) = captioner.describe([RED], prefixes=["A Zyxomma red"])
     assert caption.text.startswith("a Zyxomma red") and "unk" not in caption.text
 
 

@@ -223,9 +223,3 @@ def test_the_command_prints_correlations_and_signatures(tiny, trained_on_colours
     assert out.count("95 % interval [") == 2 and "|images:12|bootstrap:100:images|seed:1]" in out
     _, out, _ = command_line(*arguments, "--json")
     assert [one["undefined"] for one in json.loads(out)["correlations"]] == [0, 0]
-    for arguments, says in (
-        ((), "expected --scores FILE, or --model RUN and --collection DIR"),
-        (("--scores", scores, *model), "--model"),
-    ):
-        status, _, message = command_line("correlate", file, *arguments)
-        assert status != 0 and says in message

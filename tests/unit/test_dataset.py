@@ -114,13 +114,8 @@ TRANSLATED = [
 
 def translated(synthetic=0.0, items=TRANSLATED, max_tokens=80):
     english, german = (Tokenizer.train([text], TextSettings()) for text in ("one two three four", "eins zwei drei"))
-    return Examples(
-        items,
-        TargetLanguage("de", german),
-        None,
-        source=SourceLanguage("en", english, synthetic),
-        max_tokens=max_tokens,
-    )
+    source = SourceLanguage("en", english, synthetic)
+    return Examples(items, TargetLanguage("de", german), None, source=source, max_tokens=max_tokens)
 
 
 def source_and_target(examples):
@@ -199,9 +194,8 @@ def test_generation_inputs_are_human_written_sources_with_all_references():
     expected = [GenerationInput(a, "one two", ("eins zwei drei",)), GenerationInput(c, "one", ("eins", "zwei eins"))]
     assert translated().generation_inputs() == expected
     assert translated(synthetic=0.5).generation_inputs() == expected
-    assert (
-        translated(max_tokens=1).generation_inputs() == expected
-    )  # long sentences are excluded from training, not from generation
+    short = translated(max_tokens=1)  # long sentences are excluded from training, not from generation
+    assert short.generation_inputs() == expected
 
 
 def test_generation_inputs_of_captioning_are_the_items():
@@ -211,44 +205,27 @@ def test_generation_inputs_of_captioning_are_the_items():
     assert (inputs[0].references, len(inputs[2].references)) == ((first.sentences[0].text,), len(last.sentences))
 
 
+def pairs_of_val(collection, lang, synthetic=0.0):
+    """Pairs of sentences in a language and their German translations."""
+    source, german = (Tokenizer.train([text], TextSettings()) for text in ("look a red wall", "eine wand"))
+    source = SourceLanguage(lang, source, synthetic)
+    return Examples.of_split(collection, "val", TargetLanguage("de", german), None, max_tokens=80, source=source)
+
+
 def test_splits_of_translation(tiny):
-    english, german = (Tokenizer.train([text], TextSettings()) for text in ("look a red wall", "eine wand"))
-    pairs = Examples.of_split(
-        tiny, "val", TargetLanguage("de", german), None, max_tokens=80, source=SourceLanguage("en", english)
-    )
-    assert (len(pairs), len(pairs.items)) == (
-        8,
-        8,
-    )  # the German sentence of each item is of the group of its second one
+    pairs = pairs_of_val(tiny, "en")
+    assert (len(pairs), len(pairs.items)) == (8, 8)  # the German sentence of an item is of the group of its second one
     assert all(text.startswith("look") for text, _ in source_and_target(pairs))
-    with pytest.raises(
-        TrainingError, match=r"'val' has no sentence in 'de' with a translation in 'fr' \(.*: de, en\)$"
-    ):
-        Examples.of_split(
-            tiny, "val", TargetLanguage("de", german), None, max_tokens=80, source=SourceLanguage("fr", english)
-        )
+    message = r"'val' has no sentence in 'de' with a translation in 'fr' \(.*: de, en\)$"
+    with pytest.raises(TrainingError, match=message):
+        pairs_of_val(tiny, "fr")
 
 
 def test_an_error_names_excluded_model_generated_sentences(tmp_path):
     """Generated sentences are used only if configured, and never for validation."""
     sentences = (ItemSentence("en", "one", 0, MADE), ItemSentence("de", "eins", 0))
     write_items(tmp_path, [Item("a", "val", sentences=sentences)])
-    english, german = (Tokenizer.train([text], TextSettings()) for text in ("one", "eins"))
     collection = Collection.open(tmp_path)
     with pytest.raises(TrainingError, match=r"'val' has no .* with a translation in 'en'; model-generated source"):
-        Examples.of_split(
-            collection, "val", TargetLanguage("de", german), None, max_tokens=80, source=SourceLanguage("en", english)
-        )
-    assert (
-        len(
-            Examples.of_split(
-                collection,
-                "val",
-                TargetLanguage("de", german),
-                None,
-                max_tokens=80,
-                source=SourceLanguage("en", english, 0.5),
-            )
-        )
-        == 1
-    )
+        pairs_of_val(collection, "en")
+    assert len(pairs_of_val(collection, "en", synthetic=0.5)) == 1

@@ -393,10 +393,8 @@ def own_toy_data(tmp_path, backbone_of):
 def test_image_controls_without_images_are_left_out(using, own_toy_data, caplog):
     diagnosis = run_diagnosis(using, own_toy_data, metrics=["bleu1"], trials=20)
     assert [one.name for one in diagnosis.image_controls] == ["right", "shuffled", "none"]
-    assert (diagnosis.ambiguity.sentences, diagnosis.ambiguity.excluded) == (
-        2,
-        1,
-    )  # the crane has no image of the other sense
+    # The crane has no image of the other sense.
+    assert (diagnosis.ambiguity.sentences, diagnosis.ambiguity.excluded) == (2, 1)
     assert "the image control 'mean' is left out" in caplog.text and "'train'" in caplog.text
 
 

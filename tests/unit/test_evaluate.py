@@ -7,15 +7,14 @@ from pathlib import Path
 
 import pytest
 import torch
-from toy_translation import learn, text_collection
 
 from limner.data.batching import MAX_TOKENS_PER_EXAMPLE
 from limner.data.collection import Collection, write_items
-from limner.data.dataset import Examples, GenerationInput
+from limner.data.dataset import GenerationInput
 from limner.data.examples import Item, ItemSentence, collate
 from limner.decoding.scoring import score_examples
 from limner.decoding.settings import DecodingSettings
-from limner.errors import CollectionError, FeatureError, RunError, SettingsError, TrainingError
+from limner.errors import CollectionError, FeatureError, RunError
 from limner.evaluation.evaluate import EvaluationOptions, evaluate
 from limner.evaluation.validate import validate
 from limner.features.extract import extract
@@ -28,11 +27,6 @@ from limner.runs.records import read_evaluations, save_evaluation
 from limner.runs.trained_model import load_trained_model
 
 METRICS = ("bleu1", "bleu2", "bleu4", "cider", "rouge_l")
-
-
-@pytest.fixture(scope="module")
-def model(trained_on_colours):
-    return load_trained_model(trained_on_colours)
 
 
 @pytest.fixture(scope="module")
@@ -106,18 +100,15 @@ def test_the_signature_names_decoding_and_marginal_settings(evaluated, model, ti
     assert signature(other, "image_to_text_r1").endswith("marginal:5")
 
 
-def test_validation_gives_the_scores_of_the_evaluation(evaluated, model, tiny):
-    examples = Examples.of_split(tiny, "test", model.target, open_features(model, tiny), max_tokens=80)
+def test_validation_gives_the_scores_of_the_evaluation(evaluated, model, examples):
     brief = validate(model, examples, ["perplexity", "bleu4", "cider"])
     assert brief == pytest.approx({name: values(evaluated)[name] for name in brief})
     assert list(brief) == ["perplexity", "bleu4", "cider"]
 
 
 @pytest.fixture(scope="module")
-def translating(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("toy")
-    collection = text_collection(folder / "c")
-    return load_trained_model(learn(collection, folder / "run")), collection
+def translating(toy_run):
+    return load_trained_model(toy_run), Collection.open(toy_run.parent / "collection")
 
 
 def test_a_long_sentence_changes_neither_other_results_nor_memory(translating, monkeypatch):
@@ -186,16 +177,6 @@ def test_retrieval_is_skipped_for_a_split_without_images(model, own_tiny, caplog
     assert "image_to_text_r1" not in values(evaluated)
 
 
-def test_missing_data_is_an_error_that_names_it(model, tiny, own_tiny):
-    with pytest.raises(CollectionError, match="no items in split 'dev'"):
-        evaluate([model], tiny, options=EvaluationOptions(split="dev"))
-    with pytest.raises(SettingsError, match="no metric 'blue4'"):
-        evaluate([model], tiny, options=EvaluationOptions(metrics=("blue4",)))
-    write_items(own_tiny.path, [Item("silent", "quiet", image="x.png")])
-    with pytest.raises(TrainingError, match="split 'quiet' has no sentence"):
-        evaluate([model], Collection.open(own_tiny.path), options=EvaluationOptions(split="quiet"))
-
-
 def test_features_of_another_network_are_refused_by_name(model, own_tiny, backbone_of):
     shutil.rmtree(own_tiny.path / "features" / "colour.lance")
     with pytest.raises(FeatureError, match=r"colour\.lance: no such feature table \(available: "):
@@ -205,11 +186,12 @@ def test_features_of_another_network_are_refused_by_name(model, own_tiny, backbo
         evaluate([model], own_tiny)
 
 
-def test_an_evaluation_may_exclude_items_without_features(evaluated, model, own_tiny):
+def test_an_item_without_features_is_named_or_excluded(evaluated, model, own_tiny):
     write_items(own_tiny.path, [Item("late", "test", image="late.png", sentences=(ItemSentence("en", "a wall"),))])
-    again = evaluate(
-        [model], Collection.open(own_tiny.path), options=EvaluationOptions(metrics=METRICS, skip_missing=True)
-    )
+    collection = Collection.open(own_tiny.path)
+    with pytest.raises(FeatureError, match=r"split 'test' has 1 item without features .*'late'; run 'limner features'"):
+        evaluate([model], collection)
+    again = evaluate([model], collection, options=EvaluationOptions(metrics=METRICS, skip_missing=True))
     assert (again.left_out, evaluated.left_out) == (1, 0)
     assert values(again) == pytest.approx(values(evaluated))
 
@@ -234,11 +216,10 @@ def test_the_evaluation_of_an_ensemble_does_not_replace_that_of_one_model(evalua
 
 
 @torch.no_grad()
-def test_the_perplexity_of_an_ensemble_is_that_of_the_mean_probability_of_each_token(model, tiny):
+def test_the_perplexity_of_an_ensemble_is_that_of_the_mean_probability_of_each_token(model, tiny, examples):
     other, generator = model._replace(model=deepcopy(model.model)), torch.Generator().manual_seed(1)
     for weight in other.model.parameters():
         weight += torch.randn(weight.shape, generator=generator) / 10
-    examples = Examples.of_split(tiny, "test", model.target, open_features(model, tiny), max_tokens=80)
     total, tokens = 0.0, 0
     for row in range(len(examples)):
         batch = examples.batch([row])
@@ -253,12 +234,6 @@ def test_the_perplexity_of_an_ensemble_is_that_of_the_mean_probability_of_each_t
     assert signature(both, "perplexity") == f"{signature(alone, 'perplexity')}|models:2"
 
 
-def test_an_image_without_features_is_an_error_that_names_it(model, own_tiny):
-    write_items(own_tiny.path, [Item("late", "test", image="late.png", sentences=(ItemSentence("en", "a wall"),))])
-    with pytest.raises(FeatureError, match=r"split 'test' has 1 item without features .*'late'; run 'limner features'"):
-        evaluate([model], Collection.open(own_tiny.path))
-
-
 def test_an_evaluation_with_fewer_scores_does_not_replace_a_complete_one(evaluated, tmp_path):
     whole = save_evaluation(evaluated, tmp_path)
     fewer = evaluated.model_copy(update={"scores": evaluated.scores[:1]})
@@ -267,8 +242,7 @@ def test_an_evaluation_with_fewer_scores_does_not_replace_a_complete_one(evaluat
     assert save_evaluation(evaluated, tmp_path) == whole
 
 
-def test_skipped_words_are_conditioned_on_and_not_scored(model, tiny):
-    examples = Examples.of_split(tiny, "test", model.target, open_features(model, tiny), max_tokens=80)
+def test_skipped_words_are_conditioned_on_and_not_scored(model, examples):
     evaluated = score_examples(model.model, examples, skip_words=2)
     long = [row for row, target in enumerate(examples.targets) if len(target) >= 5]
     assert 0 < len(long) < len(examples)
@@ -284,9 +258,8 @@ def test_skipped_words_are_conditioned_on_and_not_scored(model, tiny):
     assert f"|from word:3|left out:{len(examples) - len(long)} of under 5 words|" in score.signature
 
 
-def test_validation_skips_the_words_configured_in_the_recipe(model, tiny):
+def test_validation_skips_the_words_configured_in_the_recipe(model, examples):
     recipe = model.recipe.model_copy(update={"evaluation": EvaluationSettings(skip_words=2)})
-    examples = Examples.of_split(tiny, "test", model.target, open_features(model, tiny), max_tokens=80)
     brief = validate(model._replace(recipe=recipe), examples, ["perplexity"])
     assert brief["perplexity"] == score_examples(model.model, examples, skip_words=2).perplexity.value
     with pytest.raises(CollectionError, match=r"expected tokens in the split, found none .*from word:31"):

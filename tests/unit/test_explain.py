@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from toy_translation import GridBackbone, image_collection, learn, text_collection
+from toy_translation import GridBackbone, learn, text_collection
 
 from limner.apps.report.attention import AttendedSentence, ModelAttention, save_attention
+from limner.data.collection import Collection
 from limner.data.dataset import GenerationInput
 from limner.data.examples import Item
 from limner.decoding.sentence import Sentence
@@ -175,12 +176,9 @@ def reader(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def multimodal(tmp_path_factory):
+def multimodal(toy_image_run):
     """A model that needs the image for one word, and its collection."""
-    folder = tmp_path_factory.mktemp("pictures")
-    collection = image_collection(folder / "collection")
-    run = learn(collection, folder / "run", image=("attention",))
-    return load_trained_model(run), collection
+    return load_trained_model(toy_image_run), Collection.open(toy_image_run.parent / "collection")
 
 
 def test_explanations_do_not_depend_on_the_batch(reader):

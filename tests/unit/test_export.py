@@ -2,8 +2,6 @@
 
 import copy
 import shutil
-import subprocess
-import sys
 
 import numpy as np
 import onnx
@@ -11,6 +9,7 @@ import pytest
 import torch
 import xxhash
 from safetensors.numpy import save_file
+from test_startup import modules_of
 
 import limner
 from limner.apps.export import folder as export_folder
@@ -24,17 +23,6 @@ from limner.runs.trained_model import load_trained_model
 from limner.runtime.generators import load_captioner
 from limner.runtime.manifest import MANIFEST, file_checksum, read_manifest
 from limner.storage.json_text import to_json
-
-PROGRAM = """
-import sys
-from limner.apps.cli import main
-try:
-    main()
-except SystemExit as stop:
-    assert not stop.code, stop.code
-found = {name.partition(".")[0] for name in sys.modules} & {"torch", "transformers", "lance", "pyarrow"}
-print(sorted(found))
-"""
 
 
 @pytest.fixture(scope="module")
@@ -66,9 +54,8 @@ def test_captions_are_those_of_the_run(trained, exported, images, decoding):
 
 
 def test_describing_with_an_exported_model_imports_no_torch(exported, images):
-    command = [sys.executable, "-c", PROGRAM, "describe", str(images[0]), "--model", str(exported)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert done.stdout.startswith(f"{images[0]}\t") and done.stdout.endswith("\n[]\n")
+    modules, printed = modules_of("describe", images[0], "--model", exported)
+    assert printed.startswith(f"{images[0]}\t") and not modules & {"torch", "transformers", "lance", "pyarrow"}
 
 
 def test_an_unreadable_image_does_not_stop_the_others(exported, images, tmp_path):

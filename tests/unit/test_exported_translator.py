@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from toy_translation import BATS, GridBackbone, image_collection, learn, text_collection
+from toy_translation import BATS, GridBackbone, learn, text_collection
 
 import limner
 from limner.apps.export import folder
@@ -16,19 +16,13 @@ SEARCHES = [{}, {"beam_size": 3, "n_best": 2, "length_penalty": 1.0}]
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory):
-    place = tmp_path_factory.mktemp("text")
-    return learn(text_collection(place / "collection"), place / "run")
-
-
-@pytest.fixture(scope="module")
-def exported(run):
-    return export(run, run.parent / "exported").folder
+def exported(toy_run, tmp_path_factory):
+    return export(toy_run, tmp_path_factory.mktemp("exported") / "exported").folder
 
 
 @pytest.mark.parametrize("decoding", SEARCHES)
-def test_translations_are_those_of_the_run(run, exported, decoding):
-    expected = Translator.load(run).translate(SENTENCES, **decoding)
+def test_translations_are_those_of_the_run(toy_run, exported, decoding):
+    expected = Translator.load(toy_run).translate(SENTENCES, **decoding)
     found = limner.load(exported).translate(SENTENCES, batch_size=2, **decoding)
     assert [[one.text for one in n_best] for n_best in found] == [[one.text for one in n_best] for n_best in expected]
     log_probs = [[one.log_prob for n_best in decoded for one in n_best] for decoded in (found, expected)]
@@ -42,17 +36,16 @@ def test_shared_embeddings_and_a_deep_encoder_are_exported(tmp_path):
     assert [one[0].text for one in found] == ["two one", "three", "one one"]
 
 
-def test_a_multimodal_model_translates_text_alone_where_that_is_allowed(tmp_path, monkeypatch):
+def test_a_multimodal_model_translates_text_alone_where_that_is_allowed(toy_image_run, tmp_path, monkeypatch):
     for module in (folder, new_images):
         monkeypatch.setattr(module, "load_backbone_for", lambda *_, **__: GridBackbone())
-    run = learn(image_collection(tmp_path / "collection"), tmp_path / "run", image=("attention",))
-    translator = limner.load(export(run, tmp_path / "exported").folder)
+    translator = limner.load(export(toy_image_run, tmp_path / "exported").folder)
     sentences = ["the bat", "red"]
-    expected = Translator.load(run).translate(sentences, missing="text")
+    expected = Translator.load(toy_image_run).translate(sentences, missing="text")
     found = translator.translate(sentences, missing="text")
     assert [one[0].text for one in found] == [one[0].text for one in expected]
     with pytest.raises(SettingsError, match="image"):
         translator.translate(sentences)
-    photo = tmp_path / "collection" / f"{next(iter(BATS))}.png"
+    photo = toy_image_run.parent / "collection" / f"{next(iter(BATS))}.png"
     with pytest.raises(RunError, match="exported without a backbone"):
         translator.translate(sentences, images=[photo, photo])

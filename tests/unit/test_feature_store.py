@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from known_backbone import KnownBackbone
 from PIL import Image
 
 from limner.data.collection import Collection, write_items
@@ -12,10 +13,7 @@ from limner.data.examples import Item
 from limner.errors import CollectionError, FeatureError, MediaError
 from limner.features import tables as feature_tables
 from limner.features.extract import extract
-from limner.features.preprocessing import Preprocessing, read_image
-from limner.features.spec import FeatureSpec
 from limner.features.store import TABLE_OPTIONS, FeatureTable
-from limner.media.modality import IMAGE
 
 COUNT = 23
 
@@ -31,29 +29,16 @@ def collection(tmp_path):
     return Collection.open(tmp_path)
 
 
-class ColourBackbone:
-    """A backbone with known features: the mean colour, and the pixels as a grid of 16 locations."""
-
-    modality = IMAGE
+class ColourBackbone(KnownBackbone):
+    """The mean colour, and the pixels as a grid of 16 locations."""
 
     def __init__(self, kinds=("pooled",), version="1"):
-        self.preprocessing = Preprocessing(resize="squash", size=4, short=4)
-        shapes = {"pooled": (3,), "grid": (16, 3)}
-        self.specs = tuple(
-            FeatureSpec(
-                name="eye.grid" if kind == "grid" else "eye",
-                kind=kind,
-                shape=shapes[kind],
-                backbone="eye",
-                preprocessing=self.preprocessing.model_dump(mode="json"),
-                weights_sha256=version,
-            )
-            for kind in kinds
-        )
+        tables = {
+            "pooled": {"name": "eye", "kind": "pooled", "shape": (3,)},
+            "grid": {"name": "eye.grid", "kind": "grid", "shape": (16, 3)},
+        }
+        super().__init__(*map(tables.get, kinds), version=version)
         self.batches = []
-
-    def read(self, source):
-        return read_image(source, self.preprocessing)
 
     def __call__(self, pixels):
         self.batches.append(len(pixels))

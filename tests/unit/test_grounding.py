@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -31,7 +32,7 @@ from limner.features.extract import extract
 from limner.features.preprocessing import Preprocessing, location_cells, preprocess
 from limner.models.protocols import Output
 from limner.runs.recipe import Recipe
-from limner.runs.trained_model import ModelConfig, TrainedModel, load_trained_model
+from limner.runs.trained_model import ModelConfig, TrainedModel
 from limner.text.tokenizer import Tokenizer
 from limner.text.words import TextSettings
 
@@ -144,14 +145,17 @@ REGIONS = (
 )
 
 
+def stored(folder, names, *sentences, regions=REGIONS):
+    """A collection of items of one image, with features."""
+    Image.new("RGB", (16, 16), "red").save(folder / "dog.png")
+    write_items(folder, [Item(name, "test", image="dog.png", sentences=sentences, regions=regions) for name in names])
+    extract(Collection.open(folder), GridBackbone())
+    return Collection.open(folder)
+
+
 @pytest.fixture
 def dogs(tmp_path):
-    Image.new("RGB", (16, 16), "red").save(tmp_path / "dog.png")
-    sentences = (ItemSentence("en", TEXT, 0, phrases=PHRASES), ItemSentence("de", "ein hund", 1))
-    items = [Item(name, "test", image="dog.png", sentences=sentences, regions=REGIONS) for name in ("x", "y")]
-    write_items(tmp_path, items)
-    extract(Collection.open(tmp_path), GridBackbone())
-    return Collection.open(tmp_path)
+    return stored(tmp_path, "xy", ItemSentence("en", TEXT, 0, phrases=PHRASES), ItemSentence("de", "ein hund", 1))
 
 
 def trained_on(module, lang="en"):
@@ -203,13 +207,8 @@ def test_hand_computed_mass_and_pointing(dogs):
 
 def test_significance_exchanges_images(tmp_path):
     """With twelve images of equal differences, p is about 2 / 2^12; the phrases of an image are exchanged together."""
-    Image.new("RGB", (16, 16), "red").save(tmp_path / "dog.png")
-    sentence = (ItemSentence("en", TEXT, 0, phrases=PHRASES[:1]),)
-    write_items(
-        tmp_path, [Item(f"{k}", "test", image="dog.png", sentences=sentence, regions=REGIONS[:1]) for k in range(12)]
-    )
-    extract(Collection.open(tmp_path), GridBackbone())
-    collection = Collection.open(tmp_path)
+    sentence = ItemSentence("en", TEXT, 0, phrases=PHRASES[:1])
+    collection = stored(tmp_path, map(str, range(12)), sentence, regions=REGIONS[:1])
     result = measure_grounding(trained_on(Attending(MAPS)), collection, settings=GroundingSettings(trials=2000))
     _, uniform, _, mean = result.groups[0].scores
     assert uniform.mass_p < 0.01
@@ -304,15 +303,7 @@ def translator(tmp_path_factory):
         position = next(k for k, word in enumerate(english.text.split()) if word in ("club", "flyer"))
         phrase = Phrase(position, english.text.split()[position], "7", ("other",))
         region = Region((0.0, 0.0, 8.0, 16.0), phrase.text, "7", ("other",))
-        items.append(
-            Item(
-                item.id,
-                item.split,
-                image=item.image,
-                sentences=(german, english._replace(phrases=(phrase,))),
-                regions=(region,),
-            )
-        )
+        items.append(replace(item, sentences=(german, english._replace(phrases=(phrase,))), regions=(region,)))
     write_items(folder / "c", items)
     return Collection.open(folder / "c"), learn(collection, folder / "run", image=("attention",), steps=5)
 
@@ -355,18 +346,3 @@ def test_options_without_a_meaning_are_refused(translator, command_line):
     command = ["diagnose", "--model", folder, "--collection", collection.path, "--grounding", "--mask", "colours"]
     status, _, message = command_line(*command)
     assert status == 1 and "--mask: has no effect on --grounding" in message
-
-
-def test_the_direction_without_phrases_is_refused(translator):
-    """Phrases on the source side only: the words that the model writes have no boxes."""
-    collection, folder = translator
-    model = load_trained_model(folder)
-    backwards = model._replace(
-        recipe=model.recipe.model_copy(
-            update={"data": model.recipe.data.model_copy(update={"lang": "de", "source_lang": "en"})}
-        ),
-        tokenizer=model.source_tokenizer,
-        source_tokenizer=model.tokenizer,
-    )
-    with pytest.raises(SettingsError, match=r"no phrase with a box in 'de'.*languages with phrases: en"):
-        measure_grounding(backwards, collection, settings=FEW)

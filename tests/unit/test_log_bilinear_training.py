@@ -5,8 +5,8 @@ import math
 
 import pytest
 import torch
-from interrupted import train_until
 
+from interrupted import train_until
 from limner.data.collection import Collection, write_items
 from limner.data.examples import Item, ItemSentence
 from limner.decoding.scoring import score_examples
@@ -15,7 +15,6 @@ from limner.retrieval import all_pairs
 from limner.runs.recipe import Recipe
 from limner.runs.records import read_log
 from limner.runs.trained_model import load_trained_model
-from limner.training import stages
 from limner.training.loop import train
 
 SGD = {"name": "sgd", "lr": 0.5, "momentum": 0.5}
@@ -30,17 +29,6 @@ def recipe_of(model=None, features="colour", **training):
             "decoding": {"max_length": 12},
         }
     )
-
-
-@pytest.fixture
-def scripted(monkeypatch):
-    """Replace the validation scores, so that training stops at a given epoch."""
-
-    def play(*perplexities):
-        script = iter(perplexities)
-        monkeypatch.setattr(stages, "validate", lambda *_: {"perplexity": next(script)})
-
-    return play
 
 
 def split(tiny, run, name):
@@ -135,8 +123,6 @@ def test_coverage_of_pretrained_vectors_is_logged_before_training(tiny, tmp_path
     facts = load_trained_model(run).config.provenance
     line = f"pre-trained embeddings: {facts['embeddings']}; the others are drawn from the same distribution"
     assert before[0][0] == 1 and line in before[0][1:]
-    with pytest.raises(SettingsError, match="does not support pre-trained word embeddings"):
-        train(recipe_of({"name": "ngram"}, features=None, pretrained_embeddings=str(file)), tiny, tmp_path / "counted")
     caplog.clear()
     train(recipe_of(epochs=1), tiny, tmp_path / "none")
     assert not [line for line in caplog.messages if "embeddings" in line]

@@ -5,7 +5,6 @@ import re
 
 import pytest
 from PIL import Image
-from toy_translation import learn, text_collection
 
 import limner
 from limner.decoding.automaton import MAX_STATES
@@ -135,8 +134,8 @@ def test_the_beam_of_constrained_search_is_explained(captioner, photos):
     assert explained.sentence(explained.ranking[0].node) == caption.text and "green" in caption.text
 
 
-def test_translations_include_words(tmp_path):
-    translator = Translator.load(learn(text_collection(tmp_path / "collection"), tmp_path / "run"))
+def test_translations_include_words(toy_run):
+    translator = Translator.load(toy_run)
     sentences = ["zwei eins", "", "drei"]
     plain = translator.translate(sentences, beam_size=2)
     word = plain[2][0].text

@@ -15,14 +15,6 @@ MASK = torch.arange(5) < LENGTHS[:, None]
 GRU = RecurrentSettings(cell=CellSettings(name="gru"))
 
 
-def bigru(dtype=torch.float64) -> BidirectionalLayers:
-    layer = BidirectionalLayers(INPUT, HIDDEN, GRU).to(dtype)
-    with torch.no_grad():
-        for parameter in layer.parameters():
-            parameter.copy_(torch.randn_like(parameter) * 0.7)
-    return layer
-
-
 def directions(layer):
     """The cells of both directions with the names that torch gives their weights."""
     return ((layer.forwards[0].cell, "l0"), (layer.backwards[0].cell, "l0_reverse"))

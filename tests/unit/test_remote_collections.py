@@ -1,6 +1,7 @@
 """Collections in an object store, with a server of the S3 API on this machine."""
 
 import os
+from contextlib import contextmanager
 
 import boto3
 import pytest
@@ -92,10 +93,36 @@ def test_the_command_line_accepts_uris(bucket, tmp_path):
     assert '"items": 1' in done.output
 
 
-def one_line(error, *parts):
+@contextmanager
+def refused(*parts):
+    """An error in one line that has the given parts."""
+    with pytest.raises(CollectionError) as error:
+        yield
     message = str(error.value)
     assert "\n" not in message
     assert all(part in message for part in parts), message
+
+
+@pytest.fixture
+def write_meanwhile(monkeypatch):
+    """Lets another process write items before the next rows are written; the conflicts are in the returned list."""
+
+    def prepare(path, *items, writer="append_rows"):
+        write, conflicts = getattr(collection_writer, writer), []
+
+        def late(table, batches, splits):
+            monkeypatch.setattr(collection_writer, writer, write)
+            write_items(path, items)
+            try:
+                write(table, batches, splits)
+            except CommitConflictError as error:
+                conflicts.append(error)
+                raise
+
+        monkeypatch.setattr(collection_writer, writer, late)
+        return conflicts
+
+    return prepare
 
 
 def test_lost_credentials_are_one_line_of_error(bucket, monkeypatch, tmp_path):
@@ -106,12 +133,10 @@ def test_lost_credentials_are_one_line_of_error(bucket, monkeypatch, tmp_path):
         monkeypatch.delenv(name)
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
     S3FileSystem.clear_instance_cache()
-    with pytest.raises(CollectionError) as error:
+    with refused(path, "there are no valid credentials", "AWS_ACCESS_KEY_ID"):
         Collection.open(path)
-    one_line(error, path, "there are no valid credentials", "AWS_ACCESS_KEY_ID")
-    with pytest.raises(CollectionError) as error:
+    with refused(path, "there are no valid credentials", "repeat the command"):
         write_items(path, [CAT])
-    one_line(error, path, "there are no valid credentials", "repeat the command")
     monkeypatch.undo()
     assert len(opened) == 1
 
@@ -126,12 +151,10 @@ def test_a_bucket_that_disappears_is_one_line_of_error(bucket):
     client.delete_bucket(Bucket=bucket)
     with pytest.raises(CollectionError, match="does not exist"):
         Collection.open(path)
-    with pytest.raises(CollectionError) as error:
+    with refused(path):
         opened.items()
-    one_line(error, path)
-    with pytest.raises(CollectionError) as error:
+    with refused(path, "the bucket does not exist"):
         write_items(path, [CAT])
-    one_line(error, path, "the bucket does not exist")
 
 
 def test_a_server_that_is_gone_is_one_line_of_error(bucket, monkeypatch):
@@ -140,44 +163,24 @@ def test_a_server_that_is_gone_is_one_line_of_error(bucket, monkeypatch):
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
     monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
     S3FileSystem.clear_instance_cache()
-    with pytest.raises(CollectionError) as error:
+    with refused(path, "no answer", "AWS_ENDPOINT_URL"):
         Collection.open(path)
-    one_line(error, path, "no answer", "AWS_ENDPOINT_URL")
 
 
-def test_two_writers_lose_nothing(bucket, monkeypatch):
+def test_two_writers_lose_nothing(bucket, write_meanwhile):
     path = f"s3://{bucket}/c"
     write_items(path, [DOG])
-    append, other = collection_writer.append_rows, Item("other", "train")
-
-    def late(table, batches, splits):
-        monkeypatch.setattr(collection_writer, "append_rows", append)
-        write_items(path, [other])
-        append(table, batches, splits)
-
-    monkeypatch.setattr(collection_writer, "append_rows", late)
+    write_meanwhile(path, Item("other", "train"))
     assert write_items(path, [CAT]) == Changes(1, 0, 0)
     collection = Collection.open(path)
     assert [item.id for item in collection.items()] == ["dog", "other", "cat"]
     assert collection.splits() == {"train": 2, "val": 1}
 
 
-def test_two_writers_of_one_id_conflict_and_are_merged(bucket, monkeypatch):
+def test_two_writers_of_one_id_conflict_and_are_merged(bucket, write_meanwhile):
     path = f"s3://{bucket}/c"
     write_items(path, [DOG])
-    append, conflicts = collection_writer.append_rows, []
-    german = Item("cat", "val", sentences=(ItemSentence("de", "eine Katze"),))
-
-    def late(table, batches, splits):
-        monkeypatch.setattr(collection_writer, "append_rows", append)
-        write_items(path, [german])
-        try:
-            append(table, batches, splits)
-        except CommitConflictError as error:
-            conflicts.append(error)
-            raise
-
-    monkeypatch.setattr(collection_writer, "append_rows", late)
+    conflicts = write_meanwhile(path, Item("cat", "val", sentences=(ItemSentence("de", "eine Katze"),)))
     assert write_items(path, [CAT]) == Changes(0, 1, 0)
     assert len(conflicts) == 1
     items = {item.id: item for item in Collection.open(path).items()}
@@ -185,20 +188,12 @@ def test_two_writers_of_one_id_conflict_and_are_merged(bucket, monkeypatch):
     assert (items["cat"].texts("en"), items["cat"].texts("de")) == (["a cat"], ["eine Katze"])
 
 
-def test_two_writers_of_one_id_that_contradict_each_other_lose_nothing(bucket, monkeypatch):
+def test_two_writers_of_one_id_that_contradict_each_other_lose_nothing(bucket, write_meanwhile):
     path = f"s3://{bucket}/c"
     write_items(path, [DOG])
-    append = collection_writer.append_rows
-
-    def late(table, batches, splits):
-        monkeypatch.setattr(collection_writer, "append_rows", append)
-        write_items(path, [Item("cat", "train")])
-        append(table, batches, splits)
-
-    monkeypatch.setattr(collection_writer, "append_rows", late)
-    with pytest.raises(CollectionError) as error:
+    write_meanwhile(path, Item("cat", "train"))
+    with refused("'cat'", "'train'", "'val'"):
         write_items(path, [CAT])
-    one_line(error, "'cat'", "'train'", "'val'")
     assert [(item.id, item.split) for item in Collection.open(path).items()] == [("dog", "train"), ("cat", "train")]
 
 
@@ -213,15 +208,9 @@ def test_a_file_that_differs_from_a_stored_one_of_the_same_size_is_refused(bucke
         write_items(path, [DOG], files={"files/one": tmp_path / "b"})
 
 
-def test_two_writers_that_create_a_collection_lose_nothing(bucket, monkeypatch):
-    path, create = f"s3://{bucket}/c", collection_writer.create_table
-
-    def late(table, batches, splits):
-        monkeypatch.setattr(collection_writer, "create_table", create)
-        write_items(path, [DOG])
-        create(table, batches, splits)
-
-    monkeypatch.setattr(collection_writer, "create_table", late)
+def test_two_writers_that_create_a_collection_lose_nothing(bucket, write_meanwhile):
+    path = f"s3://{bucket}/c"
+    write_meanwhile(path, DOG, writer="create_table")
     write_items(path, [CAT])
     assert [item.id for item in Collection.open(path).items()] == ["dog", "cat"]
 
@@ -238,9 +227,8 @@ def test_a_writer_that_never_wins_names_both(bucket, monkeypatch):
         append(table, batches, splits)
 
     monkeypatch.setattr(collection_writer, "append_rows", late)
-    with pytest.raises(CollectionError) as error:
+    with refused(path, "could not add its items", f"process {os.getpid()} on ", "wrote version 6"):
         write_items(path, [CAT])
-    one_line(error, path, "could not add its items", f"process {os.getpid()} on ", "wrote version 6")
     assert len(Collection.open(path)) == 1 + collection_writer.ATTEMPTS
 
 
@@ -250,9 +238,8 @@ def test_a_corrupt_fragment_is_damage_of_that_table(bucket):
     (key,) = [key for key in objects(bucket) if "/data/" in key]
     body = boto3.client("s3").get_object(Bucket=bucket, Key=key)["Body"].read()
     boto3.client("s3").put_object(Bucket=bucket, Key=key, Body=b"\0" * len(body))
-    with pytest.raises(CollectionError) as error:
+    with refused(f"{path}/{ITEMS}", "damaged"):
         Collection.open(path).items()
-    one_line(error, f"{path}/{ITEMS}", "damaged")
 
 
 def test_the_index_of_a_collection_is_in_a_folder(bucket, tiny, trained, tmp_path):

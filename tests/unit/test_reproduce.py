@@ -6,18 +6,9 @@ from types import ModuleType
 
 import pytest
 import torch
+from toy_reproduction import run_table
 
-from limner.apps.reproduce import (
-    PublishedRow,
-    PublishedTable,
-    ReproductionSettings,
-    TableColumn,
-    find_table,
-    plan,
-    published_tables,
-    reproduce_table,
-    run,
-)
+from limner.apps.reproduce import PublishedRow, PublishedTable, TableColumn, find_table, plan, published_tables, run
 from limner.apps.reproduce.render import to_markdown
 from limner.apps.reproduce.results import TableComparison
 from limner.data.collection import Collection, write_items
@@ -62,10 +53,6 @@ RECIPE_OVERRIDES = {  # settings that the n-gram recipe lacks
     ],
     "kiros2014/bow-f": ["training.epochs=2", "features.tables=[colour]"],
 }
-
-
-def run_table(table, collection, out, **settings):
-    return reproduce_table(table, collection, out, settings=ReproductionSettings.parse(settings))
 
 
 @pytest.fixture
@@ -275,12 +262,8 @@ def test_a_budget_reduces_epochs_and_samples_and_is_rendered(small, tiny, tmp_pa
 def test_cells_are_compared_by_their_scores_and_gradients(tiny, tmp_path):
     small = ["text.min_count=1", "features.tables=[colour]", "model.hidden_dim=6", "training.batch_size=16"]
     rows = ["tanh (Elman)", "leaky", "LSTM, peepholes"]
-    made = reproduce_table(
-        find_table("lecture/cells"),
-        tiny,
-        tmp_path / "out",
-        settings=ReproductionSettings.parse({"overrides": small, "rows": rows, "budget": 0.1}),
-    )
+    cells = find_table("lecture/cells")
+    made = run_table(cells, tiny, tmp_path / "out", overrides=small, rows=rows, budget=0.1)
     lines = made.markdown.read_text().splitlines()
     assert [line.split("|")[1].split(" (model")[0].split(" (text")[0].strip() for line in lines[4:7]] == rows
     assert all("–" not in cells_of(line)[:2] for line in lines[4:7])

@@ -1,10 +1,9 @@
 """Rows of translation tables that train with the sentence pairs of another collection."""
 
 import itertools
-import shutil
-from pathlib import Path
 
 import pytest
+from toy_reproduction import NMT, recipe_folder, run_table
 from typer.testing import CliRunner
 
 from limner.apps.cli import app
@@ -15,7 +14,6 @@ from limner.apps.reproduce import (
     RowResult,
     TableColumn,
     find_table,
-    reproduce_table,
     run,
 )
 from limner.apps.reproduce.plan import ReproductionJob, plan_row
@@ -54,13 +52,7 @@ TABLE = PublishedTable(
 )
 WITH_CORPUS = [row.name for row in TABLE.rows if row.corpus]
 RECIPES = {
-    "nmt": """
-        data: {lang: en, source_lang: de}
-        text: {tokenise: space}
-        model: {name: nmt, embedding_dim: 12, hidden_dim: 16, attention_dim: 12, readout_dim: 12}
-        training: {epochs: 1, batch_size: 4, optimizer: {name: adam, lr: 0.03}, precision: fp32, metrics: []}
-        decoding: {max_length: 6}
-    """,
+    "nmt": NMT,
     "same": "base: toy/nmt",
     "nmt-more": "{base: toy/nmt, training: {epochs: 2}}",
     "concat": """
@@ -78,14 +70,7 @@ PAIRS, MORE_PAIRS = 3 + 9, 3 + 9 + 27
 
 @pytest.fixture(scope="module", autouse=True)
 def _toy(tmp_path_factory):
-    """Use a recipe folder with the toy recipes besides those of Limner."""
-    folder, own = tmp_path_factory.mktemp("recipes"), Path(__file__).parents[2] / "recipes"
-    shutil.copytree(own / "calixto2017", folder / "calixto2017")
-    (folder / "toy").mkdir()
-    for name, text in RECIPES.items():
-        (folder / "toy" / f"{name}.yaml").write_text(text)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("limner.runs.recipe.recipe_folder", lambda: folder)
+    with recipe_folder(tmp_path_factory.mktemp("recipes"), RECIPES):
         yield
 
 
@@ -132,14 +117,10 @@ def write_corpus(folder):
     return write(folder, numbers(MORE, "train", (1, 2, 3)), numbers(MORE, "test", (4,)))
 
 
-def run_table(collection, out, table=TABLE, **settings):
-    return reproduce_table(table, collection, out, settings=ReproductionSettings.parse(settings))
-
-
 @pytest.fixture(scope="module")
 def made(counting, more, tmp_path_factory):
     """The toy table, all rows."""
-    return run_table(counting, tmp_path_factory.mktemp("made") / "out", corpus=more.path)
+    return run_table(TABLE, counting, tmp_path_factory.mktemp("made") / "out", corpus=more.path)
 
 
 def facts(made, name):
@@ -194,18 +175,19 @@ def test_results_record_the_corpus_and_are_evaluated_on_the_collection(made, cou
 
 def test_finished_rows_are_kept_and_other_seeds_use_the_derived_collection(made, counting, more, trained):
     out, before = made.markdown.parent, made.markdown.read_text()
-    assert run_table(counting, out, corpus=more.path).markdown.read_text() == before
-    assert run_table(counting, out).markdown.read_text() == before  # the finished rows are shown without a corpus
+    assert run_table(TABLE, counting, out, corpus=more.path).markdown.read_text() == before
+    # The finished rows are shown without a corpus.
+    assert run_table(TABLE, counting, out).markdown.read_text() == before
     assert trained == []
     derived = Collection.open(out / "with-corpus" / "pretraining").version
-    run_table(counting, out, corpus=more.path, rows=["NMT with more"], seeds=2)
+    run_table(TABLE, counting, out, corpus=more.path, rows=["NMT with more"], seeds=2)
     assert trained == [("nmt-more-seed2", "pretraining", None), ("nmt-after-nmt-more-seed2", "small", "nmt-more-seed2")]
     assert Collection.open(out / "with-corpus" / "pretraining").version == derived
     (out / "rows" / "nmt-with-more-seed2.json").unlink()
 
 
 def test_rows_with_a_corpus_are_left_out_without_one(counting, tmp_path, trained):
-    assert [result.row for result in run_table(counting, tmp_path / "out").results] == ["NMT"]
+    assert [result.row for result in run_table(TABLE, counting, tmp_path / "out").results] == ["NMT"]
     assert trained == [("nmt", "small", None)]
 
 
@@ -215,16 +197,16 @@ def test_rows_with_a_corpus_are_left_out_without_one(counting, tmp_path, trained
 @pytest.mark.parametrize("name", WITH_CORPUS)
 def test_a_row_that_needs_a_corpus_names_the_option(counting, tmp_path, name):
     with pytest.raises(SettingsError, match=r"trains with the sentence pairs of another collection: add --corpus DIR"):
-        run_table(counting, tmp_path / "out", rows=[name])
+        run_table(TABLE, counting, tmp_path / "out", rows=[name])
     assert not (tmp_path / "out").exists()
 
 
 def test_a_corpus_that_no_row_uses_is_refused(counting, more, tmp_path):
     table = TABLE.model_copy(update={"rows": TABLE.rows[:1]})
     with pytest.raises(SettingsError, match=r"--corpus .*more: no selected row of toy/table trains with it; leave it"):
-        run_table(counting, tmp_path / "out", table, corpus=more.path)
+        run_table(table, counting, tmp_path / "out", corpus=more.path)
     with pytest.raises(SettingsError, match=r"no selected row of toy/table trains with it"):
-        run_table(counting, tmp_path / "out", rows=[TABLE.rows[0].name], corpus=more.path)
+        run_table(TABLE, counting, tmp_path / "out", rows=[TABLE.rows[0].name], corpus=more.path)
 
 
 def test_the_corpus_is_checked_before_the_first_training(counting, tmp_path, trained):
@@ -234,11 +216,11 @@ def test_the_corpus_is_checked_before_the_first_training(counting, tmp_path, tra
         with pytest.raises(
             SettingsError, match=r"french: expected sentences in 'de' with translations in 'en' in split"
         ):
-            run_table(counting, tmp_path / "out", rows=["NMT", row], corpus=wrong.path)
+            run_table(TABLE, counting, tmp_path / "out", rows=["NMT", row], corpus=wrong.path)
     with pytest.raises(CollectionError, match=r"later: no items in split 'train'"):
-        run_table(counting, tmp_path / "out", corpus=later.path)
+        run_table(TABLE, counting, tmp_path / "out", corpus=later.path)
     with pytest.raises(CollectionError, match=r"none: this folder does not exist"):
-        run_table(counting, tmp_path / "out", corpus=tmp_path / "none")
+        run_table(TABLE, counting, tmp_path / "out", corpus=tmp_path / "none")
     assert trained == []
     assert not (tmp_path / "out" / "rows").exists()
 
@@ -248,16 +230,16 @@ def test_another_corpus_is_refused(made, counting, tmp_path, trained):
     was, expected = r"was made with corpus 'more' \(fingerprint \w{12}\)", r"expected corpus 'other' .*--corpus"
     for name, file in zip(WITH_CORPUS, ("moses-concat", "moses-lm", "nmt", "other"), strict=True):
         with pytest.raises(RunError, match=rf"{file}-with-more\.json: {was}, {expected}"):
-            run_table(counting, out, corpus=other.path, rows=[name])
+            run_table(TABLE, counting, out, corpus=other.path, rows=[name])
     stored = out / "rows" / "other-with-more.json"
     result = RowResult.load(stored)
     try:
         stored.unlink()
         with pytest.raises(RunError, match=rf"derived\.json: {was}, {expected}"):
-            run_table(counting, out, corpus=other.path, rows=["Other with more"])
+            run_table(TABLE, counting, out, corpus=other.path, rows=["Other with more"])
         with pytest.raises(RunError, match=r"derived\.json: made from another collection, split or languages"):
             renamed, splits = write_corpus(tmp_path / "renamed"), ["data.train=test", "data.test=train"]
-            run_table(counting, out, corpus=renamed.path, rows=["Other with more"], overrides=splits)
+            run_table(TABLE, counting, out, corpus=renamed.path, rows=["Other with more"], overrides=splits)
     finally:
         result.save(stored)
     assert trained == []

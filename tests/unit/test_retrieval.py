@@ -7,26 +7,14 @@ from test_shortlist import Stored
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import limner
-from limner.data.dataset import Examples
 from limner.data.examples import Item
 from limner.errors import CollectionError
 from limner.evaluation.retrieval import RetrievalSettings, evaluate_retrieval
-from limner.inference.collection_features import open_features
 from limner.models.mrnn import MRNN, MRNNSettings
 from limner.models.protocols import ModelInputs
 from limner.retrieval.all_pairs import pair_log_probs, score_tiles
 from limner.retrieval.marginal import log_marginal, normalised_log_probs
 from limner.runs.trained_model import load_trained_model
-
-
-@pytest.fixture(scope="module")
-def model(trained_on_colours):
-    return load_trained_model(trained_on_colours)
-
-
-@pytest.fixture(scope="module")
-def examples(model, tiny):
-    return Examples.of_split(tiny, "test", model.target, open_features(model, tiny), max_tokens=80)
 
 
 @pytest.fixture(scope="module")
@@ -66,9 +54,8 @@ def test_the_mean_image_is_not_part_of_the_marginal(model, examples, tiny, other
 
 @pytest.mark.parametrize("others", [0, 5, 32])
 def test_the_marginal_is_accumulated_over_tiles(model, examples, whole, tiny, others, monkeypatch):
-    monkeypatch.setattr(
-        "limner.retrieval.all_pairs.IMAGES_READ_PER_BATCH", 3
-    )  # 8 images of the split, in several tiles
+    # 8 images of the split, in several tiles.
+    monkeypatch.setattr("limner.retrieval.all_pairs.IMAGES_READ_PER_BATCH", 3)
     sampled = tiny.items("train")[:others]
     result = normalised_log_probs(
         model, examples.targets, examples.items, examples.features, sampled, budget=9_000

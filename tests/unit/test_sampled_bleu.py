@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import torch
 
-from limner.data.dataset import Examples
 from limner.decoding.next_tokens import NumpyNextTokens
 from limner.decoding.sentence import Sentence
 from limner.decoding.settings import DecodingSettings, SampleSettings
@@ -15,22 +14,10 @@ from limner.errors import SettingsError
 from limner.evaluation import sampled_bleu
 from limner.evaluation.evaluate import EvaluationOptions, evaluate
 from limner.evaluation.sampled_bleu import sample_texts, sampled_scores
-from limner.inference.collection_features import open_features
 from limner.metrics import score_sentences
 from limner.runs.recipe import EvaluationSettings
-from limner.runs.trained_model import load_trained_model
 
 PLAIN = DecodingSettings()
-
-
-@pytest.fixture(scope="module")
-def model(trained_on_colours):
-    return load_trained_model(trained_on_colours)
-
-
-@pytest.fixture(scope="module")
-def examples(model, tiny):
-    return Examples.of_split(tiny, "test", model.target, open_features(model, tiny), max_tokens=80)
 
 
 def settings(samples=3, given=0, scored=False):
@@ -42,14 +29,16 @@ def scored(model, examples, **changes):
     return {score.name: score for score in result}
 
 
-def saying(say):
-    """A stub of beam search that generates `say(prefix, length, sample number)`, the most probable first."""
+@pytest.fixture
+def repeated_green(model, monkeypatch):
+    """The beam search continues every prefix with 'green' alone."""
+    (green,) = model.tokenizer.encode("green")
 
     def search(models, batch, how, prefixes):
-        words = [[say(tuple(given), how.max_length, k) for k in range(how.n_best)] for given in prefixes]
-        return [[Sentence(tokens, -float(k), -float(k), False) for k, tokens in enumerate(own)] for own in words]
+        sentences = [(*given, *[green] * (how.max_length - len(given))) for given in prefixes]
+        return [[Sentence(tokens, -float(k), -float(k), False) for k in range(how.n_best)] for tokens in sentences]
 
-    return search
+    monkeypatch.setattr(sampled_bleu, "beam_search", search)
 
 
 def test_a_sample_has_the_length_and_prefix_of_its_reference(model, examples):
@@ -63,26 +52,19 @@ def test_a_sample_has_the_length_and_prefix_of_its_reference(model, examples):
             assert len(one.reference.split()) == one.length - given
 
 
-def test_prefix_words_are_conditioned_on_and_not_scored(model, examples, monkeypatch):
-    red, green = model.tokenizer.encode("red green")
-    monkeypatch.setattr(
-        sampled_bleu, "beam_search", saying(lambda given, length, k: (*given, *[green] * (length - len(given))))
-    )
+@pytest.mark.usefixtures("repeated_green")
+def test_prefix_words_are_conditioned_on_and_not_scored(model, examples):
     inputs = sampled_bleu._sample_inputs(model, examples, 3)
     references = [one.reference.split() for one in inputs]
     result = scored(model, examples, given=3)
     matched = sum(min(reference.count("green"), 1) for reference in references)
     assert result["sampled_bleu1"].value == pytest.approx(100 * matched / sum(map(len, references)))
     assert "prefix words:3,not scored" in result["sampled_bleu1"].signature
-    assert red != green
 
 
-def test_given_words_are_scored_on_request(model, examples, monkeypatch):
+@pytest.mark.usefixtures("repeated_green")
+def test_given_words_are_scored_on_request(model, examples):
     """Every given word is right, an unknown one too; the sampled words are those of the other reading."""
-    (green,) = model.tokenizer.encode("green")
-    monkeypatch.setattr(
-        sampled_bleu, "beam_search", saying(lambda given, length, k: (*given, *[green] * (length - len(given))))
-    )
     inputs = sampled_bleu._sample_inputs(model, examples, 3)
     sampled = sum(len(one.reference.split()) for one in inputs)
     without = scored(model, examples, given=3)["sampled_bleu1"].value / 100 * sampled

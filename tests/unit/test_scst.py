@@ -8,9 +8,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from interrupted import train_until
 from lightning_fabric import Fabric
 
+from interrupted import resumed
 from limner.data.dataset import Examples
 from limner.data.examples import Item, ItemSentence
 from limner.data.languages import SourceLanguage, TargetLanguage
@@ -168,32 +168,33 @@ def test_sampled_estimates_converge_to_the_gradient(settings):
     torch.testing.assert_close(gradient(objective.loss(batch, 0).loss, model), estimate)
 
 
-def test_the_baseline_of_a_sample_excludes_its_own_reward(monkeypatch):
+@pytest.fixture
+def advantages(monkeypatch):
+    """Advantages of the sentences of each loss."""
+    seen = []
+    monkeypatch.setattr(scst, "policy_loss", lambda logits, _, given, __: seen.append(given) or Mean(logits.sum(), 1))
+    return seen
+
+
+def test_the_baseline_of_a_sample_excludes_its_own_reward(monkeypatch, advantages):
     run = training(scst={"samples": 3, "baseline": "mean"})
     objective = scst.SelfCritical(run)
     given, batch = iter([1.0, 2.0, 6.0, 0.0, 0.0, 3.0]), objective.batch([0, 1])
     monkeypatch.setattr(objective, "reward", lambda items, _: [next(given) for _ in items])
-    seen = []
-    monkeypatch.setattr(
-        scst, "policy_loss", lambda logits, batch, advantages, _: seen.append(advantages) or Mean(logits.sum(), 1)
-    )
     objective.loss(batch, 0)
-    assert seen[0].tolist() == [1 - 4, 2 - 3.5, 6 - 1.5, -1.5, -1.5, 3]
+    assert advantages[0].tolist() == [1 - 4, 2 - 3.5, 6 - 1.5, -1.5, -1.5, 3]
 
 
-def test_the_greedy_baseline_is_the_reward_of_the_greedy_sentence(monkeypatch):
-    run, seen, rewards = training(scst={"samples": 3}), [], []
+def test_the_greedy_baseline_is_the_reward_of_the_greedy_sentence(monkeypatch, advantages):
+    run, rewards = training(scst={"samples": 3}), []
     objective, model = scst.SelfCritical(run), run.trained.model
     batch, computed = objective.batch([0, 1]), objective._rewards
     monkeypatch.setattr(objective, "_rewards", lambda *given: rewards.append(computed(*given)) or rewards[-1])
-    monkeypatch.setattr(
-        scst, "policy_loss", lambda logits, batch, advantages, _: seen.append(advantages) or Mean(logits.sum(), 1)
-    )
     objective.loss(batch, 0)
     greedy = [hypotheses[0] for hypotheses in beam_search([model], batch, run.trained.recipe.decoding)]
     baselines = objective.reward([objective.rows[id_] for id_ in batch.ids], greedy)
     expected = [value - baseline for own, baseline in zip(rewards[0], baselines, strict=True) for value in own[1:]]
-    assert seen[0].tolist() == pytest.approx(expected) and any(expected)
+    assert advantages[0].tolist() == pytest.approx(expected) and any(expected)
 
 
 def test_dropout_has_no_part_in_the_estimate():
@@ -302,8 +303,7 @@ def uninterrupted(tiny, recipe_of, started, tmp_path_factory):
 @pytest.mark.parametrize("moment", [1, 3, 4])
 def test_a_resumed_self_critical_training_equals_an_uninterrupted_one(uninterrupted, tiny, started, tmp_path, moment):
     recipe, whole = uninterrupted
-    train_until(moment, recipe, tiny, tmp_path / "run", init=started)
-    run = train(recipe, tiny, tmp_path / "run", init=started, resume=True)
+    run = resumed(moment, recipe, tiny, tmp_path / "run", init=started)
     states = [next(folder.glob("state-*")) / "model.safetensors" for folder in (whole, run)]
     assert states[0].read_bytes() == states[1].read_bytes()
     logs = [[(line.step, line.loss, line.metrics) for line in read_log(f / "log.jsonl")] for f in (whole, run)]

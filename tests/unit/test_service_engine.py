@@ -8,7 +8,6 @@ from functools import partial
 import pytest
 import torch
 from running_service import caption, describe, png, run_with_engine
-from toy_translation import learn, text_collection
 
 from limner.apps.server.errors import InvalidRequestError, NotFoundError, NotSupportedError, ServerError
 from limner.apps.server.jobs import FeatureCache, FinalEvent, GeneratedToken, GenerationRequest
@@ -41,9 +40,8 @@ def captioner(trained):
 
 
 @pytest.fixture(scope="module")
-def translator(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("translator")
-    return Translator.load(learn(text_collection(folder / "texts"), folder / "run"))
+def translator(toy_run):
+    return Translator.load(toy_run)
 
 
 @pytest.fixture(scope="module")

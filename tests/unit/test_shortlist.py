@@ -15,12 +15,6 @@ from limner.metrics.ranks import chance_area, match_area, match_curve, shortlist
 from limner.models.mrnn import MRNN
 from limner.models.protocols import ModelInputs
 from limner.runs.recipe import EvaluationSettings
-from limner.runs.trained_model import load_trained_model
-
-
-@pytest.fixture(scope="module")
-def model(trained_on_colours):
-    return load_trained_model(trained_on_colours)
 
 
 def searched(model, tiny, shortlist):

@@ -1,11 +1,11 @@
 """Generated sounds: reproducible bytes, sentences that agree with measurements, and the command."""
 
-import hashlib
 import json
 
 import numpy as np
 import pytest
 import soundfile
+from test_scenes import digests
 
 from limner.data.collection import Collection
 from limner.synthetic.sounds import QUALITIES, SoundSettings, describe_sound, make_sound, synthesise
@@ -14,15 +14,6 @@ from limner.synthetic.storage import generate_collection
 SMALL = SoundSettings(seed=3, train=8, val=4, test=4, seconds=0.5, rate=8000)
 RATE = 16000
 SOUNDS = [make_sound(0, "train", index) for index in range(240)]
-
-
-def digests(folder):
-    """Digests of all files except Lance tables, whose names contain random ids."""
-    return {
-        str(file.relative_to(folder)): hashlib.sha256(file.read_bytes()).hexdigest()
-        for file in folder.rglob("*")
-        if file.is_file() and "items.lance" not in file.parts
-    }
 
 
 @pytest.fixture(scope="module")

@@ -43,8 +43,9 @@ OTHERS = {"sacremoses", "transformers", "huggingface_hub", "av", "soundfile", "l
 TORCH = {"torch", "numpy", "PIL", "tokenizers", "safetensors"}
 
 
-def modules_of(*arguments):
-    command = [sys.executable, "-c", PROGRAM, *map(str, arguments)]
+def modules_of(*arguments, before=""):
+    """Run a command after some lines of Python: its modules and what it printed."""
+    command = [sys.executable, "-c", before + PROGRAM, *map(str, arguments)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return set(json.loads(done.stdout.splitlines()[-1])), done.stdout

@@ -4,10 +4,10 @@ import math
 
 import pytest
 import torch
-from interrupted import train_until, without_times
 from PIL import Image
 from toy_translation import GridBackbone
 
+from interrupted import assert_equal_weights, resumed, train_until, without_times
 from limner.data.collection import Collection, write_items
 from limner.data.dataset import Examples
 from limner.data.examples import Item, ItemSentence
@@ -16,8 +16,6 @@ from limner.errors import RunError, SettingsError, TrainingError
 from limner.evaluation.validate import validate
 from limner.features.extract import extract
 from limner.inference.collection_features import open_features
-from limner.models.nmt import NMT, NMTSettings
-from limner.models.protocols import ModelInputs
 from limner.runs.recipe import Recipe
 from limner.runs.records import read_log
 from limner.runs.trained_model import load_trained_model
@@ -71,6 +69,11 @@ def recipe_of(model=None, features=None, data=None, text=None, **training):
     )
 
 
+def stored(folder, items):
+    write_items(folder, items)
+    return Collection.open(folder)
+
+
 def looking(**changes):
     return recipe_of({"image": ["attention"]}, "quarters", **changes)
 
@@ -121,11 +124,11 @@ def test_shared_embeddings_need_a_joint_vocabulary(walls, tmp_path):
         recipe_of(tied)
     recipe = recipe_of(tied, data={"joint_vocabulary": True}, epochs=1)
     run = train(recipe, walls, tmp_path / "run")
-    names = [
-        name for name in load_tensors(run / "model.safetensors") if "embedding" in name or name == "readout.weight"
-    ]
-    assert names == ["target_embedding.weight"]
-    assert load_trained_model(run).model.source_embedding is None
+    weights = load_tensors(run / "model.safetensors")
+    assert [name for name in weights if "embedding" in name or name == "readout.weight"] == ["target_embedding.weight"]
+    model = load_trained_model(run)
+    assert model.model.source_embedding is None
+    assert model.source.tokenizer.entries == model.tokenizer.entries and {"red", "rote"} <= set(model.tokenizer.entries)
 
 
 # Training
@@ -164,26 +167,17 @@ def test_both_vocabularies_contain_training_words_only(text_only):
     assert (model.source.lang, model.recipe.data.lang) == ("en", "de")
 
 
-def test_one_vocabulary_for_both_languages(walls, tmp_path):
-    run = train(recipe_of(data={"joint_vocabulary": True}, epochs=1), walls, tmp_path / "run")
-    model = load_trained_model(run)
-    assert model.source.tokenizer.entries == model.tokenizer.entries
-    assert {"red", "rote"} <= set(model.tokenizer.entries)
-
-
 MADE = "other:0123456789ab"
 
 
 @pytest.fixture
 def half_made(walls, tmp_path):
     """The same walls with as many German sentences with generated English ones, in every split."""
-    folder = tmp_path / "half-made"
     more = []
     for item in walls.items():
         pair = ItemSentence("de", "noch eine Wand", 9), ItemSentence("en", f"yet synthetic{item.split} wall", 9, MADE)
         more.append(Item(item.id, item.split, sentences=(*item.sentences[:2], *pair)))
-    write_items(folder, more)
-    return Collection.open(folder)
+    return stored(tmp_path / "half-made", more)
 
 
 @pytest.mark.parametrize(("share", "read"), [(0.0, 18), (0.25, 24), (0.5, 36)])
@@ -194,10 +188,9 @@ def test_synthetic_sentences_are_read_by_their_share(half_made, tmp_path, share,
     assert {news.total_steps for news in messages} == {math.ceil(read / 5)}
     assert messages[-1].state.step == math.ceil(read / 5)
     model = load_trained_model(run)
-    assert (
-        "synthetictrain" not in model.source.tokenizer.entries
-    )  # generated sentences do not count for the vocabulary,
-    assert ("noch" in model.tokenizer.entries) == (share > 0)  # human-written sentences count if they are used
+    # Generated sentences do not count for the vocabulary, human-written sentences count if they are used.
+    assert "synthetictrain" not in model.source.tokenizer.entries
+    assert ("noch" in model.tokenizer.entries) == (share > 0)
 
 
 def test_generated_sentences_are_excluded_from_validation(half_made, tmp_path):
@@ -220,25 +213,22 @@ def test_missing_synthetic_sentences_are_an_error(walls, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize(
-    ("share", "level", "messages"), [(0.5, "INFO", "18 of the 36"), (0.9, "WARNING", "18 of the 36")]
-)
-def test_the_share_of_synthetic_sentences_is_logged(half_made, tmp_path, caplog, share, level, messages):
+@pytest.mark.parametrize(("share", "level"), [(0.5, "INFO"), (0.9, "WARNING")])
+def test_the_share_of_synthetic_sentences_is_logged(half_made, tmp_path, caplog, share, level):
     with caplog.at_level("INFO", "limner.training.setup"):
         train(recipe_of(data={"synthetic": share}, epochs=1), half_made, tmp_path / "run")
     lines = [record for record in caplog.records if "generated source sentence" in record.getMessage()]
     assert [line.levelname for line in lines] == [level]
-    assert f"{messages} pairs of an epoch" in lines[0].getMessage()
+    assert "18 of the 36 pairs of an epoch" in lines[0].getMessage()
 
 
 @pytest.fixture
 def all_made(walls, tmp_path):
     """Walls whose English training sentences are all generated."""
-    folder = tmp_path / "all-made"
     made = (ItemSentence("de", "rote Wand", 0), ItemSentence("en", "red wall", 0, MADE))
     learned = [Item(item.id, "train", sentences=made) for item in walls.items("train")]
-    write_items(folder, [*learned, *(Item(item.id, "val", sentences=item.sentences) for item in walls.items("val"))])
-    return Collection.open(folder)
+    val = [Item(item.id, "val", sentences=item.sentences) for item in walls.items("val")]
+    return stored(tmp_path / "all-made", [*learned, *val])
 
 
 def test_generated_sentences_alone_are_not_enough_for_a_vocabulary(all_made, text_only, tmp_path):
@@ -280,17 +270,14 @@ def test_a_text_only_model_ignores_the_weights_of_the_image_encoder(walls, text_
 
 def test_the_vocabulary_is_transferred_with_the_weights(walls, text_only, tmp_path):
     """The vocabulary of the initial run takes priority over the collection and the recipe."""
-    write_items(tmp_path / "c", [*walls.items(), Item("new", "train", sentences=pair("a house", "ein Haus"))])
+    new = (ItemSentence("en", "a house"), ItemSentence("de", "ein Haus"))
+    more = stored(tmp_path / "c", [*walls.items(), Item("new", "train", sentences=new)])
     recipe = recipe_of(epochs=1, text={"lowercase": True, "max_size": 8})
-    run = train(recipe, Collection.open(tmp_path / "c"), tmp_path / "run", init=text_only)
+    run = train(recipe, more, tmp_path / "run", init=text_only)
     first, second = load_trained_model(text_only), load_trained_model(run)
     assert second.tokenizer.entries == first.tokenizer.entries
     assert second.source.tokenizer.entries == first.source.tokenizer.entries
     assert (second.recipe.text, second.recipe.source_text) == (first.recipe.text, first.recipe.source_text)
-
-
-def pair(english, german):
-    return (ItemSentence("en", english), ItemSentence("de", german))
 
 
 @pytest.mark.parametrize("data", [{"lang": "en", "source_lang": "de"}, {"lang": "de", "source_lang": "fr"}], ids=str)
@@ -358,18 +345,16 @@ def test_an_initialised_run_that_is_resumed_equals_an_uninterrupted_run(
     uninterrupted, walls, text_only, tmp_path, step
 ):
     recipe, whole = uninterrupted
-    train_until(step, recipe, walls, tmp_path / "run", init=text_only)
-    run = train(recipe, walls, tmp_path / "run", init=text_only, resume=True)
-    assert (run / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
+    run = resumed(step, recipe, walls, tmp_path / "run", init=text_only)
+    assert_equal_weights(run, whole)
     assert without_times(run) == without_times(whole)
 
 
 def test_a_run_with_synthetic_sentences_resumes_within_its_epoch(half_made, tmp_path):
     recipe = recipe_of(data={"synthetic": 0.4}, epochs=3, batch_size=7, save_every=1)
     whole = train(recipe, half_made, tmp_path / "whole")
-    train_until(6, recipe, half_made, tmp_path / "run")
-    run = train(recipe, half_made, tmp_path / "run", resume=True)
-    assert (run / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
+    run = resumed(6, recipe, half_made, tmp_path / "run")
+    assert_equal_weights(run, whole)
 
 
 def test_resuming_without_the_initial_run_is_refused(walls, text_only, tmp_path):
@@ -377,10 +362,3 @@ def test_resuming_without_the_initial_run_is_refused(walls, text_only, tmp_path)
     train_until(1, recipe_of(save_every=1), walls, tmp_path / "run", init=text_only)
     with pytest.raises(RunError, match="cannot resume, init was"):
         train(recipe_of(save_every=1), walls, tmp_path / "run", resume=True)
-
-
-# Transfer of weights
-
-
-def nmt(**changes):
-    return NMT(NMTSettings.model_validate({**SMALL, **changes}), ModelInputs(9, {"grid": (4, 3)}, 8))

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from toy_translation import BATS, WORDS, GridBackbone, image_collection, learn, text_collection
+from toy_translation import BATS, WORDS, GridBackbone
 
 import limner
 from limner.data.examples import Example, collate
@@ -24,50 +24,23 @@ TRANSLATED = [" ".join(WORDS[word] for word in text.split()) for text in SENTENC
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory):
-    """A model of two languages."""
-    folder = tmp_path_factory.mktemp("text")
-    return learn(text_collection(folder / "collection"), folder / "run")
+def translator(toy_run):
+    return Translator.load(toy_run)
 
 
 @pytest.fixture(scope="module")
-def translator(run):
-    return Translator.load(run)
-
-
-@pytest.fixture(scope="module")
-def multimodal_run(tmp_path_factory):
-    """A model that needs the image for one ambiguous word; the images are in its collection."""
-    folder = tmp_path_factory.mktemp("pictures")
-    return learn(image_collection(folder / "collection"), folder / "run", image=("attention",))
-
-
-@pytest.fixture(scope="module")
-def photos(multimodal_run):
-    return {colour: multimodal_run.parent / "collection" / f"{colour}.png" for colour in BATS}
+def photos(toy_image_run):
+    return {colour: toy_image_run.parent / "collection" / f"{colour}.png" for colour in BATS}
 
 
 @pytest.fixture
-def multimodal(multimodal_run, monkeypatch):
+def multimodal(toy_image_run, monkeypatch):
     monkeypatch.setattr(new_images, "load_backbone_for", lambda *_, **__: GridBackbone())
-    return Translator.load(multimodal_run)
+    return Translator.load(toy_image_run)
 
 
 def best(result):
     return [translations[0].text for translations in result]
-
-
-def test_translations_are_in_the_order_of_the_sentences(translator):
-    assert best(translator.translate(SENTENCES)) == TRANSLATED
-
-
-@pytest.mark.parametrize("size", [1, 7])
-def test_the_batch_size_changes_no_translation(translator, size):
-    alone = translator.translate(SENTENCES, batch_size=size, beam_size=3, n_best=2)
-    together = translator.translate(SENTENCES, beam_size=3, n_best=2)
-    assert [[one.tokens for one in result] for result in alone] == [
-        [one.tokens for one in result] for result in together
-    ]
 
 
 def test_an_empty_sentence_is_not_decoded(translator, monkeypatch):
@@ -112,18 +85,18 @@ def test_translations_cut_off_are_logged(translator, caplog):
     assert "2 of 2 translations were cut off at max_length=1" in caplog.text
 
 
-def test_an_ensemble_of_equal_models_equals_one_model(run, translator):
-    both = limner.load(run, run).translate(SENTENCES, beam_size=2)
+def test_an_ensemble_of_equal_models_equals_one_model(toy_run, translator):
+    both = limner.load(toy_run, toy_run).translate(SENTENCES, beam_size=2)
     for ours, theirs in zip(both, translator.translate(SENTENCES, beam_size=2), strict=True):
         assert ours[0].tokens == theirs[0].tokens
         assert ours[0].log_prob == pytest.approx(theirs[0].log_prob, abs=1e-5)
 
 
-def test_load_returns_the_class_for_the_model(run, trained_on_colours):
-    assert isinstance(limner.load(run), Translator)
+def test_load_returns_the_class_for_the_model(toy_run, trained_on_colours):
+    assert isinstance(limner.load(toy_run), Translator)
     assert isinstance(limner.load(trained_on_colours, encode_images=False), limner.Captioner)
     with pytest.raises(RunError, match=r"translates from 'de'.*limner translate"):
-        limner.Captioner.load(run)
+        limner.Captioner.load(toy_run)
     with pytest.raises(RunError, match="'mrnn' does not translate"):
         Translator.load(trained_on_colours, encode_images=False)
 
@@ -151,7 +124,7 @@ def test_a_missing_image_is_an_error_unless_text_alone_is_allowed(multimodal, ph
         multimodal.translate(["bat"], missing="blind")
 
 
-def test_images_that_do_not_fit_are_errors(multimodal, multimodal_run, photos, tmp_path):
+def test_images_that_do_not_fit_are_errors(multimodal, toy_image_run, photos, tmp_path):
     with pytest.raises(SettingsError, match="1 image and 2 sentences"):
         multimodal.translate(["bat", "bat"], images=[photos["red"]])
     with pytest.raises(MediaError, match=r"gone\.png: no such image file"):
@@ -160,7 +133,7 @@ def test_images_that_do_not_fit_are_errors(multimodal, multimodal_run, photos, t
     with pytest.raises(MediaError, match=r"text\.png"):
         multimodal.translate(["bat"], images=[tmp_path / "text.png"])
     with pytest.raises(SettingsError, match="encode_images=True"):
-        Translator.load(multimodal_run, encode_images=False).translate(["bat"], images=[photos["red"]])
+        Translator.load(toy_image_run, encode_images=False).translate(["bat"], images=[photos["red"]])
 
 
 def test_a_text_only_model_logs_that_images_are_ignored(translator, photos, caplog):
@@ -169,10 +142,10 @@ def test_a_text_only_model_logs_that_images_are_ignored(translator, photos, capl
 
 
 @pytest.fixture
-def limner_translate(run, command_line, monkeypatch):
+def limner_translate(toy_run, command_line, monkeypatch):
     """Calls the command in this process: its exit status, output and messages."""
 
-    def call(*arguments, model=run, stdin=None):
+    def call(*arguments, model=toy_run, stdin=None):
         if stdin is not None:
             monkeypatch.setattr(sys, "stdin", stdin)
         result = command_line("translate", "--model", model, *arguments)
@@ -233,9 +206,8 @@ def test_output_formats(limner_translate):
     cells = [line.split(" ||| ") for line in printed]
     assert [(number, text) for number, text, *_ in cells][::2] == [("0", "two one"), ("1", "one")]
     assert all(float(score) <= 0 and feature.startswith("logprob= -") for _, _, feature, score in cells)
-    assert limner_translate("", "--n-best", 2)[1].startswith(
-        "0 |||  ||| logprob= "
-    )  # one hypothesis exists, two were requested
+    # One hypothesis exists, two were requested.
+    assert limner_translate("", "--n-best", 2)[1].startswith("0 |||  ||| logprob= ")
     text, log_prob = limner_translate("zwei eins", "--scores")[1].rstrip("\n").split("\t")
     assert text == "two one" and float(log_prob) < 0
     stderr = json.loads(limner_translate("zwei eins", "", "--json")[1])
@@ -263,17 +235,17 @@ def test_an_error_leaves_the_output_file_unchanged(limner_translate, tmp_path):
     assert (tmp_path / "out").read_text() == "mine"
 
 
-def test_images_on_the_command_line(limner_translate, multimodal_run, photos, tmp_path, monkeypatch):
+def test_images_on_the_command_line(limner_translate, toy_image_run, photos, tmp_path, monkeypatch):
     monkeypatch.setattr(new_images, "load_backbone_for", lambda *_, **__: GridBackbone())
-    one = limner_translate("bat", "eins bat", "--image", photos["green"], model=multimodal_run)
+    one = limner_translate("bat", "eins bat", "--image", photos["green"], model=toy_image_run)
     assert one[:2] == (0, "flyer\none flyer\n")
-    each = limner_translate("bat", "bat", "--image", photos["green"], "--image", photos["red"], model=multimodal_run)
+    each = limner_translate("bat", "bat", "--image", photos["green"], "--image", photos["red"], model=toy_image_run)
     assert each[:2] == (0, "flyer\nclub\n")
     (tmp_path / "pics").write_text(f"{photos['red']}\n\n{photos['green']}\n")
     arguments = ["bat", "bat", "bat", "--image-list", tmp_path / "pics"]
-    status, _, stderr = limner_translate(*arguments, model=multimodal_run)
+    status, _, stderr = limner_translate(*arguments, model=toy_image_run)
     assert status == 1 and "sentence 2 has no image" in stderr.replace("\n", " ")
-    lines = limner_translate(*arguments, "--missing", "text", model=multimodal_run)[1].splitlines()
+    lines = limner_translate(*arguments, "--missing", "text", model=toy_image_run)[1].splitlines()
     assert (lines[0], lines[2]) == ("club", "flyer")
 
 

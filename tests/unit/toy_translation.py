@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from known_backbone import KnownBackbone
 from PIL import Image
 
 from limner.data.collection import Collection, write_items
@@ -12,10 +13,7 @@ from limner.data.dataset import Examples
 from limner.data.examples import Item, ItemSentence
 from limner.data.languages import SourceLanguage, TargetLanguage
 from limner.features.extract import extract
-from limner.features.preprocessing import Preprocessing, read_image
-from limner.features.spec import FeatureSpec
 from limner.features.store import FeatureStore
-from limner.media.modality import IMAGE
 from limner.models import ModelInputs, build_model
 from limner.runs.recipe import Recipe
 from limner.runs.trained_model import ModelConfig, TrainedModel, feature_shapes, save_trained_model
@@ -27,27 +25,11 @@ BATS = {"red": "club", "green": "flyer"}
 COLOURS = {"red": (250, 20, 20), "green": (20, 250, 20)}
 
 
-class GridBackbone:
-    """A backbone with known output: the mean colour of each quarter, from 0 to 1."""
-
-    modality = IMAGE
+class GridBackbone(KnownBackbone):
+    """The mean colour of each quarter, from 0 to 1."""
 
     def __init__(self):
-        self.preprocessing = Preprocessing(resize="squash", size=4, short=4)
-        self.specs = (
-            FeatureSpec(
-                name="quarters",
-                kind="grid",
-                shape=(4, 3),
-                backbone="eye",
-                grid_size=(2, 2),
-                preprocessing=self.preprocessing.model_dump(mode="json"),
-                weights_sha256="1",
-            ),
-        )
-
-    def read(self, source):
-        return read_image(source, self.preprocessing)
+        super().__init__({"name": "quarters", "kind": "grid", "shape": (4, 3), "grid_size": (2, 2)})
 
     def __call__(self, pixels):
         quarters = pixels[:, 0].reshape(len(pixels), 2, 2, 2, 2, 3).mean((2, 4)) / 255

@@ -1,6 +1,6 @@
 """The costs in the documentation are computed, and the manifest for Kubernetes fits its definition."""
 
-import importlib.util
+import importlib
 import json
 from pathlib import Path
 
@@ -12,12 +12,10 @@ PAGE = ROOT / "docs" / "scale.md"
 BEGIN, END = "<!-- costs -->\n", "\n<!-- end of costs -->"
 
 
-@pytest.fixture(scope="module")
-def costs():
-    spec = importlib.util.spec_from_file_location("costs", ROOT / "benchmarks" / "costs.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+@pytest.fixture
+def costs(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    return importlib.import_module("costs")
 
 
 @pytest.fixture

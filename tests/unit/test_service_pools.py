@@ -70,6 +70,13 @@ def test_the_end_of_the_engine_does_not_wait_for_what_is_stuck(models, stuck):
     run_with_engine(models, use, stop_timeout=0.05)
 
 
+async def call(app, settings, engine, send):
+    """Send a request to an application behind the protection of the service."""
+    messages = asyncio.Queue()
+    messages.put_nowait({"type": "http.request", "body": b""})
+    await ProtectedApp(app, settings, Keys([]), lambda: engine)(scope_of("/v1/describe"), messages.get, send)
+
+
 def test_a_client_that_does_not_read_is_left(models, caplog):
     settings, ended = ServerSettings(timeout=0.05, access_log=False), []
 
@@ -80,17 +87,11 @@ def test_a_client_that_does_not_read_is_left(models, caplog):
         finally:
             ended.append(True)
 
-    async def use(engine):
-        messages = asyncio.Queue()
-        messages.put_nowait({"type": "http.request", "body": b""})
+    async def send(message):
+        if message["type"] == "http.response.body":
+            await asyncio.Event().wait()
 
-        async def send(message):
-            if message["type"] == "http.response.body":
-                await asyncio.Event().wait()
-
-        await ProtectedApp(stream, settings, Keys([]), lambda: engine)(scope_of("/v1/describe"), messages.get, send)
-
-    run_with_engine(models, use)
+    run_with_engine(models, lambda engine: call(stream, settings, engine, send))
     assert ended and "failed" not in caplog.text
 
 
@@ -104,15 +105,11 @@ def test_a_request_that_the_end_of_the_service_cancels_is_answered_if_its_answer
         waiting.set()
         await asyncio.Event().wait()
 
+    async def send(message):
+        sent.append(message)
+
     async def use(engine):
-        messages = asyncio.Queue()
-        messages.put_nowait({"type": "http.request", "body": b""})
-
-        async def send(message):
-            sent.append(message)
-
-        app = ProtectedApp(slow, settings, Keys([]), lambda: engine)
-        running = asyncio.ensure_future(app(scope_of("/v1/describe"), messages.get, send))
+        running = asyncio.ensure_future(call(slow, settings, engine, send))
         await waiting.wait()
         running.cancel()  # as uvicorn does
         await running

@@ -124,19 +124,13 @@ def corpus(tmp_path_factory):
 
 def recipe_of(model=None, data=None, **training):
     sizes = {"embedding_dim": 6, "hidden_dim": 8, "attention_dim": 7, "readout_dim": 6}
+    usual = {"epochs": 3, "batch_size": 6, "metrics": [], "precision": "fp32", "bpe_dropout": 0.2}
     return Recipe.parse(
         {
             "data": {"lang": "de", "source_lang": "en", **(data or {})},
             "text": {"lowercase": False, "level": "bpe", "max_size": 60},
             "model": {"name": "nmt", **sizes, **(model or {})},
-            "training": {
-                "epochs": 3,
-                "batch_size": 6,
-                "metrics": [],
-                "precision": "fp32",
-                "bpe_dropout": 0.2,
-                **training,
-            },
+            "training": {**usual, **training},
         }
     )
 

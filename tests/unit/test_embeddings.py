@@ -81,9 +81,8 @@ def test_words_with_spaces_empty_lines_and_invalid_bytes_are_skipped(file):
 def test_binary_rows_may_span_read_blocks(file, monkeypatch):
     monkeypatch.setattr("limner.text.embeddings._BUFFER_SIZE", 7)
     read = read_embeddings(file(word2vec_binary(VECTORS)), VECTORS)
-    assert {word: row.tolist() for word, row in read.items()} == {
-        word: np.float32(row).tolist() for word, row in VECTORS.items()
-    }
+    expected = {word: np.float32(row).tolist() for word, row in VECTORS.items()}
+    assert {word: row.tolist() for word, row in read.items()} == expected
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """Explanations: weights over words and image locations, the image gate, and their drawings."""
 
 import re
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -74,13 +75,7 @@ def compounds():
 
 def checkpoint(model, source, target, features=()):
     """A model with the attributes that `explain` reads."""
-
-    class Config:
-        pass
-
-    config = Config()
-    config.features = features
-    return TrainedModel(model, target, config, None, source)
+    return TrainedModel(model, target, SimpleNamespace(features=features), None, source)
 
 
 def test_weights_of_subwords_are_merged_into_words(pieces):
@@ -140,10 +135,8 @@ def test_an_unknown_source_word_keeps_its_spelling(pieces):
     source = "ab 猫"
     width = len(pieces.encode(source))
     model = checkpoint(FixedWeights(alignment=[[[1 / width] * width]]), pieces, pieces)
-    assert explain(model, [GenerationInput(Item("x", "new"), source, ())], [hypothesis_of()], None)[0].source == (
-        "ab",
-        "猫",
-    )
+    (explained,) = explain(model, [GenerationInput(Item("x", "new"), source, ())], [hypothesis_of()], None)
+    assert explained.source == ("ab", "猫")
 
 
 def spec(kind, shape, **more):
@@ -255,14 +248,8 @@ def test_gates_are_measured_batch_by_batch(multimodal, monkeypatch):
 
 
 def test_a_model_without_a_gate_or_images_has_no_gate_statistics(reader, multimodal):
-    assert (
-        measure_gates(reader, [GenerationInput(Item("x", "new", image="x.png"), "eins", ())], [hypothesis_of(4)], None)
-        is None
-    )
-    assert (
-        measure_gates(multimodal[0], [GenerationInput(Item("blind", "new"), "bat", ())], [hypothesis_of(4)], None)
-        is None
-    )
+    for model, item in ((reader, Item("x", "new", image="x.png")), (multimodal[0], Item("blind", "new"))):
+        assert measure_gates(model, [GenerationInput(item, "eins", ())], [hypothesis_of(4)], None) is None
 
 
 def test_plots_and_their_page(multimodal, tmp_path):
@@ -277,14 +264,10 @@ def test_plots_and_their_page(multimodal, tmp_path):
         for source, image, explanation in zip(sentences, images, explained, strict=True)
     ]
     page = save_attention(attended, tmp_path / "out", "translations")
-    assert sorted(path.name for path in page.parent.iterdir()) == [
-        "1-alignment.png",
-        "1-image.png",
-        "3-alignment.png",
-        "index.html",
-    ]
+    names = ["1-alignment.png", "1-image.png", "3-alignment.png"]
+    assert sorted(path.name for path in page.parent.iterdir()) == [*names, "index.html"]
     text = page.read_text(encoding="utf-8")
-    assert re.findall(r'<img src="(.+?)"', text) == ["1-alignment.png", "1-image.png", "3-alignment.png"]
+    assert re.findall(r'<img src="(.+?)"', text) == names
     assert "bat &lt;zwei&gt;" in text and "<zwei>" not in text
     assert 'title="image gate' in text
     with Image.open(tmp_path / "out" / "1-image.png") as drawing:

@@ -76,10 +76,7 @@ def test_counts_and_the_summary_hold_no_items(path, monkeypatch):
     make = collections.item_of_row
 
     def counting(row):
-        if len(seen) % 3_500 == 0:
-            seen.append(existing_items())
-        else:
-            seen.append(0)
+        seen.append(existing_items() if len(seen) % 3_500 == 0 else 0)
         return make(row)
 
     gc.collect()

@@ -115,10 +115,8 @@ def test_learning_rate_of_the_first_matching_pattern():
     )
     optimizer = build_optimizer(parameters(), chosen)
     set_learning_rates(optimizer, chosen, 0, epoch=0, total_steps=10)
-    assert [(group["lr"], group["weight_decay"]) for group in optimizer.param_groups] == [
-        (pytest.approx(0.02), 0),
-        (0.4, 0.5),
-    ]
+    groups = [(group["lr"], group["weight_decay"]) for group in optimizer.param_groups]
+    assert groups == [(pytest.approx(0.02), 0), (0.4, 0.5)]
     with pytest.raises(SettingsError, match=r"training\.lr_factors: .*'embeding\*' matches none"):
         build_optimizer(parameters(), settings(lr_factors={"embeding*": 0.1}))
 

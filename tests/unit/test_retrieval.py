@@ -83,7 +83,7 @@ def test_memory_does_not_grow_with_the_sentences():
                 pass
         return watch.peak
 
-    few, many = peak(100), peak(3000)  # prefixes of 3,000 sentences: 9 MiB
+    few, many = peak(100), peak(1000)  # prefixes of 1,000 sentences: 3 MiB
     assert many <= budget
     assert few < budget
 

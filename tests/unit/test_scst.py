@@ -257,17 +257,9 @@ def started(tiny, recipe_of, tmp_path_factory):
 
 
 def self_critical(recipe_of, epochs, **changes):
-    return recipe_of(
-        **{
-            "epochs": epochs,
-            "objective": "scst",
-            "metric": "cider",
-            "metrics": ["perplexity"],
-            "optimizer": {"name": "adamw", "lr": 0.005},
-            "scst": {"samples": 2},
-            **changes,
-        }
-    )
+    usual = {"epochs": epochs, "objective": "scst", "metric": "cider", "metrics": ["perplexity"]}
+    usual |= {"optimizer": {"name": "adamw", "lr": 0.005}, "scst": {"samples": 2}}
+    return recipe_of(**{**usual, **changes})
 
 
 def test_self_critical_training_raises_cider(tiny, recipe_of, started, tmp_path):

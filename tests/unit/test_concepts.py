@@ -79,8 +79,12 @@ def test_evidence_and_confidence_by_hand():
     seen = probabilities(cat=0.5, black=0.3, club=0.7)
     things = math.log(0.5) + 2
     assert concepts.evidence("a cat", seen) == pytest.approx(2 * things, rel=1e-5)
-    assert concepts.evidence("a cat and another cat", seen) == pytest.approx(2 * things, rel=1e-5)
+    assert concepts.evidence("a cat and another cat", seen) == pytest.approx(2 * (things - 2), rel=1e-5)
+    kind = math.log(0.001) + 2
+    assert concepts.evidence("a cat and an animal", seen) == pytest.approx(2 * (things + kind - 2), rel=1e-5)
+    assert concepts.evidence("an animal", seen) == pytest.approx(2 * kind, rel=1e-5)
     black = 0.5 * (math.log(0.3) - math.log(0.1))
+    assert concepts.evidence("black on black", seen) == pytest.approx(2 * black, rel=1e-5)
     assert concepts.evidence("a black cat", seen) == pytest.approx(2 * (things + black), rel=1e-5)
     assert concepts.evidence("a dog", seen) == pytest.approx(2 * (math.log(0.001) + 2), rel=1e-5)
     assert concepts.evidence("a bat", seen) == pytest.approx(2 * (math.log(0.7) + 2), rel=1e-5)

@@ -213,6 +213,17 @@ class Concepts:
         """Numbers of the concepts that are things or kinds of things."""
         return np.array([column for column, concept in enumerate(self.file.concepts) if concept.sentence], np.int64)
 
+    @cached_property
+    def _is_thing(self) -> list[bool]:
+        return [bool(concept.sentence) for concept in self.file.concepts]
+
+    @cached_property
+    def _kinds(self) -> dict[int, int]:
+        """Number of the kind of each thing that has one."""
+        numbers = {concept.name: column for column, concept in enumerate(self.file.concepts)}
+        kinds = ((column, numbers.get(concept.kind)) for column, concept in enumerate(self.file.concepts))
+        return {column: kind for column, kind in kinds if kind is not None}
+
     def is_photograph(self, probabilities: Vector) -> bool:
         """Whether an image is more likely a photograph than a drawing, a screenshot or noise."""
         return bool(probabilities[self.file.photograph] >= 0.5)
@@ -271,10 +282,20 @@ class Concepts:
         return values
 
     def evidence(self, text: str, probabilities: Vector) -> float:
-        """Compute how much the concepts of an image speak for a sentence; 0 for one that names nothing."""
+        """Compute how much the concepts of an image speak for a sentence; 0 for one that names nothing.
+
+        A thing that is named again, by its name or its kind, adds nothing and costs `margin`.
+        """
         values = self.evidence_of_each(probabilities)
-        mentions = dict.fromkeys(self.mentions(text))
-        return self.rules.weight * float(sum(values[list(columns)].max() for columns in mentions))
+        mentions, counts = self.mentions(text), dict[tuple[int, ...], int]()
+        kinds = {self._kinds.get(column) for columns in mentions for column in columns}
+        for columns in mentions:
+            counts[columns] = counts.get(columns, 0) + 1 + (not kinds.isdisjoint(columns))
+        total = sum(values[list(columns)].max() for columns in counts)
+        repeats = sum(
+            count - 1 for columns, count in counts.items() if any(self._is_thing[column] for column in columns)
+        )
+        return self.rules.weight * float(total - self.rules.margin * repeats)
 
     def columns_of(self, words: Sequence[str]) -> WordColumns:
         """Return the concepts that each of V words may mean."""

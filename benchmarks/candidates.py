@@ -25,8 +25,7 @@ from limner.features.store import FeatureStore
 from limner.inference.collection_features import open_features
 from limner.retrieval.all_pairs import pair_log_probs
 from limner.retrieval.index.embeddings import EmbeddingIndex, embeddings_of
-from limner.retrieval.index.estimated import EXPANSIONS, MOST_CELLS, ExpansionIndex, write_cells
-from limner.retrieval.index.expansions import ImageCodes
+from limner.retrieval.index.estimated import EXPANSIONS, MOST_CELLS, ExpansionIndex, ImageCodes, write_cells
 from limner.retrieval.index.protocol import CANDIDATES, IndexedImages
 from limner.runs.trained_model import TrainedModel, load_trained_model
 from measuring import report

@@ -13,8 +13,7 @@ from limner.models.mrnn import MRNNSettings
 from limner.models.show_and_tell import ShowAndTellSettings
 from limner.models.show_attend_tell import ShowAttendTellSettings
 from limner.retrieval.index import estimated
-from limner.retrieval.index.estimated import ExpansionIndex
-from limner.retrieval.index.expansions import ImageCodes
+from limner.retrieval.index.estimated import ExpansionIndex, ImageCodes
 from limner.retrieval.index.protocol import SearchOptions
 from limner.training.loop import train
 

@@ -141,13 +141,10 @@ class LBL(nn.Module):
 
     def forward(self, batch: Batch) -> Output:
         """Compute the logits (B, T, V) of all positions, without a loop over time."""
-        return Output(self.all_logits(self.encode(batch), batch.target_in))
-
-    def all_logits(self, memory: LBLMemory, tokens: Tensor) -> Tensor:
-        """Compute the logits (B, T, V) of all positions of input tokens, (B, T), or (1, T) for the same in all rows."""
-        predicted = self.language(tokens) + memory.bias.unsqueeze(1)  # eqs. 1, 3 and 7
+        memory = self.encode(batch)
+        predicted = self.language(batch.target_in) + memory.bias.unsqueeze(1)  # eqs. 1, 3 and 7
         predicted = dropout(predicted, self.settings.dropout, self.training)
-        return self._logits(predicted, None if memory.gates is None else memory.gates.unsqueeze(1))
+        return Output(self._logits(predicted, None if memory.gates is None else memory.gates.unsqueeze(1)))
 
     def language(self, tokens: Tensor) -> Tensor:
         """Compute sum_i C_i r_{w_i} (eq. 1) at every position: input tokens (B, T) to (B, T, d)."""

@@ -203,14 +203,10 @@ class MRNN(nn.Module):
 
     def forward(self, batch: Batch) -> Output:
         """Compute the logits (B, T, V) of all positions; only eq. 2 runs in a loop over time."""
-        return Output(self.all_logits(self.encode(batch), batch.target_in))
-
-    def all_logits(self, memory: MRNNMemory, tokens: Tensor) -> Tensor:
-        """Compute the logits (B, T, V) of all positions of input tokens, (B, T), or (1, T) for the same in all rows."""
-        states = self.read(tokens, memory.word)
+        memory = self.encode(batch)
+        states = self.read(batch.target_in, memory.word)
         multimodal = scaled_tanh(self.multimodal_terms(*states, memory.multimodal.unsqueeze(1)))  # m(t), eqs. 3 and 4
-        logits: Tensor = self.softmax(dropout(multimodal, self.settings.dropout, self.training))
-        return logits
+        return Output(self.softmax(dropout(multimodal, self.settings.dropout, self.training)))
 
     def read(self, tokens: Tensor, image: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
         """Compute e(t), w(t) and r(t) at every position of tokens (B, T), (B, T, …), with V_I^(1) I (B, H) or None."""

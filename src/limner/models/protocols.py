@@ -224,17 +224,6 @@ class PairRanker(Protocol):
         """Score each of S sentences with each of I images, (S, I); a higher score is a better match."""
 
 
-@runtime_checkable
-class AllPositions(Protocol):
-    """A model that computes the logits of all positions of a sentence from a memory, faster than step by step."""
-
-    def all_logits(self, memory: Any, tokens: Tensor) -> Tensor:  # noqa: ANN401  (the type of its `encode`)
-        """Compute the logits (N, T, V) of all positions of sentences, of which `forward` consists.
-
-        The input tokens, with <s>, are (N, T), or (1, T) for one sentence given each of the N images of the memory.
-        """
-
-
 def require_words(sentences: Sequence[Sequence[int]], vocab_size: int, name: str) -> None:
     """Check the training sentences of a `CountBasedModel`, token ids without special tokens; or TrainingError."""
     if not sentences:

@@ -1,8 +1,17 @@
 """Candidates by estimated scores for any captioning model, and their exact scores: the kind `expansions`.
 
-The index holds the codes of the images, what the decoder reads of them (`limner.retrieval.index.expansions`), in cells,
-and the leading coordinates of each code relative to its centroid. A search expands log P(sentence | code) at the
-centroid of every cell, which estimates the score of every image of the cell. Then, for models without attention,
+`encode` of a model computes its memory m of an image, a few vectors that are constant over the time steps. The
+log-probability of a sentence w_1 … w_T is a smooth function f of them, so that near a point c
+
+    f(m) ≈ f(c) + grad f(c) · (m - c).
+
+Value and gradient of f at c take about three times as long as a score. Memories of attention models hold one
+annotation for each image location; they are averaged over the locations here, which an attention over one location
+reads, so that f is itself an approximation for these models.
+
+The index holds the memories of the images as vectors, their codes, in cells, and the leading coordinates of each code
+relative to its centroid. A search expands log P(sentence | code) at the centroid of every cell, which estimates the
+score of every image of the cell. Then, for models without attention,
 
 1. these estimates are computed in the leading coordinates only;
 2. the mean of the two lowest of all expansions estimates the highest again: where the log-probability is concave,
@@ -11,24 +20,32 @@ centroid of every cell, which estimates the score of every image of the cell. Th
 
 For attention models the images with the highest estimates are grouped by their codes, and expansions at the means of
 these smaller groups estimate their scores again, until the candidates are left, which are scored by their features.
-Nothing is proven.
+Nothing is proven: where the softmax is affine in the image, as in MLBL-B, `limner.retrieval.index.concave` has bounds.
+
+Shapes: N images, C points, D size of a code.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn.functional import cross_entropy
 
-from limner.models.protocols import CountBasedModel, Model, device_of
+from limner.data.examples import Batch, ImageFeatures
+from limner.decoding.trees import flatten, rebuild
+from limner.layers.attention import Annotations
+from limner.layers.functional import precise
+from limner.models.protocols import CountBasedModel, Memory, Model, device_of
 from limner.models.two_tower import TwoTower
 from limner.progress import Progress
 from limner.retrieval.index.cells import Vectors, blocks, fit_centroids, leading_directions, nearest_centroids
-from limner.retrieval.index.expansions import ImageCodes
 from limner.retrieval.index.protocol import (
     CANDIDATES,
     Found,
@@ -40,6 +57,7 @@ from limner.retrieval.index.protocol import (
 )
 from limner.runs.trained_model import TrainedModel
 from limner.storage.tensors import read_tensors, save_tensors
+from limner.text.vocab import SPECIAL_TOKENS
 
 CODES = "codes.npy"
 """File of the codes, in the order of the cells."""
@@ -60,6 +78,95 @@ GROUPS = 16
 IMAGES_PER_GROUP = 8
 ITERATIONS = 3
 """Iterations of k-means for the groups of a search."""
+
+
+class Expansion(NamedTuple):
+    """f and its gradient at C points."""
+
+    values: Tensor  # (C,)
+    gradients: Tensor  # (C, D)
+
+
+class ImageCodes:
+    """Memories of the images of a model as vectors, and log-probabilities of sentences as functions of them."""
+
+    def __init__(self, model: Model, image: ImageFeatures) -> None:
+        """Learn the structure of the memory of a captioning model in evaluation mode from the features of an image."""
+        self.model = model
+        self._template = self._memory(image)
+        self.averages = _has_locations(model.encode(_batch(image)))
+        """Whether the codes are averages over the image locations, so that scores of codes are approximations."""
+
+    @classmethod
+    def of(cls, model: TrainedModel) -> ImageCodes:
+        """Learn the structure of the memory of a trained model from an image of zeros."""
+        shapes = model.config.inputs.feature_shapes
+        zeros = {kind: torch.zeros(1, *shape) for kind, shape in shapes.items()}
+        return cls(model.model, ImageFeatures(torch.ones(1, dtype=torch.bool), **zeros).to(device_of(model.model)))
+
+    @torch.no_grad()
+    def encode(self, image: ImageFeatures) -> Tensor:
+        """Compute the codes of N images, (N, D)."""
+        return torch.cat([part.flatten(1) for part in flatten(self._memory(image), "").values()], 1).float()
+
+    @torch.no_grad()
+    def _memory(self, image: ImageFeatures) -> Memory:
+        return _average_locations(self.model.encode(_batch(image)))
+
+    def log_probs(self, tokens: Sequence[int], codes: Tensor) -> Tensor:
+        """Compute f of a sentence, without special tokens, at N codes (N, D), (N,), with gradients."""
+        ids = torch.tensor([SPECIAL_TOKENS.bos, *tokens, SPECIAL_TOKENS.eos], device=codes.device)
+        memory = self._restored(codes)
+        state = self.model.start(memory)
+        total = codes.new_zeros(len(codes))
+        for before, after in pairwise(ids):
+            logits, state = self.model.step(before.expand(len(codes)), memory, state)
+            total = total - cross_entropy(precise(logits), after.expand(len(codes)), reduction="none")
+        return total
+
+    def _restored(self, codes: Tensor) -> Memory:
+        """Return the memory of N codes."""
+        parts = flatten(self._template, "")
+        split = torch.split(codes, [part[0].numel() for part in parts.values()], 1)
+        restored = (
+            values.view(len(codes), *part.shape[1:]) for values, part in zip(split, parts.values(), strict=True)
+        )
+        return rebuild(self._template, "", dict(zip(parts, restored, strict=True)))
+
+    def expand(self, tokens: Sequence[int], points: Tensor) -> Expansion:
+        """Compute f and its gradient at C points, (C, D)."""
+        with torch.enable_grad():
+            inputs = points.detach().requires_grad_(True)
+            values = self.log_probs(tokens, inputs)
+            (gradients,) = torch.autograd.grad(values.sum(), inputs)
+        return Expansion(values.detach(), gradients)
+
+
+def _batch(image: ImageFeatures) -> Batch:
+    """Return a batch of images without sentences."""
+    count = len(image.present)
+    tokens = torch.zeros(count, 1, dtype=torch.long, device=image.present.device)
+    return Batch(("",) * count, image, tokens, tokens, tokens.bool())
+
+
+def _has_locations(memory: Any) -> bool:  # noqa: ANN401
+    """Whether a memory holds annotations of more than one location."""
+    if isinstance(memory, Annotations):
+        return memory.values.shape[1] > 1
+    return isinstance(memory, tuple) and any(_has_locations(part) for part in memory)
+
+
+def _average_locations(memory: Any) -> Any:  # noqa: ANN401
+    """Average all annotations in nested tuples over the locations that exist."""
+    if isinstance(memory, Annotations):
+        weights = memory.values.new_ones(memory.values.shape[:2]) if memory.mask is None else memory.mask
+        shares = (weights / weights.sum(1, keepdim=True).clamp(min=1))[..., None].to(memory.values.dtype)
+        values, keys = ((part * shares).sum(1, keepdim=True) for part in (memory.values, memory.keys))
+        return type(memory)(values, keys, None)
+    if isinstance(memory, tuple):
+        parts = map(_average_locations, memory)
+        return type(memory)(*parts) if hasattr(memory, "_fields") else tuple(parts)
+    return memory
 
 
 def supports(model: Model) -> bool:
@@ -126,7 +233,7 @@ class ExpansionIndex:
         self,
         coder: ImageCodes,
         codes: Vectors,
-        centroids: torch.Tensor,
+        centroids: Tensor,
         first: NDArray[np.int64],
         leading: Leading | None = None,
     ) -> None:
@@ -202,7 +309,7 @@ class ExpansionIndex:
         estimates: NDArray[np.float32] = (codes @ slopes.T + constants)[np.arange(len(codes)), nearest]
         return estimates
 
-    def _expand(self, tokens: Sequence[int], points: torch.Tensor) -> tuple[Vectors, NDArray[np.float32]]:
+    def _expand(self, tokens: Sequence[int], points: Tensor) -> tuple[Vectors, NDArray[np.float32]]:
         """Compute the slopes (C, D) and the constants (C,) of the estimates by the expansion at C points."""
         expansion = self._coder.expand(tokens, points)
         constants = expansion.values - (expansion.gradients * points).sum(1)

@@ -29,30 +29,19 @@ ImageT = TypeVar("ImageT", bound=ImageInput)
 class BaseCaptioner(ABC):
     """A generator of captions: `limner.Captioner`, or an exported one."""
 
+    lang: str
+    """Language of the captions."""
+    tokenizer: Tokenizer
+    """Tokenizer of the captions."""
+    decoding: DecodingSettings
+    """Decoding settings of the recipe, the default of all methods."""
+    rules: CaptionRules
+    """Concepts that choose captions, tags, and confidence."""
+
     @property
     @abstractmethod
     def folder(self) -> Path | None:
         """Run directory or exported model; None for an ensemble, or a model that was not loaded from a folder."""
-
-    @property
-    @abstractmethod
-    def lang(self) -> str:
-        """Language of the captions."""
-
-    @property
-    @abstractmethod
-    def tokenizer(self) -> Tokenizer:
-        """Tokenizer of the captions."""
-
-    @property
-    @abstractmethod
-    def decoding(self) -> DecodingSettings:
-        """Decoding settings of the recipe, the default of all methods."""
-
-    @property
-    @abstractmethod
-    def rules(self) -> CaptionRules:
-        """Concepts that choose captions, tags, and confidence."""
 
     @abstractmethod
     def model(self, settings: DecodingSettings) -> GenerationModel:

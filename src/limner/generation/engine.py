@@ -22,6 +22,7 @@ from limner.decoding.trees import split
 from limner.errors import MediaError
 from limner.generation.cohort import Cohort
 from limner.generation.request import Features, Request
+from limner.progress import Progress
 
 CONSTRAINED_BEAMS = 128
 """Beams of constrained requests that are decoded together: one of each state of each request."""
@@ -153,6 +154,26 @@ class Engine:
                 requests[0].failed(error)
             for request in requests if len(requests) > 1 else ():
                 self._together(work, [request])
+
+
+def generate_all(
+    batches: Sequence[Sequence[Request]],
+    features: Features | None,
+    on_progress: Progress | None = None,
+    *,
+    ahead: bool = False,
+) -> None:
+    """Generate the sentences of batches of requests as `Engine.run` does; the first error of a batch is raised.
+
+    `on_progress` is called with the number of requests done and their total.
+    """
+    done, total = 0, sum(map(len, batches))
+    for batch in Engine(features).run(batches, ahead=ahead):
+        if error := next((request.error for request in batch if request.error), None):
+            raise error
+        done += len(batch)
+        if on_progress is not None:
+            on_progress(done, total)
 
 
 def groups_of(requests: Iterable[Request]) -> list[list[Request]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Literal, get_args
 
 if TYPE_CHECKING:
@@ -93,6 +93,15 @@ def warn_of_unknown_words(tokenizer: Tokenizer, sentences: Iterable[str], effect
         shown = quoted(unknown[:UNKNOWN_WORDS_SHOWN])
         more = ", …" if len(unknown) > UNKNOWN_WORDS_SHOWN else ""
         logger.warning("words not in the %s vocabulary are encoded as <unk>: %s%s; %s", lang, shown, more, effect)
+
+
+def all_translations(
+    translations: Mapping[int, list[Sentence]], count: int, max_length: int, empty: Sentence = EMPTY_TRANSLATION
+) -> list[list[Sentence]]:
+    """Return the translations of `count` sentences by their positions, of others the empty one; log those cut off."""
+    cut = sum(not n_best[0].ended for n_best in translations.values())
+    warn_of_cut_off(cut, count, "translation", max_length, CUT_TRANSLATIONS)
+    return [translations.get(row, [empty]) for row in range(count)]
 
 
 def warn_of_cut_off(cut: int, total: int, noun: str, max_length: int, remedy: str) -> None:

@@ -20,6 +20,7 @@ from limner.hub.networks import HubModels, HubNetwork
 from limner.media.image import ImageInput, image_name
 from limner.progress import Progress
 from limner.runtime.generators import BaseTranslator
+from limner.text.tokenizer import Tokenizer
 from limner.text.vocab import SPECIAL_TOKENS
 
 if TYPE_CHECKING:
@@ -39,38 +40,19 @@ class HubGenerator:
 
     def __init__(self, network: HubNetwork, lang: str) -> None:
         """Take a loaded network, and read its tokenizer; BackboneError if it cannot be loaded."""
-        self.network, self._lang = network, lang
+        self.network, self.lang = network, lang
         self.hub_tokenizer = load_part(network.folder, "AutoTokenizer")
         network.set_unknown(self.hub_tokenizer.unk_token_id)
-        self._tokenizer = HubTokenizer(self.hub_tokenizer, network.tokens, lang)
-        self._decoding, self._models = network.default_decoding(), dict[str, HubModels]()
+        self.tokenizer: Tokenizer = HubTokenizer(self.hub_tokenizer, network.tokens, lang)
+        self.decoding, self._models = network.default_decoding(), dict[str, HubModels]()
         self.parameters = sum(parameter.numel() for parameter in network.network.parameters())
         self.architecture = str(network.config.model_type)
+        self.uses_image = network.task == "describe"
 
     @property
     def folder(self) -> Path:
         """Folder of the model."""
         return self.network.folder
-
-    @property
-    def lang(self) -> str:
-        """Language of the sentences."""
-        return self._lang
-
-    @property
-    def tokenizer(self) -> HubTokenizer:
-        """Tokenizer of the sentences."""
-        return self._tokenizer
-
-    @property
-    def decoding(self) -> DecodingSettings:
-        """Decoding settings of `generation_config.json`, the default of all methods."""
-        return self._decoding
-
-    @property
-    def uses_image(self) -> bool:
-        """Whether sentences depend on an image."""
-        return self.network.task == "describe"
 
     def model(self, settings: DecodingSettings) -> HubModels:
         """Return the network as the search sees it; SettingsError where `max_length` is above its positions."""
@@ -89,12 +71,7 @@ class HubCaptioner(HubGenerator, BaseCaptioner):
 
     def __init__(self, network: HubNetwork) -> None:
         super().__init__(network, DEFAULT_LANG)
-        self.backbone, self._rules = HubPixels(network.folder), CaptionRules(None, None)
-
-    @property
-    def rules(self) -> CaptionRules:
-        """Rules without effect: a model of the hub has no concepts."""
-        return self._rules
+        self.backbone, self.rules = HubPixels(network.folder), CaptionRules(None, None)
 
     def source_of(self, image: ImageInput) -> ImageInput:
         """Return the image itself."""
@@ -166,9 +143,9 @@ class HubTranslator(HubGenerator, BaseTranslator):
             hub.src_lang = source
         named = (getattr(hub, name, None) for name in ("src_lang", "source_lang"))
         self.source_lang = source or next(filter(None, named), "")
-        self._lang = to or getattr(hub, "tgt_lang", None) or getattr(hub, "target_lang", None) or ""
-        if not self._lang and network.forced is not None:
-            self._lang = str(hub.convert_ids_to_tokens(network.forced)).strip("_")
+        self.lang = to or getattr(hub, "tgt_lang", None) or getattr(hub, "target_lang", None) or ""
+        if not self.lang and network.forced is not None:
+            self.lang = str(hub.convert_ids_to_tokens(network.forced)).strip("_")
         self.max_source_tokens = min(MAX_SOURCE_TOKENS, network.positions)
         size = max(network.tokens, len(hub))
         self.source_tokenizer = HubTokenizer(hub, size, self.source_lang, is_source=True)

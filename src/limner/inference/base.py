@@ -27,7 +27,6 @@ from limner.models.protocols import Memory, device_of
 from limner.progress import Progress
 from limner.runs.trained_model import TrainedModel, load_trained_model
 from limner.text.labels import LABEL_LANGUAGES
-from limner.text.tokenizer import Tokenizer
 
 
 class GenerationModels(TorchModels):
@@ -42,6 +41,9 @@ class GenerationModels(TorchModels):
 class TextGenerator:
     """One trained model, or an ensemble whose probabilities are averaged: a `Generator` of `limner.generation`."""
 
+    rules: CaptionRules | None = None
+    """What changes or withholds sentences after the search; None for nothing."""
+
     def __init__(self, models: Sequence[TrainedModel], backbone: Backbone | None = None) -> None:
         """Combine models that share their vocabularies and features.
 
@@ -53,7 +55,15 @@ class TextGenerator:
             RunError: the vocabularies or the features of the models differ.
         """
         require_ensemble(models)
-        self.models, self.backbone = tuple(models), backbone
+        self.models, self.backbone, recipe = tuple(models), backbone, models[0].recipe
+        self.tokenizer = models[0].tokenizer
+        """Tokenizer of the generated text."""
+        self.decoding = recipe.decoding
+        """Decoding settings of the recipe, the default of all methods."""
+        self.architecture = recipe.model.name
+        """Name of the model in its recipe."""
+        self.uses_image = any(model.config.features and model.model.uses_image for model in models)
+        """Whether the generated text depends on the image."""
 
     @classmethod
     def load(
@@ -73,16 +83,6 @@ class TextGenerator:
             BackboneError: the backbone cannot be found or loaded.
         """
         return cls(*load_models(runs, backbone, device, encode_images))
-
-    @property
-    def tokenizer(self) -> Tokenizer:
-        """Tokenizer of the generated text."""
-        return self.models[0].tokenizer
-
-    @property
-    def rules(self) -> CaptionRules | None:
-        """What changes or withholds sentences after the search; None for nothing."""
-        return None
 
     @cached_property
     def _device(self) -> torch.device:
@@ -125,21 +125,6 @@ class TextGenerator:
         )
         request.rules, request.trace = rules, trace
         return request
-
-    @property
-    def decoding(self) -> DecodingSettings:
-        """Decoding settings of the recipe, the default of all methods."""
-        return self.models[0].recipe.decoding
-
-    @property
-    def architecture(self) -> str:
-        """Name of the model in its recipe."""
-        return self.models[0].recipe.model.name
-
-    @property
-    def uses_image(self) -> bool:
-        """Whether the generated text depends on the image."""
-        return any(model.config.features and model.model.uses_image for model in self.models)
 
     def features_of(self, images: Iterable[ImageInput | None]) -> FeatureSource | None:
         """Return the source of the features of new images; None without a backbone."""

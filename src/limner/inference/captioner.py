@@ -44,23 +44,13 @@ class Captioner(TextGenerator, BaseCaptioner):
         """
         super().__init__(models, backbone)
         require_captioning(models[0])
-        concepts, tagger = concepts_of(self.folder, models[0].config.features)
-        self._rules = CaptionRules(concepts, tagger)
+        self.lang = models[0].recipe.data.lang
+        self.rules: CaptionRules = CaptionRules(*concepts_of(self.folder, models[0].config.features))
 
     @property
     def folder(self) -> Path | None:
         """Run directory; None for an ensemble, or a model that was not loaded from a folder."""
         return self.models[0].folder if len(self.models) == 1 else None
-
-    @property
-    def lang(self) -> str:
-        """Language of the captions."""
-        return self.models[0].recipe.data.lang
-
-    @property
-    def rules(self) -> CaptionRules:
-        """Concepts that choose captions, tags, and confidence."""
-        return self._rules
 
     @property
     def modality(self) -> Modality:
@@ -108,7 +98,7 @@ class Captioner(TextGenerator, BaseCaptioner):
             MediaError: the image cannot be read.
             SettingsError: a decoding setting is unknown or not allowed, or it samples.
         """
-        settings = change_decoding(self.models[0].recipe.decoding, decoding)
+        settings = change_decoding(self.decoding, decoding)
         (words,) = words_of_inputs(self.tokenizer, must_include, 1)
         source = GenerationInput(new_item(image), None, (), words)
         return explain_beam(self.models, source, self.features_of([image]), settings, prefix)

@@ -11,7 +11,7 @@ from limner.data.examples import StoredFeatures
 from limner.decoding.search import Trace
 from limner.decoding.sentence import Sentence
 from limner.decoding.settings import DecodingSettings
-from limner.generation.engine import Engine
+from limner.generation.engine import generate_all
 from limner.generation.request import Request
 from limner.inference.base import TextGenerator
 from limner.inference.search_translations import search_translations
@@ -62,14 +62,7 @@ def generate(
         generator.request(source, settings, prefix=prefix, trace=trace)
         for source, prefix in zip(inputs, starts, strict=True)
     ]
-    done = 0
-    for batch in Engine(features_port(features)).run(request_batches(requests, batch_size), ahead=True):
-        done += len(batch)
-        for request in batch:
-            if request.error is not None:
-                raise request.error
-        if on_progress is not None:
-            on_progress(done, len(inputs))
+    generate_all(request_batches(requests, batch_size), features_port(features), on_progress, ahead=True)
     return [request.sentences for request in requests]
 
 

@@ -13,20 +13,19 @@ from limner.decoding.sentence import Sentence
 from limner.decoding.settings import change_decoding
 from limner.errors import MediaError, RunError, SettingsError
 from limner.features.encoders.base import Backbone
-from limner.generation.engine import Engine
+from limner.generation.engine import generate_all
 from limner.generation.must_include import MustInclude, words_of_inputs
 from limner.generation.request import Request
 from limner.generation.sentences import (
     COPIED_CHARACTERS,
     COPIED_SOURCE,
-    CUT_TRANSLATIONS,
     EMPTY_TRANSLATION,
     UNKNOWN_SOURCE,
     MissingImage,
+    all_translations,
     images_of_sentences,
     missing_image,
     require_source_length,
-    warn_of_cut_off,
     warn_of_unknown_words,
 )
 from limner.inference.base import TextGenerator, require_sentences
@@ -116,21 +115,11 @@ class Translator(TextGenerator):
             hypotheses = search_translations(self.models, inputs, settings, on_progress=on_progress)
         else:
             requests: list[Request] = [self.request(source, settings) for source in inputs]
-            done = 0
-            engine = Engine(features_port(self.features_of(images_of_rows)))
-            for batch in engine.run(request_batches(requests, batch_size), ahead=True):
-                done += len(batch)
-                if error := next((request.error for request in batch if request.error), None):
-                    raise error
-                if on_progress is not None:
-                    on_progress(done, len(requests))
+            port = features_port(self.features_of(images_of_rows))
+            generate_all(request_batches(requests, batch_size), port, on_progress, ahead=True)
             hypotheses = [request.sentences for request in requests]
-        unfinished = sum(not n_best[0].ended for n_best in hypotheses)
-        warn_of_cut_off(unfinished, len(sentences), "translation", settings.max_length, CUT_TRANSLATIONS)
-        translations = [[empty] for _ in sentences]
-        for row, n_best in zip(rows, hypotheses, strict=True):
-            translations[row] = n_best
-        return translations
+        translations = dict(zip(rows, hypotheses, strict=True))
+        return all_translations(translations, len(sentences), settings.max_length, empty)
 
     def explain(
         self,

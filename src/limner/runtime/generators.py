@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import copy
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from functools import cache
 from pathlib import Path
-from typing import Any, Protocol, Self, cast, runtime_checkable
+from typing import Any, Self, cast
 
 import numpy as np
 import safetensors.numpy
@@ -20,20 +21,18 @@ from limner.features.encoders.published_weights import LAST, fold_normalisation,
 from limner.features.preprocessing import Preprocessing, read_image
 from limner.features.spec import FeatureArray, FeatureKind, FeatureSpec
 from limner.generation.captioning import UNKNOWN_PREFIX, BaseCaptioner
-from limner.generation.engine import Engine
+from limner.generation.engine import Engine, generate_all
 from limner.generation.must_include import MustInclude, compile_words, words_of_inputs
-from limner.generation.request import Features, Generator, Request
+from limner.generation.request import Features, GenerationModel, Request
 from limner.generation.rules import CaptionRules
 from limner.generation.sentences import (
-    CUT_TRANSLATIONS,
-    EMPTY_TRANSLATION,
     MAX_SOURCE_TOKENS,
     UNKNOWN_SOURCE,
     MissingImage,
+    all_translations,
     images_of_sentences,
     missing_image,
     require_source_length,
-    warn_of_cut_off,
     warn_of_unknown_words,
 )
 from limner.media.image import ImageInput, Pixels, open_image
@@ -105,9 +104,12 @@ class ExportedModel:
             RunError: a graph or a tokenizer cannot be loaded.
         """
         self._folder, self.manifest = folder, exported.manifest
+        self.lang, self.decoding = self.manifest.lang, self.manifest.decoding
+        self.uses_image = self.manifest.uses_image
+        """Whether sentences depend on the image."""
         names = [name for name in (BACKBONE, ENCODER, STEP) if name in exported.files]
         graphs = start_sessions(folder, exported.files, names, _weights_of(exported))
-        self._tokenizer = Tokenizer.load(folder / TOKENIZER)
+        self.tokenizer = Tokenizer.load(folder / TOKENIZER)
         preprocessing = self.manifest.preprocessing
         self.backbone = None if preprocessing is None else GraphBackbone(graphs[BACKBONE], preprocessing)
         encoder, step = graphs[ENCODER].result(), graphs[STEP].result()
@@ -120,37 +122,12 @@ class ExportedModel:
         return self._folder
 
     @property
-    def lang(self) -> str:
-        """Language of the sentences."""
-        return self.manifest.lang
-
-    @property
-    def tokenizer(self) -> Tokenizer:
-        """Tokenizer of the sentences."""
-        return self._tokenizer
-
-    @property
-    def rules(self) -> CaptionRules | None:
-        """Rules of captions; None for a translator."""
-        return None
-
-    @property
-    def decoding(self) -> DecodingSettings:
-        """Decoding settings of the recipe, the default of all methods."""
-        return self.manifest.decoding
-
-    @property
     def parameters(self) -> int:
         """Number of parameters without the backbone; of graphs with weights, their size in numbers of 4 bytes."""
         if self.manifest.weights:
             weights = safetensors.numpy.load_file(self._folder / self.manifest.weights)
             return sum(values.size for values in weights.values())
         return sum((self._folder / name).stat().st_size for name in (ENCODER, STEP)) // 4
-
-    @property
-    def uses_image(self) -> bool:
-        """Whether sentences depend on the image."""
-        return self.manifest.uses_image
 
     def model(self, settings: DecodingSettings) -> GraphModel:
         """Return the graphs as the search sees them.
@@ -201,13 +178,8 @@ class ExportedCaptioner(ExportedModel, BaseCaptioner):
         """Start the sessions, and read the concepts; the arguments and errors are described at `ExportedModel`."""
         super().__init__(folder, exported)
         concepts = Concepts.load(folder)
-        self._rules = CaptionRules(concepts, concepts)
+        self.rules = CaptionRules(concepts, concepts)
         self._features: Mapping[Path, ImageFeatures] | None = None
-
-    @property
-    def rules(self) -> CaptionRules:
-        """Concepts that choose captions, tags, and confidence."""
-        return self._rules
 
     def source_of(self, image: ImageInput) -> ImageInput:
         """Return the image itself."""
@@ -243,20 +215,21 @@ class ExportedCaptioner(ExportedModel, BaseCaptioner):
         return [request.sentences for batch in Engine().run([requests]) for request in batch]
 
 
-@runtime_checkable
-class BaseTranslator(Generator, Protocol):
+class BaseTranslator(ABC):
     """A generator of translations that is not a run; translations have no rules."""
 
+    tokenizer: Tokenizer
     source_tokenizer: Tokenizer
     max_source_tokens: int = MAX_SOURCE_TOKENS
+    decoding: DecodingSettings
+    """Default decoding settings."""
+    uses_image: bool
+    """Whether translations depend on an image."""
+    rules: None = None
 
-    @property
-    def decoding(self) -> DecodingSettings:
-        """Default decoding settings."""
-
-    @property
-    def uses_image(self) -> bool:
-        """Whether translations depend on an image."""
+    @abstractmethod
+    def model(self, settings: DecodingSettings) -> GenerationModel:
+        """Return the model that decodes with some settings."""
 
     def features_of_requests(self, requests: Sequence[Request]) -> Sequence[ImageFeatures | None]:
         """Return the features of the image of each request: the features port."""
@@ -299,20 +272,9 @@ class BaseTranslator(Generator, Protocol):
             for row in rows
         ]
         batches = [requests[first : first + batch_size] for first in range(0, len(requests), batch_size)]
-        done = 0
-        for batch in Engine(self.features_of_requests).run(batches):
-            for request in batch:
-                if request.error is not None:
-                    raise request.error
-            done += len(batch)
-            if on_progress is not None:
-                on_progress(done, len(requests))
-        translations = [[EMPTY_TRANSLATION] for _ in sentences]
-        for row, request in zip(rows, requests, strict=True):
-            translations[row] = request.sentences
-        cut = sum(not n_best[0].ended for n_best in translations)
-        warn_of_cut_off(cut, len(sentences), "translation", settings.max_length, CUT_TRANSLATIONS)
-        return translations
+        generate_all(batches, self.features_of_requests, on_progress)
+        translations = dict(zip(rows, (request.sentences for request in requests), strict=True))
+        return all_translations(translations, len(sentences), settings.max_length)
 
     def _check(
         self, sentences: Sequence[str], images: Sequence[ImageInput | None] | None, missing: MissingImage

@@ -20,6 +20,7 @@ from limner.data.examples import Batch
 from limner.layers.softmax_heads import BLOCK, LEAST_IMAGES, LEAST_PREFIXES, HeadFinder
 from limner.process import map_in_threads
 from limner.progress import Progress
+from limner.text.vocab import SPECIAL_TOKENS
 
 LOG2E = math.log2(math.e)
 HEADS_TOGETHER = 8
@@ -40,6 +41,8 @@ class PrefixTree(NamedTuple):
 
     row: Tensor  # (P,) index of the first sentence with the prefix, ascending
     column: Tensor  # (P,) length of the prefix, which is the position of its next token
+    parent: Tensor  # (P,) index of the prefix without the last token; 0 for the empty prefix
+    last: Tensor  # (P,) last token of the prefix; begin-of-sentence for the empty one
     first_edge: Tensor  # (P + 1,) the edges of prefix p are first_edge[p] … first_edge[p + 1] - 1
     token: Tensor  # (N,) token id of each edge
     first_use: Tensor  # (N + 1,) the uses of edge n are first_use[n] … first_use[n + 1] - 1
@@ -71,6 +74,8 @@ class PrefixTree(NamedTuple):
         return cls(
             row=torch.tensor([row for row, _ in positions]),
             column=torch.tensor([column for _, column in positions]),
+            parent=torch.tensor([0, *(prefix for prefix, _ in prefixes)]),
+            last=torch.tensor([SPECIAL_TOKENS.bos, *(token for _, token in prefixes)]),
             first_edge=edge_counts.cumsum(0),
             token=torch.tensor([token for _, token in edges], dtype=torch.long),
             first_use=use_counts.cumsum(0),

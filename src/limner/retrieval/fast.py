@@ -9,7 +9,7 @@ n - 1 context tokens; p and i are the prefixes and images of one tile.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import NamedTuple, Protocol, TypeGuard
 
@@ -23,7 +23,7 @@ from limner.layers.functional import precise
 from limner.models.bag_of_words import BagOfWords, pool_tokens
 from limner.models.log_bilinear import LBL
 from limner.models.mrnn import MRNN, SCALE, SLOPE
-from limner.models.protocols import Memory, Model
+from limner.models.protocols import Memory, Model, device_of
 from limner.progress import Progress
 from limner.text.vocab import SPECIAL_TOKENS
 
@@ -229,35 +229,6 @@ IMAGES_PER_TILE = 8
 """Images that a step reads; the more of them, the fewer sentences (and so common prefixes) a tree has."""
 
 
-class Level(NamedTuple):
-    """The K distinct prefixes of one length: each is a prefix of the level above and one more token."""
-
-    parents: Tensor  # (K,): rows among those prefixes of the level above that are continued
-    tokens: Tensor  # (K,): last tokens
-    continued: Tensor  # (K',): rows of the prefixes that are not whole sentences
-    sentences: Tensor  # (E,): sentences that end at this level
-    ends: Tensor  # (E,): their rows
-
-
-def prefix_tree(sentences: Sequence[Sequence[int]], device: torch.device | None = None) -> list[Level]:
-    """Build the tree of sentences, token ids with the end-of-sentence token; level t holds the prefixes of t + 1."""
-    levels: list[Level] = []
-    parents = dict.fromkeys(range(len(sentences)), 0)  # of each sentence that goes on
-    for length in range(max(map(len, sentences), default=0)):
-        rows: dict[tuple[int, int], int] = {}
-        row_of = {
-            sentence: rows.setdefault((row, sentences[sentence][length]), len(rows))
-            for sentence, row in parents.items()
-        }
-        ended = [sentence for sentence in row_of if len(sentences[sentence]) == length + 1]
-        going_on = [sentence for sentence in row_of if len(sentences[sentence]) > length + 1]
-        continued = {row: number for number, row in enumerate(dict.fromkeys(row_of[sentence] for sentence in going_on))}
-        columns = (*zip(*rows, strict=True), list(continued), ended, [row_of[sentence] for sentence in ended])
-        levels.append(Level(*(torch.tensor(column, dtype=torch.long, device=device) for column in columns)))
-        parents = {sentence: continued[row_of[sentence]] for sentence in going_on}
-    return levels
-
-
 def tree_log_probs(
     model: Model,
     image: ImageFeatures,
@@ -282,8 +253,13 @@ def tree_log_probs(
     count, device = len(image.present), image.present.device
     pairs = max(1, budget // (model.vocab_size * BYTES_PER_LOGIT))
     height = min(len(sentences), max(1, pairs // min(count, IMAGES_PER_TILE)))
-    targets = _targets(sentences)
-    trees = [prefix_tree(targets[top : top + height], device) for top in range(0, len(targets), height)]
+    blocks = (slice(top, top + height) for top in range(0, len(sentences), height))
+    trees = [
+        PrefixTree.of(
+            replace(sentences, target_out=sentences.target_out[rows], target_mask=sentences.target_mask[rows])
+        )
+        for rows in blocks
+    ]
     scores = torch.empty(len(sentences), count, device=device)
     width = max(1, pairs // height)
     for left in range(0, count, width):
@@ -298,27 +274,25 @@ def tree_log_probs(
     return scores
 
 
-def _read(model: Model, memory: Memory, tree: Sequence[Level], images: int) -> Tensor:
+def _read(model: Model, memory: Memory, tree: PrefixTree, images: int) -> Tensor:
     """Compute the log-probabilities of the sentences of a tree given each image of a memory, (S, I)."""
-    state, first = model.start(memory), torch.zeros_like(tree[0].tokens[:1])
-    tokens, total = first + SPECIAL_TOKENS.bos, torch.zeros(images, 1, device=first.device)
-    offsets = torch.arange(images, device=first.device)[:, None]
-    ended: list[Tensor] = []
-    for level in tree:
-        width = total.shape[1]  # prefixes that are continued
-        logits, state = model.step(tokens.repeat(images), memory, state)
-        logits = precise(logits).view(images, width, -1)
-        log_probs = logits[:, level.parents, level.tokens] - logits.logsumexp(-1)[:, level.parents]  # (I, K)
-        total = total[:, level.parents] + log_probs
-        ended.append(total[:, level.ends])
-        total, tokens = total[:, level.continued], level.tokens[level.continued]
-        if len(tokens):
-            state = select(state, (offsets * width + level.parents[level.continued]).flatten())
-    order = torch.cat([level.sentences for level in tree]).argsort()
-    return torch.cat(ended, 1)[:, order].T
-
-
-def _targets(sentences: Batch) -> list[list[int]]:
-    """Return the token ids of each sentence, with the end-of-sentence token."""
-    rows = zip(sentences.target_out.tolist(), sentences.target_mask.sum(1).tolist(), strict=True)
-    return [tokens[:length] for tokens, length in rows]
+    state, device = model.start(memory), device_of(model)
+    offsets, before = torch.arange(images, device=device)[:, None], torch.zeros(1, dtype=torch.long)
+    edge_prefix, _ = tree.edges(slice(0, len(tree.row)))
+    order, parts = list[Tensor](), list[Tensor]()
+    for column in range(int(tree.column.max()) + 1):  # the prefixes of one length, of which `before` are the parents
+        prefixes = (tree.column == column).nonzero()[:, 0]
+        if column:
+            parents = torch.searchsorted(before, tree.parent[prefixes]).to(device)
+            state = select(state, (offsets * len(before) + parents).flatten())
+        logits, state = model.step(tree.last[prefixes].to(device).repeat(images), memory, state)
+        logits = precise(logits).view(images, len(prefixes), -1)
+        edges = (tree.column[edge_prefix] == column).nonzero()[:, 0]
+        rows = torch.searchsorted(prefixes, edge_prefix[edges]).to(device)
+        parts.append((logits[:, rows, tree.token[edges].to(device)] - logits.logsumexp(-1)[:, rows]).T)  # (edges, I)
+        order.append(edges)
+        before = prefixes
+    log_probs = torch.cat(parts)[torch.cat(order).argsort().to(device)]
+    scores = log_probs.new_zeros(tree.sentence_count, images)
+    tree.accumulate(scores, slice(0, len(tree.row)), log_probs, log_probs.nbytes)
+    return scores

@@ -222,30 +222,6 @@ class Retriever:
         """Rank the images of a collection for a sentence; see `search_images` for arguments and errors."""
         return self.search_images(sentence, collection, split=split, count=count, on_progress=on_progress).results
 
-    def score_images(self, sentence: str, collection: Collection, ids: Sequence[str]) -> list[float]:
-        """Compute log P(w|I) of a sentence for images of a collection, such as the results of another search.
-
-        Args:
-            sentence: query.
-            collection: collection with the features of the images.
-            ids: ids of the items, in the order of the result.
-
-        Raises:
-            FeatureError: the collection lacks the features that the model was trained on.
-            CollectionError: an item has no features.
-            SettingsError: the sentence has no words, or none of the vocabulary.
-        """
-        features, tokens = self._open(collection), self._query(sentence)
-        items = [Item(id_, "", image=id_) for id_ in ids]
-        missing = next((item.id for item in items if not features.covers(item)), None)
-        if missing is not None:
-            raise CollectionError(
-                f"{collection.path}: no features of item '{missing}'; run 'limner features', or search the same "
-                "collection"
-            )
-        scores: list[float] = pair_log_probs(self.model.model, [tokens], items, features)[0].tolist() if ids else []
-        return scores
-
     def _search_all(
         self,
         sentence: str,

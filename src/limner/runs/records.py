@@ -14,7 +14,7 @@ import logging
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, ValidationError
 
 from limner.errors import RunError
 from limner.files import read_bytes, write_text
@@ -116,26 +116,13 @@ class LogLine(Record):
     seconds: float | None = None
     """Duration of the training so far by the clock on the wall, preparation and validations included."""
     step_seconds: float | None = None
-    """Duration of all training steps so far; None in logs of older versions, whose `seconds` it was."""
+    """Duration of all training steps so far."""
     metrics: dict[str, float] = Field(default_factory=dict)
-    """Metrics of the validation by name; unknown numeric keys of a line are added here when it is read."""
+    """Metrics of the validation by name."""
 
     def named(self) -> dict[str, float]:
         """Return the metrics by name, with perplexity if it was computed."""
         return self.metrics if self.perplexity is None else {"perplexity": self.perplexity, **self.metrics}
-
-    @model_validator(mode="before")
-    @classmethod
-    def _gather_metrics(cls, values: Any) -> Any:  # noqa: ANN401  (arbitrary JSON)
-        if not isinstance(values, dict):
-            return values
-        named = {
-            key: value
-            for key, value in values.items()
-            if key not in cls.model_fields and isinstance(value, int | float) and not isinstance(value, bool)
-        }
-        known = {key: value for key, value in values.items() if key in cls.model_fields}
-        return {**known, "metrics": {**named, **(known.get("metrics") or {})}}
 
 
 def read_log(path: Path) -> list[LogLine]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -187,12 +187,11 @@ def claim(out: Path, config: ModelConfig, resume: bool) -> None:
         raise RunError(f"{out}: already contains a run; add --resume to continue it, or name another --out")
     try:
         recorded = dict(read_json_file(recipe_file))
-    except (OSError, ValueError, TypeError) as error:
+        recorded["recipe"] = Recipe.parse(recorded["recipe"]).model_dump(mode="json")
+    except (OSError, ValueError, TypeError, KeyError, SettingsError) as error:
         raise RunError(
             f"{recipe_file}: damaged ({error}), so the run cannot be resumed; restore the file, or name another --out"
         ) from None
-    with suppress(SettingsError):  # settings that an older version did not have get their defaults
-        recorded["recipe"] = Recipe.parse(recorded.get("recipe", {})).model_dump(mode="json")
     extended = _extend(recorded, current, out)
     for key in current:
         before, now = recorded.get(key), current[key]
@@ -211,12 +210,9 @@ def _extend(recorded: dict[str, Any], current: dict[str, Any], run: Path) -> boo
     Raises:
         RunError: there are more epochs, and the learning rate or a later stage depends on their number.
     """
-    try:
-        before, now = recorded["recipe"]["training"], current["recipe"]["training"]
-        limits = [name for name in ("epochs", "patience") if before[name] is not None]  # None is no limit
-        longer = {name for name in limits if now[name] is None or now[name] > before[name]}
-    except (KeyError, TypeError):  # a recipe of another version: the difference is reported
-        return False
+    before, now = recorded["recipe"]["training"], current["recipe"]["training"]
+    limits = [name for name in ("epochs", "patience") if before[name] is not None]  # None is no limit
+    longer = {name for name in limits if now[name] is None or now[name] > before[name]}
     schedule = now["schedule"]["name"]
     if "epochs" in longer and schedule in ("cosine", "linear"):
         raise RunError(
@@ -232,21 +228,18 @@ def _extend(recorded: dict[str, Any], current: dict[str, Any], run: Path) -> boo
     return bool(longer)
 
 
-def _decisive_settings(recipe: Any) -> Any:  # noqa: ANN401  (arbitrary JSON)
+def _decisive_settings(recipe: dict[str, Any]) -> dict[str, Any]:
     """Return the settings that affect the training.
 
     Of `evaluation` these are the tokens that perplexity skips; `decoding` only if validation decodes. The description
     and how often the training is saved do not affect it.
     """
-    try:
-        training, decisive = dict(recipe["training"]), dict(recipe)
-        decisive.pop("description", None)
-        training.pop("save_every", None)
-        if {training["metric"], *training["metrics"]} <= {"perplexity"}:
-            decisive.pop("decoding", None)
-        return {**decisive, "training": training, "evaluation": {"skip_words": recipe["evaluation"]["skip_words"]}}
-    except (KeyError, TypeError):  # a recipe of another version: the difference is reported
-        return recipe
+    training, decisive = dict(recipe["training"]), dict(recipe)
+    decisive.pop("description", None)
+    training.pop("save_every", None)
+    if {training["metric"], *training["metrics"]} <= {"perplexity"}:
+        decisive.pop("decoding", None)
+    return {**decisive, "training": training, "evaluation": {"skip_words": recipe["evaluation"]["skip_words"]}}
 
 
 def _first_difference(before: object, now: object, key: str) -> str:

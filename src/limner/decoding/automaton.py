@@ -112,11 +112,7 @@ class Automaton:
 
 
 def _advance(
-    state: _Progress,
-    alternatives: Sequence[Constraint],
-    boundaries: WordBoundaries,
-    token: int | None,
-    continues: bool,
+    state: _Progress, alternatives: Sequence[Constraint], boundaries: WordBoundaries, token: int | None, continues: bool
 ) -> _Progress:
     """Return the state after a token; None stands for any that is in no alternative."""
     still_open = state.open

@@ -213,11 +213,7 @@ def encoded_items(collection: Collection, splits: Sequence[str] | None) -> Itera
 
 
 def encode_items(
-    collection: Collection,
-    items: Iterable[Item],
-    backbone: Backbone,
-    batch_size: int,
-    skipped: dict[str, str] | None,
+    collection: Collection, items: Iterable[Item], backbone: Backbone, batch_size: int, skipped: dict[str, str] | None
 ) -> Iterator[tuple[list[str], dict[FeatureKind, FeatureArray]]]:
     """Compute the features of items batch by batch.
 
@@ -252,11 +248,7 @@ def _table_name(spec: FeatureSpec, name: str | None) -> str:
 
 
 def _read_batches(
-    collection: Collection,
-    items: Iterable[Item],
-    backbone: Backbone,
-    batch_size: int,
-    skipped: dict[str, str] | None,
+    collection: Collection, items: Iterable[Item], backbone: Backbone, batch_size: int, skipped: dict[str, str] | None
 ) -> Iterator[list[tuple[Item, EncoderInput]]]:
     """Read files in threads, a few batches ahead of the backbone: decoders release Python's lock."""
 

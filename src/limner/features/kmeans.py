@@ -121,11 +121,7 @@ class Filters(NamedTuple):
 
 
 def learn_filters(
-    collection: Collection,
-    settings: KMeansSettings,
-    *,
-    split: str = "train",
-    on_progress: Progress | None = None,
+    collection: Collection, settings: KMeansSettings, *, split: str = "train", on_progress: Progress | None = None
 ) -> Filters:
     """Learn a dictionary: patches, contrast normalisation, ZCA whitening, spherical k-means.
 

@@ -70,12 +70,7 @@ Boxes = Mapping[str, Sequence[Box]]
 
 
 def with_regions(
-    backbone: Backbone,
-    collection: Collection,
-    boxes: Path | str,
-    *,
-    count: int = DEFAULT_REGIONS,
-    strict: bool = False,
+    backbone: Backbone, collection: Collection, boxes: Path | str, *, count: int = DEFAULT_REGIONS, strict: bool = False
 ) -> RegionBackbone:
     """Make a backbone of the regions of each image and the whole image.
 

@@ -58,11 +58,7 @@ class Captioner(TextGenerator, BaseCaptioner):
         return IMAGE if self.backbone is None else self.backbone.modality
 
     def explain(
-        self,
-        images: Sequence[ImageInput],
-        captions: Sequence[Sentence],
-        *,
-        on_progress: Progress | None = None,
+        self, images: Sequence[ImageInput], captions: Sequence[Sentence], *, on_progress: Progress | None = None
     ) -> list[Explanation]:
         """Compute the attention over the image for each word of captions, by the first model of an ensemble.
 

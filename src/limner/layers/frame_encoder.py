@@ -13,14 +13,7 @@ from torch.nn.functional import dropout
 
 from limner.data.examples import ImageFeatures
 from limner.errors import SettingsError
-from limner.layers.image_encoder import (
-    COLOURS,
-    ImageEncoderSettings,
-    MapConvnet,
-    PixelConvnet,
-    location_mask,
-    scale,
-)
+from limner.layers.image_encoder import COLOURS, ImageEncoderSettings, MapConvnet, PixelConvnet, location_mask, scale
 
 
 class FrameEncoder(nn.Module):

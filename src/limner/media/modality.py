@@ -28,10 +28,7 @@ _VIDEO = re.compile(
 )
 """MP4 and QuickTime, Matroska and WebM, AVI, MPEG, Ogg, Flash, Windows Media, MPEG transport streams, whose packets of
 188 or 192 bytes each begin with G, or have it after a time of 4 bytes."""
-_AUDIO = re.compile(
-    rb"(RIFF|RF64)....WAVE|fLaC|OggS|ID3|\xff[\xe0-\xff]|FORM....AIF[FC]|\.snd|caff",
-    re.DOTALL,
-)
+_AUDIO = re.compile(rb"(RIFF|RF64)....WAVE|fLaC|OggS|ID3|\xff[\xe0-\xff]|FORM....AIF[FC]|\.snd|caff", re.DOTALL)
 """WAV, FLAC, Ogg, MP3, AIFF, AU, CAF."""
 
 

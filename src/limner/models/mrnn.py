@@ -20,14 +20,7 @@ from limner.layers.image_encoder import ImageEncoder, ImageEncoderSettings
 from limner.models.protocols import ConditionalLMSettings, ModelInputs, Output, repeat_memory
 
 Variant = Literal[
-    "m-RNN",
-    "RNN-base",
-    "NoEmbInput",
-    "OneLayerEmb",
-    "EmbOneInput",
-    "visInRnn",
-    "visInRnn-both",
-    "visInRnn-both-shared",
+    "m-RNN", "RNN-base", "NoEmbInput", "OneLayerEmb", "EmbOneInput", "visInRnn", "visInRnn-both", "visInRnn-both-shared"
 ]
 
 

@@ -20,14 +20,7 @@ from limner.synthetic.scenes.grammar import describe_scene, english_phrase
 from limner.synthetic.scenes.scene import SENSES, make_scene, sample_senses
 from limner.synthetic.storage import GeneratedSettings
 
-__all__ = [
-    "SENSES",
-    "ClipSettings",
-    "SceneSettings",
-    "describe_scene",
-    "make_scene",
-    "sample_senses",
-]
+__all__ = ["SENSES", "ClipSettings", "SceneSettings", "describe_scene", "make_scene", "sample_senses"]
 
 
 class SceneSettings(GeneratedSettings):

@@ -10,11 +10,11 @@ import torch
 from test_beam_search import BOS, EOS, PAD, UNK, VOCAB, Chain, images
 
 from limner.apps.cli import explanations
-from limner.decoding.beam_tree import BeamRecorder
 from limner.decoding.selection import SampleRecorder
 from limner.decoding.sentence import Sentence
 from limner.decoding.settings import DecodingSettings, SampleSettings
 from limner.decoding.torch_models import beam_search
+from limner.inference.explain_beam import BeamRecorder
 
 
 def search_by_lists(image, settings):

@@ -18,8 +18,8 @@ from limner.runs.trained_model import load_trained_model
 from limner.text.tokenizer import Tokenizer
 from limner.text.vocab import SPECIAL_TOKENS, WORD_START
 from limner.text.words import TextSettings
+from limner.training.epoch import BPEDropout, draw_subwords
 from limner.training.loop import train
-from limner.training.subwords import BPEDropout, draw_subwords
 
 SENTENCES = [
     "Ein Mann läuft am Strand entlang.",

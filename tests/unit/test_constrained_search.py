@@ -7,11 +7,11 @@ import torch
 from test_beam_search import EOS, UNK, VOCAB, Chain, Fixed, assert_same, every_sentence, images
 
 from limner.decoding.automaton import MAX_STATES, Automaton, WordBoundaries
-from limner.decoding.beam_tree import BeamRecorder
 from limner.decoding.sentence import Sentence
 from limner.decoding.settings import DecodingSettings, SampleSettings
 from limner.decoding.torch_models import beam_search
 from limner.errors import SettingsError
+from limner.inference.explain_beam import BeamRecorder
 
 SUBWORDS = WordBoundaries(frozenset({6}))
 """Token 6 continues the word before it."""

@@ -17,7 +17,7 @@ from limner.generation.rules import CaptionRules
 from limner.inference.base import TextGenerator, require_captioning
 from limner.inference.explain import Explanation
 from limner.inference.explain_beam import BeamExplanation, explain_beam
-from limner.inference.generate import FeaturesOfItems
+from limner.inference.generate import features_port
 from limner.inference.new_images import new_item, require_images
 from limner.media.image import IN_MEMORY, ImageInput
 from limner.media.modality import IMAGE, Modality
@@ -105,9 +105,8 @@ class Captioner(TextGenerator, BaseCaptioner):
 
     def features_port(self, images: Sequence[ImageInput]) -> Features:
         """Return the features port; of a model without features it checks that the images can be read."""
-        source = self.features_of(images)
-        if source is not None:
-            return FeaturesOfItems(source)
+        if (port := features_port(self.features_of(images))) is not None:
+            return port
 
         def check(requests: Sequence[Request]) -> list[None]:
             names = (request.source.item.media_path for request in requests)

@@ -7,12 +7,11 @@ from typing import Protocol
 
 from limner.data.batching import Shards, bounded_batches
 from limner.data.dataset import FeatureSource, GenerationInput
-from limner.data.examples import StoredFeatures
 from limner.decoding.search import Trace
 from limner.decoding.sentence import Sentence
 from limner.decoding.settings import DecodingSettings
 from limner.generation.engine import generate_all
-from limner.generation.request import Request
+from limner.generation.request import Features, Request
 from limner.inference.base import TextGenerator
 from limner.inference.search_translations import search_translations
 from limner.models.phrase_based import PhraseBased
@@ -66,20 +65,9 @@ def generate(
     return [request.sentences for request in requests]
 
 
-class FeaturesOfItems:
-    """The features port of generation for items with stored features, or with files that a backbone reads."""
-
-    def __init__(self, source: FeatureSource) -> None:
-        self.source = source
-
-    def __call__(self, requests: Sequence[Request]) -> list[StoredFeatures | None]:
-        """Return the features of the item of each request."""
-        return self.source.take([request.source.item for request in requests])
-
-
-def features_port(source: FeatureSource | None) -> FeaturesOfItems | None:
-    """Return the features port of a source of features; None for none."""
-    return None if source is None else FeaturesOfItems(source)
+def features_port(source: FeatureSource | None) -> Features | None:
+    """Return the features port of items with stored features, or with files that a backbone reads; None for none."""
+    return None if source is None else lambda requests: source.take([request.source.item for request in requests])
 
 
 class Generate(Protocol):

@@ -196,7 +196,7 @@ def claim(out: Path, config: ModelConfig, resume: bool) -> None:
     for key in current:
         before, now = recorded.get(key), current[key]
         if key == "recipe":
-            before, now = _decisive_settings(before), _decisive_settings(now)
+            before, now = _decisive_settings(recorded[key]), _decisive_settings(now)
         if before != now:
             difference = _first_difference(before, now, key)
             raise RunError(f"{out}: cannot resume, {difference}; use the same {key}, or name another --out")

@@ -8,8 +8,7 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from limner.decoding.beam_tree import BeamNode, BeamTree
-from limner.inference.explain_beam import BeamExplanation
+from limner.inference.explain_beam import BeamExplanation, BeamNode, BeamTree
 from limner.plots.figures import COLOURS, FAINT, INK, fonts_for, shortened
 
 Point = tuple[float, float]

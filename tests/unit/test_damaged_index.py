@@ -152,7 +152,7 @@ def test_tables_that_do_not_belong_together_are_found_after_an_interrupted_updat
     photos, states, captioner, monkeypatch, caplog
 ):
     save_images(photos, [4])
-    monkeypatch.setattr("limner.apps.photos.update.end_update", lambda *_: 1 / 0)
+    monkeypatch.setattr("limner.apps.photos.tables.end_update", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         FolderIndex(photos).update(captioner)
     assert len(FolderIndex.open(photos)) == 5

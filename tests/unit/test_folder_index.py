@@ -99,7 +99,7 @@ def test_a_run_with_other_files_is_compared_by_its_model(folder, captioner, trai
 
 def test_files_that_a_killed_write_left_are_removed(folder, captioner, trained, monkeypatch):
     index = FolderIndex(folder)
-    monkeypatch.setattr("limner.apps.photos.update.end_update", lambda *_: 1 / 0)
+    monkeypatch.setattr("limner.apps.photos.tables.end_update", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         index.update(captioner)
     leftovers = [index.path / name / "data" / ".tmpWwO8bX" for name in ("files.lance", "images.lance")]

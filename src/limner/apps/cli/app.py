@@ -110,7 +110,8 @@ def _run() -> int:
         print_error(f"{where}{system_reason(error)}; check the place, its permissions and the free disk space")
         return 1
     except (MemoryError, RuntimeError) as error:
-        if not _is_out_of_memory(error):
+        reasons = ("out of memory", "can't allocate memory", "alloc_cpu.cpp")  # of torch
+        if not (isinstance(error, MemoryError) or any(reason in str(error) for reason in reasons)):
             raise
         print_error("the memory is not enough; lower the batch size or the sizes in the settings, or free memory")
         return 1
@@ -152,13 +153,6 @@ def name_options(message: str) -> str:
         if place is not None:
             message = re.sub(rf"{place}{name}(?![\w/=-]|\.\w)", f"--{name.replace('_', '-')}", message)
     return re.sub(r"(--[\w-]+) \(\1\)", r"\1", message)
-
-
-def _is_out_of_memory(error: MemoryError | RuntimeError) -> bool:
-    """Whether an allocation failed: of Python, or of torch, which raises a RuntimeError."""
-    return isinstance(error, MemoryError) or any(
-        text in str(error) for text in ("out of memory", "can't allocate memory", "alloc_cpu.cpp")
-    )
 
 
 def _usage_message(error: Any) -> str:  # noqa: ANN401  (typer does not export its errors)

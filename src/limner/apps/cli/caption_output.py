@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import csv
 import io
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 from unicodedata import normalize
 
 from limner.apps.cli.options import refuse
@@ -36,14 +36,10 @@ COLUMNS = ("image", "rank", "caption", "log_prob")
 """Header of tables of captions."""
 
 
-class KeptCaption(NamedTuple):
-    """The caption that an image file has already, which is kept."""
-
-    text: str
-
-
-WriteCaptions = Callable[[Path, "list[Sentence] | KeptCaption | LimnerError"], None]
-"""Called with each input and its captions, or with the error that it cannot be read."""
+Captions: TypeAlias = "list[Sentence] | str | LimnerError"
+"""Captions of an input, the text of a caption that is kept, or the error that the input cannot be read."""
+WriteCaptions = Callable[[Path, Captions], None]
+"""Called with each input and its captions."""
 
 
 def choose_format(
@@ -77,15 +73,10 @@ def caption_output(
     written. `ranked` says whether text has log-probabilities, also of an input with one caption.
     """
     if output is None:
-        yield from _write(_to_standard_output, kind, columns, ranked)
+        yield from _write(partial(print, end="", flush=True), kind, columns, ranked)
         return
     with OutputStream(output) as stream:
         yield from _write(stream.write, kind, columns, ranked)
-
-
-def _to_standard_output(text: str) -> None:
-    sys.stdout.write(text)
-    sys.stdout.flush()
 
 
 def _write(
@@ -93,7 +84,7 @@ def _write(
 ) -> Iterator[WriteCaptions]:
     records: list[dict[str, Any]] = []
 
-    def write(file: Path, result: list[Sentence] | KeptCaption | LimnerError) -> None:
+    def write(file: Path, result: Captions) -> None:
         if isinstance(result, list):
             result = [caption for caption in result if caption.is_sure] or result[:1]
         if kind == "json":
@@ -110,11 +101,11 @@ def _write(
         emit(to_json(records, indent=1) + "\n")
 
 
-def _record(file: Path, result: list[Sentence] | KeptCaption | LimnerError, columns: Sequence[str]) -> dict[str, Any]:
+def _record(file: Path, result: Captions, columns: Sequence[str]) -> dict[str, Any]:
     if isinstance(result, LimnerError):
         return {"image": str(file), "error": str(result)}
-    if isinstance(result, KeptCaption):
-        kept = {"text": result.text, "log_prob": None, "score": None}
+    if isinstance(result, str):
+        kept = {"text": result, "log_prob": None, "score": None}
         return {"image": str(file), "captions": [kept], "origin": "file"}
     record: dict[str, Any] = {"image": str(file), "captions": [_caption(hypothesis, columns) for hypothesis in result]}
     record |= {"origin": "model"} if "origin" in columns else {}
@@ -130,7 +121,7 @@ def _caption(caption: Sentence, columns: Sequence[str]) -> dict[str, Any]:
 
 
 def _lines(
-    file: Path, result: list[Sentence] | KeptCaption, kind: CaptionFormat, columns: Sequence[str], ranked: bool
+    file: Path, result: list[Sentence] | str, kind: CaptionFormat, columns: Sequence[str], ranked: bool
 ) -> Iterator[str]:
     """Yield the lines of an input; the log-probability is part of the text where captions are ranked.
 
@@ -138,8 +129,8 @@ def _lines(
     """
     from limner.decoding.sentence import NOT_SURE, format_tags
 
-    if isinstance(result, KeptCaption):
-        yield _row((str(file), 1, result.text, "", *("file" if name == "origin" else "" for name in columns)), kind)
+    if isinstance(result, str):
+        yield _row((str(file), 1, result, "", *("file" if name == "origin" else "" for name in columns)), kind)
         return
     for rank, hypothesis in enumerate(result, 1):
         text = hypothesis.display_text
@@ -222,7 +213,7 @@ class CaptionTable:
         lines = [[*COLUMNS, *self.columns], *([*row, *[""] * len(added)] for row in rows)]
         write_text(self.path, "".join(_row(line, "csv") for line in lines))
 
-    def append(self, file: Path, result: list[Sentence] | KeptCaption | LimnerError) -> None:
+    def append(self, file: Path, result: Captions) -> None:
         """Add the rows of an image, or of the error that it cannot be read.
 
         Raises:
@@ -246,7 +237,7 @@ class StoredCaptions:
         self._kind, self._embed, self._replace, self._force = kind, embed, replace, force
         self._tables: dict[Path, CaptionTable] = {}
         self._table_of: dict[Path, CaptionTable] = {}  # of each file that gets rows, in their order
-        self._results: dict[Path, list[Sentence] | KeptCaption | LimnerError] = {}
+        self._results: dict[Path, Captions] = {}
         self._waiting: list[Path] = []  # files without rows yet, the last one first
         self.errors: list[LimnerError] = []
         self.total = self.written = self.kept = self.unsure = 0
@@ -320,7 +311,7 @@ class StoredCaptions:
         if is_kept and is_listed:
             del self._table_of[file]
         elif is_kept:
-            self._results[file] = KeptCaption(text)
+            self._results[file] = text
         elif table is not None:
             table.rows.pop(table.name(file), None)
         return not is_kept

@@ -124,8 +124,7 @@ def generate(
         generated = limner.generate_collection(collection, settings, bar)
     next_command = after_generate(kind, generated)
     if as_json:
-        print_json({"collection": str(collection), "splits": generated.splits(), "next": next_command})
-        return
+        return print_json({"collection": str(collection), "splits": generated.splits(), "next": next_command})
     echo(f"{collection}: {', '.join(f'{split} {count:,}' for split, count in generated.splits().items())}")
     print_next(next_command)
 
@@ -234,8 +233,7 @@ def compact(
     with activity("compacting"):
         tables = list(compact_tables(collection, timedelta(days=older_than)))
     if as_json:
-        print_json({"collection": str(collection), "tables": [table._asdict() for table in tables]})
-        return
+        return print_json({"collection": str(collection), "tables": [table._asdict() for table in tables]})
     for table in tables:
         echo(
             f"{table.name}: {table.fragments_before:,} -> {table.fragments_after:,} fragments, "

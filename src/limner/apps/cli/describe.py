@@ -81,7 +81,6 @@ def describe(
     Options:
         images (IMAGE...): Image or video files, or folders of them; audio files for an audio model; - for a list of
             files on standard input.
-        batch_size: Images captioned together; captions do not depend on it.
 
     Decoding:
         prefix: Words that every caption starts with; default: none.
@@ -95,9 +94,6 @@ def describe(
 
     Sampling:
         sample: Sample tokens from the model's distribution instead of beam search.
-
-    Input:
-        recursive: Find files in the folders of a folder as well.
 
     Output:
         output (FILE): Write the captions to a file as they are decided; the suffix selects the format: .txt, .tsv,

@@ -48,8 +48,7 @@ def doctor(*, as_json: bool = False) -> None:
     with activity("examining the installation"):
         facts = examine()
     if as_json:
-        print_json(facts)
-        return
+        return print_json(facts)
     names = ("limner", "python", "platform")
     extras = {
         name: f"{extra['purpose']}: "

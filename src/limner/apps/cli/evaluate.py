@@ -12,6 +12,7 @@ from limner.apps.cli.options import (
     ModelsOption,
     check_runs,
     command,
+    generator,
     given,
     load_runs,
     refuse,
@@ -97,7 +98,6 @@ def evaluate(
     if region_baseline != "caption":
         refuse({"region_captioner": region_captioner}, "has an effect only with --region-baseline caption")
     recipe = _check(runs, device, decoding, changes or [], metric or [])
-    from limner.apps.distributed.sentences import generator_on
     from limner.data.collection import Collection
     from limner.evaluation.evaluate import EvaluationOptions
     from limner.evaluation.evaluate import evaluate as evaluate_models
@@ -123,7 +123,7 @@ def evaluate(
         skip_missing=skip_missing,
         regions=RegionOptions(baseline=region_baseline, captioner=region_captioner),
     )
-    decoded_on = generator_on(ray, runs, collection, results_folder(runs[0]) / ".evaluation.units", device)
+    decoded_on = generator(ray, runs, collection, results_folder(runs[0]) / ".evaluation.units", device)
     with progress_bars() as progress, decoded_on as generate:
         evaluation = evaluate_models(
             models,
@@ -223,8 +223,7 @@ def compare(
     with progress_bars() as progress:
         comparison = compare_systems(systems, settings=settings, lang=lang, on_progress=progress, **given(split=split))
     if as_json:
-        print_json({**comparison.model_dump(mode="json"), "signature": comparison.signature})
-        return
+        return print_json({**comparison.model_dump(mode="json"), "signature": comparison.signature})
     for table in (_scores(comparison), _differences(comparison)):
         print_table(table)
         echo()

@@ -41,8 +41,7 @@ def export(
 
         result = export_model(run, out, backbone=backbone)
     if as_json:
-        print_json({"folder": str(result.folder), "files": result.files, "difference": result.difference})
-        return
+        return print_json({"folder": str(result.folder), "files": result.files, "difference": result.difference})
     for name, size in result.files.items():
         echo(tab_separated(result.folder / name, f"{size / 1e3:,.1f} kB"))
     if result.no_backbone:

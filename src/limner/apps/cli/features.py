@@ -67,7 +67,6 @@ def features(
         every (K): Encode every K-th frame of a video, at most --frames of them.
         name: Name of the feature table; default: from the backbone.
         split: Split to encode; default: all. Repeatable.
-        batch_size: Images encoded together; results do not depend on it.
         precision: Arithmetic: fp32, bf16, or auto for bf16 where the hardware is fast.
         strict: Fail at a file that cannot be read, not skip it.
     """

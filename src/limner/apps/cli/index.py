@@ -67,7 +67,6 @@ def index(
         recursive (--recursive/--no-recursive): Include images in the folders of the folder.
         verify: Compare the contents of all files, not only their sizes and times.
         rebuild: Replace the index, such as one of another model or a damaged one.
-        batch_size: Images captioned together; captions do not depend on it.
     """
     if is_collection(folder):
         folder_only = {"--lang": lang, "--no-recursive": not recursive, "--verify": verify}
@@ -115,8 +114,7 @@ def index(
 def _report(result: FolderUpdate, opened: FolderIndex, as_json: bool) -> None:
     """Print what an update has done, and the files that it could not read."""
     if as_json:
-        print_json({**vars(result), "files": result.files})
-        return
+        return print_json({**vars(result), "files": result.files})
     names = ("new", "changed", "moved", "removed", "unchanged")
     counts = (result.added, result.changed, result.moved, result.removed, result.unchanged)
     parts = ", ".join(f"{count:,} {name}" for count, name in zip(counts, names, strict=True) if count) or "no images"
@@ -143,7 +141,6 @@ def _index_collection(
     with progress_bar("indexing") as bar:
         built = searcher.build_index(opened, retriever=two_tower, on_progress=bar, **options)
     if as_json:
-        print_json({**built._asdict(), "path": str(built.path)})
-        return
+        return print_json({**built._asdict(), "path": str(built.path)})
     state = "built" if built.is_new else "is up to date"
     echo(f"{printable(built.path)}: index '{built.kind}' of {counted(built.images, 'image')} {state}")

@@ -7,6 +7,7 @@ import inspect
 import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from types import UnionType
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -23,6 +24,7 @@ from limner.runs.pretrained import local_folder, model_type
 from limner.settings import Settings
 
 if TYPE_CHECKING:
+    from limner.inference.generate import Generate
     from limner.runs.trained_model import ModelConfig, TrainedModel
 
 _RUN = "Trained model: the run folder written by 'limner train'"
@@ -128,6 +130,19 @@ def load_runs(runs: Sequence[Path], device: str) -> list[TrainedModel]:
         return [load_trained_model(run, device) for run in runs]
 
 
+def generator(
+    ray: str | None, runs: Sequence[Path], collection: Path, journal: Path, device: str
+) -> AbstractContextManager[Generate]:
+    """Return the function that decodes inputs, in this process or on a Ray cluster, as a context."""
+    if ray is None:
+        from limner.inference.generate import generate
+
+        return nullcontext(generate)
+    from limner.apps.distributed.sentences import generator_on
+
+    return generator_on(ray, runs, collection, journal, device)
+
+
 MANIFEST = "generation.json"
 """File by which an exported model is recognised; see `limner.runtime.manifest`, whose import is not needed for runs."""
 
@@ -199,6 +214,12 @@ SHARED = option_texts(
         image_control: Features given to the model: the features of the right image, or as a control the features of
             another image (shuffled), the training mean or zeros.
         force: Replace files that exist, and write inside runs and collections.
+        batch_size: Inputs computed together; results do not depend on it.
+        recipe: Name of a recipe, such as mao2015/flickr8k, or a .yaml file.
+        min_confidence: Leave out regions whose confidence is lower, 0-1; default: 0.05.
+
+    Input:
+        recursive: Find files in the folders of a folder as well.
 
     Decoding:
         must_include (WORDS): Word or phrase that every sentence includes; 'dog|puppy' is satisfied by either.

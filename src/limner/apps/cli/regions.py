@@ -48,10 +48,6 @@ def regions(
         out (PATH): Folder for PNG files with the boxes and descriptions, named like the images; for a single image also
             a PNG or JPEG file.
         count: Number of regions, the most confident first.
-        min_confidence: Leave out regions whose confidence is lower, 0-1; default: 0.05.
-
-    Input:
-        recursive: Find files in the folders of a folder as well.
     """
     run = require_one_model(model, "regions")
     check_runs([run], device, decoding, backbone)

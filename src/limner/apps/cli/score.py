@@ -77,8 +77,7 @@ def score(
         for record, value in zip(records, ratios.values, strict=True):
             record |= {"log_ratio": value, "signature": ratios.signature}
     if as_json:
-        print_json(records)
-        return
+        return print_json(records)
     from limner.metrics.base import format_value
 
     is_space = "clip_score" in records[0]

@@ -27,7 +27,8 @@ from limner.storage.outputs import claim_file, save_output
 
 if TYPE_CHECKING:
     from limner.apps.photos.index import FolderIndex, FolderMatch
-    from limner.inference.retriever import RetrievalResult
+    from limner.data.collection import Collection
+    from limner.inference.retriever import ImageSearch, RetrievalResult
 
 PAGE_SUFFIX = ".html"
 FOLDER_BY_SENTENCE, FOLDER_BY_IMAGE = "with --in FOLDER by a sentence", "with --in FOLDER by an image"
@@ -87,7 +88,6 @@ def search(
         split: Split to search; default: all splits.
         count: Number of results.
         regions: Retrieve regions of the images, with a dense captioner.
-        min_confidence: Leave out regions whose confidence is lower, 0-1; default: 0.05.
         exact: With --collection: score all images, not only candidates of an index.
         max_scored: With --collection: score at most this number of images, even if the result is then not proven.
         slack: With --collection: leave out images that can be better than the last result by at most this
@@ -120,51 +120,34 @@ def search(
         return _search_folder(query, FolderIndex.open(folder, index), by_file, count, sheet, as_json)
     run = require_one_model(model, "search")
     assert collection is not None, "a search without --in has a collection"
-    place: dict[str, Any] = {"split": split, "count": count}
-    if regions:
-        confidence = MIN_CONFIDENCE if min_confidence is None else min_confidence
-        return _search_regions(query, run, collection, {**place, "min_confidence": confidence}, device, as_json)
     if exact:
         useless = {"index": index, "max_scored": max_scored, "slack": slack}
         refuse(useless, "has no effect with --exact, which scores all images; leave it out")
     check_runs([run], device, backbone=backbone)
-    if by_file:
-        return _retrieve_sentences(query, run, collection, place | given(alpha=alpha), backbone, device, as_json)
+    from limner.data.collection import Collection
+
+    opened, place = Collection.open(collection), {"split": split, "count": count}
+    opened.require_split(split)
+    if regions:
+        confidence = MIN_CONFIDENCE if min_confidence is None else min_confidence
+        return _search_regions(query, run, opened, {**place, "min_confidence": confidence}, device, as_json)
+    from limner.inference.retriever import Retriever
     from limner.retrieval.index.protocol import SearchOptions
 
-    place |= {"index": index, "options": SearchOptions(exact, max_scored, slack or 0.0)}
-    _search_images(query, run, collection, place, device, as_json)
-
-
-def _retrieve_sentences(
-    image: str, run: Path, collection: Path, options: dict[str, Any], backbone: str | None, device: str, as_json: bool
-) -> None:
-    """Print the sentences of a collection that describe an image best."""
-    from limner.data.collection import Collection
-    from limner.inference.retriever import Retriever
-
-    opened = Collection.open(collection)
-    opened.require_split(options["split"])
     with activity("loading the model"):
-        retriever = Retriever.load(run, backbone=backbone, device=device)
-    with progress_bar("computing P(w), once for this model and collection") as progress:
-        results = retriever.retrieve_sentences(image, opened, on_progress=progress, **options)
-    _print_results(results, {}, as_json)
-
-
-def _search_images(
-    sentence: str, run: Path, collection: Path, options: dict[str, Any], device: str, as_json: bool
-) -> None:
-    """Print the images of a collection that a sentence describes best, and how they were found."""
-    from limner.data.collection import Collection
-    from limner.inference.retriever import Retriever
-
-    opened = Collection.open(collection)
-    opened.require_split(options["split"])
-    with activity("loading the model"):
-        retriever = Retriever.load(run, device=device, encode_images=False)
+        retriever = Retriever.load(run, backbone=backbone, device=device, encode_images=by_file)
+    if by_file:
+        with progress_bar("computing P(w), once for this model and collection") as progress:
+            sentences = retriever.retrieve_sentences(query, opened, on_progress=progress, **place, **given(alpha=alpha))
+        return _print_results(sentences, {}, as_json)
+    options = SearchOptions(exact, max_scored, slack or 0.0)
     with progress_bar("searching") as progress:
-        search = retriever.search_images(sentence, opened, on_progress=progress, **options)
+        ranked = retriever.search_images(query, opened, index=index, options=options, on_progress=progress, **place)
+    _print_images(ranked, as_json)
+
+
+def _print_images(search: ImageSearch, as_json: bool) -> None:
+    """Print the images that a sentence describes best, and how they were found."""
     if not as_json and search.kind is not None:
         total = counted(search.images, "image")
         line = f"index '{search.kind}': scored {search.scored:,} of {total} ({search.share:.2%})"
@@ -177,8 +160,8 @@ def _search_images(
 
 def _print_results(results: Sequence[RetrievalResult], facts: dict[str, object], as_json: bool) -> None:
     if as_json:
-        print_json([{**result._asdict(), **facts} for result in results])
-    for result in () if as_json else results:
+        return print_json([{**result._asdict(), **facts} for result in results])
+    for result in results:
         echo(tab_separated(f"{result.score:.2f}", result.image or "", result.text))
 
 
@@ -201,13 +184,11 @@ def _is_file(query: str, regions: bool) -> bool:
 
 
 def _search_regions(
-    query: str, run: Path, collection: Path, options: dict[str, Any], device: str, as_json: bool
+    query: str, run: Path, opened: Collection, options: dict[str, Any], device: str, as_json: bool
 ) -> None:
     """Print the regions of a collection that a sentence describes best."""
-    from limner.data.collection import Collection
     from limner.inference.regions import retrieve_regions
 
-    opened = Collection.open(collection)
     (model,) = load_runs([run], device)
     with progress_bar("searching") as progress:
         results = retrieve_regions(model, query, opened, on_progress=progress, **options)
@@ -215,8 +196,7 @@ def _search_regions(
         confidence = f"{options['min_confidence']:g}"
         err.print(f"no region has a confidence of {confidence} or more; lower --min-confidence", soft_wrap=True)
     if as_json:
-        print_json([result._asdict() for result in results])
-        return
+        return print_json([result._asdict() for result in results])
     for result in results:
         box = " ".join(f"{value:.0f}" for value in result.box)
         fields = (f"{result.score:.2f}", result.image, box, f"{result.confidence:.3f}", result.description)
@@ -231,18 +211,9 @@ def _search_folder(
         matches = opened.similar(query, count) if by_file else opened.search(query, count)
     saved = None if sheet is None else save_output(sheet, lambda file: _save_sheet(query, matches, file))
     if as_json:
-        records = [
-            {
-                "image": str(match.path),
-                "score": match.score,
-                "caption": match.caption,
-                "confidence": match.confidence,
-                "abstained": not match.is_sure,
-                "tags": list(match.tags),
-            }
-            for match in matches
-        ]
-        print_json(records)
+        names = ("score", "caption", "confidence", "tags")
+        facts = [{name: getattr(match, name) for name in names} | {"abstained": not match.is_sure} for match in matches]
+        print_json([{"image": str(match.path), **fact} for match, fact in zip(matches, facts, strict=True)])
     for match in () if as_json else matches:
         confidence = () if match.confidence is None else (f"{match.confidence:.2f}",)
         echo(tab_separated(f"{match.score:.2f}", match.path, match.caption or NOT_SURE, *confidence))

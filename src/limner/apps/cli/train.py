@@ -41,7 +41,6 @@ def train(
     Example: `limner train mao2015/flickr8k --collection collections/flickr8k --out runs/mrnn training.seed=2`
 
     Options:
-        recipe: Name of a recipe (mao2015/flickr8k) or a .yaml file.
         out (DIR): Run folder to write.
         init (RUN): Start from the weights and vocabularies of this run.
         resume: Continue an interrupted training; the result is bit-identical. A higher training.epochs extends it.
@@ -80,8 +79,7 @@ def train(
     provenance = RunConfig.load(run / "config.json").provenance
     next_command = after_train(run, opened, chosen.data.test, chosen.data.val)
     if as_json:
-        print_json({"run": str(run), **provenance, "next": next_command})
-        return
+        return print_json({"run": str(run), **provenance, "next": next_command})
     echo(f"{run}: {_summary(run, provenance, chosen.training)} after {_times(provenance)}")
     origins = {"embeddings": "pre-trained embeddings", "init": "initial weights"}
     origins["image_encoder"] = "initial weights of the image encoder"
@@ -152,7 +150,6 @@ def crossvalidate(
     Example: `limner crossvalidate lecture/sentiment --collection collections/reviews --folds 10 --out runs/folds`
 
     Options:
-        recipe: Name of a recipe (lecture/sentiment) or a .yaml file.
         out_folder (--out DIR): Folder of the runs of all folds.
         folds: Number of folds.
         validation: Share of each training part that selects the best weights.
@@ -185,8 +182,7 @@ def crossvalidate(
             on_fold=print_fold,
         )
     if as_json:
-        print_json(result.model_dump(mode="json"))
-        return
+        return print_json(result.model_dump(mode="json"))
     rows = [[score.name, format_value(score.mean), format_value(score.std)] for score in result.scores]
     print_table([["metric", "mean", "std"], *rows])
     for baseline_result in result.baselines:
@@ -214,8 +210,7 @@ def recipes(recipe: str | None = None, changes: list[str] | None = None, *, as_j
         chosen = load_recipe(recipe, changes or [])
         summary = summarise_recipe(recipe, chosen, tuple(changes or ()))
         if as_json:
-            print_json({**summary._asdict(), "settings": chosen.model_dump(mode="json")})
-            return
+            return print_json({**summary._asdict(), "settings": chosen.model_dump(mode="json")})
         comments = [summary.description, f"needs: {'; '.join(summary.needs)}", *summary.commands]
         echo("".join(f"# {line}\n" for line in comments) + recipe_yaml(chosen), nl=False)
         return
@@ -223,8 +218,7 @@ def recipes(recipe: str | None = None, changes: list[str] | None = None, *, as_j
         raise SettingsError(f"'{changes[0]}': changes a setting of one recipe, and '{recipe}' names several; name one")
     summaries = summarise_recipes(names)
     if as_json:
-        print_json([summary._asdict() for summary in summaries])
-        return
+        return print_json([summary._asdict() for summary in summaries])
     for summary in summaries:
         echo(f"{summary.name}: {summary.description}\n  needs: {'; '.join(summary.needs)}")
     echo(f"{counted(len(summaries), 'recipe')}; 'limner recipes NAME' shows all settings of one and how to train it")

@@ -16,6 +16,7 @@ from limner.apps.cli.options import (
     TranslatorsOption,
     check_runs,
     command,
+    generator,
     given,
     load_runs,
     refuse,
@@ -87,7 +88,6 @@ def translate(
         image: Image of all sentences, or repeated, one per sentence.
         image_list (FILE): Text file with one image path per sentence; an empty line: no image.
         missing: Treatment of sentences without an image: refuse, or translate the text alone.
-        batch_size: Sentences decoded together; results do not depend on it.
         scores: Print the log-probability after a tab; n-best lists always have it.
         tokenised: Print tokens separated by spaces instead of running text.
         collection (DIR): Translate the untranslated sentences of this collection.
@@ -296,7 +296,6 @@ def _translate_collection(
     if not write:
         refuse({"ray": ray}, "has an effect only with --write; add it, or leave it out")
     check_runs(runs, device, decoding)
-    from limner.apps.distributed.sentences import generator_on
     from limner.data.collection import Collection
     from limner.decoding.settings import change_decoding
     from limner.inference.back_translation import BackTranslationSettings, back_translate, run_name
@@ -332,13 +331,12 @@ def _translate_collection(
             echo(tab_separated(*pair))
         return
     generated_by, journal = "+".join(run_name(run) for run in runs), folder / ".translations.units"
-    with progress_bar("translating") as bar, generator_on(ray, runs, folder, journal, device) as generate:
+    with progress_bar("translating") as bar, generator(ray, runs, folder, journal, device) as generate:
         outcome = back_translate(
             models, collection, generated_by=generated_by, settings=settings, generate=generate, on_progress=bar
         )
     if as_json:
-        print_json({"collection": str(folder), "generated_by": generated_by, **outcome._asdict()})
-        return
+        return print_json({"collection": str(folder), "generated_by": generated_by, **outcome._asdict()})
     reasons = "empty, too long or unfinished translations, or images without features"
     skipped = f"; {outcome.left_out:,} skipped ({reasons})" if outcome.left_out else ""
     added = f"{counted(outcome.translated, 'sentence')} in '{target}' added"

@@ -123,15 +123,12 @@ class GenerationJob(NamedTuple):
 
 @contextmanager
 def generator_on(
-    address: str | None, runs: Sequence[Path], collection: Path, journal: Path, device: str
+    address: str, runs: Sequence[Path], collection: Path, journal: Path, device: str
 ) -> Iterator[Generate]:
-    """Yield the function that decodes inputs: `generate` in this process, or on the Ray cluster at an address.
+    """Yield the function that decodes inputs on the Ray cluster at an address, for which see `connected`.
 
-    `journal` is the folder for the results of finished units; for the address see `connected`.
+    `journal` is the folder for the results of finished units.
     """
-    if address is None:
-        yield generate
-        return
     require_folder(collection)
     folders, place, folder = tuple(run.absolute() for run in runs), collection.absolute(), journal.absolute()
     with connected(address) as cluster:

@@ -65,20 +65,10 @@ def require_caption_support(image: Path) -> None:
 
 
 def write_sidecar(image: Path, text: str, lang: str, *, replace: bool = False) -> bool:
-    """Write a caption to the sidecar of an image; other properties of an existing sidecar are kept.
+    """Write a caption in a language to the sidecar of an image; other properties of an existing sidecar are kept.
 
-    Args:
-        image: image file.
-        text: caption.
-        lang: language code of the caption.
-        replace: replace a caption in the sidecar.
-
-    Returns:
-        False where the sidecar has a caption and `replace` is false: it is unchanged.
-
-    Raises:
-        MetadataError: the existing sidecar cannot be read; it is unchanged.
-        WriteError: the sidecar cannot be written.
+    False where the sidecar has a caption and `replace` is false: it is unchanged. MetadataError if the existing sidecar
+    cannot be read, WriteError if it cannot be written.
     """
     sidecar = sidecar_path(image)
     with _named(sidecar):
@@ -95,19 +85,10 @@ def write_sidecar(image: Path, text: str, lang: str, *, replace: bool = False) -
 
 
 def embed_caption(image: Path, text: str, lang: str, *, replace: bool = False) -> bool:
-    """Write a caption into an image file: JPEG, PNG or WebP.
+    """Write a caption in a language into an image file: JPEG, PNG or WebP.
 
     The image data, other metadata, permissions and times of the file stay as they are. The file is replaced at once, so
-    that an interrupted write leaves the old one.
-
-    Args:
-        image: image file.
-        text: caption.
-        lang: language code of the caption.
-        replace: replace a caption in the file.
-
-    Returns:
-        False where the file has a caption and `replace` is false: it is unchanged.
+    that an interrupted write leaves the old one. False where it has a caption and `replace` is false: it is unchanged.
 
     Raises:
         MetadataError: the format is another one, the file is damaged or protected, or it has changed meanwhile; it is
@@ -178,12 +159,7 @@ class Part(NamedTuple):
 
 
 def write_packet(data: bytes, packet: bytes, before: bytes | None = None) -> bytes:
-    """Return an image file with another XMP packet.
-
-    Args:
-        data: contents of the image file.
-        packet: the new packet.
-        before: the packet that has been read from the file and is replaced; None if it has none.
+    """Return an image file with another XMP packet in place of the one before, if it has one.
 
     Raises:
         MetadataError: the format is another one, the file is damaged, the packet is too large for the format, or the

@@ -5,19 +5,23 @@ from __future__ import annotations
 import logging
 import shutil
 from collections.abc import Sequence
+from functools import cached_property
 from itertools import islice
 from pathlib import Path
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+from numpy.typing import NDArray
 
 from limner.apps.photos.record import REBUILD, RECORD, IndexRecord, run_digest
 from limner.apps.photos.scan import Scan, scan_folder
-from limner.apps.photos.search import Snapshot
 from limner.apps.photos.tables import FILES, IMAGES, create_index, has_index, open_index, state_of_index
 from limner.apps.photos.update import FolderUpdate, Updater, is_unchanged
 from limner.errors import FolderError
+from limner.features.spec import FeatureArray
 from limner.files import locked
 from limner.generation.captioning import CAPTION_BATCH_SIZE, BaseCaptioner
-from limner.inference.image_searcher import Searcher, open_searcher
+from limner.inference.image_searcher import Searcher, open_searcher, unit
 from limner.media.image import ImageInput
 from limner.media.modality import IMAGE
 from limner.progress import Progress
@@ -51,6 +55,46 @@ class FolderMatch(NamedTuple):
     def is_sure(self) -> bool:
         """False where the captioner has withheld the caption."""
         return bool(self.caption)
+
+
+class Snapshot:
+    """State of an index at one time."""
+
+    def __init__(self, index: Path, searcher: Searcher | None = None) -> None:
+        """Read the files of an index; vectors are read when they are needed. FolderError if it is damaged.
+
+        The searcher computes the scores; None for what the index was made with.
+        """
+        self.state = state_of_index(index)  # first: another process may write meanwhile
+        self.index = open_index(index)
+        self.searcher = searcher or open_searcher(self.index.record.lang, self.index.record.space)
+        self.row_of = {path: self.index.rows[file.digest] for path, file in self.index.files.items() if not file.error}
+        """Row of the contents of each file that can be read."""
+        self.paths_of: dict[int, list[str]] = {}
+        """Paths of the files with the contents of each row."""
+        for path, row in sorted(self.row_of.items()):
+            self.paths_of.setdefault(row, []).append(path)
+        self._rows = np.array(sorted(self.paths_of), dtype=np.int64)
+
+    @cached_property
+    def _vectors(self) -> FeatureArray:
+        return self.index.vectors()[self._rows]
+
+    @cached_property
+    def _projected(self) -> NDArray[np.float32]:
+        return self.searcher.project(self._vectors)
+
+    def score_sentence(self, query: str) -> list[tuple[int, float]]:
+        """Compute how well a sentence describes each image, best first; SettingsError if no word of it is known."""
+        return self._ranked(self.searcher.scores(query, self._vectors, self._projected))
+
+    def score_vector(self, vector: NDArray[np.floating[Any]]) -> list[tuple[int, float]]:
+        """Compute the cosine of the features of all images with a vector, best first."""
+        return self._ranked(unit(self._vectors) @ unit(vector))
+
+    def _ranked(self, scores: NDArray[np.float32]) -> list[tuple[int, float]]:
+        order = np.argsort(-scores, kind="stable")
+        return list(zip(self._rows[order].tolist(), scores[order].tolist(), strict=True))
 
 
 class FolderIndex:

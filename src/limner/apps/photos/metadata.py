@@ -50,11 +50,9 @@ _NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]"
 
 
 def find_captions(packet: bytes, *, is_damaged: bool = False) -> list[str]:
-    """Return the texts of the captions of an image, texts of the default language of each property first.
+    """Return the texts of the captions in an XMP packet or a sidecar, of the default language of each property first.
 
-    Args:
-        packet: XMP packet of an image, or its sidecar.
-        is_damaged: whether as much is read as possible of a damaged packet.
+    With `is_damaged`, as much is read as possible of a damaged packet.
 
     Raises:
         MetadataError: the packet is damaged, too large, or declares a document type.
@@ -70,15 +68,10 @@ def find_captions(packet: bytes, *, is_damaged: bool = False) -> list[str]:
 
 
 def add_caption(packet: bytes | None, text: str, lang: str) -> bytes:
-    """Return a packet with a caption; all other properties stay as they are.
+    """Return a packet, by default a new one, with a caption; all other properties stay as they are.
 
     The caption becomes the default text and the text of its language in both properties; texts in other languages are
     kept.
-
-    Args:
-        packet: existing packet; None for a new one.
-        text: caption.
-        lang: its language code.
 
     Raises:
         MetadataError: the packet cannot be read, see `find_captions`, or contains no RDF.
@@ -200,11 +193,7 @@ class Metadata(NamedTuple):
 
 
 def read_metadata(source: Path | bytes) -> Metadata:
-    """Read the caption and the XMP packet of an image; damaged metadata and damaged files have none.
-
-    Args:
-        source: image file, or its contents.
-    """
+    """Read the caption and the XMP packet of an image file or its contents; damaged metadata and files have none."""
     packet = None
     # Pillow raises almost any exception for a damaged file, and warns of damaged metadata.
     with suppress(Exception), catch_warnings(action="ignore"), opened_image(source) as image:
@@ -310,16 +299,11 @@ def decode_unicode(data: bytes) -> str:
 
 
 def is_caption(text: str, names: Collection[str] = ()) -> bool:
-    """Whether a text of the metadata is a caption, not what a camera or a program enters.
+    """Whether a text of the metadata, without white space around it, is a caption, not what a program enters.
 
-    Args:
-        text: text of a field for captions, without white space around it.
-        names: names of the camera and the program, in lower case.
-
-    Returns:
-        False for binary data, repeated signs, punctuation, file names, structured data, and a text that consists of
-        numbers, identifiers, words of these names and words of cameras and programs, unless short numbers and
-        identifiers are all that it has ('1984', 'H2O').
+    False for binary data, repeated signs, punctuation, file names, structured data, and a text that consists of
+    numbers, identifiers, words of the lower-case names of the camera and the program, and words of cameras and
+    programs, unless short numbers and identifiers are all that it has ('1984', 'H2O').
     """
     is_binary = any(sign == "\ufffd" or (unicodedata.category(sign) == "Cc" and not sign.isspace()) for sign in text)
     is_filler = _FILLER.fullmatch(text) is not None and unicodedata.category(text[0]) != "Lo"

@@ -18,8 +18,6 @@ from limner.storage.lance_tables import load_record
 
 RECORD = "index.json"
 """File in an index with the settings it was made with."""
-BUILT_IN = "built-in:"
-"""Beginning of the name of a built-in captioner; its language code follows."""
 _BLOCK = 1 << 20
 VERSION = 5
 """Version of the layout of an index."""
@@ -51,8 +49,11 @@ class IndexRecord(Settings):
     @classmethod
     def from_captioner(cls, captioner: BaseCaptioner, searcher: Searcher) -> IndexRecord:
         """Describe a new index of a captioner, whose features a searcher computes."""
+        model, folder = "", captioner.folder
+        if folder is not None:
+            model = f"built-in:{folder.name}" if is_pretrained(folder) else str(folder.resolve())
         return cls(
-            model=model_place(captioner.folder),
+            model=model,
             captioner=run_digest(captioner.folder),
             lang=captioner.lang,
             features=searcher.digest,
@@ -86,13 +87,6 @@ class IndexRecord(Settings):
 def damaged(index: Path, reason: str) -> DamagedIndexError:
     """Return the error of a damaged index."""
     return DamagedIndexError(f"{index}: damaged index ({reason}); {REBUILD}")
-
-
-def model_place(folder: Path | None) -> str:
-    """Return the run directory of a captioner, or `built-in:LANG`; empty if it was not loaded from a folder."""
-    if folder is None:
-        return ""
-    return f"{BUILT_IN}{folder.name}" if is_pretrained(folder) else str(folder.resolve())
 
 
 def run_digest(run: Path | None) -> str:

@@ -32,15 +32,10 @@ class Scan(NamedTuple):
 
 
 def scan_folder(folder: Path, *, recursive: bool = True, skip: Path | None = None) -> Scan:
-    """Find the image files in a folder by their suffixes.
+    """Find the image files in a folder by their suffixes, and in the folders inside, other than `skip`.
 
     Hidden files and folders are skipped. Links to files are followed, links to folders are not, so that a loop of links
     ends.
-
-    Args:
-        folder: folder to scan.
-        recursive: whether the folders inside are scanned as well.
-        skip: a folder that is not scanned, such as the index.
     """
     files: list[FoundFile] = []
     unreadable: dict[str, str] = {}

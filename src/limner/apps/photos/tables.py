@@ -44,7 +44,9 @@ class FileRow(NamedTuple):
     """Path relative to the folder."""
     size: int
     modified: int
+    """Time of the last change in nanoseconds; -1 if the file may still have been changing."""
     digest: bytes
+    """XXH3 of the contents, 128 bits; empty for a file that cannot be read."""
     error: str
     """Why the file cannot be read; empty if it can."""
 
@@ -260,13 +262,7 @@ def write_files(index: Path, rows: Iterable[FileRow], mode: str) -> None:
 
 
 def append_images(index: Path, record: IndexRecord, rows: Sequence[ImageRow], vectors: FeatureArray) -> None:
-    """Append what is known of new contents.
-
-    Args:
-        index: folder of the index.
-        record: what the index is made with.
-        rows: captions and thumbnails of N images.
-        vectors: their pooled features, (N, D).
+    """Append what is known of N new contents, with their pooled features (N, D).
 
     Raises:
         WriteError: the table cannot be written; it is unchanged.

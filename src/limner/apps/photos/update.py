@@ -18,17 +18,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import xxhash
 
+from limner.apps.photos import tables
 from limner.apps.photos.scan import FoundFile, Scan
-from limner.apps.photos.tables import (
-    FileRow,
-    ImageRow,
-    IndexParts,
-    append_images,
-    begin_update,
-    delete_images,
-    end_update,
-    write_files,
-)
 from limner.errors import MediaError, RunError, system_reason
 from limner.features.spec import FeatureArray
 from limner.files import open_file
@@ -59,19 +50,12 @@ _BLOCK = 1 << 20
 class ReadFile(NamedTuple):
     """An image file that has been read."""
 
-    path: str
-    """Path relative to the folder."""
-    size: int
-    modified: int
-    """Time of the last change in nanoseconds; `UNSETTLED` if the file may still be changing."""
-    digest: bytes
-    """XXH3 of the contents, 128 bits; empty for a file that cannot be read."""
+    row: tables.FileRow
+    """Its state, with the reason if it cannot be read."""
     pixels: Pixels | None = None
-    """Input of the backbone; None for known contents, which are not decoded."""
+    """Input of the backbone; None for known contents, which are not decoded, and for a file that cannot be read."""
     thumbnail: bytes = b""
     """JPEG file of at most `THUMBNAIL_SIDE` pixels a side."""
-    error: str = ""
-    """Why the file cannot be read; empty if it can."""
 
 
 class EncodedImage(NamedTuple):
@@ -87,36 +71,33 @@ class EncodedImage(NamedTuple):
 class Chunk(NamedTuple):
     """Files that are written together."""
 
-    files: list[ReadFile]
+    rows: list[tables.FileRow]
+    """States of the files."""
     images: list[EncodedImage]
     """New contents, once each."""
     total: int
     """Number of files; those that no longer exist are counted."""
 
 
-def encode_file(file: ReadFile, searcher: Searcher) -> EncodedImage | ReadFile:
-    """Compute the features of a decoded image; the file with the error where they are not finite."""
+def encode_file(file: ReadFile, searcher: Searcher) -> EncodedImage | str:
+    """Compute the features of a decoded image; the error where they are not finite."""
     assert file.pixels is not None, "a file with new contents"
     try:
         (features,) = searcher.features_of([file.pixels])
     except RunError as error:
-        return file._replace(error=str(error))
+        return str(error)
     return EncodedImage(file, features, searcher.vector_of(features).astype(np.float16))
 
 
 def encoded_chunks(folder: Path, paths: Sequence[str], searcher: Searcher, known: Container[bytes]) -> Iterator[Chunk]:
     """Read and encode files in threads; while a chunk is captioned, the next ones are read and encoded.
 
-    Args:
-        folder: folder of the files.
-        paths: files relative to the folder.
-        searcher: computes the features.
-        known: digests of contents that are neither decoded nor encoded.
+    Paths are relative to the folder. Contents whose digests are known are neither decoded nor encoded.
     """
     claimed: set[bytes] = set()
     remaining = iter(paths)
     reading: deque[Future[ReadFile | None]] = deque()
-    encoding: deque[tuple[list[ReadFile], list[Future[EncodedImage | ReadFile]], int]] = deque()
+    encoding: deque[tuple[list[tables.FileRow], dict[bytes, Future[EncodedImage | str]], int]] = deque()
     errors: dict[bytes, str] = {}
     with ThreadPoolExecutor(usable_cores()) as readers, ThreadPoolExecutor(1) as encoders:
         try:
@@ -125,21 +106,19 @@ def encoded_chunks(folder: Path, paths: Sequence[str], searcher: Searcher, known
                     reading.append(readers.submit(read_image_file, folder, path, searcher, known))
                 if reading:
                     results = [reading.popleft().result() for _ in range(min(CHUNK_SIZE, len(reading)))]
-                    files = [file for file in results if file is not None]
                     unknown: dict[bytes, ReadFile] = {}
-                    for file in files:
-                        if file.pixels is not None and file.digest not in known and file.digest not in claimed:
-                            unknown.setdefault(file.digest, file)
+                    for file in filter(None, results):
+                        if file.pixels is not None and file.row.digest not in claimed:
+                            unknown.setdefault(file.row.digest, file)
                     claimed |= unknown.keys()
-                    futures = [encoders.submit(encode_file, file, searcher) for file in unknown.values()]
-                    encoding.append((files, futures, len(results)))
+                    futures = {key: encoders.submit(encode_file, file, searcher) for key, file in unknown.items()}
+                    encoding.append(([file.row for file in results if file is not None], futures, len(results)))
                 if len(encoding) > CHUNKS_AHEAD or (encoding and not reading):
-                    files, futures, total = encoding.popleft()
-                    results_done = [future.result() for future in futures]
-                    errors |= {file.digest: file.error for file in results_done if isinstance(file, ReadFile)}
-                    done = [file._replace(pixels=None, error=errors.get(file.digest, file.error)) for file in files]
-                    images = [image for image in results_done if isinstance(image, EncodedImage)]
-                    yield Chunk(done, images, total)
+                    rows, futures, total = encoding.popleft()
+                    encoded = {digest: future.result() for digest, future in futures.items()}
+                    errors |= {digest: error for digest, error in encoded.items() if isinstance(error, str)}
+                    rows = [row._replace(error=errors.get(row.digest, row.error)) for row in rows]
+                    yield Chunk(rows, [image for image in encoded.values() if isinstance(image, EncodedImage)], total)
                 elif not reading:
                     return
         finally:
@@ -148,44 +127,31 @@ def encoded_chunks(folder: Path, paths: Sequence[str], searcher: Searcher, known
 
 
 def read_image_file(folder: Path, path: str, searcher: Searcher, known: Container[bytes]) -> ReadFile | None:
-    """Read an image file; a file that cannot be read has a digest and an error.
+    """Read an image file once, for its digest, the input of the backbone and the thumbnail; None if it is gone.
 
-    Args:
-        folder: folder that the path is relative to.
-        path: file to read.
-        searcher: preprocesses the image.
-        known: digests of contents that need not be decoded.
-
-    Returns:
-        None for a file that no longer exists.
+    The path is relative to the folder. Contents whose digest is known are not decoded. A file that cannot be read has a
+    digest and an error.
     """
-    file, digest, size, modified = folder / path, b"", 0, UNSETTLED
+    file, row = folder / path, tables.FileRow(path, 0, UNSETTLED, b"", "")
     try:
         with open_file(file) as stream:
             facts = os.fstat(stream.fileno())
-            size = facts.st_size
-            if time.time_ns() - facts.st_mtime_ns > UNSETTLED_NS:
-                modified = facts.st_mtime_ns
+            is_settled = time.time_ns() - facts.st_mtime_ns > UNSETTLED_NS
+            row = row._replace(size=facts.st_size, modified=facts.st_mtime_ns if is_settled else UNSETTLED)
             hashed = xxhash.xxh3_128()
             while block := stream.read(_BLOCK):
                 hashed.update(block)
-            digest = hashed.digest()
-        if digest in known:
-            return ReadFile(path, size, modified, digest)
-        pixels, thumbnail = _decode(file, searcher)
+            row = row._replace(digest=hashed.digest())
+        if row.digest in known:
+            return ReadFile(row)
+        image = open_image(file, min_side=max(THUMBNAIL_SIDE, searcher.side))
+        return ReadFile(row, searcher.read(image), make_thumbnail(image))
     except FileNotFoundError:
         return None
     except OSError as error:
-        return ReadFile(path, size, modified, digest, error=f"{file}: cannot be read ({system_reason(error)})")
+        return ReadFile(row._replace(error=f"{file}: cannot be read ({system_reason(error)})"))
     except MediaError as error:
-        return ReadFile(path, size, modified, digest, error=str(error)) if file.exists() else None
-    return ReadFile(path, size, modified, digest, pixels, thumbnail)
-
-
-def _decode(file: Path, searcher: Searcher) -> tuple[Pixels, bytes]:
-    """Decode an image once, for the backbone and the thumbnail; the pixels equal `searcher.read(file)`."""
-    image = open_image(file, min_side=max(THUMBNAIL_SIDE, searcher.side))
-    return searcher.read(image), make_thumbnail(image)
+        return ReadFile(row._replace(error=str(error))) if file.exists() else None
 
 
 @dataclass
@@ -217,7 +183,7 @@ class Updater:
     """One update of an index; the caller holds its lock."""
 
     def __init__(
-        self, folder: Path, index: Path, captioner: BaseCaptioner, searcher: Searcher, opened: IndexParts
+        self, folder: Path, index: Path, captioner: BaseCaptioner, searcher: Searcher, opened: tables.IndexParts
     ) -> None:
         self._folder, self._index, self._record = folder, index, opened.record
         self._captioner, self._searcher = captioner, searcher
@@ -259,18 +225,17 @@ class Updater:
         """Describe the new contents of some files, then write them and the state of the files."""
         if chunk.images:
             self._describe(chunk.images, batch_size)
-        rows = [FileRow(file.path, file.size, file.modified, file.digest, file.error) for file in chunk.files]
-        for row in rows:
+        for row in chunk.rows:
             self._count(row)
-        changed = [row for row in rows if self._rows.get(row.path) != row]
+        changed = [row for row in chunk.rows if self._rows.get(row.path) != row]
         if changed:
-            self._record = begin_update(self._index, self._record)
-            write_files(self._index, changed, "append")
+            self._record = tables.begin_update(self._index, self._record)
+            tables.write_files(self._index, changed, "append")
         self._rows.update((row.path, row) for row in changed)
 
     def _describe(self, images: Sequence[EncodedImage], batch_size: int) -> None:
         """Caption images, and write what is known of them."""
-        features = {self._folder / image.file.path: image.features for image in images}
+        features = {self._folder / image.file.row.path: image.features for image in images}
         captioner, paths = self._captioner, [*features]
         if isinstance(captioner, ExportedCaptioner) and captioner.manifest.backbone_sha256 == self._searcher.digest:
             captioner = captioner.with_features(features)
@@ -278,8 +243,8 @@ class Updater:
         captions = captioner.describe(paths, batch_size=batch_size, n_best=1, with_tags=with_tags, log_cut_off=False)
         self._cut_off += sum(not best.ended for best, *_ in captions)
         rows = [
-            ImageRow(
-                image.file.digest,
+            tables.ImageRow(
+                image.file.row.digest,
                 best.text if best.is_sure else "",
                 best.log_prob,
                 best.confidence,
@@ -288,12 +253,12 @@ class Updater:
             )
             for image, (best, *_) in zip(images, captions, strict=True)
         ]
-        self._record = begin_update(self._index, self._record)
-        append_images(self._index, self._record, rows, np.stack([image.vector for image in images]))
+        self._record = tables.begin_update(self._index, self._record)
+        tables.append_images(self._index, self._record, rows, np.stack([image.vector for image in images]))
         self._known.update(row.digest for row in rows)
         self.result.described += len(rows)
 
-    def _count(self, row: FileRow) -> None:
+    def _count(self, row: tables.FileRow) -> None:
         before = self._before.get(row.path)
         if row.error:
             self.result.unreadable[row.path] = row.error
@@ -313,12 +278,12 @@ class Updater:
             del self._rows[path]
         if self._rows == self._before and not self.result.described and not self._record.updating:
             return
-        self._record = begin_update(self._index, self._record)
-        write_files(self._index, self._rows.values(), "overwrite")
-        delete_images(self._index, sorted(self._known - {row.digest for row in self._rows.values()}))
-        end_update(self._index, self._record)
+        self._record = tables.begin_update(self._index, self._record)
+        tables.write_files(self._index, self._rows.values(), "overwrite")
+        tables.delete_images(self._index, sorted(self._known - {row.digest for row in self._rows.values()}))
+        tables.end_update(self._index, self._record)
 
 
-def is_unchanged(file: FoundFile, row: FileRow | None) -> bool:
+def is_unchanged(file: FoundFile, row: tables.FileRow | None) -> bool:
     """Whether a file is as at the last update, of which it has a row; None for a new file."""
     return row is not None and (row.size, row.modified) == (file.size, file.modified) and not row.error

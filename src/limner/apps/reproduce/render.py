@@ -122,11 +122,8 @@ def properties_text(table: PropertyTable) -> str:
 
 def properties_plain(table: PropertyTable) -> dict[str, Any]:
     """Return the properties of our recipes and the published ones as plain values for JSON."""
-    shared = {"other_authors", "recipe", "published"}
-    rows = [
-        {"row": row.name, **row.model_dump(mode="json", include=shared), "properties": list(_properties_of(row))}
-        for row in table.rows
-    ]
+    properties = [row.model_dump(mode="json") | {"properties": list(_properties_of(row))} for row in table.rows]
+    rows = [{"row": values.pop("name"), **values} for values in properties]
     return {"table": table.name, "columns": list(table.columns), "rows": rows}
 
 
@@ -141,31 +138,21 @@ def _properties_of(row: PropertyRow) -> tuple[str, str]:
 
 def _entry(table: PublishedTable | PropertyTable) -> dict[str, Any]:
     """A table as plain values: its rows with what they need and their published scores."""
-    if isinstance(table, PropertyTable):
-        columns: list[str] = list(table.columns)
-        rows = [_row(row, [], {"": list(row.published)}) for row in table.rows]
-        return {"table": table.name, "title": table.title, "data": "no collection", "columns": columns, "rows": rows}
-    shown = table.published_columns
-    rows = [
-        _row(
-            row,
-            _needs(row, table),
-            {dataset: [row.published_cell(dataset, column) for column in shown] for dataset in row.published},
-        )
-        for row in table.rows
+    rows: list[dict[str, Any]] = [
+        {"row": row.name, "other_authors": row.other_authors, "recipe": row.recipe} for row in table.rows
     ]
-    labels = [column.label for column in shown]
-    return {"table": table.name, "title": table.title, "data": required_data(table), "columns": labels, "rows": rows}
-
-
-def _row(row: PublishedRow | PropertyRow, needs: list[str], published: dict[str, list[str]]) -> dict[str, Any]:
-    return {
-        "row": row.name,
-        "other_authors": row.other_authors,
-        "recipe": row.recipe,
-        "needs": needs,
-        "published": published,
-    }
+    if isinstance(table, PropertyTable):
+        data, labels = "no collection", list(table.columns)
+        for entry, properties in zip(rows, table.rows, strict=True):
+            entry |= {"needs": [], "published": {"": list(properties.published)}}
+    else:
+        data, labels = required_data(table), [column.label for column in table.published_columns]
+        for entry, row in zip(rows, table.rows, strict=True):
+            cells = {
+                name: [row.published_cell(name, column) for column in table.published_columns] for name in row.published
+            }
+            entry |= {"needs": _needs(row, table), "published": cells}
+    return {"table": table.name, "title": table.title, "data": data, "columns": labels, "rows": rows}
 
 
 def _needs(row: PublishedRow, table: PublishedTable) -> list[str]:

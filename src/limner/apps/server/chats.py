@@ -94,17 +94,10 @@ async def read_chat(
 ) -> GenerationRequest:
     """Return what a chat requests, and note in `request.state.ignored` which texts have no effect.
 
-    A captioning model describes the image of the last message of the user, or else the latest image before; the words
-    of the prompt have no effect on it. It continues the last message, if that is of the assistant. To a translation
-    model the last message of the user is the source sentence. The models have no memory of earlier messages.
-
-    Args:
-        request: request of HTTP.
-        body: its body.
-        sampling: how tokens are chosen.
-        messages: messages in their order.
-        param: field with the images, for errors.
-        count: number of sentences.
+    `param` is the field with the images, for errors; `count` the number of sentences. A captioning model describes the
+    image of the last message of the user, or else the latest image before; the words of the prompt have no effect on
+    it. It continues the last message, if that is of the assistant. To a translation model the last message of the user
+    is the source sentence. The models have no memory of earlier messages.
 
     Raises:
         ServerError: the request requires JSON that is no list of labels, or labels of a model without concepts, or
@@ -127,7 +120,10 @@ async def read_chat(
             request.state.ignored.append("prompt")
         prefix = last.text if last.role == "assistant" else ""
     if generator.rules is not None and generator.rules.concepts is not None and not prefix:
-        sampling = _without_sampling(sampling, request)
+        # a drawn caption would not be checked by the concepts
+        names = [name for name in ("temperature", "top_k", "top_p", "seed") if getattr(sampling, name) is not None]
+        request.state.ignored.extend(names)
+        sampling = sampling.model_copy(update=dict.fromkeys(names))
     reference = _image_of(users, served, request, param)
     if body.logprobs and body.top_logprobs and not served.explains:
         request.state.ignored.append("top_logprobs")
@@ -143,13 +139,6 @@ async def read_chat(
         withheld=engine.settings.withheld,
         labels=schema,
     )
-
-
-def _without_sampling(sampling: SamplingFields, request: Request) -> SamplingFields:
-    """Ignore the fields of sampling: a drawn caption would not be checked by the concepts."""
-    names = [name for name in ("temperature", "top_k", "top_p", "seed") if getattr(sampling, name) is not None]
-    request.state.ignored.extend(names)
-    return sampling.model_copy(update=dict.fromkeys(names))
 
 
 def _image_of(users: Sequence[Message], served: ServedModel, request: Request, param: str) -> str | None:
@@ -173,17 +162,11 @@ def finish_reason(sentence: Sentence, withheld: str) -> str:
 def decoding_changes(
     generator: ServedGenerator, sampling: SamplingFields, *, prefix: str = "", count: int = 1
 ) -> dict[str, Any]:
-    """Return changes of `DecodingSettings`.
+    """Return changes of `DecodingSettings` for a number of sentences; the words of the prefix are not counted.
 
     Without a temperature, or with 0, the model decodes by its own settings, usually beam search. A temperature above 0,
     `top_k` or `top_p` samples; without a seed every request draws anew. A maximum number of tokens shortens the maximum
     length of the model, and never lengthens it.
-
-    Args:
-        generator: the model.
-        sampling: how tokens are chosen.
-        prefix: words that the sentence starts with, which do not count.
-        count: number of sentences.
     """
     changes: dict[str, Any] = {"n_best": count} if count > 1 else {}
     limits = (sampling.num_predict, sampling.max_tokens, sampling.max_completion_tokens, sampling.max_output_tokens)

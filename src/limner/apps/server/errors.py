@@ -37,13 +37,7 @@ class ServerError(LimnerError):
     status = 400
 
     def __init__(self, message: str, param: str | None = None, *, status: int | None = None) -> None:
-        """Name the problem.
-
-        Args:
-            message: what was expected, what was found, what to do.
-            param: field of the request that is wrong.
-            status: status of HTTP; default: the status of the class.
-        """
+        """Name the problem and the field of the request that is wrong; `status` replaces the status of the class."""
         super().__init__(message)
         self.param, self.status = param, status or self.status
 
@@ -117,11 +111,12 @@ def problem_of(error: BaseException) -> Problem:
     return Problem(500, "server_error", "the service failed to answer; its log names the reason")
 
 
-def error_body(path: str, problem: Problem) -> dict[str, Any]:
+def error_body(path: str, error: BaseException | Problem) -> dict[str, Any]:
     """Return the error object of the API that a path belongs to.
 
     The API of Limner and OpenAI's share `{"error": {"message", "type", "param", "code"}}`.
     """
+    problem = error if isinstance(error, Problem) else problem_of(error)
     if path.startswith(STRING_ERRORS):
         return {"error": problem.message}
     code = None  # that clients of OpenAI know an error by

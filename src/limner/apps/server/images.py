@@ -38,12 +38,7 @@ _MAX_HEADER = 200
 
 
 async def read_image_reference(reference: str, fetcher: ImageFetcher, param: str = "image") -> bytes:
-    """Return the encoded bytes of an image that a request names: base64, a `data:` URL, or an allow-listed URL.
-
-    Args:
-        reference: text of the field.
-        fetcher: fetches images of allow-listed hosts.
-        param: name of the field, for errors.
+    """Return the encoded bytes of an image that the field `param` names: base64, a `data:` URL, or an allow-listed URL.
 
     Raises:
         InvalidRequestError: it is none of them, or a URL of a host that is not allow-listed.
@@ -157,11 +152,7 @@ class ImageFetcher:
         )
 
     async def fetch(self, url: str, param: str) -> bytes:
-        """Fetch an image.
-
-        Args:
-            url: address of the image.
-            param: name of the field, for errors.
+        """Fetch the image that the field `param` names.
 
         Raises:
             InvalidRequestError: the host is not allow-listed, or it resolves to a private address and its address is

@@ -31,14 +31,11 @@ class SearchableFolder(Protocol):
 
     def __len__(self) -> int: ...
 
-    def search(self, query: str, count: int) -> Sequence[Any]:
-        """Find the images that a sentence describes best; see `limner.apps.photos.index.FolderMatch`."""
+    def search(self, query: str, count: int) -> Sequence[Any]: ...  # of `limner.apps.photos.index.FolderMatch`
 
-    def similar(self, image: bytes, count: int) -> Sequence[Any]:
-        """Find the images that are most similar to the encoded bytes of an image."""
+    def similar(self, image: bytes, count: int) -> Sequence[Any]: ...
 
-    def thumbnail(self, path: str) -> bytes | None:
-        """Return a JPEG file of an image by its path in the folder; None if the index has no such image."""
+    def thumbnail(self, path: str) -> bytes | None: ...
 
 
 FolderOpener = Callable[[str], SearchableFolder]
@@ -193,11 +190,8 @@ def open_indexes(settings: ServerSettings, models: Models, open_folder: FolderOp
         FolderError: a folder has no index, or a damaged one.
         LimnerError: a collection cannot be opened, or searched by a served captioner.
     """
-    return ServedIndexes(
-        {
-            place(folder).resolve().name: ServedCollection(folder, models)
-            if is_collection(folder)
-            else open_folder(folder)
-            for folder in settings.indexes
-        }
-    )
+    indexes: dict[str, SearchableFolder | ServedCollection] = {}
+    for folder in settings.indexes:
+        index = ServedCollection(folder, models) if is_collection(folder) else open_folder(folder)
+        indexes[place(folder).resolve().name] = index
+    return ServedIndexes(indexes)

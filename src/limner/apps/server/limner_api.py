@@ -12,32 +12,12 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from sse_starlette import EventSourceResponse
 
 import limner
-from limner.apps.server.errors import InvalidRequestError, NotFoundError, error_body, problem_of
+from limner.apps.server import schemas
+from limner.apps.server.errors import InvalidRequestError, NotFoundError, error_body
 from limner.apps.server.images import read_image_reference
 from limner.apps.server.jobs import FinalEvent, GenerationRequest, Job
 from limner.apps.server.models import ServedModel, trained_models
 from limner.apps.server.request_bodies import MULTIPART, UploadRoute, reads
-from limner.apps.server.schemas import (
-    DescribeBody,
-    DescribeResponse,
-    ErrorBody,
-    ExplainBody,
-    ExplainResponse,
-    HealthBody,
-    IndexBody,
-    ModelBody,
-    ModelList,
-    ScoreBody,
-    ScoredSentence,
-    ScoreResponse,
-    SearchBody,
-    SearchResponse,
-    SentenceBody,
-    SentenceExplanation,
-    TagBody,
-    TranslationAnswer,
-    TranslationRequest,
-)
 from limner.apps.server.service import EventStream, ServiceEngine
 from limner.apps.server.settings import ServerSettings
 from limner.generation.request import RuleOptions
@@ -48,7 +28,7 @@ if TYPE_CHECKING:
     from limner.inference.scorer import SentenceScore
 
 ERRORS: dict[int | str, dict[str, Any]] = {
-    status: {"model": ErrorBody, "description": "error"}
+    status: {"model": schemas.ErrorBody, "description": "error"}
     for status in (400, 401, 404, 408, 413, 415, 421, 422, 429, 500, 501, 503, 504)
 }
 """Responses of every route in the OpenAPI description."""
@@ -74,10 +54,10 @@ EngineOf = Annotated[ServiceEngine, Depends(get_engine)]
 
 
 @router.get("/health")
-async def health(engine: EngineOf) -> HealthBody:
+async def health(engine: EngineOf) -> schemas.HealthBody:
     """Return whether the service is running, and how many requests wait."""
     status = "stopping" if engine.stopping else "ok"
-    return HealthBody(
+    return schemas.HealthBody(
         status=status, version=limner.__version__, models=list(engine.models.by_name), waiting=engine.active
     )
 
@@ -89,20 +69,20 @@ async def metrics(engine: EngineOf) -> Response:
 
 
 @router.get("/v1/models")
-async def models(engine: EngineOf) -> ModelList:
+async def models(engine: EngineOf) -> schemas.ModelList:
     """List the served models, in the shape of OpenAI with the fields of Limner added, and the indexed folders."""
 
-    def count() -> list[IndexBody]:
-        return [IndexBody(name=name, images=len(index)) for name, index in engine.indexes]
+    def count() -> list[schemas.IndexBody]:
+        return [schemas.IndexBody(name=name, images=len(index)) for name, index in engine.indexes]
 
     indexes = await engine.compute("file", count) if engine.indexes.by_name else []
-    return ModelList(data=[model_body(served) for served in engine.models], indexes=indexes)
+    return schemas.ModelList(data=[model_body(served) for served in engine.models], indexes=indexes)
 
 
-def model_body(served: ServedModel) -> ModelBody:
+def model_body(served: ServedModel) -> schemas.ModelBody:
     """Return a served model for a response."""
     decoding = served.generator(None).decoding
-    return ModelBody(
+    return schemas.ModelBody(
         id=served.name,
         created=served.created,
         task=served.task,
@@ -117,11 +97,11 @@ def model_body(served: ServedModel) -> ModelBody:
 
 @router.post(
     "/v1/describe",
-    response_model=DescribeResponse,
+    response_model=schemas.DescribeResponse,
     responses=EVENT_STREAM,
-    openapi_extra=reads(MULTIPART, DescribeBody),
+    openapi_extra=reads(MULTIPART, schemas.DescribeBody),
 )
-async def describe(body: DescribeBody, engine: EngineOf, request: Request) -> Any:  # noqa: ANN401
+async def describe(body: schemas.DescribeBody, engine: EngineOf, request: Request) -> Any:  # noqa: ANN401
     """Caption an image, sent as JSON with base64 or as an uploaded file of a form."""
     image = await read_image_reference(body.image, engine.fetcher)
     served = engine.models.get(body.model, "describe", body.lang)
@@ -138,13 +118,13 @@ async def describe(body: DescribeBody, engine: EngineOf, request: Request) -> An
         )
     )
 
-    def response(final: FinalEvent) -> DescribeResponse:
+    def response(final: FinalEvent) -> schemas.DescribeResponse:
         tags = [] if body.tags is False else final.job.tags
-        return DescribeResponse(
+        return schemas.DescribeResponse(
             model=served.name,
             lang=final.job.lang,
             captions=sentence_bodies(final),
-            tags=[TagBody(name=name, probability=probability) for name, probability in tags],
+            tags=[schemas.TagBody(name=name, probability=probability) for name, probability in tags],
             abstained=not final.best.is_sure,
             grid_size=final.grid_size,
             box=final.box,
@@ -155,21 +135,23 @@ async def describe(body: DescribeBody, engine: EngineOf, request: Request) -> An
     return response(await stream.final())
 
 
-def sentence_bodies(final: FinalEvent) -> list[SentenceBody]:
+def sentence_bodies(final: FinalEvent) -> list[schemas.SentenceBody]:
     """Return the sentences of a stream for a response."""
     return [
-        SentenceBody.model_validate({**sentence._asdict(), "display_text": sentence.display_text, "tokens": tokens})
+        schemas.SentenceBody.model_validate(
+            {**sentence._asdict(), "display_text": sentence.display_text, "tokens": tokens}
+        )
         for sentence, tokens in zip(final.sentences, final.tokens, strict=True)
     ]
 
 
 @router.post(
     "/v1/translate",
-    response_model=TranslationAnswer,
+    response_model=schemas.TranslationAnswer,
     responses=EVENT_STREAM,
-    openapi_extra=reads(MULTIPART, TranslationRequest),
+    openapi_extra=reads(MULTIPART, schemas.TranslationRequest),
 )
-async def translate(body: TranslationRequest, engine: EngineOf, request: Request) -> Any:  # noqa: ANN401
+async def translate(body: schemas.TranslationRequest, engine: EngineOf, request: Request) -> Any:  # noqa: ANN401
     """Translate a sentence or several, with the help of an image where the model uses one."""
     texts = [body.text] if isinstance(body.text, str) else body.text
     if texts is body.text and (body.stream or body.explain):
@@ -186,9 +168,9 @@ async def translate(body: TranslationRequest, engine: EngineOf, request: Request
         for text in texts
     ]
 
-    def response(*finals: FinalEvent) -> TranslationAnswer:
+    def response(*finals: FinalEvent) -> schemas.TranslationAnswer:
         translations = [sentence_bodies(final) for final in finals]
-        return TranslationAnswer(
+        return schemas.TranslationAnswer(
             model=served.name,
             source=served.source or "",
             lang=generator.lang,
@@ -209,8 +191,8 @@ async def translate(body: TranslationRequest, engine: EngineOf, request: Request
     return answer
 
 
-@router.post("/v1/score", openapi_extra=reads(MULTIPART, ScoreBody))
-async def score(body: ScoreBody, engine: EngineOf) -> ScoreResponse:
+@router.post("/v1/score", openapi_extra=reads(MULTIPART, schemas.ScoreBody))
+async def score(body: schemas.ScoreBody, engine: EngineOf) -> schemas.ScoreResponse:
     """Compute the log-probability and the perplexity of sentences given an image."""
     image = await read_image_reference(body.image, engine.fetcher)
     served, sentences = engine.models.get(body.model, "describe", body.lang), body.sentences
@@ -222,18 +204,20 @@ async def score(body: ScoreBody, engine: EngineOf) -> ScoreResponse:
         return Scorer(trained, served.backbone).score([image] * len(sentences), sentences)
 
     scores = await engine.compute("score", score)
-    return ScoreResponse(
-        scores=[ScoredSentence(text=text, **score._asdict()) for text, score in zip(sentences, scores, strict=True)]
+    return schemas.ScoreResponse(
+        scores=[
+            schemas.ScoredSentence(text=text, **score._asdict()) for text, score in zip(sentences, scores, strict=True)
+        ]
     )
 
 
-@router.post("/v1/search", openapi_extra=reads(MULTIPART, SearchBody))
-async def search(body: SearchBody, engine: EngineOf) -> SearchResponse:
+@router.post("/v1/search", openapi_extra=reads(MULTIPART, schemas.SearchBody))
+async def search(body: schemas.SearchBody, engine: EngineOf) -> schemas.SearchResponse:
     """Search an indexed folder by a sentence or an image, or a collection by a sentence."""
     query = body.query or await read_image_reference(body.image or "", engine.fetcher)
     name, _ = engine.indexes.get(body.index)
 
-    def search() -> SearchResponse:
+    def search() -> schemas.SearchResponse:
         if isinstance(query, bytes):
             require_pixels(query, engine.settings.max_pixels)
         return engine.indexes.search(name, query, body.limit)
@@ -255,8 +239,8 @@ async def thumbnail(
     return Response(stored, media_type="image/jpeg", headers={"Cache-Control": "private, max-age=3600"})
 
 
-@router.post("/v1/explain", openapi_extra=reads(MULTIPART, ExplainBody))
-async def explain(body: ExplainBody, engine: EngineOf) -> ExplainResponse:
+@router.post("/v1/explain", openapi_extra=reads(MULTIPART, schemas.ExplainBody))
+async def explain(body: schemas.ExplainBody, engine: EngineOf) -> schemas.ExplainResponse:
     """Return the attention over the image of each word of a caption, given or generated."""
     image = await read_image_reference(body.image, engine.fetcher)
     served = engine.models.get(body.model, "describe", body.lang)
@@ -271,10 +255,10 @@ async def explain(body: ExplainBody, engine: EngineOf) -> ExplainResponse:
     if not tokens:
         raise InvalidRequestError(f"caption: expected at least one word, got '{caption[:99]}'", "caption")
     explained = await engine.compute("explain", lambda: _explain(job, tokens))
-    return ExplainResponse(model=served.name, lang=job.lang, caption=caption, explanation=explained)
+    return schemas.ExplainResponse(model=served.name, lang=job.lang, caption=caption, explanation=explained)
 
 
-def _explain(job: Job, tokens: Sequence[int]) -> SentenceExplanation:
+def _explain(job: Job, tokens: Sequence[int]) -> schemas.SentenceExplanation:
     from limner.apps.server.explanations import explain_sentence  # imports torch
 
     return explain_sentence(job, tokens)
@@ -300,6 +284,6 @@ async def server_sent_events(
                 yield {"event": "token", "data": to_json({"index": index, **event._asdict()})}
                 index += 1
     except Exception as error:
-        yield {"event": "error", "data": to_json(error_body(path, problem_of(error)))}
+        yield {"event": "error", "data": to_json(error_body(path, error))}
     finally:
         stream.close()

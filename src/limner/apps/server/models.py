@@ -200,12 +200,7 @@ class Models:
         return [generator for model in self if model.task == "describe" for generator in model.by_lang.values()]
 
     def get(self, name: str | None = None, task: Task | None = None, lang: str | None = None) -> ServedModel:
-        """Find a model.
-
-        Args:
-            name: its name; None for the first model of the task, and of the language if one has it.
-            task: what it must do; None for anything.
-            lang: preferred language of the generated sentences, which selects among several models.
+        """Find a model by its name, or the first that can do a task, and that generates a language if there is such.
 
         Raises:
             NotFoundError: there is no model of this name.
@@ -253,12 +248,7 @@ class Models:
         )
 
     def translator(self, name: str | None, source: str | None, target: str | None) -> ServedModel:
-        """Find the translator of a pair of languages; see `get` for errors.
-
-        Args:
-            name: its name; None for the first translator of the languages.
-            source: language of the text; None for any.
-            target: language of the translation; None for any.
+        """Find a translator by its name, or the first from a language, or any, to another; see `get` for errors.
 
         Raises:
             InvalidRequestError: the model of this name translates from another language.
@@ -286,19 +276,16 @@ def load_served_models(settings: ServerSettings) -> Models:
         RunError: a run cannot be loaded.
         NotFoundError: there is no model of an alias.
     """
-    models = _load_models(settings)
-    for alias in settings.aliases:
-        models.add_alias(alias)
-    return models
-
-
-def _load_models(settings: ServerSettings) -> Models:
-    if not settings.models:
+    loaded = [_load_run(run, settings) for run in settings.models]
+    if not loaded:
         runs = [pretrained_translator(target, source) for source, target in pretrained_pairs()]
         translators = [_load_run(run, settings, encode_images=False) for run in runs]
         named = [replace(translator, name=f"limner-{translator.name}") for translator in translators]
-        return Models([_load_built_in(settings), *named])
-    return Models([_load_run(run, settings) for run in settings.models])
+        loaded = [_load_built_in(settings), *named]
+    models = Models(loaded)
+    for alias in settings.aliases:
+        models.add_alias(alias)
+    return models
 
 
 def _load_built_in(settings: ServerSettings) -> ServedModel:

@@ -26,7 +26,7 @@ from limner.apps.server.chats import (
     finish_reason,
     read_chat,
 )
-from limner.apps.server.errors import InvalidRequestError, error_body, problem_of
+from limner.apps.server.errors import InvalidRequestError, error_body
 from limner.apps.server.jobs import FinalEvent
 from limner.apps.server.limner_api import EngineOf
 from limner.apps.server.models import DEFAULT_TAG, ServedModel
@@ -180,7 +180,7 @@ async def _encoded(lines: AsyncIterator[dict[str, Any]]) -> AsyncIterator[str]:
         async for line in lines:
             yield to_json(line) + "\n"
     except Exception as error:
-        yield to_json(error_body("/api/", problem_of(error))) + "\n"
+        yield to_json(error_body("/api/", error)) + "\n"
 
 
 def rfc3339(seconds: float | None = None) -> str:

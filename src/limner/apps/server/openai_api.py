@@ -22,7 +22,7 @@ from limner.apps.server.chats import (
     finish_reason,
     read_chat,
 )
-from limner.apps.server.errors import NotSupportedError, error_body, problem_of
+from limner.apps.server.errors import NotSupportedError, error_body
 from limner.apps.server.jobs import FinalEvent
 from limner.apps.server.limner_api import ERRORS, EngineOf, model_body, sse_response
 from limner.apps.server.request_bodies import JSONRoute, LenientBody
@@ -199,7 +199,7 @@ async def _encoded(chunks: AsyncIterator[dict[str, Any]]) -> AsyncIterator[dict[
             yield {"data": to_json(chunk | {"object": "chat.completion.chunk"})}
         yield {"data": DONE}
     except Exception as error:
-        yield {"data": to_json(error_body(PATH, problem_of(error)))}
+        yield {"data": to_json(error_body(PATH, error))}
 
 
 @router.post(RESPONSES, responses=_STREAMED)
@@ -267,4 +267,4 @@ async def _events(stream: EventStream, body: ResponsesBody, head: dict[str, Any]
         yield event("response.output_item.done", output_index=0, item=item)
         yield event(f"response.{whole['status']}", response=whole)
     except Exception as error:
-        yield event("error", **error_body(RESPONSES, problem_of(error))["error"])
+        yield event("error", **error_body(RESPONSES, error)["error"])

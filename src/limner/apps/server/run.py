@@ -90,13 +90,8 @@ def load(settings: ServerSettings, open_folder: FolderOpener) -> Models | None:
 def serve(settings: ServerSettings, models: Models | None, bound: socket.socket, open_folder: FolderOpener) -> None:
     """Answer requests until SIGTERM or SIGINT; accepted requests are finished within `stop_timeout`.
 
-    The process then ends, whatever its threads still do: with status 0 after SIGTERM, and 130 after SIGINT.
-
-    Args:
-        settings: settings of the service.
-        models: result of `load`; several processes load their own.
-        bound: result of `bind`.
-        open_folder: opens the index of a folder; several processes pickle it.
+    The process then ends, whatever its threads still do: with status 0 after SIGTERM, and 130 after SIGINT. `models`
+    are the result of `load`; several processes load their own, and pickle `open_folder`.
     """
     options: dict[str, Any] = {
         "http": GuardedProtocol,

@@ -26,6 +26,7 @@ SAMPLING = ("temperature", "top_k", "top_p", "seed")
 ServedBeam = Annotated[int, Bounds(1, MAX_BEAM)]
 ServedLength = Annotated[int, Bounds(1, MAX_TOKENS)]
 ServedMinimum = Annotated[int, Bounds(0, MAX_TOKENS)]
+Text = Annotated[str, Field(max_length=MAX_TEXT)]
 
 
 class Body(BaseModel):
@@ -181,10 +182,7 @@ class TranslationRequest(DecodingBody):
 
     model_config = ConfigDict(json_schema_extra={"example": {"text": "A dog runs.", "source": "en", "target": "de"}})
 
-    text: (
-        Annotated[str, Field(max_length=MAX_TEXT)]
-        | Annotated[list[Annotated[str, Field(max_length=MAX_TEXT)]], Field(max_length=MAX_SENTENCES)]
-    )
+    text: Text | Annotated[list[Text], Field(max_length=MAX_SENTENCES)]
     """A sentence, or a list of them."""
     source: str | None = None
     """Language of the text; default: the language of the model."""
@@ -207,21 +205,24 @@ class TranslationAnswer(BaseModel):
     explanation: SentenceExplanation | None = None
 
 
-class ScoreBody(Body):
-    """Request of POST /v1/score."""
-
-    model_config = ConfigDict(json_schema_extra={"example": {"image": EXAMPLE_IMAGE, "sentences": ["a dog runs"]}})
+class CaptionerBody(Body):
+    """Fields of requests about an image and given sentences."""
 
     model: str | None = None
     """Name of a served captioner; default: the first."""
     image: str
     """Image in base64, or as a `data:` URL."""
-    sentences: Annotated[
-        list[Annotated[str, Field(max_length=MAX_TEXT)]], Field(min_length=1, max_length=MAX_SENTENCES)
-    ]
-    """Sentences whose probability given the image is computed."""
     lang: str | None = None
     """Language of the sentences; default: the first of the model."""
+
+
+class ScoreBody(CaptionerBody):
+    """Request of POST /v1/score."""
+
+    model_config = ConfigDict(json_schema_extra={"example": {"image": EXAMPLE_IMAGE, "sentences": ["a dog runs"]}})
+
+    sentences: Annotated[list[Text], Field(min_length=1, max_length=MAX_SENTENCES)]
+    """Sentences whose probability given the image is computed."""
 
 
 class ScoredSentence(BaseModel):
@@ -304,19 +305,13 @@ class SearchResponse(BaseModel):
     """How the images of a collection were found; null for a folder."""
 
 
-class ExplainBody(Body):
+class ExplainBody(CaptionerBody):
     """Request of POST /v1/explain."""
 
     model_config = ConfigDict(json_schema_extra={"example": {"image": EXAMPLE_IMAGE, "caption": "a dog runs"}})
 
-    model: str | None = None
-    """Name of a served captioner; default: the first."""
-    image: str
-    """Image in base64, or as a `data:` URL."""
-    caption: Annotated[str, Field(max_length=MAX_TEXT)] | None = None
+    caption: Text | None = None
     """Sentence to explain; default: the caption that the model generates."""
-    lang: str | None = None
-    """Language of the caption; default: the first of the model."""
 
 
 class ExplainResponse(BaseModel):

@@ -12,7 +12,6 @@ from colour_searcher import COLOURS, ColourSearcher, FolderIndex
 from PIL import Image
 
 import limner
-from limner.apps.photos import scan
 from limner.apps.photos import update as updating
 from limner.apps.photos.index import FolderIndex as BuiltInFolderIndex
 from limner.data.examples import Example, ImageFeatures, collate
@@ -252,7 +251,7 @@ def test_files_below_a_folder_that_cannot_be_listed_stay(folder, captioner, monk
             raise PermissionError(13, "Permission denied", str(path))
         return listed(path)
 
-    monkeypatch.setattr(scan.os, "scandir", refuse)
+    monkeypatch.setattr(updating.os, "scandir", refuse)
     update = index.update(captioner)
     assert (update.removed, update.unreadable) == (0, {"inside": "Permission denied"})
     assert len(index) == 4

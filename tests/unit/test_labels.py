@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 import limner
 from limner.apps.cli import app
-from limner.apps.cli.classify import _lines, _record
+from limner.apps.cli.score import _lines, _record
 from limner.data.collection import Collection, write_items
 from limner.data.dataset import Examples
 from limner.data.examples import Item, ItemSentence

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from limner.apps.cli.app import DATA
 from limner.apps.cli.features import features_command, train_command
-from limner.apps.cli.options import command, given, refuse
+from limner.apps.cli.options import claim_image, command, given, refuse
 from limner.apps.cli.terminal import activity, echo, err, print_json, print_next, print_table, progress_bar
 from limner.bounds import Bounds, CountOrNone, Mebibytes, Probability, Seed
 from limner.errors import SettingsError, counted, did_you_mean
-from limner.storage.outputs import claim_file, require_saved, save_output
+from limner.storage.outputs import require_saved, save_output
 
 if TYPE_CHECKING:
     from limner.data.collection import Collection
@@ -74,10 +74,8 @@ def import_(
     next_command = after_import(Collection.open(report.collection))
     if as_json:
         names = ("items", "sentences", "regions", "phrases")
-        numbers = {name: getattr(report, name) for name in names} | report.changes._asdict()
-        numbers |= report.tally.as_dict()
-        print_json({"collection": str(report.collection), **numbers, "next": next_command})
-        return
+        numbers = {name: getattr(report, name) for name in names} | report.changes._asdict() | report.tally.as_dict()
+        return print_json({"collection": str(report.collection), **numbers, "next": next_command})
     for line in report.lines():
         echo(line)
     print_next(next_command)
@@ -177,13 +175,11 @@ def show(
     if sheet is None:
         refuse({"--boxes": boxes, "--split": split}, "has an effect only on the contact sheet; add --sheet FILE")
     else:
-        claim_file(sheet, "--sheet", force=force)
-    from limner.apps.report.images import contact_sheet, require_sheet_suffix, save_sheet
+        claim_image(sheet, "--sheet", force)
+    from limner.apps.report.images import contact_sheet, save_sheet
     from limner.data.collection import Collection
     from limner.data.summary import summarise
 
-    if sheet is not None:
-        require_sheet_suffix(sheet)
     opened = Collection.open(collection)
     with activity("reading the collection"):
         contents = summarise(opened)

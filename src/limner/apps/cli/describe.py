@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import typer
 
@@ -16,7 +16,7 @@ from limner.apps.cli.caption_output import (
     caption_output,
     choose_format,
 )
-from limner.apps.cli.explanations import StripPlotter, claim_plots, explain_caption, require_beam_file
+from limner.apps.cli.explanations import claim_plots, explain_caption, load_compared, plot_captions, require_beam_file
 from limner.apps.cli.inputs import find_input_files
 from limner.apps.cli.options import (
     MANIFEST,
@@ -36,10 +36,9 @@ from limner.errors import LimnerError, SettingsError
 from limner.runs.pretrained import is_pretrained
 
 if TYPE_CHECKING:
-    from limner.features.spec import FeatureSpec
     from limner.generation.captioning import BaseCaptioner
     from limner.generation.request import RuleOptions
-    from limner.media.modality import Modality
+    from limner.inference.captioner import Captioner
 
 
 @command(USE)
@@ -123,12 +122,14 @@ def describe(
         require_beam_file(explain_beam, images, force)
         runs = models_or_pretrained(model, lang)
         return explain_caption(images[0], runs, prefix, must_include, decoding, backbone, device, explain_beam)
-    kind = choose_format(format_, as_json, output, force)
-    runs = models_or_pretrained(model, lang)
+    kind, runs = choose_format(format_, as_json, output, force), models_or_pretrained(model, lang)
     graphs = uses_graphs(runs, {"attention": attention, "backbone": backbone, "ray": ray}, device)
-    modality, readable = _modality(() if graphs else check_runs(runs, device, decoding, backbone).features)
+    from limner.media.modality import IMAGE, MODALITIES, readable_by
+
+    features = () if graphs else check_runs(runs, device, decoding, backbone).features
+    modality = MODALITIES[features[0].modality] if features else IMAGE
     stored = StoredCaptions(write, embed, replace, force)
-    files = stored.select(find_input_files(images, modality, readable, recursive), images)
+    files = stored.select(find_input_files(images, modality, readable_by(modality), recursive), images)
     graphs = graphs and not uses_clips(runs[0], files)
     if not files:
         stored.begin_tables()
@@ -137,7 +138,9 @@ def describe(
     from limner.generation.request import RuleOptions
 
     rules = RuleOptions(tags, not no_concepts, min_confidence)
-    captioner, strips = _load(runs, rules, graphs, backbone, device, attention, compare or ())
+    captioner = _load(runs, rules, graphs, backbone, device)
+    if attention is not None:
+        captioners = load_compared(cast("Captioner", captioner), runs[0], compare or (), backbone, device)
     options = {"batch_size": batch_size, "must_include": must_include, **decoding, **rules._asdict()}
     columns = [*([] if captioner.rules.concepts is None else ["confidence"]), *(["tags"] if tags else [])]
     if ray is None:
@@ -150,30 +153,19 @@ def describe(
             runs, files, ray, place, prefix=prefix, options=options, backbone=backbone, device=device
         )
     stored.begin_tables(columns)
-    ranked = change_decoding(captioner.decoding, decoding).n_best > 1
-    with (
-        caption_output(output, kind, columns, ranked=ranked) as write_caption,
-        progress_bar("describing", prints=True) as bar,
-    ):
+    ranked, attended = change_decoding(captioner.decoding, decoding).n_best > 1, []
+    opened = caption_output(output, kind, columns, ranked=ranked)
+    with opened as write_caption, progress_bar("describing", prints=True) as bar:
         for done, (file, (_, result)) in enumerate(zip(files, results, strict=True), 1):
             write_caption(file, result)
             stored.store(file, result, captioner.lang)
-            if strips is not None and isinstance(result, list):
-                strips.add(file, result[0])
+            attended += [(file, result[0])] if attention is not None and isinstance(result, list) else []
             if len(files) > 1:
                 bar(done, len(files))
-    if strips is not None:
-        strips.save()
+    if attention is not None and attended:
+        plot_captions(captioners, [runs[0], *(compare or ())], attended, attention)
     stored.report(captioner.lang)
     report_unreadable(stored.errors, stored.total)
-
-
-def _modality(features: Sequence[FeatureSpec]) -> tuple[Modality, tuple[Modality, ...]]:
-    """Return the modality of the features of a model, and the modalities of the files that it describes."""
-    from limner.media.modality import IMAGE, MODALITIES, readable_by
-
-    modality = MODALITIES[features[0].modality] if features else IMAGE
-    return modality, readable_by(modality)
 
 
 def uses_clips(run: Path, files: Sequence[Path]) -> bool:
@@ -190,38 +182,26 @@ def uses_clips(run: Path, files: Sequence[Path]) -> bool:
     return bool(videos)
 
 
-def _load(
-    runs: Sequence[Path],
-    rules: RuleOptions,
-    graphs: bool,
-    backbone: str | None,
-    device: str,
-    attention: Path | None,
-    compared: Sequence[Path],
-) -> tuple[BaseCaptioner, StripPlotter | None]:
-    """Load the models, check that they have the rules, and prepare the plots of their attention."""
+def _load(runs: Sequence[Path], rules: RuleOptions, graphs: bool, backbone: str | None, device: str) -> BaseCaptioner:
+    """Load a captioner, and check that it has the rules."""
     captioner: BaseCaptioner
-    strips = None
-    if graphs:
-        from limner.runtime import generators
-
-        if (runs[0] / MANIFEST).is_file():
-            captioner = generators.load_captioner(runs[0])
-        else:
-            from limner.inference.load import load_hub_captioner
-
-            captioner = load_hub_captioner(runs[0], device)
-    else:
+    if not graphs:
         from limner.inference.captioner import Captioner
 
         with activity("loading the model"):
-            captioner = torch_captioner = Captioner.load(*runs, backbone=backbone, device=device)
-            if attention is not None:
-                strips = StripPlotter(torch_captioner, runs, attention, compared, backbone=backbone, device=device)
+            captioner = Captioner.load(*runs, backbone=backbone, device=device)
+    elif (runs[0] / MANIFEST).is_file():
+        from limner.runtime.generators import load_captioner
+
+        captioner = load_captioner(runs[0])
+    else:
+        from limner.inference.load import load_hub_captioner
+
+        captioner = load_hub_captioner(runs[0], device)
     if captioner.rules.concepts is None:
         refuse({"no_concepts": not rules.concepts}, "this model has no concepts; leave it out")
     captioner.rules.check(rules)
-    return captioner, strips
+    return captioner
 
 
 def report_unreadable(errors: Sequence[LimnerError], total: int) -> None:

@@ -23,7 +23,7 @@ from limner.bounds import Count, Few, Seed
 from limner.decoding.settings import DecodingSettings
 from limner.errors import counted
 from limner.runs.pretrained import results_folder
-from limner.storage.outputs import SavedOutput, claim_file, name_or_default, require_writable, save_output
+from limner.storage.outputs import claim_file, name_or_default, require_writable, save_output
 
 if TYPE_CHECKING:
     from limner.evaluation.gradients import GradientNorms
@@ -90,7 +90,7 @@ def diagnose(
     (trained,) = load_runs([run], device)
     with progress_bars() as progress:
         diagnosis = diagnose_model(trained, opened, settings=settings, command=command_line(), on_progress=progress)
-    _report(diagnosis, save_output(out_file or diagnosis.path_in(results_folder(run)), diagnosis.save), _print, as_json)
+    _report(diagnosis, run, out_file, _print, as_json)
 
 
 def _measure_grounding(
@@ -103,15 +103,14 @@ def _measure_grounding(
     (model,) = load_runs([run], device)
     with progress_bars() as progress:
         result = measure_grounding(model, opened, settings=settings, command=command_line(), on_progress=progress)
-    _report(
-        result, save_output(out_file or result.path_in(results_folder(run)), result.save), _print_grounding, as_json
-    )
+    _report(result, run, out_file, _print_grounding, as_json)
 
 
 def _report(
-    record: RecordOfModel, saved: SavedOutput, print_record: Callable[[RecordOfModel], None], as_json: bool
+    record: RecordOfModel, run: Path, file: Path | None, print_record: Callable[[RecordOfModel], None], as_json: bool
 ) -> None:
-    """Print a record as JSON or as tables, and the file that it was written to."""
+    """Write a record to a file, by default of the run, and print it as JSON or as tables."""
+    saved = save_output(file or record.path_in(results_folder(run)), record.save)
     if as_json:
         print_json({"file": str(saved.path), **json.loads(record.model_dump_json())})
     else:
@@ -125,10 +124,8 @@ def _print_grounding(result: Grounding) -> None:
     title = f"{counted(everything.phrases, 'phrase')} of {counted(everything.images, 'image')} of '{result.split}'"
     rows = [["attention", "mass inside, %", "pointing, %"]]
     for score in everything.scores:
-        cells = [
-            f"{value:.2f}" if p is None else f"{value:.2f} (p {p:.4f})"
-            for value, p in ((score.mass, score.mass_p), (score.pointing, score.pointing_p))
-        ]
+        pairs = ((score.mass, score.mass_p), (score.pointing, score.pointing_p))
+        cells = [f"{value:.2f}" + ("" if p is None else f" (p {p:.4f})") for value, p in pairs]
         rows.append([score.attention, *cells])
     print_table(rows, title=title)
     rows = [["type", "phrases", *(score.attention for score in everything.scores)]]
@@ -234,10 +231,8 @@ def gradients(
         curves = {norms.label(curve): curve.norms for curve in norms.curves}
     else:  # the whole states of several
         curves = {norms.label(norms.curves[0], run): norms.curves[0].norms for run, norms in measured.items()}
-    figure = gradient_norms(curves)
-    saved = save_output(
-        plot or results_folder(runs[0]) / "gradients" / "gradients.png", lambda file: save_plot(figure, file)
-    )
+    figure, plot = gradient_norms(curves), plot or results_folder(runs[0]) / "gradients" / "gradients.png"
+    saved = save_output(plot, lambda file: save_plot(figure, file))
     if as_json:
         models = {run: json.loads(norms.model_dump_json()) for run, norms in measured.items()}
         print_json({"plot": str(saved.path), "models": models})

@@ -50,11 +50,10 @@ def doctor(*, as_json: bool = False) -> None:
     if as_json:
         return print_json(facts)
     names = ("limner", "python", "platform")
-    extras = {
-        name: f"{extra['purpose']}: "
-        + ("installed" if extra["installed"] else f"missing ({', '.join(extra['missing'])}): {extra['command']}")
-        for name, extra in facts["extras"].items()
-    }
+    extras = {}
+    for name, extra in facts["extras"].items():
+        missing = f"missing ({', '.join(extra['missing'])}): {extra['command']}"
+        extras[name] = f"{extra['purpose']}: {'installed' if extra['installed'] else missing}"
     sections = {
         "versions": {name: facts[name] for name in names},
         "packages": {name: version or "missing" for name, version in facts["packages"].items()},

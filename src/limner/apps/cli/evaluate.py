@@ -123,17 +123,14 @@ def evaluate(
         skip_missing=skip_missing,
         regions=RegionOptions(baseline=region_baseline, captioner=region_captioner),
     )
+
+    def print_message(line: str) -> None:
+        err.print(f"{line}; --no-retrieval leaves it out", highlight=False, soft_wrap=True)
+
     decoded_on = generator(ray, runs, collection, results_folder(runs[0]) / ".evaluation.units", device)
     with progress_bars() as progress, decoded_on as generate:
-        evaluation = evaluate_models(
-            models,
-            opened,
-            options=options,
-            command=command_line(),
-            generate=generate,
-            on_progress=progress,
-            on_message=lambda line: err.print(f"{line}; --no-retrieval leaves it out", highlight=False, soft_wrap=True),
-        )
+        callbacks: dict[str, Any] = {"generate": generate, "on_progress": progress, "on_message": print_message}
+        evaluation = evaluate_models(models, opened, options=options, command=command_line(), **callbacks)
     saved = save_output(evaluation_path(evaluation, runs[0]), evaluation.save)
     if not evaluation.scores:  # the decoded sentences are kept
         raise SettingsError("none of the metrics can be computed on this machine; the warnings say why, and the remedy")
@@ -151,8 +148,7 @@ def _print(
     if as_json:
         scores = [score._asdict() for score in evaluation.scores]
         summary = {"seconds": evaluation.seconds, "left_out": evaluation.left_out, "notes": evaluation.notes}
-        print_json({"file": str(path), **summary, "scores": scores, "next": next_command})
-        return
+        return print_json({"file": str(path), **summary, "scores": scores, "next": next_command})
     more = len(evaluation.scores) - len(shown)
     print_scores(shown, published.values if published else {}, published.row if published else "", signatures=not more)
     if more:
@@ -246,10 +242,8 @@ def _scores(comparison: Comparison) -> list[list[str]]:
 
 def _differences(comparison: Comparison) -> list[list[str]]:
     """Return the table of differences, header first: one row per pair of systems and metric."""
-    percent = f"{100 * (1 - comparison.settings.level):g} %"
-    rows = [
-        ["difference", "metric", "value", f"{percent} interval", "p", *(["p (Holm)"] if comparison.pairs > 1 else [])]
-    ]
+    percent, holm = f"{100 * (1 - comparison.settings.level):g} %", ["p (Holm)"] if comparison.pairs > 1 else []
+    rows = [["difference", "metric", "value", f"{percent} interval", "p", *holm]]
     for contrast in comparison.contrasts:
         interval = "[{:+.2f}, {:+.2f}]".format(*contrast.interval)
         adjusted = [f"{contrast.adjusted_p:.3g}"] if comparison.pairs > 1 else []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from limner.apps.cli.app import MORE, command_line
 from limner.apps.cli.options import command, given, refuse
@@ -17,6 +17,7 @@ from limner.storage.outputs import claim_folder
 if TYPE_CHECKING:
     from limner.evaluation.measurements import Diagnosis
     from limner.runs.records import Evaluation
+    from limner.training.context import TrainProgress
 
 METRICS = ("bleu1", "bleu2", "bleu3", "bleu4", "chrf")  # those that need no extra
 TRANSLATION_METRICS = ("bleu4", "chrf3", "ter")
@@ -45,17 +46,11 @@ def demo(*, out: Path = Path("demo"), seed: Seed = 1, as_json: bool = False) -> 
     run, translation = out / "run", out / "translation"
     report, translation_report = out / "report.html", out / "translation.html"
     if as_json:
-        scores = {"scores": captions, "translation_scores": translations}
         paths = {"report": report, "run": run, "translation": translation, "translation_report": translation_report}
-        print_json(
-            {
-                **{name: str(path) for name, path in paths.items()},
-                **{name: [score._asdict() for score in comparison.scores] for name, comparison in scores.items()},
-                "seconds": seconds,
-                "diagnosis": diagnosis.model_dump(),
-            }
-        )
-        return
+        facts: dict[str, Any] = {name: str(path) for name, path in paths.items()}
+        facts["scores"] = [score._asdict() for score in captions.scores]
+        facts["translation_scores"] = [score._asdict() for score in translations.scores]
+        return print_json(facts | {"seconds": seconds, "diagnosis": diagnosis.model_dump()})
     print_scores(main_scores(captions.scores, translates=False), {}, "", signatures=False)
     for item in captions.items[:5]:
         echo(f"  {Path(str(item.image)).name}: {item.hypothesis}")
@@ -95,14 +90,11 @@ def _run_demo(folder: Path, seed: int, on_progress: ShowProgress) -> tuple[Evalu
 
     def train_recipe(recipe: str, name: str, *changes: str) -> Path:
         run, chosen = folder / name, load_recipe(recipe, [f"training.seed={seed}", *changes])
-        return train(
-            chosen,
-            scenes,
-            run,
-            resume=run.exists(),
-            command=command_line(),
-            on_progress=lambda news: on_progress(f"training {recipe}", news.state.step, news.total_steps),
-        )
+
+        def show(news: TrainProgress) -> None:
+            on_progress(f"training {recipe}", news.state.step, news.total_steps)
+
+        return train(chosen, scenes, run, resume=run.exists(), command=command_line(), on_progress=show)
 
     def evaluate_run(run: Path, metrics: tuple[str, ...]) -> Evaluation:
         options, models = EvaluationOptions(metrics=metrics), [load_trained_model(run)]
@@ -187,12 +179,10 @@ def reproduce(
 
     if list_:
         listing = render.list_tables(table)
-        print_json(listing) if as_json else echo(render.listing_text(listing))
-        return
+        return print_json(listing) if as_json else echo(render.listing_text(listing))
     if (properties := property_tables().get(table or "")) is not None:
         refuse(of_training, f"{table} has properties of recipes, and nothing is trained; leave it out")
-        print_json(render.properties_plain(properties)) if as_json else echo(render.properties_text(properties))
-        return
+        return print_json(render.properties_plain(properties)) if as_json else echo(render.properties_text(properties))
     if table is None or out is None:
         expected = "the name of a table, such as mao2015/table3" if table is None else "--out, the folder of the rows"
         raise SettingsError(f"expected {expected}; 'limner reproduce --list' lists the tables")
@@ -207,7 +197,6 @@ def reproduce(
             published, opened, out, settings=settings, command=command_line(), on_progress=progress
         )
     if as_json:
-        echo(reproduction.json.read_text(encoding="utf-8"))
-        return
+        return echo(reproduction.json.read_text(encoding="utf-8"))
     echo(reproduction.markdown.read_text(encoding="utf-8"))
     echo(", ".join(str(path) for path in (reproduction.markdown, reproduction.json, *reproduction.figures)))

@@ -85,13 +85,10 @@ def explain_caption(
 
 def _note_of_concepts(captioner: Captioner, image: Path, best: Sentence, decoding: dict[str, Any]) -> None:
     """Print that the concepts choose another caption than the best one of the beam, if they do."""
-    (described,) = captioner.describe([image], log_cut_off=False, **decoding)
-    if described[0].text != best.text:
-        err.print(
-            "note: the tree ends with the most probable caption; the concepts of the model choose "
-            f"'{described[0].text}'",
-            soft_wrap=True,
-        )
+    ((chosen, *_),) = captioner.describe([image], log_cut_off=False, **decoding)
+    if chosen.text != best.text:
+        note = "the tree ends with the most probable caption; the concepts of the model choose"
+        err.print(f"note: {note} '{chosen.text}'", soft_wrap=True)
 
 
 def claim_plots(folder: Path, force: bool) -> None:
@@ -99,63 +96,48 @@ def claim_plots(folder: Path, force: bool) -> None:
     claim_folder(folder, "--attention", force=force, suffixes=(".png", ".html"))
 
 
-class StripPlotter:
-    """Plots the attention of a captioner, and of models that are compared with it, for its captions."""
+def load_compared(
+    captioner: Captioner, run: Path, compared: Sequence[Path], backbone: str | None, device: str
+) -> list[Captioner]:
+    """Return a captioner, which is in a run directory, and the captioners that are compared with it.
 
-    def __init__(
-        self,
-        captioner: Captioner,
-        runs: Sequence[Path],
-        folder: Path,
-        compared: Sequence[Path],
-        *,
-        backbone: str | None,
-        device: str,
-    ) -> None:
-        """Load the compared models, and check all models before anything is described.
+    Raises:
+        RunError: a compared model has another vocabulary.
+        SettingsError: a model has no attention that can be plotted.
+    """
+    from limner.apps.report.attention import require_attention
+    from limner.inference.captioner import Captioner
 
-        `runs` are the directories of the captioner, the first of which is explained; the compared models have the same
-        vocabulary.
-        """
-        from limner.apps.report.attention import require_attention
-        from limner.inference.captioner import Captioner
+    require_attention(captioner.models[0], run)
+    captioners, vocabulary = [captioner], captioner.models[0].config.tokenizer_sha256
+    for path in compared:
+        captioners.append(Captioner.load(path, backbone=backbone, device=device))
+        if captioners[-1].models[0].config.tokenizer_sha256 != vocabulary:
+            raise RunError(
+                f"--compare {path}: expected the vocabulary of {run}, got another; train both models on the same "
+                "collection with the same text settings"
+            )
+        require_attention(captioners[-1].models[0], path)
+    return captioners
 
-        self.folder = folder
-        self.captions: list[tuple[Path, Sentence]] = []
-        paths = [runs[0], *compared]
-        require_attention(captioner.models[0], runs[0])
-        self.captioners = [captioner]
-        for path in compared:
-            captioner = Captioner.load(path, backbone=backbone, device=device)
-            if captioner.models[0].config.tokenizer_sha256 != self.captioners[0].models[0].config.tokenizer_sha256:
-                raise RunError(
-                    f"--compare {path}: expected the vocabulary of {runs[0]}, got another; train both models on the "
-                    "same collection with the same text settings"
-                )
-            require_attention(captioner.models[0], path)
-            self.captioners.append(captioner)
-        names = [path.resolve().name for path in paths]
-        self.names = names if len(set(names)) == len(names) else [str(path) for path in paths]
-        if not compared:
-            self.names = [""]
 
-    def add(self, image: Path, caption: Sentence) -> None:
-        """Add a caption to be plotted."""
-        self.captions.append((image, caption))
+def plot_captions(
+    captioners: Sequence[Captioner], runs: Sequence[Path], captions: Sequence[tuple[Path, Sentence]], folder: Path
+) -> None:
+    """Write plots of the attention of captioners in run directories for captions of the first one, and a page."""
+    from limner.apps.report.attention import AttendedSentence, ModelAttention, save_attention
 
-    def save(self) -> None:
-        """Write the plots and the page of the added captions."""
-        from limner.apps.report.attention import AttendedSentence, ModelAttention, save_attention
-
-        if not self.captions:
-            return
-        images, captions = zip(*self.captions, strict=True)
-        explained = [captioner.explain(images, captions) for captioner in self.captioners]
-        features = [captioner.models[0].config.features for captioner in self.captioners]
-        attended = [
-            AttendedSentence(image.name, image, list(map(ModelAttention, explanations, features, self.names)))
-            for image, *explanations in zip(images, *explained, strict=True)
-        ]
-        with progress_bar("plotting attention") as bar:
-            page = save_attention(attended, self.folder, "captions", on_progress=bar)
-        err.print(f"plots: {page}", soft_wrap=True)
+    names = [run.resolve().name for run in runs]
+    names = names if len(set(names)) == len(names) else list(map(str, runs))
+    images, hypotheses = zip(*captions, strict=True)
+    explained = [captioner.explain(images, hypotheses) for captioner in captioners]
+    features = [captioner.models[0].config.features for captioner in captioners]
+    attended = [
+        AttendedSentence(
+            image.name, image, [*map(ModelAttention, explanations, features, names if names[1:] else [""])]
+        )
+        for image, *explanations in zip(images, *explained, strict=True)
+    ]
+    with progress_bar("plotting attention") as bar:
+        page = save_attention(attended, folder, "captions", on_progress=bar)
+    err.print(f"plots: {page}", soft_wrap=True)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from limner import bounds
 from limner.apps.cli.app import DATA
-from limner.apps.cli.options import command, given, refuse
+from limner.apps.cli.options import claim_image, command, given, refuse
 from limner.apps.cli.terminal import echo, err, print_json, print_next, progress_bar, progress_bars
 from limner.errors import SettingsError
 from limner.storage.outputs import claim_file, require_saved, save_output
@@ -81,8 +81,7 @@ def features(
     specs = [table.spec for table in done.tables]
     if as_json:
         tables = [spec.model_dump(mode="json") for spec in specs]
-        print_json({"tables": tables, "added": done.added, "present": done.present, "skipped": done.skipped})
-        return
+        return print_json({"tables": tables, "added": done.added, "present": done.present, "skipped": done.skipped})
     for spec in specs:
         echo(f"{spec.name}: {spec}")
     media = MODALITIES[specs[0].modality].plural
@@ -186,13 +185,11 @@ def kmeans(
     if out.suffix != ".safetensors":
         raise SettingsError(f"--out {out}: expected a .safetensors file; name it {out.with_suffix('.safetensors')}")
     if sheet is not None:
-        claim_file(sheet, "--sheet", force=force)
-    from limner.apps.report.images import require_sheet_suffix, save_sheet
+        claim_image(sheet, "--sheet", force)
+    from limner.apps.report.images import save_sheet
     from limner.data.collection import Collection
     from limner.features.kmeans import KMeansSettings, filter_sheet, learn_filters, save_filters
 
-    if sheet is not None:
-        require_sheet_suffix(sheet)
     values = given(size=size, patch=patch, filters=filters, grid=grid, patches=patches, seed=seed)
     values |= given(activation=activation, alpha=alpha)
     settings = KMeansSettings.parse(values, "kmeans")

@@ -22,6 +22,7 @@ from limner.decoding.settings import DecodingSettings, SampleSettings, change_de
 from limner.errors import SettingsError
 from limner.runs.pretrained import local_folder, model_type
 from limner.settings import Settings
+from limner.storage.outputs import claim_file
 
 if TYPE_CHECKING:
     from limner.inference.generate import Generate
@@ -66,6 +67,14 @@ def refuse(options: Mapping[str, object], reason: str) -> None:
     if refused:
         names = (f"--{name.replace('_', '-')}" if name.isidentifier() and name.islower() else name for name in refused)
         raise SettingsError(f"{', '.join(names)}: {reason}")
+
+
+def claim_image(file: Path, option: str, force: bool) -> Path:
+    """Check that an image may be written to the file of an option; SettingsError if not."""
+    from limner.apps.report.images import require_sheet_suffix
+
+    require_sheet_suffix(file)
+    return claim_file(file, option, force=force)
 
 
 def require_models(runs: list[Path] | None) -> list[Path]:
@@ -178,11 +187,9 @@ _Command = TypeVar("_Command", bound=Callable[..., None])
 class OptionText(NamedTuple):
     """What the help shows of an argument or an option."""
 
-    spec: str
-    """Name of the option where the parameter has another, name of its value, or both: `--out FILE`."""
+    spec: str  # name of the option where the parameter has another, name of its value, or both: `--out FILE`
     text: str
-    panel: str | None
-    """Heading of its group."""
+    panel: str | None  # heading of its group
 
 
 def option_texts(docstring: str | None) -> tuple[str, dict[str, OptionText]]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from limner.apps.cli.app import USE
 from limner.apps.cli.describe import report_unreadable
 from limner.apps.cli.inputs import find_input_files
-from limner.apps.cli.options import MIN_CONFIDENCE, ModelOption, check_runs, command, require_one_model
+from limner.apps.cli.options import MIN_CONFIDENCE, ModelOption, check_runs, claim_image, command, require_one_model
 from limner.apps.cli.terminal import echo, err, print_json, progress_bar, tab_separated
 from limner.bounds import Count, Probability
 from limner.decoding.settings import DecodingSettings
@@ -91,15 +91,12 @@ def _drawings(files: Sequence[Path], out: Path | None, force: bool, *, is_single
     """Return the file that each image is drawn to, after a check that it may be written; none without `out`."""
     if out is None:
         return {}
-    from limner.apps.report.images import require_sheet_suffix
-
     if out.suffix and not out.is_dir():
         if not is_single:
             raise SettingsError(
                 f"--out: expected a folder for several images, got the file {out}; leave out its suffix"
             )
-        require_sheet_suffix(out)
-        return {files[0]: claim_file(out, "--out", force=force)}
+        return {files[0]: claim_image(out, "--out", force)}
     drawings = {file: out / f"{file.stem}.png" for file in files}
     names = list(drawings.values())
     if same := next((name for name in names if names.count(name) > 1), None):

@@ -1,29 +1,37 @@
-"""The commands for scores of sentences, their correlation with human judgements, and distances of words."""
+"""The commands for scores of sentences, labels, correlations with human judgements, and distances of words."""
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import typer
+
 from limner.apps.cli.app import MEASURE, USE
+from limner.apps.cli.inputs import STANDARD_INPUT, read_lines
 from limner.apps.cli.options import (
     CaptionerOption,
     ModelOption,
+    ModelsOption,
     check_runs,
     command,
     given,
     load_runs,
     models_or_pretrained,
     refuse,
+    require_models,
     require_one_model,
 )
-from limner.apps.cli.terminal import activity, echo, print_json, progress_bar, progress_bars, tab_separated
+from limner.apps.cli.terminal import activity, echo, print_error, print_json, progress_bar, progress_bars, tab_separated
 from limner.bounds import BootstrapSamples, Count, Seed
-from limner.errors import SettingsError, counted
+from limner.errors import LimnerError, SettingsError, counted
 from limner.runs.pretrained import model_type
 
 if TYPE_CHECKING:
     from limner.evaluation.correlate import JudgedCorrelation
+    from limner.inference.classifier import Classification
 
 
 @command(USE)
@@ -152,8 +160,7 @@ def _print_correlations(result: JudgedCorrelation, missing: int, signature: str,
         rows = [correlation._asdict() for correlation in result.correlations]
         counts = {"pairs": result.pairs, "images": result.images, "own_captions": result.own_captions}
         signatures = {"signature": result.signature, "score": signature or None}
-        print_json({"correlations": rows, **counts, "missing": missing, "notes": result.notes, **signatures})
-        return
+        return print_json({"correlations": rows, **counts, "missing": missing, "notes": result.notes, **signatures})
     for name, value, interval, *_ in result.correlations:
         bounds = "" if interval is None else "  95 % interval [{:.4f}, {:.4f}]".format(*interval)
         echo(f"{name} = {value:.4f}{bounds}")
@@ -184,6 +191,97 @@ def words(word: str, *, model: ModelOption = None, count: Count = 10, as_json: b
 
     neighbours = nearest_words(load_runs([run], "cpu")[0], word, count)
     if as_json:
-        print_json([{"word": neighbour, "distance": distance} for neighbour, distance in neighbours])
-    for neighbour, distance in () if as_json else neighbours:
+        return print_json([{"word": neighbour, "distance": distance} for neighbour, distance in neighbours])
+    for neighbour, distance in neighbours:
         echo(tab_separated(f"{distance:.3f}", neighbour))
+
+
+@command(USE)
+def classify(
+    inputs: list[str] | None = None,
+    *,
+    model: ModelsOption = None,
+    file: Path | None = None,
+    n_best: Count = 1,
+    backbone: str | None = None,
+    device: str = "cpu",
+    as_json: bool = False,
+) -> None:
+    """Label sentences, clips or sounds with a model of labels, and print the probabilities.
+
+    A model with one label of each step prints one line for each token or frame, with its number from 0. A model of
+    positions prints the expected position in percent of the width and the height of the frame. A terminal shows a
+    header. An input that cannot be read is reported; the others are labelled, and the exit status is 1.
+
+    Example: `limner classify "a gripping film" --model runs/sentiment --n-best 2`
+
+    Options:
+        inputs ([INPUT...]): Sentences; for a model of clips, sounds or images, files.
+        file (FILE): Text file with one input per line; - is standard input.
+        n_best: Labels to print for each input or step.
+    """
+    runs, texts = require_models(model), _read_inputs(inputs or [], file)
+    check_runs(runs, device, backbone=backbone)
+    from limner.inference.classifier import Classifier
+
+    with activity("loading the model"):
+        classifier = Classifier.load(*runs, backbone=backbone, device=device)
+    steps = classifier.labels_steps
+    records: list[dict[str, Any]] = []
+    unreadable = 0
+    if not as_json and sys.stdout.isatty():
+        values = ["x, % of width", "y, % of height"] if classifier.predicts_positions else ["label", "probability"]
+        echo(tab_separated("input", *(["step"] if steps else []), *values))
+    for number, (text, labels) in enumerate(zip(texts, classifier.classify_each(texts), strict=True), 1):
+        if isinstance(labels, LimnerError):
+            unreadable += 1
+            print_error(f"{_origin(file)}, line {number}: {labels}" if file is not None else labels)
+        elif as_json:
+            records.append(_record(text, labels, n_best, steps=steps))
+        else:
+            for line in _lines(labels, n_best, steps=steps):
+                echo(tab_separated(text, *line))
+    if as_json:
+        print_json(records)
+    if unreadable:
+        raise typer.Exit(1)
+
+
+def _read_inputs(arguments: list[str], file: Path | None) -> list[str]:
+    """Return the inputs of the command line or of a text file; SettingsError if there are none, or both."""
+    if file is None:
+        if not arguments:
+            raise SettingsError("nothing to classify: give sentences or files, or a text file (--file)")
+        return arguments
+    if arguments:
+        raise SettingsError(f"inputs and --file {file}: give one or the other")
+    lines = read_lines(file)
+    while lines and not lines[-1].strip():
+        lines.pop()
+    if not lines:
+        raise SettingsError(f"{_origin(file)}: the file is empty; write one sentence or file on each line")
+    return lines
+
+
+def _origin(file: Path) -> str:
+    return "standard input" if file == STANDARD_INPUT else str(file)
+
+
+def _lines(labels: Classification, n_best: int, *, steps: bool) -> Iterator[tuple[str, ...]]:
+    """Yield the fields of each line of an input: step (if every step has a label), position or label, probability."""
+    for number, step in enumerate(labels.steps):
+        start = (str(number),) if steps else ()
+        if step.position is not None:
+            yield *start, *(f"{100 * share:.2f}" for share in step.position)
+            continue
+        for label, probability in step.labels[:n_best]:
+            yield *start, label, f"{probability:.4f}"
+
+
+def _record(text: str, labels: Classification, n_best: int, *, steps: bool) -> dict[str, Any]:
+    values: list[dict[str, Any]] = []
+    for step in labels.steps:
+        best = [label._asdict() for label in step.labels[:n_best]]
+        position = {} if step.position is None else {"position": step.position}
+        values.append({"label": step.label, "probability": step.probability, "labels": best, **position})
+    return {"input": text, **({"steps": values} if steps else values[0])}

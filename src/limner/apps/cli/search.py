@@ -236,23 +236,14 @@ def _save_sheet(query: str, matches: list[FolderMatch], file: Path) -> None:
     from PIL import Image
 
     from limner.apps.report.images import draw_tiles, jpeg_url, save_sheet
-    from limner.apps.report.rendering import render_page
+    from limner.apps.report.rendering import STYLES, render_page
     from limner.files import write_text
 
     names = [os.fsencode(match.path).decode(errors="backslashreplace") for match in matches]
     if file.suffix.lower() == PAGE_SUFFIX:
-        entries = [
-            {
-                "name": name,
-                "link": match.path.resolve().as_uri(),
-                "caption": match.caption or NOT_SURE,
-                "score": f"{match.score:.2f}",
-                "thumbnail": jpeg_url(match.thumbnail),
-            }
-            for name, match in zip(names, matches, strict=True)
-        ]
-        styles = ("look.css",)
-        write_text(file, render_page("matches.html", styles=styles, scripts=(), query=query, entries=entries))
+        pairs = [(name, match, jpeg_url(match.thumbnail)) for name, match in zip(names, matches, strict=True)]
+        page = render_page("matches.html", styles=STYLES[:1], scripts=(), query=query, matches=pairs, not_sure=NOT_SURE)
+        write_text(file, page)
     elif matches:
         tiles = [(Image.open(io.BytesIO(match.thumbnail)), match.caption or NOT_SURE) for match in matches]
         notes = [f"{name}  {match.score:.2f}" for name, match in zip(names, matches, strict=True)]

@@ -150,23 +150,19 @@ def progress_bars(*, as_lines: bool = False, counts: bool = True) -> Iterator[Sh
     if as_lines or not err.is_terminal:
         yield _print_progress()
         return
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TaskID,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
+    from rich import progress as rich
     from rich.table import Column
 
-    columns = TextColumn("{task.description}"), BarColumn(), *([MofNCompleteColumn()] if counts else [])
+    columns = [rich.TextColumn("{task.description}"), rich.BarColumn()]
+    columns += [rich.MofNCompleteColumn()] if counts else []
     # A narrow terminal leaves the times whole at the expense of the bar.
-    times = TimeElapsedColumn(Column(no_wrap=True)), TimeRemainingColumn(table_column=Column(no_wrap=True))
+    columns += [
+        rich.TimeElapsedColumn(Column(no_wrap=True)),
+        rich.TimeRemainingColumn(table_column=Column(no_wrap=True)),
+    ]
     # A piped standard output keeps its lines; on a terminal rich prints them above the bar.
-    progress = Progress(*columns, *times, console=err, redirect_stdout=sys.stdout.isatty())
-    tasks: dict[str, TaskID] = {}
+    progress = rich.Progress(*columns, console=err, redirect_stdout=sys.stdout.isatty())
+    tasks: dict[str, rich.TaskID] = {}
 
     def on_progress(stage: str, done: int, total: int, text: str | None = None) -> None:
         progress.start()

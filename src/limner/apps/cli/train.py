@@ -62,16 +62,8 @@ def train(
     chosen = load_recipe(recipe, changes or [])
     opened = Collection.open(collection)
     with training_bar(chosen.training.metric) as bar:
-        run = train_model(
-            chosen,
-            opened,
-            out,
-            resume=resume,
-            init=init,
-            device=Devices(device, devices, nodes, strategy),
-            command=command_line(),
-            on_progress=bar,
-        )
+        options: dict[str, Any] = {"resume": resume, "init": init, "command": command_line(), "on_progress": bar}
+        run = train_model(chosen, opened, out, device=Devices(device, devices, nodes, strategy), **options)
     if not is_first_process():
         return
     from limner.runs.records import RunConfig
@@ -105,11 +97,8 @@ def _times(provenance: dict[str, Any]) -> str:
 def _summary(run: Path, provenance: dict[str, Any], settings: TrainingSettings) -> str:
     from limner.runs.records import read_log
 
-    best = ", ".join(
-        f"{key.removeprefix('validation_')} {value}"
-        for key, value in provenance.items()
-        if key.startswith("validation_")
-    )
+    values = {key: value for key, value in provenance.items() if key.startswith("validation_")}
+    best = ", ".join(f"{key.removeprefix('validation_')} {value}" for key, value in values.items())
     epochs_done = [line.epoch for line in read_log(run / "log.jsonl") if line.kind == "train"]
     if not epochs_done:
         return f"counted {counted(provenance['training_sentences'], 'sentence')} ({best})"
@@ -118,9 +107,8 @@ def _summary(run: Path, provenance: dict[str, Any], settings: TrainingSettings) 
         return f"{best} before, then {count} on training and validation data; saved the weights after these"
     stopped = ""
     if (last := max(epochs_done)) < settings.epochs:
-        stopped = (
-            f"; stopped after epoch {last:g} of {settings.epochs}: no better one in {settings.patience} validations"
-        )
+        reason = f"no better one in {settings.patience} validations"
+        stopped = f"; stopped after epoch {last:g} of {settings.epochs}: {reason}"
     return f"saved the weights of epoch {provenance['epochs']} ({best}){stopped}"
 
 
@@ -171,16 +159,11 @@ def crossvalidate(
         scores = ", ".join(f"{score.name} {format_value(score.value)}" for score in evaluation.scores[:SHOWN])
         err.print(f"fold {number}: {scores}", soft_wrap=True)
 
+    opened = Collection.open(collection)
+    settings = CrossValidationSettings.parse({**values, "baseline": baseline}, "crossvalidate")
     with training_bar(chosen.training.metric) as bar:
-        result = cross_validate(
-            chosen,
-            Collection.open(collection),
-            out_folder,
-            settings=CrossValidationSettings.parse({**values, "baseline": baseline}, "crossvalidate"),
-            command=command_line(),
-            on_progress=bar,
-            on_fold=print_fold,
-        )
+        callbacks: dict[str, Any] = {"on_progress": bar, "on_fold": print_fold}
+        result = cross_validate(chosen, opened, out_folder, settings=settings, command=command_line(), **callbacks)
     if as_json:
         return print_json(result.model_dump(mode="json"))
     rows = [[score.name, format_value(score.mean), format_value(score.std)] for score in result.scores]

@@ -141,7 +141,11 @@ def translate(
     if not model:
         _warn_of_guesses(translator, texts, translations)
     if as_json:
-        text = _format_json(texts, images, translations, translator.tokenizer)
+        places = (None if image is None else str(image) for image in images)
+        entries = ([_plain(item, translator.tokenizer) for item in n_best] for n_best in translations)
+        fields = ("source", "image", "translations")
+        records = [dict(zip(fields, row, strict=True)) for row in zip(texts, places, entries, strict=True)]
+        text = to_json(records, indent=1) + "\n"
     else:
         text = "".join(_format_lines(translations, translator.tokenizer if tokenised else None, scores, several))
     output_file = SavedOutput(STANDARD_OUTPUT) if out is None else save_output(out, lambda file: write_text(file, text))
@@ -254,32 +258,12 @@ def _format_lines(
                 yield tab_separated(text, *((f"{translation.log_prob:.4f}",) if scores else ())) + "\n"
 
 
-def _format_json(
-    texts: Sequence[str],
-    images: Sequence[Path | None],
-    translations: Sequence[Sequence[Sentence]],
-    tokenizer: Tokenizer,
-) -> str:
-    """Return translations as JSON; a translation with features has no probability."""
-    records = [
-        {
-            "source": text,
-            "image": None if image is None else str(image),
-            "translations": [
-                {
-                    "text": translation.text,
-                    "tokens": translation.tokenised(tokenizer).split(),
-                    "log_prob": None if translation.features else translation.log_prob,
-                    "score": translation.score,
-                    "ended": translation.ended,
-                    **({"features": dict(translation.features)} if translation.features else {}),
-                }
-                for translation in n_best
-            ],
-        }
-        for text, image, n_best in zip(texts, images, translations, strict=True)
-    ]
-    return to_json(records, indent=1) + "\n"
+def _plain(translation: Sentence, tokenizer: Tokenizer) -> dict[str, Any]:
+    """Return a translation as plain values; a translation with features has no probability."""
+    tokens, features = translation.tokenised(tokenizer).split(), dict(translation.features or ())
+    log_prob = None if features else translation.log_prob
+    values = {"text": translation.text, "tokens": tokens, "log_prob": log_prob, "score": translation.score}
+    return values | {"ended": translation.ended} | ({"features": features} if features else {})
 
 
 def _translate_collection(
@@ -319,12 +303,8 @@ def _translate_collection(
             batches = translate_all(models, collection, settings=settings, on_progress=bar)
             pairs = [(translation.sentence.text, translation.text) for batch in batches for translation in batch]
         if not pairs:
-            logger.warning(
-                "%s: no sentence in '%s' lacks a translation into '%s': nothing was translated",
-                folder,
-                source.lang,
-                target,
-            )
+            lacking = f"no sentence in '{source.lang}' lacks a translation into '{target}'"
+            logger.warning(f"{folder}: {lacking}: nothing was translated")
         if as_json:
             print_json([{source.lang: text, target: translation} for text, translation in pairs])
         for pair in () if as_json else pairs:

@@ -5,25 +5,41 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
+from pydantic import AfterValidator
 
+from limner.bounds import Count
 from limner.data.dataset import Examples, FeatureSource, GenerationInput
 from limner.decoding.scoring import score_examples
 from limner.decoding.sentence import Sentence
 from limner.decoding.settings import DecodingSettings
-from limner.evaluation.measurements import ConditionResult, ConditionScore
+from limner.evaluation.measurements import ConditionResult, ConditionScore, MeasurementSettings
 from limner.evaluation.validate import Hypotheses
 from limner.inference.generate import generate
 from limner.metrics import perplexity
 from limner.metrics.base import Statistics
-from limner.metrics.significance import approximate_randomisation
+from limner.metrics.significance import TRIALS, approximate_randomisation, check_trials
 from limner.progress import StageProgress, offset_progress
 from limner.runs.trained_model import TrainedModel
 
 PERPLEXITY = "perplexity"
 """Name of the perplexity of the references, which may be requested beside the sentence metrics."""
+
+
+class DiagnosisSettings(MeasurementSettings):
+    """Scope of a diagnosis: the split, the metrics and the optional experiments."""
+
+    decoding: DecodingSettings | None = None
+    """Decoding settings; None for the settings of the model's recipe."""
+    metrics: tuple[str, ...] = ("bleu4", "chrf3", "ter", PERPLEXITY)
+    """Names of sentence metrics, or 'perplexity'; the verdict uses the first. The default needs neither an extra nor
+    Java."""
+    masks: tuple[str, ...] = ()
+    """Source masks of a translation model, see `create_mask`."""
+    trials: Annotated[Count, AfterValidator(check_trials)] = TRIALS
+    """Number of trials of each approximate randomisation test."""
 
 
 class ItemStatistics(NamedTuple):
@@ -33,8 +49,7 @@ class ItemStatistics(NamedTuple):
     statistics: Statistics
     """(N, k), one row for each item: sentences of the same image are not independent, so that the significance test
     exchanges them together."""
-    value: Callable[[Statistics], float]
-    """Function from the summed statistics (k,) to the value of the metric."""
+    value: Callable[[Statistics], float]  # function from the summed statistics (k,) to the value of the metric
     signature: str = ""
 
 
@@ -54,9 +69,7 @@ class ConditionComparison:
     examples: Examples
     inputs: Sequence[GenerationInput]
     decoding: DecodingSettings
-    metrics: Sequence[str]  # names of sentence metrics, or `PERPLEXITY`
-    trials: int  # number of trials of each significance test
-    seed: int
+    settings: DiagnosisSettings
     on_progress: StageProgress
 
     def generate(
@@ -81,18 +94,13 @@ class ConditionComparison:
     ) -> ConditionOutput:
         """Compute the statistics of the sentence metrics."""
         inputs = self.inputs if inputs is None else inputs
-        sentence_metrics = [metric for metric in self.metrics if metric != PERPLEXITY]
+        sentence_metrics = [metric for metric in self.settings.metrics if metric != PERPLEXITY]
         ids = [entry.item.id for entry in inputs]
         hypotheses = Hypotheses.decoded([self.model], inputs, best, None)
         decoding = f"|decoding:{self.decoding.signature}"
         metrics = [
-            ItemStatistics(
-                measured.metric.name,
-                sum_by_item(measured.statistics, ids),
-                measured.metric.value,
-                measured.signature + decoding,
-            )
-            for measured in hypotheses.statistics(sentence_metrics)
+            ItemStatistics(metric.name, sum_by_item(statistics, ids), metric.value, signature + decoding)
+            for metric, statistics, signature in hypotheses.statistics(sentence_metrics)
         ]
         return ConditionOutput(name, hypotheses.tokens, metrics)
 
@@ -102,13 +110,12 @@ class ConditionComparison:
         examples = self.examples.with_features(features)
         scored = score_examples(self.model.model, examples, skip_words=skip)
         statistics = np.stack([scored.log_probs.double().numpy(), scored.tokens.double().numpy()], axis=1)
-        ids = [examples.items[row].id for row in examples.owners]
-        return ItemStatistics(
-            PERPLEXITY,
-            sum_by_item(statistics, ids),
-            lambda totals: perplexity(float(totals[0]), int(totals[1])).value,
-            scored.perplexity.signature,
-        )
+        summed = sum_by_item(statistics, [examples.items[row].id for row in examples.owners])
+
+        def value(totals: Statistics) -> float:
+            return perplexity(float(totals[0]), int(totals[1])).value
+
+        return ItemStatistics(PERPLEXITY, summed, value, scored.perplexity.signature)
 
     def compare(self, outputs: Sequence[ConditionOutput], stage: str) -> tuple[ConditionResult, ...]:
         """Test the difference between each condition and the first one by approximate randomisation."""
@@ -117,26 +124,21 @@ class ConditionComparison:
         tested = {
             variant.name: [metric for metric in variant.metrics if metric.metric in baseline] for variant in variants
         }
-        total = self.trials * sum(map(len, tested.values()))
+        trials, seed = self.settings.trials, self.settings.seed
+        total = trials * sum(map(len, tested.values()))
         values = {metric.metric: metric.value(metric.statistics.sum(axis=0)) for metric in reference.metrics}
         scores = tuple(ConditionScore(metric=name, value=value) for name, value in values.items())
         results = [ConditionResult(name=reference.name, scores=scores)]
         done = 0
         for variant in variants:
             tests = []
-            for metric in tested[variant.name]:
+            for name, statistics, value, _ in tested[variant.name]:
+                shown = offset_progress(partial(self.on_progress, f"testing, {stage}"), done, total)
                 test = approximate_randomisation(
-                    metric.statistics,
-                    baseline[metric.metric].statistics,
-                    metric.value,
-                    trials=self.trials,
-                    seed=self.seed,
-                    on_progress=offset_progress(partial(self.on_progress, f"testing, {stage}"), done, total),
+                    statistics, baseline[name].statistics, value, trials=trials, seed=seed, on_progress=shown
                 )
-                tests.append(
-                    ConditionScore(metric=metric.metric, value=test.value, difference=test.difference, p=test.p)
-                )
-                done += self.trials
+                tests.append(ConditionScore(metric=name, value=test.value, difference=test.difference, p=test.p))
+                done += trials
             differs = [ours != theirs for ours, theirs in zip(reference.hypotheses, variant.hypotheses, strict=True)]
             changed = 100 * float(np.mean(differs))
             results.append(ConditionResult(name=variant.name, scores=tuple(tests), changed=changed))

@@ -4,26 +4,28 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping, Sequence
-from typing import Annotated, NamedTuple
-
-from pydantic import AfterValidator
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 from limner.apps.diagnosis import source_words
-from limner.apps.diagnosis.conditions import PERPLEXITY, ConditionComparison, ConditionOutput, percentage
-from limner.bounds import Count
+from limner.apps.diagnosis.conditions import (
+    PERPLEXITY,
+    ConditionComparison,
+    ConditionOutput,
+    DiagnosisSettings,
+    percentage,
+)
 from limner.data.collection import Collection
 from limner.data.dataset import Examples, FeatureSource
 from limner.decoding.sentence import Sentence
-from limner.decoding.settings import DecodingSettings
 from limner.errors import CollectionError, SettingsError
 from limner.evaluation import measurements
-from limner.evaluation.measurements import Diagnosis, MeasurementSettings
+from limner.evaluation.measurements import Diagnosis
 from limner.features.controls import ControlFeatures
 from limner.features.store import FeatureStore
 from limner.inference.collection_features import control_features, open_features
 from limner.metrics import higher_is_better, require_metrics
-from limner.metrics.significance import LEVEL, TRIALS, check_trials, too_few_segments
+from limner.metrics.significance import LEVEL, too_few_segments
 from limner.progress import StageProgress
 from limner.runs.trained_model import TrainedModel
 from limner.storage.outputs import name_or_default
@@ -32,20 +34,6 @@ Conditions = dict[str, FeatureSource | None]
 """Image features by the name of the condition; None for no images."""
 
 logger = logging.getLogger(__name__)
-
-
-class DiagnosisSettings(MeasurementSettings):
-    """Scope of a diagnosis: the split, the metrics and the optional experiments."""
-
-    decoding: DecodingSettings | None = None
-    """Decoding settings; None for the settings of the model's recipe."""
-    metrics: tuple[str, ...] = ("bleu4", "chrf3", "ter", PERPLEXITY)
-    """Names of sentence metrics, or 'perplexity'; the verdict uses the first. The default needs neither an extra nor
-    Java."""
-    masks: tuple[str, ...] = ()
-    """Source masks of a translation model, see `create_mask`."""
-    trials: Annotated[Count, AfterValidator(check_trials)] = TRIALS
-    """Number of trials of each approximate randomisation test."""
 
 
 def diagnose(
@@ -124,32 +112,23 @@ def _prepare(
     leave_out = settings.leave_out or model.recipe.features.missing == "leave_out"
     examples = Examples.of_split(collection, split, model.target, features, source=model.source, leave_out=leave_out)
     if model.model.uses_image:
-        items = [item for item in examples.items if item.media_path is not None]
+        items, tally = [item for item in examples.items if item.media_path is not None], examples.tally
         if not items:
             raise SettingsError(
                 f"{collection.path}: split '{split}' has no images to diagnose the use of; choose another --split"
             )
-        without_image = len(examples.items) - len(items)
-        examples.tally.skip("items without an image", count=without_image)
-        tally, examples = examples.tally, Examples(items, model.target, features, source=model.source)
+        tally.skip("items without an image", count=len(examples.items) - len(items))
+        examples = Examples(items, model.target, features, source=model.source)
         examples.tally = tally
-    return ConditionComparison(
-        model=model,
-        examples=examples,
-        inputs=examples.generation_inputs(),
-        decoding=settings.decoding or model.recipe.decoding,
-        metrics=settings.metrics,
-        trials=settings.trials,
-        seed=settings.seed,
-        on_progress=on_progress,
-    )
+    decoding = settings.decoding or model.recipe.decoding
+    return ConditionComparison(model, examples, examples.generation_inputs(), decoding, settings, on_progress)
 
 
 def _image_conditions(
     comparison: ConditionComparison, collection: Collection, features: FeatureStore | None
 ) -> Conditions:
     """The image features under each image control; the first condition is the reference."""
-    model, items, seed = comparison.model, comparison.examples.items, comparison.seed
+    model, items, seed = comparison.model, comparison.examples.items, comparison.settings.seed
     if not model.model.uses_image:
         return {"none": features}
     conditions: Conditions = {"right": features}
@@ -232,36 +211,24 @@ def _measure_ambiguity(
         return None
     words = [source.tokenizer.words(entry.source or "") for entry in comparison.inputs]
     ambiguous = source_words.find_ambiguous_inputs(comparison.inputs, words, model.recipe.data.lang)
-    swapped = source_words.items_of_other_sense(comparison.examples.items, comparison.seed)
+    swapped = source_words.items_of_other_sense(comparison.examples.items, comparison.settings.seed)
     included = [case for case in ambiguous if comparison.inputs[case.position].item.id in swapped]
     if not included:
         return None
-    outputs = [
-        _sense_accuracy(comparison, name, [best[name][case.position] for case in included], included)
-        for name in ("right", "none")
-        if name in conditions
-    ]
+    inputs = [comparison.inputs[case.position] for case in included]
+
+    def sense_accuracy(name: str, best: Iterable[Sentence]) -> ConditionOutput:
+        hypotheses = [model.tokenizer.decode(hypothesis.tokens) for hypothesis in best]
+        pairs = list(zip(hypotheses, included, strict=True))
+        correct = [(int(source_words.expresses_sense(text, case.correct, case.incorrect)), 1) for text, case in pairs]
+        incorrect = [(int(source_words.expresses_sense(text, case.incorrect, case.correct)), 1) for text, case in pairs]
+        metrics = [percentage("correct_sense", correct, inputs), percentage("other_sense", incorrect, inputs)]
+        return ConditionOutput(name, hypotheses, metrics)
+
+    names = [name for name in ("right", "none") if name in conditions]
+    outputs = [sense_accuracy(name, (best[name][case.position] for case in included)) for name in names]
     if (features := conditions.get("right")) is not None:
-        inputs = [comparison.inputs[case.position] for case in included]
         hypotheses = comparison.generate("swapped images", ControlFeatures(features, swapped), inputs)
-        outputs.insert(1, _sense_accuracy(comparison, "swapped", hypotheses, included))
-    return measurements.AmbiguityResult(
-        sentences=len(included),
-        excluded=len(ambiguous) - len(included),
-        conditions=comparison.compare(outputs, "ambiguous words"),
-    )
-
-
-def _sense_accuracy(
-    comparison: ConditionComparison,
-    name: str,
-    best: Sequence[Sentence],
-    ambiguous: Sequence[source_words.AmbiguousInput],
-) -> ConditionOutput:
-    inputs = [comparison.inputs[case.position] for case in ambiguous]
-    hypotheses = [comparison.model.tokenizer.decode(hypothesis.tokens) for hypothesis in best]
-    pairs = list(zip(hypotheses, ambiguous, strict=True))
-    correct = [(int(source_words.expresses_sense(text, case.correct, case.incorrect)), 1) for text, case in pairs]
-    incorrect = [(int(source_words.expresses_sense(text, case.incorrect, case.correct)), 1) for text, case in pairs]
-    metrics = [percentage("correct_sense", correct, inputs), percentage("other_sense", incorrect, inputs)]
-    return ConditionOutput(name, hypotheses, metrics)
+        outputs.insert(1, sense_accuracy("swapped", hypotheses))
+    compared, excluded = comparison.compare(outputs, "ambiguous words"), len(ambiguous) - len(included)
+    return measurements.AmbiguityResult(sentences=len(included), excluded=excluded, conditions=compared)

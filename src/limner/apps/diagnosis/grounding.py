@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Annotated, NamedTuple
 
@@ -23,17 +23,11 @@ from limner.apps.diagnosis.annotated_phrases import PhraseSentence, Weights
 from limner.apps.diagnosis.conditions import percentage_of_totals, sum_by_item
 from limner.bounds import Count
 from limner.data.collection import Collection
-from limner.data.dataset import Examples, FeatureSource, GenerationInput
+from limner.data.dataset import Examples, GenerationInput
 from limner.decoding.sentence import Sentence
 from limner.errors import SettingsError
-from limner.evaluation.measurements import (
-    Grounding,
-    GroundingExample,
-    GroundingGroup,
-    GroundingScore,
-    MeasurementSettings,
-    provenance,
-)
+from limner.evaluation import measurements
+from limner.evaluation.measurements import Grounding, GroundingExample, GroundingGroup, GroundingScore
 from limner.features.preprocessing import Preprocessing, encoded_box, location_cells
 from limner.features.spec import FeatureSpec, grid_of
 from limner.inference.collection_features import open_features
@@ -42,7 +36,7 @@ from limner.media.image import image_size
 from limner.media.modality import IMAGE
 from limner.metrics.base import Statistics
 from limner.metrics.significance import LEVEL, TRIALS, approximate_randomisation, check_trials
-from limner.progress import StageProgress
+from limner.progress import Progress, StageProgress
 from limner.runs.trained_model import TrainedModel
 
 OUTSIDE = "phrases whose boxes are outside the part of the image that the features cover"
@@ -53,7 +47,7 @@ EXAMPLES = 6
 _CHUNK = 256  # sentences whose attention is held in memory
 
 
-class GroundingSettings(MeasurementSettings):
+class GroundingSettings(measurements.MeasurementSettings):
     """Scope of a measurement of grounding."""
 
     trials: Annotated[Count, AfterValidator(check_trials)] = TRIALS
@@ -65,8 +59,7 @@ class Observation(NamedTuple):
 
     sentence: PhraseSentence
     phrase: annotated_phrases.PhraseWords
-    attention: Weights
-    """Mean over the words of the phrase, (L,)."""
+    attention: Weights  # mean over the words of the phrase, (L,)
     coverage: annotated_phrases.LocationCoverage
     correctness: float
     """Maximum over the words of the phrase of the mass inside the boxes, Liu et al. (2017), section 3."""
@@ -87,10 +80,8 @@ def measure_grounding(
     """
     began, settings = time.perf_counter(), settings or GroundingSettings()
     on_progress = on_progress or (lambda stage, done, total: None)
-    split = settings.split or model.recipe.data.test
-    visible, excluded = _collect(
-        model, collection, split, settings.leave_out, partial(on_progress, "reading attention")
-    )
+    split, reading = settings.split or model.recipe.data.test, partial(on_progress, "reading attention")
+    visible, excluded = _collect(model, collection, split, settings.leave_out, reading)
     spec, grid = _find_grid(model, len(visible[0].attention))
     measured = _Measured(visible, grid, settings)
     groups = tuple(measured.groups(partial(on_progress, "testing")))
@@ -107,7 +98,7 @@ def measure_grounding(
         misses=misses,
         verdict=grounding_verdict(groups[0]),
         **settings.model_dump(include={"trials", "seed"}),
-        **provenance(collection, command, began),
+        **measurements.provenance(collection, command, began),
     )
 
 
@@ -154,7 +145,7 @@ class _Measured:
             for name, weights in maps.items()
         }
 
-    def groups(self, on_progress: Callable[[int, int], None]) -> Iterator[GroundingGroup]:
+    def groups(self, on_progress: Progress) -> Iterator[GroundingGroup]:
         """Score all phrases and the phrases of each type, most frequent type first."""
         types = Counter(type_ for observation in self._observations for type_ in observation.phrase.phrase.types)
         names = ["all", *(name for name, _ in sorted(types.items(), key=lambda pair: (-pair[1], pair[0])))]
@@ -197,18 +188,14 @@ class _Measured:
         """Choose the best hits and the worst misses by the mass in excess of uniform attention, one of each image."""
         gain = self._mass["model"] - self._mass["uniform"]
         order = np.argsort(-gain, kind="stable").tolist()
-        hits = self._first_of_images([row for row in order if self._pointing["model"][row] == 1])
-        misses = self._first_of_images([row for row in reversed(order) if self._pointing["model"][row] == 0])
-        return (
-            tuple(self._example(row, collection, preprocessing) for row in hits),
-            tuple(self._example(row, collection, preprocessing) for row in misses),
-        )
 
-    def _first_of_images(self, rows: Sequence[int]) -> list[int]:
-        chosen: dict[str, int] = {}
-        for row in rows:
-            chosen.setdefault(self._observations[row].sentence.item.id, row)
-        return list(chosen.values())[:EXAMPLES]
+        def first_of_images(rows: Sequence[int], hit: int) -> tuple[GroundingExample, ...]:
+            chosen: dict[str, int] = {}
+            for row in (row for row in rows if self._pointing["model"][row] == hit):
+                chosen.setdefault(self._observations[row].sentence.item.id, row)
+            return tuple(self._example(row, collection, preprocessing) for row in [*chosen.values()][:EXAMPLES])
+
+        return first_of_images(order, 1), first_of_images(order[::-1], 0)
 
     def _example(self, row: int, collection: Collection, preprocessing: Preprocessing) -> GroundingExample:
         observation = self._observations[row]
@@ -228,7 +215,7 @@ class _Measured:
 
 
 def _collect(
-    model: TrainedModel, collection: Collection, split: str, leave_out: bool, on_progress: Callable[[int, int], None]
+    model: TrainedModel, collection: Collection, split: str, leave_out: bool, on_progress: Progress
 ) -> tuple[list[Observation], Counter[str]]:
     """Measure the phrases whose boxes the features cover; return them and the numbers of other phrases by reason."""
     if not model.model.uses_image or any(spec.modality != IMAGE.name for spec in model.config.features):
@@ -244,7 +231,7 @@ def _collect(
             f"the model writes (languages with phrases: {', '.join(sorted(langs)) or 'none'}); expected phrases on the "
             "target side, as in a collection made by 'limner import flickr30k-entities' for a model that writes 'en'"
         )
-    observations = list(_observe(model, collection, sentences, features, on_progress))
+    observations = list(_observe(model, collection, sentences, on_progress))
     visible = [observation for observation in observations if observation.coverage.inside.any()]
     excluded[OUTSIDE] += len(observations) - len(visible)
     if not visible:
@@ -253,13 +240,10 @@ def _collect(
 
 
 def _observe(
-    model: TrainedModel,
-    collection: Collection,
-    sentences: Sequence[PhraseSentence],
-    features: FeatureSource | None,
-    on_progress: Callable[[int, int], None],
+    model: TrainedModel, collection: Collection, sentences: Sequence[PhraseSentence], on_progress: Progress
 ) -> Iterator[Observation]:
     """Run the model on the reference sentences and yield the attention of each phrase."""
+    features = open_features(model, collection)
     cells: dict[str, Weights] = {}
     for start in range(0, len(sentences), _CHUNK):
         chunk = sentences[start : start + _CHUNK]
@@ -274,10 +258,8 @@ def _observe(
                 preprocessing = Preprocessing.parse(spec.preprocessing, f"features '{spec.name}'")
                 cells[id_] = location_cells(image_size(collection.image_path(sentence.item)), preprocessing, grid)
             for phrase in sentence.phrases:
-                attention, coverage = (
-                    explained.attention[phrase.words],
-                    annotated_phrases.cover(cells[id_], phrase.boxes),
-                )
+                attention = explained.attention[phrase.words]
+                coverage = annotated_phrases.cover(cells[id_], phrase.boxes)
                 correctness = float((attention @ coverage.inside).max())
                 yield Observation(sentence, phrase, attention.mean(0), coverage, correctness)
         on_progress(min(start + _CHUNK, len(sentences)), len(sentences))

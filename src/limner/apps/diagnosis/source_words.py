@@ -146,11 +146,8 @@ def _colours(source: str, target: str) -> dict[str, WordForms]:
             f"mask 'colours': no list of colours for '{source}', only for {', '.join(_STEMS)}; use a word list instead"
         )
     targets = [_colour_forms(target, stems) for stems in _STEMS.get(target, [""] * len(_STEMS[source]))]
-    return {
-        form: translations
-        for stems, translations in zip(_STEMS[source], targets, strict=True)
-        for form in _colour_forms(source, stems)
-    }
+    pairs = zip(_STEMS[source], targets, strict=True)
+    return {form: translations for stems, translations in pairs for form in _colour_forms(source, stems)}
 
 
 def _colour_forms(lang: str, stems: str) -> WordForms:
@@ -207,11 +204,8 @@ def find_ambiguous_inputs(
         if other_label is None or entry.item.label is None:
             continue
         correct, incorrect = (_nouns(label, lang) for label in (entry.item.label, other_label))
-        if (
-            correct
-            and not correct & incorrect
-            and other_label.partition(":")[0] in {word.casefold() for word in sentence}
-        ):
+        has_word = other_label.partition(":")[0] in {word.casefold() for word in sentence}
+        if has_word and correct and not correct & incorrect:
             ambiguous.append(AmbiguousInput(position, correct, incorrect))
     return ambiguous
 
@@ -234,8 +228,7 @@ def items_of_other_sense(items: Sequence[Item], seed: int) -> Mapping[str, Item]
     rng = np.random.default_rng(seed)
     chosen = {}
     for item in items:
-        candidates = by_label.get(other_sense_label(item) or "", [])
-        if candidates:
+        if candidates := by_label.get(other_sense_label(item) or "", []):
             chosen[item.id] = candidates[int(rng.integers(len(candidates)))]
     return chosen
 

@@ -120,11 +120,9 @@ class _Actor:
         except LimnerError as error:
             return _outcome(unit, type(error).__name__, str(error))
         except MemoryError:
-            reason = (
-                f"--ray: the memory of {socket.gethostname()} is not enough for an actor; finished units are kept: "
-            )
+            reason = f"the memory of {socket.gethostname()} is not enough for an actor; finished units are kept"
             remedy = "start fewer (ray start --num-cpus), or lower --batch-size, then run the same command again"
-            return _outcome(unit, ResourceError.__name__, reason + remedy)
+            return _outcome(unit, ResourceError.__name__, f"--ray: {reason}: {remedy}")
         except OSError as error:
             where = f"{error.filename}: " if error.filename else ""
             return _outcome(unit, OSError.__name__, where + system_reason(error))

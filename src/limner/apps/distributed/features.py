@@ -22,18 +22,12 @@ from limner.apps.distributed.cluster import Cluster, Journal, connected, require
 from limner.data.collection import MEDIA_COLUMNS, Collection
 from limner.errors import LimnerError, ResourceError, counted
 from limner.features import extract
+from limner.features import tables as feature_tables
 from limner.features.extract import BackboneChoice, Extraction
 from limner.features.maintenance import IntactRows
 from limner.features.spec import FeatureSpec, require_compatible
 from limner.features.store import FeatureTable
-from limner.features.tables import (
-    FragmentWriter,
-    chunk_rows,
-    commit_fragments,
-    data_files,
-    remove_uncommitted,
-    table_path,
-)
+from limner.features.tables import table_path
 from limner.files import atomic_write
 from limner.progress import Progress
 
@@ -84,7 +78,9 @@ class FeatureJob(NamedTuple):
             items = collection.take(positions[rows], MEDIA_COLUMNS)
             missing_tables = dict(zip((item.id for item in items), is_missing[rows], strict=True))
             skipped: dict[str, str] = {}
-            writers = [FragmentWriter(table_path(self.collection, spec.name), spec) for spec in self.specs]
+            writers = [
+                feature_tables.FragmentWriter(table_path(self.collection, spec.name), spec) for spec in self.specs
+            ]
             errors = None if self.options.strict else skipped
             for ids, features in extract.encode_items(collection, items, backbone, self.options.batch_size, errors):
                 for table, writer in enumerate(writers):
@@ -169,7 +165,7 @@ def _begin(
     is_missing: NDArray[np.bool_],
 ) -> Journal:
     """Begin the journal of an extraction, with the items that its units compute."""
-    files = {spec.name: data_files(table_path(collection.path, spec.name)) for spec in specs}
+    files = {spec.name: feature_tables.data_files(table_path(collection.path, spec.name)) for spec in specs}
     journal = Journal.begin(folder, {"fingerprints": _fingerprints(specs), "files": files})
     for name, values in ((_POSITIONS, positions), (_ABSENT, is_missing)):
         with atomic_write(folder / name) as temporary, temporary.open("wb") as stream:
@@ -179,7 +175,7 @@ def _begin(
 
 def _unit_rows(specs: Sequence[FeatureSpec], batch_size: int, count: int, actors: int) -> int:
     """Number of items of a unit: one fragment, fewer for few items and more for very many; whole batches."""
-    rows = min(min(chunk_rows(spec) for spec in specs), -(-count // (actors * UNITS_PER_ACTOR)))
+    rows = min(min(feature_tables.chunk_rows(spec) for spec in specs), -(-count // (actors * UNITS_PER_ACTOR)))
     rows = max(rows, -(-count // MAX_UNITS))
     return max(1, rows // batch_size) * batch_size
 
@@ -219,8 +215,8 @@ def _commit(collection: Collection, specs: Sequence[FeatureSpec], folder: Path, 
     for spec in specs:
         path = table_path(collection.path, spec.name)
         fragments = (fragment for result in results for fragment in result["fragments"][spec.name])
-        lost += commit_fragments(path, spec, fragments)
-        remove_uncommitted(path, plan.get("files", {}).get(spec.name, ()))
+        lost += feature_tables.commit_fragments(path, spec, fragments)
+        feature_tables.remove_uncommitted(path, plan.get("files", {}).get(spec.name, ()))
     journal.remove()
     if lost and complete:
         raise ResourceError(

@@ -63,12 +63,9 @@ class Export(NamedTuple):
     """Outcome of an export."""
 
     folder: Path
-    files: dict[str, int]
-    """Size of each file in bytes."""
-    difference: float
-    """Largest difference of a log-probability between the graphs and the model."""
-    no_backbone: str
-    """Why there is no backbone; empty if there is one, or if the model reads no features."""
+    files: dict[str, int]  # size of each file in bytes
+    difference: float  # largest difference of a log-probability between the graphs and the model
+    no_backbone: str  # why there is no backbone; empty if there is one, or if the model reads no features
 
 
 def claim_export(out: Path) -> Path:
@@ -84,9 +81,8 @@ def claim_export(out: Path) -> Path:
 def export(run: Path | str, out: Path | str, *, backbone: str | None = None) -> Export:
     """Export a trained model as ONNX graphs with its vocabularies and settings of decoding.
 
-    The graphs are compared with the model before anything is written. The graphs are compared with the model before
-    anything is written: a new folder, or an exported model that is replaced. `backbone` is where the network is that
-    computed the features, if it has moved since the training.
+    The graphs are compared with the model before anything is written: a new folder, or an exported model that is
+    replaced. `backbone` is where the network is that computed the features, if it has moved since the training.
     """
     run, out = Path(run), claim_export(Path(out))
     try:

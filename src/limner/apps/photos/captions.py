@@ -150,12 +150,9 @@ _SIDECAR = "write a sidecar with --write xmp"
 class Part(NamedTuple):
     """A segment or chunk of a file, with its header and padding."""
 
-    name: bytes
-    """Marker of a segment, or type of a chunk."""
-    data: bytes
-    """All bytes."""
-    payload: bytes
-    """Bytes without header, checksum and padding."""
+    name: bytes  # marker of a segment, or type of a chunk
+    data: bytes  # all bytes
+    payload: bytes  # bytes without header, checksum and padding
 
 
 def write_packet(data: bytes, packet: bytes, before: bytes | None = None) -> bytes:

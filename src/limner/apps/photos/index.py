@@ -14,9 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from limner.apps.photos.record import REBUILD, RECORD, IndexRecord, run_digest
-from limner.apps.photos.scan import Scan, scan_folder
 from limner.apps.photos.tables import FILES, IMAGES, create_index, has_index, open_index, state_of_index
-from limner.apps.photos.update import FolderUpdate, Updater, is_unchanged
+from limner.apps.photos.update import FolderUpdate, Scan, Updater, is_unchanged, scan_folder
 from limner.errors import FolderError
 from limner.features.spec import FeatureArray
 from limner.files import locked
@@ -213,9 +212,8 @@ class FolderIndex:
             opened = open_index(self.path)
             _require_captioner(self.path, opened.record, run_digest(captioner.folder))
             _require_features(self.path, opened.record, searcher)
-            return Updater(self.folder, self.path, captioner, searcher, opened).run(
-                scan, verify, batch_size, on_progress
-            )
+            updater = Updater(self.folder, self.path, captioner, searcher, opened)
+            return updater.run(scan, verify, batch_size, on_progress)
 
     def find_unchanged(self, run: Path, *, recursive: bool = True) -> FolderUpdate | None:
         """Find out whether an update with the model of a run directory would change nothing; no model is loaded.

@@ -186,10 +186,8 @@ _SHORT = 5
 class Metadata(NamedTuple):
     """Metadata of an image that captions are about."""
 
-    caption: str = ""
-    """The first caption; empty if there is none."""
-    packet: bytes | None = None
-    """XMP packet; None if there is none."""
+    caption: str = ""  # the first caption; empty if there is none
+    packet: bytes | None = None  # XMP packet; None if there is none
 
 
 def read_metadata(source: Path | bytes) -> Metadata:

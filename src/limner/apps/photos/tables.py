@@ -40,29 +40,22 @@ _DELETED_TOGETHER = 500
 class FileRow(NamedTuple):
     """State of a file at the last update."""
 
-    path: str
-    """Path relative to the folder."""
+    path: str  # path relative to the folder
     size: int
-    modified: int
-    """Time of the last change in nanoseconds; -1 if the file may still have been changing."""
-    digest: bytes
-    """XXH3 of the contents, 128 bits; empty for a file that cannot be read."""
-    error: str
-    """Why the file cannot be read; empty if it can."""
+    modified: int  # time of the last change in nanoseconds; -1 if the file may still have been changing
+    digest: bytes  # XXH3 of the contents, 128 bits; empty for a file that cannot be read
+    error: str  # why the file cannot be read; empty if it can
 
 
 class ImageRow(NamedTuple):
     """What is stored of the contents of one digest."""
 
     digest: bytes
-    caption: str
-    """Caption of the image; empty where the captioner has withheld it."""
+    caption: str  # caption of the image; empty where the captioner has withheld it
     log_prob: float
-    confidence: float | None
-    """Calibrated confidence of the caption; None for models without."""
+    confidence: float | None  # calibrated confidence of the caption; None for models without
     tags: tuple[str, ...]
-    thumbnail: bytes
-    """JPEG file."""
+    thumbnail: bytes  # JPEG file
 
 
 _FILES_SCHEMA = pa.schema(

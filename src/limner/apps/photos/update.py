@@ -7,6 +7,7 @@ image file is read and decoded once, for its digest, its thumbnail and the input
 from __future__ import annotations
 
 import os
+import stat
 import time
 from collections import deque
 from collections.abc import Container, Iterator, Sequence
@@ -19,7 +20,6 @@ import numpy as np
 import xxhash
 
 from limner.apps.photos import tables
-from limner.apps.photos.scan import FoundFile, Scan
 from limner.errors import MediaError, RunError, system_reason
 from limner.features.spec import FeatureArray
 from limner.files import open_file
@@ -27,6 +27,7 @@ from limner.generation.captioning import BaseCaptioner
 from limner.generation.sentences import warn_of_cut_off
 from limner.inference.image_searcher import Searcher
 from limner.media.image import THUMBNAIL_SIDE, Pixels, make_thumbnail, open_image
+from limner.media.modality import IMAGE
 from limner.process import usable_cores
 from limner.progress import Progress
 from limner.runtime.generators import ExportedCaptioner
@@ -47,36 +48,81 @@ UNSETTLED = -1
 _BLOCK = 1 << 20
 
 
+class FoundFile(NamedTuple):
+    """An image file in a folder."""
+
+    path: str  # path relative to the folder; bytes that are not UTF-8 are surrogates, see `os.fsdecode`
+    size: int  # size in bytes
+    modified: int  # time of the last change, in nanoseconds
+
+
+class Scan(NamedTuple):
+    """Result of `scan_folder`."""
+
+    files: list[FoundFile]  # image files by their paths, in order
+    unreadable: dict[str, str]
+    """Reason of each folder that cannot be listed, by its path relative to the scanned folder."""
+
+
+def scan_folder(folder: Path, *, recursive: bool = True, skip: Path | None = None) -> Scan:
+    """Find the image files in a folder by their suffixes, and in the folders inside, other than `skip`.
+
+    Hidden files and folders are skipped. Links to files are followed, links to folders are not, so that a loop of links
+    ends.
+    """
+    files: list[FoundFile] = []
+    unreadable: dict[str, str] = {}
+    pending = [""]
+    while pending:
+        inside = pending.pop()
+        try:
+            with os.scandir(folder / inside) as entries:
+                for entry in entries:
+                    if entry.name.startswith("."):
+                        continue
+                    path = os.path.join(inside, entry.name)
+                    if entry.is_dir(follow_symlinks=False):
+                        if recursive and (skip is None or folder / path != skip):
+                            pending.append(path)
+                    elif IMAGE.matches(entry.name) and (file := _find(entry, path)) is not None:
+                        files.append(file)
+        except OSError as error:
+            unreadable[inside or "."] = system_reason(error)
+    return Scan(sorted(files), unreadable)
+
+
+def _find(entry: os.DirEntry[str], path: str) -> FoundFile | None:
+    """Return a file; None for what is no file, such as a pipe or a link to a folder."""
+    try:
+        facts = entry.stat()
+    except OSError:  # a link to nothing, or a file that has just been removed
+        return None
+    return FoundFile(path, facts.st_size, facts.st_mtime_ns) if stat.S_ISREG(facts.st_mode) else None
+
+
 class ReadFile(NamedTuple):
     """An image file that has been read."""
 
-    row: tables.FileRow
-    """Its state, with the reason if it cannot be read."""
+    row: tables.FileRow  # its state, with the reason if it cannot be read
     pixels: Pixels | None = None
     """Input of the backbone; None for known contents, which are not decoded, and for a file that cannot be read."""
-    thumbnail: bytes = b""
-    """JPEG file of at most `THUMBNAIL_SIDE` pixels a side."""
+    thumbnail: bytes = b""  # JPEG file of at most `THUMBNAIL_SIDE` pixels a side
 
 
 class EncodedImage(NamedTuple):
     """New contents of a file, with their features."""
 
     file: ReadFile
-    features: StoredFeatures
-    """Features of the backbone by kind."""
-    vector: FeatureArray
-    """Pooled features, which are searched."""
+    features: StoredFeatures  # features of the backbone by kind
+    vector: FeatureArray  # pooled features, which are searched
 
 
 class Chunk(NamedTuple):
     """Files that are written together."""
 
-    rows: list[tables.FileRow]
-    """States of the files."""
-    images: list[EncodedImage]
-    """New contents, once each."""
-    total: int
-    """Number of files; those that no longer exist are counted."""
+    rows: list[tables.FileRow]  # states of the files
+    images: list[EncodedImage]  # new contents, once each
+    total: int  # number of files; those that no longer exist are counted
 
 
 def encode_file(file: ReadFile, searcher: Searcher) -> EncodedImage | str:
@@ -205,20 +251,17 @@ class Updater:
         self.result.unchanged += len(scan.files) - len(todo)
         self.result.unreadable.update(scan.unreadable)
         self._finish()
-        longest = self._captioner.decoding.max_length
-        warn_of_cut_off(
-            self._cut_off, self.result.described, "caption", longest, "raise decoding.max_length in its recipe"
-        )
+        longest, remedy = self._captioner.decoding.max_length, "raise decoding.max_length in its recipe"
+        warn_of_cut_off(self._cut_off, self.result.described, "caption", longest, remedy)
         return self.result
 
     def _find_gone(self, scan: Scan) -> set[str]:
         """Return the paths that are no longer there; not those in folders that cannot be listed."""
-        paths = {file.path for file in scan.files}
+        if "." in scan.unreadable:
+            return set()
         closed = tuple(f"{name}{os.sep}" for name in scan.unreadable)
         return {
-            path
-            for path in self._before
-            if path not in paths and "." not in scan.unreadable and not path.startswith(closed)
+            path for path in self._before.keys() - {file.path for file in scan.files} if not path.startswith(closed)
         }
 
     def _commit(self, chunk: Chunk, batch_size: int) -> None:
@@ -242,17 +285,11 @@ class Updater:
         with_tags = captioner.rules.tagger is not None
         captions = captioner.describe(paths, batch_size=batch_size, n_best=1, with_tags=with_tags, log_cut_off=False)
         self._cut_off += sum(not best.ended for best, *_ in captions)
-        rows = [
-            tables.ImageRow(
-                image.file.row.digest,
-                best.text if best.is_sure else "",
-                best.log_prob,
-                best.confidence,
-                tuple(tag.word for tag in best.tags),
-                image.file.thumbnail,
-            )
-            for image, (best, *_) in zip(images, captions, strict=True)
-        ]
+        rows = []
+        for image, (best, *_) in zip(images, captions, strict=True):
+            caption, tags = best.text if best.is_sure else "", tuple(tag.word for tag in best.tags)
+            details = (caption, best.log_prob, best.confidence, tags, image.file.thumbnail)
+            rows.append(tables.ImageRow(image.file.row.digest, *details))
         self._record = tables.begin_update(self._index, self._record)
         tables.append_images(self._index, self._record, rows, np.stack([image.vector for image in images]))
         self._known.update(row.digest for row in rows)

@@ -50,15 +50,13 @@ class ModelAttention(NamedTuple):
     explanation: Explanation
     features: Sequence[FeatureSpec] = ()
     """Specifications of the model's features, which define the grid of image locations or the frames."""
-    name: str = ""
-    """Name of the model, printed beside its strip; empty for none."""
+    name: str = ""  # name of the model, printed beside its strip; empty for none
 
 
 class AttendedSentence(NamedTuple):
     """A caption or a translation with its attention by one or several models."""
 
-    source: str
-    """Name of the image file, or source sentence."""
+    source: str  # name of the image file, or source sentence
     image: Path | None
     attention: Sequence[ModelAttention]
     """Attention of each model, from top to bottom; the words come from the first model. Empty for no plots."""
@@ -81,16 +79,9 @@ def save_attention(
         if on_progress is not None:
             on_progress(number, len(sentences))
     explained = [attended.explanation for sentence in sentences for attended in sentence.attention]
-    page = render_page(
-        "attention.html",
-        styles=STYLES[:1],
-        scripts=(),
-        sentences=title,
-        entries=entries,
-        has_alignment=any(explanation.alignment is not None for explanation in explained),
-        has_attention=any(explanation.attention is not None for explanation in explained),
-        has_gate=any(explanation.gate is not None for explanation in explained),
-    )
+    kinds = ("alignment", "attention", "gate")
+    has = {kind: any(getattr(explanation, kind) is not None for explanation in explained) for kind in kinds}
+    page = render_page("attention.html", styles=STYLES[:1], scripts=(), sentences=title, entries=entries, has=has)
     write_text(folder / PAGE, page)
     return folder / PAGE
 
@@ -192,10 +183,8 @@ class AttendedWord(NamedTuple):
 class AttendedImage(NamedTuple):
     """An image or the frames of a video with the attention of each word of a sentence."""
 
-    panel: str | None
-    """The image or the frames beside the heat maps, as data URL."""
-    url: str | None
-    """The image of the figure with the attention of the word that is pointed at; None for a video."""
+    panel: str | None  # the image or the frames beside the heat maps, as data URL
+    url: str | None  # the image of the figure with the attention of the word that is pointed at; None for a video
     grid: tuple[int, int] | None
     box: tuple[float, ...]
     """Left, top, right and bottom of the part of the image that the grid covers, as fractions of its sides."""

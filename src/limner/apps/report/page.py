@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import date
+from operator import attrgetter
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
@@ -40,8 +41,7 @@ class LearningCurves(NamedTuple):
     """Plots of a training, and what they mark."""
 
     charts: list[Markup]
-    kept: str
-    """Sentence on the kept weights; empty if no validation of the log belongs to them."""
+    kept: str  # sentence on the kept weights; empty if no validation of the log belongs to them
     train_on_val_epochs: int
     """Number of the last epochs, on the training and validation splits together, which are left out."""
 
@@ -53,14 +53,10 @@ def write_report(run: Path, out: Path) -> Path:
         RunError: the folder is not a run directory, or a record or the model is damaged.
     """
     config = RunConfig.load(run / "config.json")
-    evaluations = sorted(
-        read_evaluations(run), key=lambda evaluation: (evaluation.split, evaluation.decoding, evaluation.measured)
-    )
-    context = _context(run, config, evaluations)
-    html = render_page(
-        "report.html", day=f"{(today := date.today()).day} {today:%B %Y}", **_content(run, config, context)
-    )
-    write_text(out, html)
+    order = attrgetter("split", "decoding", "measured")
+    context = _context(run, config, sorted(read_evaluations(run), key=order))
+    day = f"{(today := date.today()).day} {today:%B %Y}"
+    write_text(out, render_page("report.html", day=day, **_content(run, config, context)))
     if context.thumbnails.left_out:
         logger.warning("%s: %d image(s) are missing, damaged or over the size limit", out, context.thumbnails.left_out)
     return out
@@ -73,9 +69,8 @@ def choose_first_evaluation(evaluations: Sequence[Evaluation], test: str) -> Eva
         is_other = evaluation.split != test
         return is_other, bool(evaluation.decoding), bool(evaluation.measured), -len(evaluation.scores)
 
-    return min(
-        (evaluation for evaluation in evaluations if evaluation.image_control == "right"), key=distance, default=None
-    )
+    right = (evaluation for evaluation in evaluations if evaluation.image_control == "right")
+    return min(right, key=distance, default=None)
 
 
 def learning_curves(config: RunConfig, log: Sequence[LogLine]) -> LearningCurves:
@@ -137,6 +132,7 @@ def _content(run: Path, config: RunConfig, context: PageContext) -> dict[str, An
     log = read_log(log_path) if log_path.exists() else []
     name = run.resolve().name
     first = choose_first_evaluation(context.evaluations, (config.recipe.get("data") or {}).get("test") or "test")
+    right = [evaluation for evaluation in context.evaluations if evaluation.image_control == "right"]
     recipe = {key: value for key, value in config.recipe.items() if key != "model"}  # the model has its own section
     return {
         "run_name": name,
@@ -145,11 +141,7 @@ def _content(run: Path, config: RunConfig, context: PageContext) -> dict[str, An
         "beginning": None if first is None else beginning(first, context),
         "learning": learning_curves(config, log),
         "modality": context.modality,
-        "evaluations": [
-            evaluation_section(evaluation, context)
-            for evaluation in context.evaluations
-            if evaluation.image_control == "right"
-        ],
+        "evaluations": [evaluation_section(evaluation, context) for evaluation in right],
         "controls": control_tables(context.evaluations, context.modality),
         "diagnoses": read_diagnoses(run),
         "groundings": read_groundings(run, context.thumbnails),
@@ -166,11 +158,8 @@ def _about(config: RunConfig) -> list[str]:
     data = config.recipe.get("data") or {}
     languages = " to ".join(str(lang) for lang in (data.get("source_lang"), data.get("lang")) if lang)
     what = "target" if data.get("lang") in LABEL_LANGUAGES else "language"
-    return [
-        *([f"model {model}"] if model else []),
-        *([f"{what} {languages}"] if languages else []),
-        *([f"collection {Path(str(collection)).name}"] if collection else []),
-    ]
+    facts = {"model": model, what: languages, "collection": collection and Path(str(collection)).name}
+    return [f"{name} {value}" for name, value in facts.items() if value]
 
 
 def run_facts(config: RunConfig, log: Sequence[LogLine]) -> list[tuple[str, str]]:

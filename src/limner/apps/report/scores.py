@@ -245,15 +245,12 @@ def _headline(score: Score, compared: Sequence[Baseline], modality: Modality) ->
     is_lower_better = score.name.endswith(("median_rank", "_std"))
     if score.name in METRICS or score.name == "perplexity":
         is_lower_better = not higher_is_better(score.name)
-    return {
-        "label": full_label(score.name, modality),
-        "value": format_score(score),
-        "note": "lower is better" if is_lower_better else "higher is better",
-        "bars": [
-            {"label": bar.label, "value": format_score(score, bar.value), "share": min(1.0, max(0.0, share))}
-            for bar, share in zip(values, shares, strict=True)
-        ],
-    }
+    bars = [
+        {"label": bar.label, "value": format_score(score, bar.value), "share": min(1.0, max(0.0, share))}
+        for bar, share in zip(values, shares, strict=True)
+    ]
+    note = "lower is better" if is_lower_better else "higher is better"
+    return {"label": full_label(score.name, modality), "value": format_score(score), "note": note, "bars": bars}
 
 
 def _of_other_items(items: Sequence[EvaluatedItem], names: Sequence[str], lang: str) -> dict[str, Baseline]:
@@ -263,13 +260,9 @@ def _of_other_items(items: Sequence[EvaluatedItem], names: Sequence[str], lang: 
         return {}
     half = len(items) // 2
     shifted = [*items[half:], *items[:half]]
-    scores = score_sentences(
-        [item.tokens for item in shifted],
-        [item.reference_tokens for item in items],
-        compared,
-        texts=([item.hypothesis for item in shifted], [item.references for item in items]),
-        lang=lang,
-    )
+    tokens, references = [item.tokens for item in shifted], [item.reference_tokens for item in items]
+    texts = [item.hypothesis for item in shifted], [item.references for item in items]
+    scores = score_sentences(tokens, references, compared, texts=texts, lang=lang)
     what = "translations of other sentences" if items[0].source is not None else "captions of other images"
     return {score.name: Baseline(what, score.value) for score in scores}
 

@@ -65,19 +65,13 @@ def beginning(evaluation: Evaluation, context: PageContext) -> dict[str, Any]:
     """Build the beginning of the report: six items, and headline numbers with baselines."""
     items, labels = _items(evaluation), is_of_labels(evaluation)
     first = gallery.choose_first(items, gallery.SEED)
+    chance: dict[str, Any] = {"vocabulary": context.vocabulary, "lang": context.lang or "en"}
     return {
         "cards": gallery.cards(dict.fromkeys(first, ""), items, context.thumbnails, side=LARGE, labels=labels),
         "regions": region_cards(evaluation.regions[: gallery.FIRST], context.thumbnails),
         "tracks": gallery.is_of_tracks(evaluation),
         "labels": labels,
-        "headlines": headlines(
-            evaluation,
-            context.evaluations,
-            context.published,
-            context.modality,
-            vocabulary=context.vocabulary,
-            lang=context.lang or "en",
-        ),
+        "headlines": headlines(evaluation, context.evaluations, context.published, context.modality, **chance),
         "title": title_of(evaluation),
     }
 
@@ -122,14 +116,11 @@ def is_of_labels(evaluation: Evaluation) -> bool:
 
 def confused_labels(items: Iterable[EvaluatedItem]) -> list[tuple[str, str, int]]:
     """Count the pairs of a predicted and another right label, the most frequent first."""
-    pairs = Counter(
-        (predicted.label, right)
-        for item in items
-        for predicted, right in zip(
-            read_predictions(item.hypothesis), "".join(item.references[:1]).split(), strict=False
-        )
-        if predicted.label != right
-    )
+    pairs = Counter[tuple[str, str]]()
+    for item in items:
+        right = "".join(item.references[:1]).split()
+        predicted = [prediction.label for prediction in read_predictions(item.hypothesis)]
+        pairs.update(pair for pair in zip(predicted, right, strict=False) if pair[0] != pair[1])
     most = sorted(pairs.items(), key=lambda entry: (-entry[1], entry[0]))[:SHOWN_CONFUSIONS]
     return [(predicted, right, count) for (predicted, right), count in most]
 
@@ -159,14 +150,11 @@ def region_cards(images: Sequence[ImageRegions], thumbnails: Thumbnails) -> list
 def image_queries(evaluation: Evaluation, thumbnails: Thumbnails) -> list[dict[str, Any]]:
     """The image queries; 'own' is a sentence of the image if none is among the results."""
     references = {item.id: item.references for item in evaluation.items}
-    return [
-        {
-            "query": query,
-            "thumbnail": thumbnails(query.image, QUERY_SIDE),
-            "own": "" if any(result.right for result in query.top) else next(iter(references.get(query.id, ())), ""),
-        }
-        for query in (evaluation.retrieval.image_to_text[:QUERIES] if evaluation.retrieval else ())
-    ]
+    queries = []
+    for query in evaluation.retrieval.image_to_text[:QUERIES] if evaluation.retrieval else ():
+        own = "" if any(result.right for result in query.top) else next(iter(references.get(query.id, ())), "")
+        queries.append({"query": query, "thumbnail": thumbnails(query.image, QUERY_SIDE), "own": own})
+    return queries
 
 
 def sentence_queries(evaluation: Evaluation, thumbnails: Thumbnails) -> list[dict[str, Any]]:
@@ -180,13 +168,8 @@ def sentence_queries(evaluation: Evaluation, thumbnails: Thumbnails) -> list[dic
 
     built = []
     for query in evaluation.retrieval.text_to_image[:QUERIES] if evaluation.retrieval else ():
-        results = [
-            ranked(candidate.id, candidate.image, place, right=candidate.right)
-            for place, candidate in enumerate(query.top, start=1)
-        ]
-        images = {name: item.image for name, item in items.items()} | {
-            candidate.id: candidate.image for candidate in query.top
-        }
+        results = [ranked(hit.id, hit.image, place, right=hit.right) for place, hit in enumerate(query.top, start=1)]
+        images = {name: item.image for name, item in items.items()} | {hit.id: hit.image for hit in query.top}
         described = ranked(query.image_id, images.get(query.image_id), query.rank, right=True)
         built.append({"query": query, "results": results, "described": described})
     return built
@@ -216,9 +199,8 @@ def _attention(evaluation: Evaluation, chosen: Sequence[EvaluatedItem], context:
 
 def read_diagnoses(run_folder: Path) -> list[dict[str, Any]]:
     """Read RUN/diagnosis/*.json and build the tables of each diagnosis; RunError if a file is damaged."""
-    return [
-        _diagnosis(Diagnosis.load(path)) for path in sorted((results_folder(run_folder) / "diagnosis").glob("*.json"))
-    ]
+    paths = sorted((results_folder(run_folder) / "diagnosis").glob("*.json"))
+    return [_diagnosis(Diagnosis.load(path)) for path in paths]
 
 
 def read_groundings(run_folder: Path, thumbnails: Thumbnails) -> list[dict[str, Any]]:

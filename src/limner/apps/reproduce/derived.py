@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterable, Iterator
+from functools import partial
 from pathlib import Path
 
 from limner.apps.reproduce.plan import ReproductionJob, TrainingRun
@@ -102,17 +103,13 @@ def back_translated(data: DataSettings, translator: Path, job: ReproductionJob) 
             )
     else:
         _write(folder, job.collection.items(), derived, job.collection.path)
-    model = load_trained_model(translator)
-    settings = BackTranslationSettings(
-        split=data.train, decoding=model.recipe.decoding.model_copy(update={"beam_size": 1})
+    model, collection = load_trained_model(translator), Collection.open(folder)
+    decoding = model.recipe.decoding.model_copy(update={"beam_size": 1})
+    settings, show = (
+        BackTranslationSettings(data.train, decoding=decoding),
+        partial(job.on_progress, "back-translation"),
     )
-    back_translate(
-        [model],
-        Collection.open(folder),
-        generated_by=derived.generated_by,
-        settings=settings,
-        on_progress=lambda done, total: job.on_progress("back-translation", done, total),
-    )
+    back_translate([model], collection, generated_by=derived.generated_by, settings=settings, on_progress=show)
     if needs_back_translation(data, translated := Collection.open(folder)):
         raise RunError(
             f"{translator}: none of its translations of the descriptions is complete; train it for longer, or name "

@@ -77,11 +77,6 @@ class RowPlan(NamedTuple):
     alternatives: tuple[TrainingSequence, ...]
     recipes: tuple[Recipe, ...]  # the row's recipe for each alternative, with the settings of its evaluation
 
-    def recipe_of(self, run: Path) -> Recipe:
-        """The recipe of the alternative with this run directory, with the settings of the row's evaluation."""
-        pairs = zip(self.alternatives, self.recipes, strict=True)
-        return next(recipe for sequence, recipe in pairs if sequence[-1].run == run)
-
     @property
     def pretraining(self) -> list[Recipe]:
         """Recipes of the preceding stages, which all alternatives share."""
@@ -216,9 +211,5 @@ def _load_recipe(
         "train_on_val_epochs": max(min(1, training.train_on_val_epochs), round(budget * training.train_on_val_epochs)),
     }
     samples = max(min(2, evaluation.samples), round(budget * evaluation.samples))
-    return recipe.model_copy(
-        update={
-            "training": training.model_copy(update=update),
-            "evaluation": evaluation.model_copy(update={"samples": samples}),
-        }
-    )
+    training, evaluation = training.model_copy(update=update), evaluation.model_copy(update={"samples": samples})
+    return recipe.model_copy(update={"training": training, "evaluation": evaluation})

@@ -266,48 +266,33 @@ def _signatures(table: PublishedTable, results: Sequence[RowResult]) -> list[str
 
 def _to_plain(table: PublishedTable, results: Sequence[RowResult], comparison: TableComparison) -> dict[str, Any]:
     reproduced, first = by_row(results), results[0].evaluation
-    return {
-        "table": table.name,
-        "collection": Path(first.collection).name,
-        "fingerprint": first.fingerprint,
-        "rows": [
-            {
-                "row": row.name,
-                "other_authors": row.other_authors,
-                **(_plain_results(row, reproduced[row.name], comparison) if row.name in reproduced else {}),
-                "published": {dataset: dict(values) for dataset, values in row.published.items()},
-                "published_marks": {dataset: dict(marks) for dataset, marks in row.published_marks.items()},
-            }
-            for row in _visible_rows(table, reproduced)
-        ],
-    }
+    rows = []
+    for row in _visible_rows(table, reproduced):
+        ours = _plain_results(row, reproduced[row.name], comparison) if row.name in reproduced else {}
+        printed = row.model_dump(include={"published", "published_marks"})
+        rows.append({"row": row.name, "other_authors": row.other_authors, **ours, **printed})
+    collection = Path(first.collection).name
+    return {"table": table.name, "collection": collection, "fingerprint": first.fingerprint, "rows": rows}
 
 
 def _plain_results(row: PublishedRow, seeds: Sequence[RowResult], comparison: TableComparison) -> dict[str, Any]:
     first = seeds[0]
     origin = {"run", "recipe_folder", "overrides", "image_control", "budget", "initialised_from", "corpus"}
-    return {
-        **first.model_dump(include=origin),
-        "training_seconds": round(sum(result.seconds for result in seeds), 1),
-        "scores": [
-            {"name": score.name, "value": mean.value, "std": mean.std, "signature": score.signature}
-            for score in first.scores.values()
-            if (mean := mean_score(seeds, score.name)) is not None
-        ],
-        "seeds": [
-            {
-                "seed": result.seed,
-                "run": result.run,
-                "scores": {name: score.value for name, score in result.scores.items()},
-            }
-            for result in seeds
-        ],
-        "contrasts": [
-            {**contrast.model_dump(exclude={"system"}), "level": row.level}
-            for of_baseline in contrasts(row, comparison).values()
-            for contrast in of_baseline
-        ],
-    }
+    values = first.model_dump(include=origin)
+    values["training_seconds"] = round(sum(result.seconds for result in seeds), 1)
+    values["scores"] = [
+        {"name": score.name, "value": mean.value, "std": mean.std, "signature": score.signature}
+        for score in first.scores.values()
+        if (mean := mean_score(seeds, score.name)) is not None
+    ]
+    values["seeds"] = []
+    for result in seeds:
+        scores = {name: score.value for name, score in result.scores.items()}
+        values["seeds"].append({"seed": result.seed, "run": result.run, "scores": scores})
+    compared = [contrast for group in contrasts(row, comparison).values() for contrast in group]
+    level = {"level": row.level}
+    values["contrasts"] = [contrast.model_dump(exclude={"system"}) | level for contrast in compared]
+    return values
 
 
 def _plot_curves(results: Iterable[RowResult], out: Path) -> list[Path]:

@@ -126,8 +126,7 @@ class Reproduction(NamedTuple):
     """A reproduced table and its files."""
 
     table: PublishedTable
-    results: tuple[RowResult, ...]
-    """Results of every row and seed, in the order of the table."""
+    results: tuple[RowResult, ...]  # results of every row and seed, in the order of the table
     markdown: Path
     json: Path
     figures: tuple[Path, ...]
@@ -283,17 +282,14 @@ def _compare_pair(
     digest = _digest(results, settings)
     if digest in cache:
         return cache[digest]
-    systems = {
-        name: {result.run: result.evaluation for result in group}
-        for name, group in zip(names, (baseline, row), strict=True)
-    }
+    groups, lang = zip(names, (baseline, row), strict=True), str(row[0].recipe["data"]["lang"])
+    systems = {name: {result.run: result.evaluation for result in group} for name, group in groups}
+
+    def show(stage: str, done: int, total: int) -> None:
+        on_progress(f"{stage} {names[1]}", done, total)
+
     try:
-        comparison = compare_evaluations(
-            systems,
-            str(row[0].recipe["data"]["lang"]),
-            settings=settings,
-            on_progress=lambda stage, done, total: on_progress(f"{stage} {names[1]}", done, total),
-        )
+        comparison = compare_evaluations(systems, lang, settings=settings, on_progress=show)
     except RunError as error:
         logger.warning("'%s' is not compared with '%s': %s", *reversed(names), error)
         return None

@@ -36,6 +36,7 @@ from limner.retrieval.marginal import MARGINAL_IMAGES
 from limner.runs.recipe import EvaluationSettings, Recipe
 from limner.runs.records import RunConfig, save_evaluation
 from limner.runs.trained_model import WEIGHTS, TrainedModel, load_trained_model, require_trained, sha256
+from limner.training.context import TrainProgress
 from limner.training.loop import train
 from limner.training.setup import prepare, require_counted_words
 
@@ -61,10 +62,8 @@ def check(rows: Sequence[PublishedRow], job: ReproductionJob) -> None:
         repetitions = range(job.settings.seeds)
         if any(not plan_row(row, job, repetition).result_path.exists() for repetition in repetitions):
             stages += [stage for sequence in first.alternatives for stage in sequence]
-            pending += [
-                (sequence[-1].run, row, recipe.evaluation)
-                for sequence, recipe in zip(first.alternatives, first.recipes, strict=True)
-            ]
+            pairs = zip(first.alternatives, first.recipes, strict=True)
+            pending += [(sequence[-1].run, row, recipe.evaluation) for sequence, recipe in pairs]
     trainings = list({training.run: training for training in stages}.values())
     for done, training in enumerate(trainings):
         job.on_progress("checking", done, len(trainings))
@@ -135,16 +134,13 @@ def _require_evaluable(
     model: TrainedModel, row: PublishedRow, evaluation: EvaluationSettings, collection: Collection, retrieval: bool
 ) -> None:
     """Raise the errors that the evaluation of the row would raise after training."""
-    data = model.recipe.data
+    split, features = model.recipe.data.test, open_features(model, collection)
     leave_out = model.recipe.features.missing == "leave_out"
-    features = open_features(model, collection)
-    examples = Examples.of_split(
-        collection, data.test, model.target, features, source=model.source, leave_out=leave_out
-    )
+    examples = Examples.of_split(collection, split, model.target, features, source=model.source, leave_out=leave_out)
     if retrieval and features is not None and model.source is None:
         require_shortlist(evaluation.shortlist, examples.items)
     control_features(model, collection, features, row.image_control, examples.items, 1)
-    require_counted_words(examples, data.test, evaluation.skip_words)
+    require_counted_words(examples, split, evaluation.skip_words)
 
 
 def reproduce_table(
@@ -207,7 +203,8 @@ def _train_and_evaluate(plan: RowPlan, job: ReproductionJob) -> None:
     if len(alternatives) > 1:
         trained = (sequence[-1] for sequence in alternatives)
         best = min(trained, key=lambda training: _recorded_value(training.run, "validation_perplexity"))
-    model, recipe = load_trained_model(best.run), plan.recipe_of(best.run)
+    model, runs = load_trained_model(best.run), [sequence[-1].run for sequence in plan.alternatives]
+    recipe = plan.recipes[runs.index(best.run)]
     evaluation = evaluate(
         [model],
         job.collection,
@@ -255,17 +252,13 @@ def _train_and_evaluate(plan: RowPlan, job: ReproductionJob) -> None:
 
 def _train(training: TrainingRun, job: ReproductionJob) -> None:
     """Train a run, or resume it if it exists, on the collection or on one that is derived from it."""
-    train(
-        training.recipe,
-        _collection_of(training, job),
-        training.run,
-        resume=training.run.exists(),
-        init=training.init,
-        command=job.command,
-        on_progress=lambda news: job.on_progress(
-            f"training {training.run.name}{news.part and f', {news.part}'}", news.steps, news.total_steps
-        ),
-    )
+    collection, run = _collection_of(training, job), training.run
+
+    def show(news: TrainProgress) -> None:
+        job.on_progress(f"training {run.name}{news.part and f', {news.part}'}", news.steps, news.total_steps)
+
+    options: dict[str, Any] = {"resume": run.exists(), "init": training.init, "command": job.command}
+    train(training.recipe, collection, run, **options, on_progress=show)
 
 
 def _collection_of(training: TrainingRun, job: ReproductionJob) -> Collection:

@@ -201,17 +201,13 @@ class PublishedTable(Settings):
         hidden = set() if is_other_data else {data_set.name for data_set in self.trained_on} - {dataset.name}
         shown = [row for row in self.rows if is_other_data or dataset.name in row.published or not row.published]
         names = {row.name for row in shown}
-        rows = tuple(
-            row.model_copy(
-                update={
-                    "recipe": row.recipe and row.recipe.format(dataset=dataset.key),
-                    "baselines": tuple(baseline for baseline in row.baselines if baseline in names),
-                }
-            )
-            for row in shown
-        )
+        rows = []
+        for row in shown:
+            baselines = tuple(baseline for baseline in row.baselines if baseline in names)
+            recipe = row.recipe and row.recipe.format(dataset=dataset.key)
+            rows.append(row.model_copy(update={"recipe": recipe, "baselines": baselines}))
         datasets = tuple(name for name in self.datasets if name not in hidden)
-        return self.model_copy(update={"rows": rows, "datasets": datasets, "trained_on": (dataset,)})
+        return self.model_copy(update={"rows": tuple(rows), "datasets": datasets, "trained_on": (dataset,)})
 
     def data_set(self, key: str) -> DataSet:
         """Return one of the data sets by its key; SettingsError if the table has no scores on it."""

@@ -79,8 +79,7 @@ class Message(NamedTuple):
 
     role: str
     text: str
-    images: Sequence[str] = ()
-    """Images in base64, or as URLs."""
+    images: Sequence[str] = ()  # images in base64, or as URLs
 
 
 async def read_chat(

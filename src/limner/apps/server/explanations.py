@@ -80,12 +80,5 @@ def explain_sentence(job: Job, tokens: Sequence[int]) -> SentenceExplanation:
 
     attention = explanation.image_weights
     grid, box = image_grid(job, 0 if attention is None else attention.shape[1])
-    return SentenceExplanation(
-        source=explanation.source,
-        target=target,
-        alignment=rows(explanation.alignment),
-        attention=rows(attention),
-        gate=rows(explanation.gate),
-        grid_size=grid,
-        box=box,
-    )
+    maps = {"alignment": rows(explanation.alignment), "attention": rows(attention), "gate": rows(explanation.gate)}
+    return SentenceExplanation(source=explanation.source, target=target, **maps, grid_size=grid, box=box)

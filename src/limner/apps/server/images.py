@@ -55,29 +55,29 @@ def decode_image_text(text: str, param: str = "image") -> bytes:
     Raises:
         InvalidRequestError: the text is neither.
     """
+
+    def refused(reason: str) -> InvalidRequestError:
+        return InvalidRequestError(f"{param}: {reason}", param)
+
     if text.startswith("data:"):
         header = _DATA_URL.match(text[:_MAX_HEADER])
         if header is None:
-            raise InvalidRequestError(f"{param}: expected a data: URL such as data:image/jpeg;base64,…", param)
+            raise refused("expected a data: URL such as data:image/jpeg;base64,…")
         media_type, content = header["type"], text[header.end() :]
         if media_type and not media_type.startswith("image/") and media_type != "application/octet-stream":
-            raise InvalidRequestError(f"{param}: expected a data: URL of an image, got {media_type}", param)
+            raise refused(f"expected a data: URL of an image, got {media_type}")
         if not header["base64"]:
             return unquote_to_bytes(content)
         text = content
     elif _URL.match(text[:20]):
-        raise InvalidRequestError(
-            f"{param}: expected base64, a data: URL or an upload; other URLs and files are not opened", param
-        )
+        raise refused("expected base64, a data: URL or an upload; other URLs and files are not opened")
     try:
         compact = "".join(text.split())
         decoded = base64.b64decode(compact + "=" * (-len(compact) % 4), validate=True)
     except (binascii.Error, ValueError):
-        raise InvalidRequestError(
-            f"{param}: expected an image in base64 or a data: URL, got other text", param
-        ) from None
+        raise refused("expected an image in base64 or a data: URL, got other text") from None
     if not decoded:
-        raise InvalidRequestError(f"{param}: expected an image, got an empty text", param)
+        raise refused("expected an image, got an empty text")
     return decoded
 
 

@@ -98,10 +98,8 @@ async def translate(body: TranslateBody, engine: EngineOf) -> dict[str, Any]:
         raise InvalidRequestError("q: expected a text, got nothing", "q")
     images = await _images(body, len(texts), engine)
     detected = await _sources(texts, body, engine)
-    waiting = [
-        _translate(engine, text, source.language, body, image)
-        for text, source, image in zip(texts, detected, images, strict=True)
-    ]
+    inputs = zip(texts, detected, images, strict=True)
+    waiting = [_translate(engine, text, source.language, body, image) for text, source, image in inputs]
     responses: list[dict[str, Any]] = []
     translated = await _all_of(waiting, engine.settings.max_batch)
     for source, ((best, *alternatives), is_outside) in zip(detected, translated, strict=True):
@@ -192,9 +190,8 @@ async def _sources(texts: Sequence[str], body: TranslateBody, engine: ServiceEng
 
 async def _detect(text: str, engine: ServiceEngine) -> list[DetectedLanguage]:
     """Detect a language outside of the event loop."""
-    known = [lang for pair in _pairs(engine) for lang in pair] or [
-        lang for served in engine.models for lang in served.languages
-    ]
+    known = [lang for pair in _pairs(engine) for lang in pair]
+    known = known or [lang for served in engine.models for lang in served.languages]
     return await engine.compute("language", lambda: detect_language(text, known))
 
 
@@ -254,10 +251,8 @@ def detect_language(text: str, languages: Sequence[str]) -> list[DetectedLanguag
     known = {lang: 0.0 for lang in languages if lang in _identifier(()).labels}
     if known:
         known = dict(_identifier(tuple(known)).rank(text[:MAX_DETECTED]))
-    return [
-        DetectedLanguage(language=lang, confidence=round(100 * float(score), 1))
-        for lang, score in (known | {lang: 0.0 for lang in languages if lang not in known}).items()
-    ]
+    scores = known | {lang: 0.0 for lang in languages if lang not in known}
+    return [DetectedLanguage(language=lang, confidence=round(100 * float(p), 1)) for lang, p in scores.items()]
 
 
 @cache

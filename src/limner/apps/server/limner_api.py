@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import APIRouter, Depends, Query, Request
 from fastapi.responses import Response
 from prometheus_client import CONTENT_TYPE_LATEST
+from pydantic import BaseModel
 from sse_starlette import EventSourceResponse
 
 import limner
@@ -56,10 +57,8 @@ EngineOf = Annotated[ServiceEngine, Depends(get_engine)]
 @router.get("/health")
 async def health(engine: EngineOf) -> schemas.HealthBody:
     """Return whether the service is running, and how many requests wait."""
-    status = "stopping" if engine.stopping else "ok"
-    return schemas.HealthBody(
-        status=status, version=limner.__version__, models=list(engine.models.by_name), waiting=engine.active
-    )
+    status, models = "stopping" if engine.stopping else "ok", list(engine.models.by_name)
+    return schemas.HealthBody(status=status, version=limner.__version__, models=models, waiting=engine.active)
 
 
 @router.get("/metrics", responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}})
@@ -105,17 +104,10 @@ async def describe(body: schemas.DescribeBody, engine: EngineOf, request: Reques
     """Caption an image, sent as JSON with base64 or as an uploaded file of a form."""
     image = await read_image_reference(body.image, engine.fetcher)
     served = engine.models.get(body.model, "describe", body.lang)
+    rules = RuleOptions(True, body.concepts, body.min_confidence)
+    requested = GenerationRequest(served, served.generator(body.lang), image, None, body.decoding(), body.prefix)
     stream = await engine.generate(
-        GenerationRequest(
-            served,
-            served.generator(body.lang),
-            image,
-            decoding=body.decoding(),
-            prefix=body.prefix,
-            must_include=body.must_include,
-            attention=body.attention,
-            rules=RuleOptions(True, body.concepts, body.min_confidence),
-        )
+        requested._replace(must_include=body.must_include, attention=body.attention, rules=rules)
     )
 
     def response(final: FinalEvent) -> schemas.DescribeResponse:
@@ -137,12 +129,11 @@ async def describe(body: schemas.DescribeBody, engine: EngineOf, request: Reques
 
 def sentence_bodies(final: FinalEvent) -> list[schemas.SentenceBody]:
     """Return the sentences of a stream for a response."""
-    return [
-        schemas.SentenceBody.model_validate(
-            {**sentence._asdict(), "display_text": sentence.display_text, "tokens": tokens}
-        )
-        for sentence, tokens in zip(final.sentences, final.tokens, strict=True)
-    ]
+    bodies = []
+    for sentence, tokens in zip(final.sentences, final.tokens, strict=True):
+        values = {**sentence._asdict(), "display_text": sentence.display_text, "tokens": tokens}
+        bodies.append(schemas.SentenceBody.model_validate(values))
+    return bodies
 
 
 @router.post(
@@ -161,21 +152,14 @@ async def translate(body: schemas.TranslationRequest, engine: EngineOf, request:
     generator = served.generator(body.target)
     if body.explain:
         await engine.compute("explain", lambda: trained_models(generator))
-    streams = [
-        await engine.generate(
-            GenerationRequest(served, generator, image, text, decoding=body.decoding(), must_include=body.must_include)
-        )
-        for text in texts
-    ]
+    requested = GenerationRequest(served, generator, image, None, body.decoding(), must_include=body.must_include)
+    streams = [await engine.generate(requested._replace(text=text)) for text in texts]
 
     def response(*finals: FinalEvent) -> schemas.TranslationAnswer:
         translations = [sentence_bodies(final) for final in finals]
-        return schemas.TranslationAnswer(
-            model=served.name,
-            source=served.source or "",
-            lang=generator.lang,
-            translations=translations if texts is body.text else translations[0],
-        )
+        shown = translations if texts is body.text else translations[0]
+        source, lang = served.source or "", generator.lang
+        return schemas.TranslationAnswer(model=served.name, source=source, lang=lang, translations=shown)
 
     if body.stream:
         return sse_response(server_sent_events(streams[0], request.url.path, response), engine.settings)
@@ -270,9 +254,7 @@ def sse_response(events: AsyncIterator[Any], settings: ServerSettings) -> EventS
 
 
 async def server_sent_events(
-    stream: EventStream,
-    path: str,
-    response: Any,  # noqa: ANN401
+    stream: EventStream, path: str, response: Callable[[FinalEvent], BaseModel]
 ) -> AsyncIterator[dict[str, str]]:
     """Yield the events of a stream: `token`, then `done` with the response, or `error`."""
     try:

@@ -76,18 +76,12 @@ _load_joint = cache(JointSpace.load)
 class ModelFacts(NamedTuple):
     """Facts about a served model; numbers are of all languages and all models of an ensemble, without the backbone."""
 
-    architecture: str
-    """Name of the model in its recipe."""
-    parameters: int
-    """Number of parameters."""
-    size: int
-    """Size of the parameters in bytes."""
-    vocabulary: int
-    """Number of tokens of the default language."""
-    max_length: int
-    """Maximum number of tokens of a generated sentence."""
-    digest: str
-    """SHA-256 of the settings and vocabularies."""
+    architecture: str  # name of the model in its recipe
+    parameters: int  # number of parameters
+    size: int  # size of the parameters in bytes
+    vocabulary: int  # number of tokens of the default language
+    max_length: int  # maximum number of tokens of a generated sentence
+    digest: str  # SHA-256 of the settings and vocabularies
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,10 +92,8 @@ class ServedModel:
     task: Task
     by_lang: Mapping[str, ServedGenerator]
     """Generator of each language of the generated sentences; they share one backbone."""
-    source: str | None = None
-    """Language that is translated from; None for captioners."""
-    created: int = 0
-    """Time of the training, in seconds since 1970."""
+    source: str | None = None  # language that is translated from; None for captioners
+    created: int = 0  # time of the training, in seconds since 1970
 
     @property
     def languages(self) -> tuple[str, ...]:
@@ -174,15 +166,10 @@ class ServedModel:
             else:
                 sizes += [weight.numel() for trained in generator.models for weight in trained.model.parameters()]
                 digests += [[self.created, trained.config.digests()] for trained in generator.models]
-        first = generators[0]
-        return ModelFacts(
-            first.manifest.model if isinstance(first, ExportedModel) else first.architecture,
-            sum(sizes),
-            4 * sum(sizes),
-            len(first.tokenizer),
-            first.decoding.max_length,
-            hashlib.sha256(to_json(digests, sort_keys=True).encode()).hexdigest(),
-        )
+        first, count = generators[0], sum(sizes)
+        kind = first.manifest.model if isinstance(first, ExportedModel) else first.architecture
+        digest = hashlib.sha256(to_json(digests, sort_keys=True).encode()).hexdigest()
+        return ModelFacts(kind, count, 4 * count, len(first.tokenizer), first.decoding.max_length, digest)
 
 
 class Models:
@@ -212,9 +199,7 @@ class Models:
                 raise NotSupportedError(f"no served model can {task}; start limner serve with --model and such a run")
             return next((model for model in able if lang in model.languages), able[0])
         if name not in self.by_name:
-            names = [
-                name for model in self for name in (model.name, *(f"{model.name}:{tag}" for tag in model.tags[1:]))
-            ]
+            names = [f"{model.name}:{tag}".removesuffix(f":{DEFAULT_TAG}") for model in self for tag in model.tags]
             served = f"served are {', '.join(names)}; name a served model, or start with --alias NAME=MODEL"
             raise NotFoundError(f"model '{name}': not served{did_you_mean(name, names)}; {served}", "model")
         model = self.by_name[name]
@@ -243,9 +228,8 @@ class Models:
         if name in self.by_name:
             raise SettingsError(f"alias '{alias}': a model is named '{name}' already; choose another name")
         served, lang = self.find(model)
-        self.by_name[name] = replace(
-            served, name=name, by_lang=served.by_lang if lang is None else {lang: served.by_lang[lang]}
-        )
+        by_lang = served.by_lang if lang is None else {lang: served.by_lang[lang]}
+        self.by_name[name] = replace(served, name=name, by_lang=by_lang)
 
     def translator(self, name: str | None, source: str | None, target: str | None) -> ServedModel:
         """Find a translator by its name, or the first from a language, or any, to another; see `get` for errors.

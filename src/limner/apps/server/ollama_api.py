@@ -19,13 +19,7 @@ from pydantic import BaseModel
 
 import limner
 from limner.apps.server import limner_api
-from limner.apps.server.chats import (
-    ChatFields,
-    Message,
-    SamplingFields,
-    finish_reason,
-    read_chat,
-)
+from limner.apps.server.chats import ChatFields, Message, SamplingFields, finish_reason, read_chat
 from limner.apps.server.errors import InvalidRequestError, error_body
 from limner.apps.server.jobs import FinalEvent
 from limner.apps.server.limner_api import EngineOf
@@ -159,19 +153,11 @@ async def _parts(stream: EventStream, body: GenerationBody, started: int) -> Asy
             if event.text or body.logprobs:
                 yield event.text, {"logprobs": body.logprobs_of([event])}
     ended = time.perf_counter_ns()
-    yield (
-        "",
-        {
-            "done": True,
-            "done_reason": reason,
-            "total_duration": ended - started,
-            "load_duration": accepted - started,
-            "prompt_eval_count": stream.job.input_tokens,
-            "prompt_eval_duration": (first or ended) - accepted,
-            "eval_count": count,
-            "eval_duration": max(1, ended - (first or ended)),
-        },
-    )
+    first = first or ended
+    end: dict[str, Any] = {"done": True, "done_reason": reason}
+    end |= {"total_duration": ended - started, "load_duration": accepted - started}
+    end |= {"prompt_eval_count": stream.job.input_tokens, "prompt_eval_duration": first - accepted}
+    yield "", end | {"eval_count": count, "eval_duration": max(1, ended - first)}
 
 
 async def _encoded(lines: AsyncIterator[dict[str, Any]]) -> AsyncIterator[str]:

@@ -15,13 +15,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Request
 from pydantic import Field
 
-from limner.apps.server.chats import (
-    ChatFields,
-    Message,
-    SamplingFields,
-    finish_reason,
-    read_chat,
-)
+from limner.apps.server.chats import ChatFields, Message, SamplingFields, finish_reason, read_chat
 from limner.apps.server.errors import NotSupportedError, error_body
 from limner.apps.server.jobs import FinalEvent
 from limner.apps.server.limner_api import ERRORS, EngineOf, model_body, sse_response
@@ -135,11 +129,8 @@ async def complete(body: CompletionBody, engine: EngineOf, request: Request) -> 
     """Caption the image of the last message of the user, or translate its text."""
     messages = [message.read("messages") for message in body.messages]
     stream = await engine.generate(await read_chat(request, body, body, messages, param="messages", count=body.n or 1))
-    header: dict[str, Any] = {
-        "id": f"chatcmpl-{secrets.token_hex(12)}",
-        "created": int(time.time()),
-        "model": body.model,
-    }
+    id_ = f"chatcmpl-{secrets.token_hex(12)}"
+    header: dict[str, Any] = {"id": id_, "created": int(time.time()), "model": body.model}
     if body.stream:
         return sse_response(_encoded(_chunks(stream, body, header)), engine.settings)
     final = await stream.final()
@@ -148,17 +139,12 @@ async def complete(body: CompletionBody, engine: EngineOf, request: Request) -> 
 
 
 def _choices(final: FinalEvent, body: CompletionBody) -> list[dict[str, Any]]:
-    choices = []
+    choices: list[dict[str, Any]] = []
     for index, (sentence, tokens) in enumerate(zip(final.sentences, final.tokens, strict=True)):
-        content = body.logprobs_of(tokens)
-        choices.append(
-            {
-                "index": index,
-                "message": {"role": "assistant", "content": "".join(token.text for token in tokens), "refusal": None},
-                "logprobs": None if content is None else {"content": content, "refusal": None},
-                "finish_reason": finish_reason(sentence, "content_filter"),
-            }
-        )
+        content, reason = body.logprobs_of(tokens), finish_reason(sentence, "content_filter")
+        message = {"role": "assistant", "content": "".join(token.text for token in tokens), "refusal": None}
+        logprobs = None if content is None else {"content": content, "refusal": None}
+        choices.append({"index": index, "message": message, "logprobs": logprobs, "finish_reason": reason})
     return choices
 
 

@@ -250,16 +250,9 @@ class ProtectedApp:
         metrics.requests.labels(scope["method"] if scope["method"] in METHODS else "other", route, answer.status).inc()
         metrics.seconds.labels(route).observe(seconds)
         if self.settings.access_log:
-            line = {
-                "time": round(time.time(), 3),
-                "client": (scope.get("client") or ("",))[0],
-                "method": scope["method"][:20],
-                "path": scope["path"][:200],
-                "status": answer.status,
-                "seconds": round(seconds, 4),
-                "bytes": answer.bytes,
-            }
-            access_logger.info(to_json(line))
+            line = {"time": round(time.time(), 3), "client": (scope.get("client") or ("",))[0]}
+            line |= {"method": scope["method"][:20], "path": scope["path"][:200], "status": answer.status}
+            access_logger.info(to_json(line | {"seconds": round(seconds, 4), "bytes": answer.bytes}))
 
 
 METHODS = ("GET", "POST", "HEAD", "OPTIONS", "PUT", "DELETE", "PATCH")

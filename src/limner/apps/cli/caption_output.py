@@ -107,17 +107,14 @@ def _record(file: Path, result: Captions, columns: Sequence[str]) -> dict[str, A
     if isinstance(result, str):
         kept = {"text": result, "log_prob": None, "score": None}
         return {"image": str(file), "captions": [kept], "origin": "file"}
-    record: dict[str, Any] = {"image": str(file), "captions": [_caption(hypothesis, columns) for hypothesis in result]}
+    record: dict[str, Any] = {"image": str(file), "captions": []}
+    for hypothesis in result:  # the text is null where the caption is withheld
+        values = {"text": hypothesis.display_text or None, "log_prob": hypothesis.log_prob, "score": hypothesis.score}
+        record["captions"].append(values | ({"confidence": hypothesis.confidence} if "confidence" in columns else {}))
     record |= {"origin": "model"} if "origin" in columns else {}
     if "tags" in columns:
         record["tags"] = [tag._asdict() for tag in result[0].tags]
     return record
-
-
-def _caption(caption: Sentence, columns: Sequence[str]) -> dict[str, Any]:
-    """Return a caption as plain values; the text is null where it is withheld."""
-    values = {"text": caption.display_text or None, "log_prob": caption.log_prob, "score": caption.score}
-    return values | ({"confidence": caption.confidence} if "confidence" in columns else {})
 
 
 def _lines(

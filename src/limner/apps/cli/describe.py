@@ -8,27 +8,11 @@ from typing import TYPE_CHECKING, Any, cast
 
 import typer
 
+from limner.apps.cli import options
 from limner.apps.cli.app import USE
-from limner.apps.cli.caption_output import (
-    CaptionFormat,
-    StoredCaptions,
-    WriteKind,
-    caption_output,
-    choose_format,
-)
+from limner.apps.cli.caption_output import CaptionFormat, StoredCaptions, WriteKind, caption_output, choose_format
 from limner.apps.cli.explanations import claim_plots, explain_caption, load_compared, plot_captions, require_beam_file
 from limner.apps.cli.inputs import find_input_files
-from limner.apps.cli.options import (
-    MANIFEST,
-    CaptionersOption,
-    Decoding,
-    Sampling,
-    check_runs,
-    command,
-    models_or_pretrained,
-    refuse,
-    uses_graphs,
-)
 from limner.apps.cli.terminal import activity, print_error, progress_bar
 from limner.bounds import BatchSize, Probability
 from limner.decoding.settings import change_decoding
@@ -41,20 +25,20 @@ if TYPE_CHECKING:
     from limner.inference.captioner import Captioner
 
 
-@command(USE)
+@options.command(USE)
 def describe(
     images: list[Path],
     *,
-    model: CaptionersOption = None,
+    model: options.CaptionersOption = None,
     lang: str | None = None,
     prefix: str | None = None,
     must_include: list[str] | None = None,
     tags: bool = False,
     no_concepts: bool = False,
     min_confidence: Probability | None = None,
-    decoding: Decoding,
+    decoding: options.Decoding,
     sample: bool = False,
-    sampling: Sampling,
+    sampling: options.Sampling,
     batch_size: BatchSize = 32,
     backbone: str | None = None,
     device: str = "cpu",
@@ -106,11 +90,13 @@ def describe(
     Explanations:
         compare (RUN): With --attention: plot the attention of this model for the same captions below. Repeatable.
     """
-    refuse({} if sample else sampling, "has an effect only with --sample; add it, or leave it out")
-    refuse({"must_include": sample and must_include}, "needs beam search; leave out --sample")
-    refuse({"compare": attention is None and compare}, "adds models to the plots of --attention DIR; give both")
+    options.refuse({} if sample else sampling, "has an effect only with --sample; add it, or leave it out")
+    options.refuse({"must_include": sample and must_include}, "needs beam search; leave out --sample")
+    options.refuse({"compare": attention is None and compare}, "adds models to the plots of --attention DIR; give both")
     if attention or explain_beam or not (output or write or embed):
-        refuse({"ray": ray}, "has an effect only with --output, --write or --embed, and without plots; leave it out")
+        options.refuse(
+            {"ray": ray}, "has an effect only with --output, --write or --embed, and without plots; leave it out"
+        )
     if attention is not None:
         claim_plots(attention, force)
     decoding |= {"sample": sampling} if sample else {}
@@ -118,15 +104,15 @@ def describe(
         useless: dict[str, Any] = {"attention": attention, "write": write, "embed": embed, "tags": tags}
         useless |= {"no_concepts": no_concepts, "min_confidence": min_confidence, "format": format_, "output": output}
         reason = "has no effect on --explain-beam, which explains one search; leave one of them out"
-        refuse(useless | {"recursive": recursive, "json": as_json}, reason)
+        options.refuse(useless | {"recursive": recursive, "json": as_json}, reason)
         require_beam_file(explain_beam, images, force)
-        runs = models_or_pretrained(model, lang)
+        runs = options.models_or_pretrained(model, lang)
         return explain_caption(images[0], runs, prefix, must_include, decoding, backbone, device, explain_beam)
-    kind, runs = choose_format(format_, as_json, output, force), models_or_pretrained(model, lang)
-    graphs = uses_graphs(runs, {"attention": attention, "backbone": backbone, "ray": ray}, device)
+    kind, runs = choose_format(format_, as_json, output, force), options.models_or_pretrained(model, lang)
+    graphs = options.uses_graphs(runs, {"attention": attention, "backbone": backbone, "ray": ray}, device)
     from limner.media.modality import IMAGE, MODALITIES, readable_by
 
-    features = () if graphs else check_runs(runs, device, decoding, backbone).features
+    features = () if graphs else options.check_runs(runs, device, decoding, backbone).features
     modality = MODALITIES[features[0].modality] if features else IMAGE
     stored = StoredCaptions(write, embed, replace, force)
     files = stored.select(find_input_files(images, modality, readable_by(modality), recursive), images)
@@ -141,16 +127,16 @@ def describe(
     captioner = _load(runs, rules, graphs, backbone, device)
     if attention is not None:
         captioners = load_compared(cast("Captioner", captioner), runs[0], compare or (), backbone, device)
-    options = {"batch_size": batch_size, "must_include": must_include, **decoding, **rules._asdict()}
+    changes = {"batch_size": batch_size, "must_include": must_include, **decoding, **rules._asdict()}
     columns = [*([] if captioner.rules.concepts is None else ["confidence"]), *(["tags"] if tags else [])]
     if ray is None:
-        results = captioner.describe_each(files, prefixes=[prefix] * len(files) if prefix else None, **options)
+        results = captioner.describe_each(files, prefixes=[prefix] * len(files) if prefix else None, **changes)
     else:
         from limner.apps.distributed.sentences import describe_distributed
 
         place = files[0].parent / ".captions.units"
         results = describe_distributed(
-            runs, files, ray, place, prefix=prefix, options=options, backbone=backbone, device=device
+            runs, files, ray, place, prefix=prefix, options=changes, backbone=backbone, device=device
         )
     stored.begin_tables(columns)
     ranked, attended = change_decoding(captioner.decoding, decoding).n_best > 1, []
@@ -190,7 +176,7 @@ def _load(runs: Sequence[Path], rules: RuleOptions, graphs: bool, backbone: str 
 
         with activity("loading the model"):
             captioner = Captioner.load(*runs, backbone=backbone, device=device)
-    elif (runs[0] / MANIFEST).is_file():
+    elif (runs[0] / options.MANIFEST).is_file():
         from limner.runtime.generators import load_captioner
 
         captioner = load_captioner(runs[0])
@@ -199,7 +185,7 @@ def _load(runs: Sequence[Path], rules: RuleOptions, graphs: bool, backbone: str 
 
         captioner = load_hub_captioner(runs[0], device)
     if captioner.rules.concepts is None:
-        refuse({"no_concepts": not rules.concepts}, "this model has no concepts; leave it out")
+        options.refuse({"no_concepts": not rules.concepts}, "this model has no concepts; leave it out")
     captioner.rules.check(rules)
     return captioner
 

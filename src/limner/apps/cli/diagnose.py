@@ -7,17 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
+from limner.apps.cli import options
 from limner.apps.cli.app import MEASURE, command_line
-from limner.apps.cli.options import (
-    ModelOption,
-    check_runs,
-    command,
-    given,
-    load_runs,
-    refuse,
-    require_models,
-    require_one_model,
-)
 from limner.apps.cli.terminal import echo, print_json, print_table, progress_bars
 from limner.bounds import Count, Few, Seed
 from limner.decoding.settings import DecodingSettings
@@ -32,10 +23,10 @@ if TYPE_CHECKING:
 RecordOfModel = TypeVar("RecordOfModel", "Diagnosis", "Grounding")
 
 
-@command(MEASURE)
+@options.command(MEASURE)
 def diagnose(
     *,
-    model: ModelOption = None,
+    model: options.ModelOption = None,
     collection: Path,
     split: str | None = None,
     mask: list[str] | None = None,
@@ -64,15 +55,15 @@ def diagnose(
         out_file (--out FILE): JSON file to write; default: diagnosis/SPLIT.json in the run folder, with suffixes for
             --mask; with --grounding diagnosis/grounding/SPLIT.json.
     """
-    run = require_one_model(model, "diagnose")
+    run = options.require_one_model(model, "diagnose")
     if out_file is None:
         require_writable(results_folder(run) / "diagnosis", str(run))
     else:
         claim_file(out_file, "--out", force=force)
-    values = given(split=split, trials=trials, seed=seed, leave_out=skip_missing)
+    values = options.given(split=split, trials=trials, seed=seed, leave_out=skip_missing)
     if grounding:
         unused = {"mask": mask, "metric": metric, **decoding}
-        refuse(unused, "has no effect on --grounding, which generates no sentences; leave it out")
+        options.refuse(unused, "has no effect on --grounding, which generates no sentences; leave it out")
         return _measure_grounding(run, collection, values, out_file, device, as_json)
     from limner.apps.diagnosis import DiagnosisSettings
     from limner.apps.diagnosis import diagnose as diagnose_model
@@ -82,12 +73,12 @@ def diagnose(
     from limner.runs.recipe import Recipe
 
     require_metrics(name for name in metric or [] if name != "perplexity")
-    recipe = Recipe.parse(check_runs([run], device, decoding).recipe)
-    values |= given(metrics=metric, masks=mask)
+    recipe = Recipe.parse(options.check_runs([run], device, decoding).recipe)
+    values |= options.given(metrics=metric, masks=mask)
     settings = DiagnosisSettings.parse({**values, "decoding": change_decoding(recipe.decoding, decoding)})
     opened = Collection.open(collection)
     opened.require_split(name_or_default(split, recipe.data.test, "--split"))
-    (trained,) = load_runs([run], device)
+    (trained,) = options.load_runs([run], device)
     with progress_bars() as progress:
         diagnosis = diagnose_model(trained, opened, settings=settings, command=command_line(), on_progress=progress)
     _report(diagnosis, run, out_file, _print, as_json)
@@ -100,7 +91,7 @@ def _measure_grounding(
     from limner.data.collection import Collection
 
     settings, opened = GroundingSettings.parse(values), Collection.open(collection)
-    (model,) = load_runs([run], device)
+    (model,) = options.load_runs([run], device)
     with progress_bars() as progress:
         result = measure_grounding(model, opened, settings=settings, command=command_line(), on_progress=progress)
     _report(result, run, out_file, _print_grounding, as_json)
@@ -176,7 +167,7 @@ SHOWN_DISTANCES = (1, 2, 3, 5, 8, 10, 15, 20)
 """Distances printed in the table."""
 
 
-@command(MEASURE)
+@options.command(MEASURE)
 def gradients(
     *,
     model: list[Path] | None = None,
@@ -206,7 +197,7 @@ def gradients(
         seed: Random seed of the sentences and vectors.
         plot (FILE): Plot to write (.png or .svg); default: a .png beside the JSON file.
     """
-    runs = require_models(model)
+    runs = options.require_models(model)
     if plot is not None:
         claim_file(plot, "--plot", force=force)
     for run in runs:
@@ -217,11 +208,11 @@ def gradients(
 
     if plot is not None:
         require_plot_suffix(plot)
-    values = given(split=split, sentences=sentences, probes=probes, seed=seed, leave_out=skip_missing)
+    values = options.given(split=split, sentences=sentences, probes=probes, seed=seed, leave_out=skip_missing)
     settings = GradientSettings.parse(values)
     measured: dict[str, GradientNorms] = {}
     for run in runs:
-        (trained,) = load_runs([run], device)
+        (trained,) = options.load_runs([run], device)
         opened = Collection.open(collection or Path(trained.config.provenance["collection"]))
         with progress_bars() as progress:
             norms = measure_gradients(trained, opened, settings=settings, command=command_line(), on_progress=progress)

@@ -6,19 +6,8 @@ import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+from limner.apps.cli import options
 from limner.apps.cli.app import MEASURE, command_line
-from limner.apps.cli.options import (
-    ModelOption,
-    ModelsOption,
-    check_runs,
-    command,
-    generator,
-    given,
-    load_runs,
-    refuse,
-    require_models,
-    require_one_model,
-)
 from limner.apps.cli.terminal import (
     activity,
     echo,
@@ -48,11 +37,11 @@ REPORT = "report.html"
 """Name of the report in a run folder."""
 
 
-@command(MEASURE)
+@options.command(MEASURE)
 def evaluate(
     changes: list[str] | None = None,
     *,
-    model: ModelsOption = None,
+    model: options.ModelsOption = None,
     collection: Path,
     split: str | None = None,
     metric: list[str] | None = None,
@@ -91,12 +80,12 @@ def evaluate(
         region_captioner (RUN): Captioner of --region-baseline caption.
         print_all (--all): Print all scores and their signatures, not only the main ones.
     """
-    runs = require_models(model)
+    runs = options.require_models(model)
     of_retrieval = {"marginal": marginal, "memory": memory, "exact": exact}
     if not retrieval:
-        refuse(of_retrieval, "have an effect only on retrieval; leave them out")
+        options.refuse(of_retrieval, "have an effect only on retrieval; leave them out")
     if region_baseline != "caption":
-        refuse({"region_captioner": region_captioner}, "has an effect only with --region-baseline caption")
+        options.refuse({"region_captioner": region_captioner}, "has an effect only with --region-baseline caption")
     recipe = _check(runs, device, decoding, changes or [], metric or [])
     from limner.data.collection import Collection
     from limner.evaluation.evaluate import EvaluationOptions
@@ -105,14 +94,14 @@ def evaluate(
     from limner.runs.records import evaluation_path
 
     if recipe.data.source_lang is not None or not recipe.features.tables:  # no captioner of images
-        refuse(of_retrieval, "have an effect only on retrieval; leave them out")
+        options.refuse(of_retrieval, "have an effect only on retrieval; leave them out")
     opened = Collection.open(collection)
     opened.require_split(name_or_default(split, recipe.data.test, "--split"))
-    models = load_runs(runs, device)
+    models = options.load_runs(runs, device)
     if models[0].recipe.model.describes_regions or image_control != "right":
-        refuse({"--ray": ray}, "captions and translations of the right images only; leave it out")
-    options = EvaluationOptions(
-        **given(marginal_images=marginal, budget=None if memory is None else memory << 20),
+        options.refuse({"--ray": ray}, "captions and translations of the right images only; leave it out")
+    scope = EvaluationOptions(
+        **options.given(marginal_images=marginal, budget=None if memory is None else memory << 20),
         split=split,
         decoding=recipe.decoding,
         measures=recipe.evaluation,
@@ -127,10 +116,10 @@ def evaluate(
     def print_message(line: str) -> None:
         err.print(f"{line}; --no-retrieval leaves it out", highlight=False, soft_wrap=True)
 
-    decoded_on = generator(ray, runs, collection, results_folder(runs[0]) / ".evaluation.units", device)
+    decoded_on = options.generator(ray, runs, collection, results_folder(runs[0]) / ".evaluation.units", device)
     with progress_bars() as progress, decoded_on as generate:
         callbacks: dict[str, Any] = {"generate": generate, "on_progress": progress, "on_message": print_message}
-        evaluation = evaluate_models(models, opened, options=options, command=command_line(), **callbacks)
+        evaluation = evaluate_models(models, opened, options=scope, command=command_line(), **callbacks)
     saved = save_output(evaluation_path(evaluation, runs[0]), evaluation.save)
     if not evaluation.scores:  # the decoded sentences are kept
         raise SettingsError("none of the metrics can be computed on this machine; the warnings say why, and the remedy")
@@ -161,7 +150,7 @@ def _print(
 
 def _check(runs: list[Path], device: str, decoding: dict[str, Any], changes: list[str], metrics: list[str]) -> Recipe:
     """Return the changed recipe of the first run, after a check of the options that need no weights."""
-    config = check_runs(runs, device, decoding)
+    config = options.check_runs(runs, device, decoding)
     from limner.metrics import REGION_METRICS, require_metrics
     from limner.runs.recipe import Recipe
     from limner.settings import override
@@ -178,7 +167,7 @@ def _check(runs: list[Path], device: str, decoding: dict[str, Any], changes: lis
     return Recipe.parse(override(Recipe.parse(config.recipe).model_dump(mode="json"), changes))
 
 
-@command(MEASURE)
+@options.command(MEASURE)
 def compare(
     runs: list[str],
     *,
@@ -213,11 +202,13 @@ def compare(
     from limner.evaluation.compare import compare as compare_systems
     from limner.evaluation.comparison import ComparisonSettings
 
-    options = given(metrics=metric, trials=trials, samples=samples, seed=seed, level=level)
-    settings = ComparisonSettings.parse(options, "compare")
+    values = options.given(metrics=metric, trials=trials, samples=samples, seed=seed, level=level)
+    settings = ComparisonSettings.parse(values, "compare")
     systems = [[Path(run) for run in system.split(",") if run] for system in runs]
     with progress_bars() as progress:
-        comparison = compare_systems(systems, settings=settings, lang=lang, on_progress=progress, **given(split=split))
+        comparison = compare_systems(
+            systems, settings=settings, lang=lang, on_progress=progress, **options.given(split=split)
+        )
     if as_json:
         return print_json({**comparison.model_dump(mode="json"), "signature": comparison.signature})
     for table in (_scores(comparison), _differences(comparison)):
@@ -252,8 +243,10 @@ def _differences(comparison: Comparison) -> list[list[str]]:
     return rows
 
 
-@command(MEASURE)
-def report(*, model: ModelOption = None, out: Path | None = None, force: bool = False, as_json: bool = False) -> None:
+@options.command(MEASURE)
+def report(
+    *, model: options.ModelOption = None, out: Path | None = None, force: bool = False, as_json: bool = False
+) -> None:
     """Write a report of a run as one self-contained HTML file: curves, metrics, captions, retrieval results.
 
     Run `limner evaluate` first: the report shows its results.
@@ -263,7 +256,7 @@ def report(*, model: ModelOption = None, out: Path | None = None, force: bool = 
     Options:
         out (FILE): HTML file to write; default: report.html in the run folder.
     """
-    run = require_one_model(model, "report")
+    run = options.require_one_model(model, "report")
     default = results_folder(run) / REPORT
     path = claim_file(out or default, "--out", force=force, default=default)
     from limner.apps.report.page import write_report

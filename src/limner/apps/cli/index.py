@@ -7,16 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from limner.apps.cli import options
 from limner.apps.cli.app import USE
-from limner.apps.cli.options import (
-    CaptionerOption,
-    check_runs,
-    command,
-    load_runs,
-    models_or_pretrained,
-    refuse,
-    require_one_model,
-)
 from limner.apps.cli.terminal import activity, echo, err, print_json, printable, progress_bar
 from limner.bounds import BatchSize
 from limner.errors import SettingsError, counted
@@ -33,11 +25,11 @@ CAPTIONED_TOGETHER = 32
 """Default of --batch-size."""
 
 
-@command(USE)
+@options.command(USE)
 def index(
     folder: Path,
     *,
-    model: CaptionerOption = None,
+    model: options.CaptionerOption = None,
     lang: str | None = None,
     split: str | None = None,
     retriever: Path | None = None,
@@ -71,17 +63,17 @@ def index(
     if is_collection(folder):
         folder_only = {"--lang": lang, "--no-recursive": not recursive, "--verify": verify}
         folder_only |= {"--backbone": backbone, "--batch-size": batch_size != CAPTIONED_TOGETHER}
-        refuse(folder_only, f"{folder} is a collection, whose features are stored; leave it out")
-        run, options = require_one_model(model, "index"), {"split": split, "path": index, "rebuild": rebuild}
-        return _index_collection(folder, run, retriever, options, device, as_json)
+        options.refuse(folder_only, f"{folder} is a collection, whose features are stored; leave it out")
+        run, values = options.require_one_model(model, "index"), {"split": split, "path": index, "rebuild": rebuild}
+        return _index_collection(folder, run, retriever, values, device, as_json)
     retriever = None if retriever is None else Path(local_folder(retriever))
-    options = {"--split": split, "--retriever": None if retriever and model_type(retriever) else retriever}
-    refuse(options, f"has an effect only on a collection, which {folder} is not; leave it out")
-    run = require_one_model(models_or_pretrained(model, lang), "index")
+    values = {"--split": split, "--retriever": None if retriever and model_type(retriever) else retriever}
+    options.refuse(values, f"has an effect only on a collection, which {folder} is not; leave it out")
+    run = options.require_one_model(options.models_or_pretrained(model, lang), "index")
     from limner.runtime.manifest import is_exported
 
     if not is_exported(run) and model_type(run) is None:
-        check_runs([run], device, backbone=backbone)
+        options.check_runs([run], device, backbone=backbone)
     from limner.apps.photos.index import FolderIndex
     from limner.generation.captioning import BaseCaptioner
     from limner.inference.load import load
@@ -126,20 +118,20 @@ def _report(result: FolderUpdate, opened: FolderIndex, as_json: bool) -> None:
 
 
 def _index_collection(
-    collection: Path, run: Path, retriever: Path | None, options: dict[str, Any], device: str, as_json: bool
+    collection: Path, run: Path, retriever: Path | None, values: dict[str, Any], device: str, as_json: bool
 ) -> None:
     """Build the index of a collection for a model, and print what was done."""
-    check_runs([run] if retriever is None else [run, retriever], device)
+    options.check_runs([run] if retriever is None else [run, retriever], device)
     from limner.data.collection import Collection
     from limner.inference.retriever import Retriever
 
     opened = Collection.open(collection)
-    opened.require_split(options["split"])
+    opened.require_split(values["split"])
     with activity("loading the model"):
         searcher = Retriever.load(run, device=device, encode_images=False)
-    (two_tower,) = [None] if retriever is None else load_runs([retriever], device)
+    (two_tower,) = [None] if retriever is None else options.load_runs([retriever], device)
     with progress_bar("indexing") as bar:
-        built = searcher.build_index(opened, retriever=two_tower, on_progress=bar, **options)
+        built = searcher.build_index(opened, retriever=two_tower, on_progress=bar, **values)
     if as_json:
         return print_json({**built._asdict(), "path": str(built.path)})
     state = "built" if built.is_new else "is up to date"

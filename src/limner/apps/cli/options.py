@@ -259,12 +259,13 @@ def command(panel: str, name: str | None = None) -> Callable[[_Command], _Comman
     `out_file (--out FILE): File to write.`; the title of a section other than 'Options' is the heading of its group.
     Parameters that several commands have are described in `SHARED`. Numbers with a type of `limner.bounds` are parsed
     by their bounds. A parameter of type `Annotated[dict[str, Any], SETTINGS, NAME, ...]` stands for options with the
-    names and types of these settings: the function receives the values that were given as a mapping.
+    names and types of these settings, by default of all that the docstring of the function describes: the function
+    receives the values that were given as a mapping.
     """
 
     def register(function: _Command) -> _Command:
-        summary, texts = option_texts(function.__doc__)
-        texts = {**SHARED, **texts}
+        summary, described = option_texts(function.__doc__)
+        texts = {**SHARED, **described}
         groups: dict[str, list[str]] = {}
         parameters = []
         hints = get_type_hints(function, include_extras=True)
@@ -274,6 +275,7 @@ def command(panel: str, name: str | None = None) -> Callable[[_Command], _Comman
             if isinstance(first, typer.models.ParameterInfo):
                 parameters.append(parameter.replace(annotation=hint))
             elif isinstance(first, type) and issubclass(first, Settings):
+                names = names or [name for name in described if name in first.model_fields]
                 groups[parameter.name], fields = names, get_type_hints(first, include_extras=True)
                 options = {field: parameter.replace(name=field, default=None) for field in names}
                 parameters += [_with_text(option, fields[field], texts[field]) for field, option in options.items()]

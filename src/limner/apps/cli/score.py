@@ -9,21 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from limner.apps.cli import options
 from limner.apps.cli.app import MEASURE, USE
 from limner.apps.cli.inputs import STANDARD_INPUT, read_lines
-from limner.apps.cli.options import (
-    CaptionerOption,
-    ModelOption,
-    ModelsOption,
-    check_runs,
-    command,
-    given,
-    load_runs,
-    models_or_pretrained,
-    refuse,
-    require_models,
-    require_one_model,
-)
 from limner.apps.cli.terminal import activity, echo, print_error, print_json, progress_bar, progress_bars, tab_separated
 from limner.bounds import BootstrapSamples, Count, Seed
 from limner.errors import LimnerError, SettingsError, counted
@@ -34,12 +22,12 @@ if TYPE_CHECKING:
     from limner.inference.classifier import Classification
 
 
-@command(USE)
+@options.command(USE)
 def score(
     image: Path,
     sentences: list[str],
     *,
-    model: CaptionerOption = None,
+    model: options.CaptionerOption = None,
     lang: str | None = None,
     backbone: str | None = None,
     collection: Path | None = None,
@@ -58,12 +46,14 @@ def score(
         sentences (SENTENCE...): Sentences to score.
         collection (DIR): Collection whose training images give log P(w), for the score log P(w|I) - log P(w).
     """
-    run = require_one_model(models_or_pretrained(model, lang), "score")
+    run = options.require_one_model(options.models_or_pretrained(model, lang), "score")
     is_hub = model_type(run) is not None
     if is_hub:
-        refuse({"backbone": backbone, "collection": collection}, f"needs a run, and {run} is none; leave it out")
+        options.refuse(
+            {"backbone": backbone, "collection": collection}, f"needs a run, and {run} is none; leave it out"
+        )
     else:
-        check_runs([run], device, backbone=backbone)
+        options.check_runs([run], device, backbone=backbone)
     from limner.data.collection import Collection
     from limner.inference.scorer import HubScorer, Scorer, SentenceScore
     from limner.media.modality import modality_of
@@ -100,7 +90,7 @@ def score(
         echo(f"log-ratio: [{ratios.signature}]")
 
 
-@command(MEASURE)
+@options.command(MEASURE)
 def correlate(
     judgements: Path,
     *,
@@ -130,8 +120,8 @@ def correlate(
         seed: Random seed of the bootstrap; default: 1.
     """
     if scores is not None:
-        options = {"--model": model, "--collection": collection, "--marginal": marginal}
-        refuse(options, "not possible with --scores; leave out one or the other")
+        of_model = {"--model": model, "--collection": collection, "--marginal": marginal}
+        options.refuse(of_model, "not possible with --scores; leave out one or the other")
     elif model is None or collection is None:
         raise SettingsError("expected --scores FILE, or --model RUN and --collection DIR; give one of them")
     from limner.evaluation.correlate import correlate_with_judgements, read_judgements, read_scores
@@ -146,12 +136,16 @@ def correlate(
             from limner.data.collection import Collection
             from limner.evaluation.correlate import score_judged_pairs
 
-            check_runs([model], device)
+            options.check_runs([model], device)
             opened = Collection.open(collection)
-            (trained,) = load_runs([model], device)
-            scored = score_judged_pairs(trained, opened, judged, on_progress=progress, **given(marginal=marginal))
+            (trained,) = options.load_runs([model], device)
+            scored = score_judged_pairs(
+                trained, opened, judged, on_progress=progress, **options.given(marginal=marginal)
+            )
             values, missing, signature = scored.scores, len(scored.missing), scored.signature
-        result = correlate_with_judgements(judged, values, on_progress=progress, **given(samples=samples, seed=seed))
+        result = correlate_with_judgements(
+            judged, values, on_progress=progress, **options.given(samples=samples, seed=seed)
+        )
     _print_correlations(result, missing, signature, as_json)
 
 
@@ -176,8 +170,8 @@ def _print_correlations(result: JudgedCorrelation, missing: int, signature: str,
         echo(f"score: [{signature}]")
 
 
-@command(MEASURE)
-def words(word: str, *, model: ModelOption = None, count: Count = 10, as_json: bool = False) -> None:
+@options.command(MEASURE)
+def words(word: str, *, model: options.ModelOption = None, count: Count = 10, as_json: bool = False) -> None:
     """Show the words with the nearest embeddings, by Euclidean distance.
 
     Example: `limner words dog --model runs/mrnn`
@@ -186,21 +180,21 @@ def words(word: str, *, model: ModelOption = None, count: Count = 10, as_json: b
         word: A word of the model's vocabulary.
         count: Number of words to show.
     """
-    run = require_one_model(model, "words")
+    run = options.require_one_model(model, "words")
     from limner.inference.scorer import nearest_words
 
-    neighbours = nearest_words(load_runs([run], "cpu")[0], word, count)
+    neighbours = nearest_words(options.load_runs([run], "cpu")[0], word, count)
     if as_json:
         return print_json([{"word": neighbour, "distance": distance} for neighbour, distance in neighbours])
     for neighbour, distance in neighbours:
         echo(tab_separated(f"{distance:.3f}", neighbour))
 
 
-@command(USE)
+@options.command(USE)
 def classify(
     inputs: list[str] | None = None,
     *,
-    model: ModelsOption = None,
+    model: options.ModelsOption = None,
     file: Path | None = None,
     n_best: Count = 1,
     backbone: str | None = None,
@@ -220,8 +214,8 @@ def classify(
         file (FILE): Text file with one input per line; - is standard input.
         n_best: Labels to print for each input or step.
     """
-    runs, texts = require_models(model), _read_inputs(inputs or [], file)
-    check_runs(runs, device, backbone=backbone)
+    runs, texts = options.require_models(model), _read_inputs(inputs or [], file)
+    options.check_runs(runs, device, backbone=backbone)
     from limner.inference.classifier import Classifier
 
     with activity("loading the model"):

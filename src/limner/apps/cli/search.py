@@ -8,17 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+from limner.apps.cli import options
 from limner.apps.cli.app import USE
-from limner.apps.cli.options import (
-    MIN_CONFIDENCE,
-    ModelOption,
-    check_runs,
-    command,
-    given,
-    load_runs,
-    refuse,
-    require_one_model,
-)
 from limner.apps.cli.terminal import activity, echo, err, print_json, progress_bar, tab_separated
 from limner.bounds import Bounds, Count, Probability, Weight
 from limner.decoding.sentence import NOT_SURE
@@ -53,11 +44,11 @@ USES = {
 """The searches in which an option has an effect; the other options have one in all."""
 
 
-@command(USE)
+@options.command(USE)
 def search(
     query: str,
     *,
-    model: ModelOption = None,
+    model: options.ModelOption = None,
     collection: Path | None = None,
     folder: Path | None = None,
     index: Path | None = None,
@@ -105,31 +96,32 @@ def search(
         use = FOLDER_BY_IMAGE if by_file else FOLDER_BY_SENTENCE
     else:
         use = REGIONS if regions else COLLECTION_BY_IMAGE if by_file else COLLECTION_BY_SENTENCE
-    options: dict[str, object] = {"collection": collection, "regions": regions, "split": split, "index": index}
-    options |= {"exact": exact, "max_scored": max_scored, "slack": slack, "alpha": alpha, "sheet": sheet}
-    options |= {"min_confidence": min_confidence, "force": force, "backbone": backbone, "model": model}
+    values: dict[str, object] = {"collection": collection, "regions": regions, "split": split, "index": index}
+    values |= {"exact": exact, "max_scored": max_scored, "slack": slack, "alpha": alpha, "sheet": sheet}
+    values |= {"min_confidence": min_confidence, "force": force, "backbone": backbone, "model": model}
     for name, uses in USES.items():
         if use not in uses:
             reason = f"has an effect only {' or '.join(uses)}, got a search {use}; leave it out"
-            refuse({name: options[name]}, reason)
+            options.refuse({name: values[name]}, reason)
     if folder is not None:
         if sheet is not None:
             _claim_sheet(sheet, force)
         from limner.apps.photos.index import FolderIndex
 
         return _search_folder(query, FolderIndex.open(folder, index), by_file, count, sheet, as_json)
-    run = require_one_model(model, "search")
+    run = options.require_one_model(model, "search")
     assert collection is not None, "a search without --in has a collection"
     if exact:
         useless = {"index": index, "max_scored": max_scored, "slack": slack}
-        refuse(useless, "has no effect with --exact, which scores all images; leave it out")
-    check_runs([run], device, backbone=backbone)
+        options.refuse(useless, "has no effect with --exact, which scores all images; leave it out")
+    options.check_runs([run], device, backbone=backbone)
     from limner.data.collection import Collection
 
-    opened, place = Collection.open(collection), {"split": split, "count": count}
+    opened = Collection.open(collection)
     opened.require_split(split)
+    place: dict[str, Any] = {"split": split, "count": count}
     if regions:
-        confidence = MIN_CONFIDENCE if min_confidence is None else min_confidence
+        confidence = options.MIN_CONFIDENCE if min_confidence is None else min_confidence
         return _search_regions(query, run, opened, {**place, "min_confidence": confidence}, device, as_json)
     from limner.inference.retriever import Retriever
     from limner.retrieval.index.protocol import SearchOptions
@@ -138,11 +130,13 @@ def search(
         retriever = Retriever.load(run, backbone=backbone, device=device, encode_images=by_file)
     if by_file:
         with progress_bar("computing P(w), once for this model and collection") as progress:
-            sentences = retriever.retrieve_sentences(query, opened, on_progress=progress, **place, **given(alpha=alpha))
+            sentences = retriever.retrieve_sentences(
+                query, opened, on_progress=progress, **place, **options.given(alpha=alpha)
+            )
         return _print_results(sentences, {}, as_json)
-    options = SearchOptions(exact, max_scored, slack or 0.0)
+    scoring = SearchOptions(exact, max_scored, slack or 0.0)
     with progress_bar("searching") as progress:
-        ranked = retriever.search_images(query, opened, index=index, options=options, on_progress=progress, **place)
+        ranked = retriever.search_images(query, opened, index=index, options=scoring, on_progress=progress, **place)
     _print_images(ranked, as_json)
 
 
@@ -184,16 +178,16 @@ def _is_file(query: str, regions: bool) -> bool:
 
 
 def _search_regions(
-    query: str, run: Path, opened: Collection, options: dict[str, Any], device: str, as_json: bool
+    query: str, run: Path, opened: Collection, place: dict[str, Any], device: str, as_json: bool
 ) -> None:
     """Print the regions of a collection that a sentence describes best."""
     from limner.inference.regions import retrieve_regions
 
-    (model,) = load_runs([run], device)
+    (model,) = options.load_runs([run], device)
     with progress_bar("searching") as progress:
-        results = retrieve_regions(model, query, opened, on_progress=progress, **options)
+        results = retrieve_regions(model, query, opened, on_progress=progress, **place)
     if not results:
-        confidence = f"{options['min_confidence']:g}"
+        confidence = f"{place['min_confidence']:g}"
         err.print(f"no region has a confidence of {confidence} or more; lower --min-confidence", soft_wrap=True)
     if as_json:
         return print_json([result._asdict() for result in results])

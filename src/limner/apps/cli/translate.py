@@ -9,20 +9,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+from limner.apps.cli import options
 from limner.apps.cli.app import USE
 from limner.apps.cli.explanations import STANDARD_OUTPUT, claim_plots, require_beam_file, write_beam
 from limner.apps.cli.inputs import STANDARD_INPUT, read_lines
-from limner.apps.cli.options import (
-    TranslatorsOption,
-    check_runs,
-    command,
-    generator,
-    given,
-    load_runs,
-    refuse,
-    require_models,
-    uses_graphs,
-)
 from limner.apps.cli.terminal import activity, echo, err, print_json, printable, progress_bar, tab_separated
 from limner.bounds import BatchSize, Count
 from limner.decoding.settings import DecodingSettings
@@ -40,11 +30,11 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-@command(USE)
+@options.command(USE)
 def translate(
     sentences: list[str] | None = None,
     *,
-    model: TranslatorsOption = None,
+    model: options.TranslatorsOption = None,
     to: str | None = None,
     from_: str | None = None,
     input_file: Path | None = None,
@@ -105,15 +95,15 @@ def translate(
         inputs = {"SENTENCE": sentences, "input": input_file, "image": image, "image_list": image_list}
         output = {"out": out, "scores": scores, "tokenised": tokenised, "n_best": decoding.get("n_best")}
         useless = {**inputs, **output, **needs_run, "must_include": must_include, "missing": missing == "text"}
-        refuse(useless, "not possible with --collection; leave out one or the other")
+        options.refuse(useless, "not possible with --collection; leave out one or the other")
         return _translate_collection(runs, collection, selection, decoding, batch_size, device, as_json)
-    refuse(selection, "possible only with --collection; add it, or leave them out")
+    options.refuse(selection, "possible only with --collection; add it, or leave them out")
     texts, origin = _read_sentences(sentences or [], input_file)
     images = _read_images(texts, origin, image or [], image_list)
     if as_json:
-        refuse({"scores": scores, "tokenised": tokenised}, "JSON has both; leave them out")
+        options.refuse({"scores": scores, "tokenised": tokenised}, "JSON has both; leave them out")
     if not any(images):
-        refuse({"backbone": backbone}, "has an effect only with images; add --image, or leave it out")
+        options.refuse({"backbone": backbone}, "has an effect only with images; add --image, or leave it out")
     if explain_beam is not None:
         require_beam_file(explain_beam, texts, force)
     if out is not None:
@@ -121,18 +111,18 @@ def translate(
     if attention is not None:
         claim_plots(attention, force)
     translator: Any  # of runs, or an exported one, which has less
-    if uses_graphs(runs, needs_run, device):
+    if options.uses_graphs(runs, needs_run, device):
         from limner.inference.load import load_translator
 
         translator = load_translator(runs[0], device=device, source=from_, to=to)
     else:
-        check_runs(runs, device, decoding, backbone)
+        options.check_runs(runs, device, decoding, backbone)
         from limner.inference.translator import Translator
 
         with activity("loading the model"):
             translator = Translator.load(*runs, backbone=backbone, device=device, encode_images=any(images))
     several = decoding.get("n_best", translator.decoding.n_best) > 1
-    decoding |= {"missing": missing} | given(must_include=must_include)
+    decoding |= {"missing": missing} | options.given(must_include=must_include)
     saved = []
     if explain_beam is not None:
         saved.append(write_beam(translator.explain_beam(texts[0], image=images[0], **decoding), explain_beam))
@@ -173,9 +163,9 @@ def _warn_of_guesses(translator: Any, texts: Sequence[str], translations: Sequen
 def _choose_models(model: list[Path] | None, to: str | None, source: str | None) -> list[Path]:
     """Return the run folders of --model, or else the folder of the built-in translator of two languages."""
     if model:
-        runs = require_models(model)
+        runs = options.require_models(model)
         reason = "selects the built-in translator, and has no effect on --model with a run; leave it out"
-        refuse({} if model_type(runs[0]) else {"to": to, "from": source}, reason)
+        options.refuse({} if model_type(runs[0]) else {"to": to, "from": source}, reason)
         return runs
     if to is None and source is None:
         raise SettingsError("no model: expected --to de or --to en for the built-in translator, or --model RUN")
@@ -278,8 +268,8 @@ def _translate_collection(
     """Print, or add to the collection, a translation of every sentence that has none."""
     write, split, ray = selection["write"], selection["split"], selection["ray"]
     if not write:
-        refuse({"ray": ray}, "has an effect only with --write; add it, or leave it out")
-    check_runs(runs, device, decoding)
+        options.refuse({"ray": ray}, "has an effect only with --write; add it, or leave it out")
+    options.check_runs(runs, device, decoding)
     from limner.data.collection import Collection
     from limner.decoding.settings import change_decoding
     from limner.inference.back_translation import BackTranslationSettings, back_translate, run_name
@@ -288,7 +278,7 @@ def _translate_collection(
 
     collection = Collection.open(folder)
     collection.require_split(split)
-    models = load_runs(runs, device)
+    models = options.load_runs(runs, device)
     source, target = languages(models[0])
     for option, lang in (("source_lang", source.lang), ("target_lang", target)):
         if selection[option] not in (None, lang):
@@ -311,7 +301,7 @@ def _translate_collection(
             echo(tab_separated(*pair))
         return
     generated_by, journal = "+".join(run_name(run) for run in runs), folder / ".translations.units"
-    with progress_bar("translating") as bar, generator(ray, runs, folder, journal, device) as generate:
+    with progress_bar("translating") as bar, options.generator(ray, runs, folder, journal, device) as generate:
         outcome = back_translate(
             models, collection, generated_by=generated_by, settings=settings, generate=generate, on_progress=bar
         )

@@ -80,14 +80,9 @@ class ConditionComparison:
         model: TrainedModel | None = None,
     ) -> list[Sentence]:
         """Generate the best hypothesis for each input, by default with the model and the inputs of the comparison."""
-        n_best = generate(
-            [model or self.model],
-            self.inputs if inputs is None else inputs,
-            features,
-            self.decoding,
-            on_progress=partial(self.on_progress, f"generating, {stage}"),
-        )
-        return [hypotheses[0] for hypotheses in n_best]
+        models, inputs = [model or self.model], self.inputs if inputs is None else inputs
+        show = partial(self.on_progress, f"generating, {stage}")
+        return [best for best, *_ in generate(models, inputs, features, self.decoding, on_progress=show)]
 
     def measure(
         self, name: str, best: Sequence[Sentence], inputs: Sequence[GenerationInput] | None = None

@@ -193,13 +193,9 @@ def _measure_masking(
                 for expected, hypothesis in zip(masked.expected, output.hypotheses, strict=True)
             ]
             output.metrics.insert(0, percentage("recovered", counts, inputs))
-    return measurements.MaskingResult(
-        mask=masked.mask.name,
-        sentences=len(inputs),
-        masked_words=masked.masked_words,
-        expected_words=expected_words,
-        conditions=comparison.compare(outputs, f"{masked.mask.name} masked"),
-    )
+    counts = {"sentences": len(inputs), "masked_words": masked.masked_words, "expected_words": expected_words}
+    compared = comparison.compare(outputs, f"{masked.mask.name} masked")
+    return measurements.MaskingResult(mask=masked.mask.name, **counts, conditions=compared)
 
 
 def _measure_ambiguity(

@@ -150,11 +150,8 @@ class _Measured:
         types = Counter(type_ for observation in self._observations for type_ in observation.phrase.phrase.types)
         names = ["all", *(name for name, _ in sorted(types.items(), key=lambda pair: (-pair[1], pair[0])))]
         for done, name in enumerate(names, start=1):
-            rows = [
-                row
-                for row, observation in enumerate(self._observations)
-                if name == "all" or name in observation.phrase.phrase.types
-            ]
+            kinds = [("all", *observation.phrase.phrase.types) for observation in self._observations]
+            rows = [row for row, of_phrase in enumerate(kinds) if name in of_phrase]
             yield GroundingGroup(
                 type=name,
                 images=len({self._observations[row].sentence.item.id for row in rows}),

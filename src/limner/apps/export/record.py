@@ -165,8 +165,11 @@ def example_inputs(
         present = image if number != 1 or all_present else None
         examples.append(Example(str(number), (), None if source is None else source.tolist(), present))
     batch = collate(examples)
-    source: dict[str, Tensor | None] = {"source": batch.source, "source_mask": batch.source_mask}
-    inputs = batch.image._asdict() | source
+    inputs: dict[str, Tensor | None] = {
+        **batch.image._asdict(),
+        "source": batch.source,
+        "source_mask": batch.source_mask,
+    }
     return {name: values for name, values in inputs.items() if values is not None}
 
 

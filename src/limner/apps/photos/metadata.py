@@ -52,10 +52,8 @@ _NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]"
 def find_captions(packet: bytes, *, is_damaged: bool = False) -> list[str]:
     """Return the texts of the captions in an XMP packet or a sidecar, of the default language of each property first.
 
-    With `is_damaged`, as much is read as possible of a damaged packet.
-
-    Raises:
-        MetadataError: the packet is damaged, too large, or declares a document type.
+    With `is_damaged`, as much is read as possible of a damaged packet. MetadataError if the packet is damaged, too
+    large, or declares a document type.
     """
     descriptions = _descriptions(_parse_rdf(packet, is_damaged))
     texts: list[str] = []
@@ -71,10 +69,7 @@ def add_caption(packet: bytes | None, text: str, lang: str) -> bytes:
     """Return a packet, by default a new one, with a caption; all other properties stay as they are.
 
     The caption becomes the default text and the text of its language in both properties; texts in other languages are
-    kept.
-
-    Raises:
-        MetadataError: the packet cannot be read, see `find_captions`, or contains no RDF.
+    kept. MetadataError if the packet cannot be read, see `find_captions`, or contains no RDF.
     """
     rdf = _parse_rdf(_NEW.encode() if packet is None else packet)
     descriptions = _descriptions(rdf) or [etree.SubElement(rdf, _DESCRIPTION, {f"{{{_RDF}}}about": ""})]

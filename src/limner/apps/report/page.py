@@ -47,11 +47,7 @@ class LearningCurves(NamedTuple):
 
 
 def write_report(run: Path, out: Path) -> Path:
-    """Write the report of a run.
-
-    Raises:
-        RunError: the folder is not a run directory, or a record or the model is damaged.
-    """
+    """Write the report of a run; RunError if the folder is not a run directory, or a record or the model is damaged."""
     config = RunConfig.load(run / "config.json")
     order = attrgetter("split", "decoding", "measured")
     context = _context(run, config, sorted(read_evaluations(run), key=order))

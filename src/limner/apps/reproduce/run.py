@@ -205,20 +205,19 @@ def _train_and_evaluate(plan: RowPlan, job: ReproductionJob) -> None:
         best = min(trained, key=lambda training: _recorded_value(training.run, "validation_perplexity"))
     model, runs = load_trained_model(best.run), [sequence[-1].run for sequence in plan.alternatives]
     recipe = plan.recipes[runs.index(best.run)]
-    evaluation = evaluate(
-        [model],
-        job.collection,
-        options=EvaluationOptions(
-            decoding=recipe.decoding,  # the run may have been trained with other decoding and evaluation settings
-            measures=recipe.evaluation,
-            metrics=tuple(job.table.metrics),
-            image_control=row.image_control,
-            retrieval=job.table.retrieval and row.image_control == "right",
-            marginal_images=MARGINAL_IMAGES if job.table.has_normalised_retrieval else 0,
-        ),
-        command=job.command,
-        on_progress=lambda stage, done, total: job.on_progress(f"{stage} {row.name}", done, total),
+    options = EvaluationOptions(
+        decoding=recipe.decoding,  # the run may have been trained with other decoding and evaluation settings
+        measures=recipe.evaluation,
+        metrics=tuple(job.table.metrics),
+        image_control=row.image_control,
+        retrieval=job.table.retrieval and row.image_control == "right",
+        marginal_images=MARGINAL_IMAGES if job.table.has_normalised_retrieval else 0,
     )
+
+    def show(stage: str, done: int, total: int) -> None:
+        job.on_progress(f"{stage} {row.name}", done, total)
+
+    evaluation = evaluate([model], job.collection, options=options, command=job.command, on_progress=show)
     gradients = None
     if job.table.gradients:
         gradients = measure_gradients(model, job.collection, command=job.command, on_progress=job.on_progress)

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from fastapi import APIRouter, FastAPI, Request
+from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.middleware.cors import CORSMiddleware
 from fastapi.responses import JSONResponse
@@ -29,14 +29,8 @@ from limner.apps.server.service import ServiceEngine
 from limner.apps.server.settings import ServerSettings, read_keys
 from limner.errors import LimnerError
 
-ROUTERS: tuple[APIRouter, ...] = (
-    limner_api.router,
-    ollama_api.router,
-    openai_api.router,
-    embeddings_api.router,
-    libretranslate_api.router,
-)
-"""Routers of all APIs. A router gets the engine by `Depends(get_engine)` (`limner.apps.server.limner_api`)."""
+APIS = (limner_api, ollama_api, openai_api, embeddings_api, libretranslate_api)
+"""Modules of all APIs, each with a router, which gets the engine by `Depends(get_engine)` of `limner_api`."""
 SUMMARY = (
     "Captions and translations by image-conditioned language models. Besides the API of Limner, the service speaks the "
     "APIs of Ollama, OpenAI, LibreTranslate and Immich, as far as its models can do what they request."
@@ -64,8 +58,8 @@ def create_app(settings: ServerSettings, open_folder: FolderOpener, models: Mode
     app = FastAPI(title="Limner", lifespan=lifespan, docs_url=None, redoc_url=None)
     app.state.settings, app.state.keys = settings, Keys(read_keys(settings))
     app.state.logged_fields = set()
-    for router in ROUTERS:
-        app.include_router(router)
+    for api in APIS:
+        app.include_router(api.router)
     _describe_api(app)
     _add_error_handlers(app)
     mount_page(app)

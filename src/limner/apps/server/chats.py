@@ -96,11 +96,9 @@ async def read_chat(
     `param` is the field with the images, for errors; `count` the number of sentences. A captioning model describes the
     image of the last message of the user, or else the latest image before; the words of the prompt have no effect on
     it. It continues the last message, if that is of the assistant. To a translation model the last message of the user
-    is the source sentence. The models have no memory of earlier messages.
-
-    Raises:
-        ServerError: the request requires JSON that is no list of labels, or labels of a model without concepts, or
-            there is no such model, no message of the user, or no image.
+    is the source sentence. The models have no memory of earlier messages. ServerError if the request requires JSON that
+    is no list of labels, or labels of a model without concepts, or there is no such model, no message of the user, or
+    no image.
     """
     engine: ServiceEngine = request.app.state.engine
     served, lang = engine.models.find(body.model)

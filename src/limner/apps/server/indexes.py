@@ -169,17 +169,11 @@ class ServedIndexes:
             hits = [hit(result.id, result.score, result.text) for result in results.results]
             return SearchResponse(index=name, hits=hits, search=SearchFacts.model_validate(results.facts()))
         matches = index.similar(query, count) if isinstance(query, bytes) else index.search(query, count)
-        hits = [
-            hit(
-                match.path.relative_to(index.folder).as_posix(),
-                match.score,
-                match.caption,
-                confidence=match.confidence,
-                tags=[*match.tags],
-                abstained=not match.is_sure,
-            )
-            for match in matches
-        ]
+        hits = []
+        for match in matches:
+            path = match.path.relative_to(index.folder).as_posix()
+            fields = {"confidence": match.confidence, "tags": [*match.tags], "abstained": not match.is_sure}
+            hits.append(hit(path, match.score, match.caption, **fields))
         return SearchResponse(index=name, hits=hits)
 
 

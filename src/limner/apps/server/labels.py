@@ -16,18 +16,8 @@ LABELS = {"properties": {"labels": {"type": "array", "items": {"properties": {fi
 """Schema of JSON that is requested without a schema, with the fields of PhotoPrism."""
 LOW, HIGH = {"minItems": 0, "minLength": 1, "minimum": 0}, {"maximum": 1}
 """Bounds that all lists, names and confidences are within."""
-KEYWORDS = {
-    "type",
-    "properties",
-    "required",
-    "additionalProperties",
-    "items",
-    "maxItems",
-    "uniqueItems",
-    "title",
-    "description",
-}
-KEYWORDS |= {"default", "examples", "$schema", "$id", "$defs", *LOW, *HIGH}
+KEYWORDS = {"type", "properties", "required", "additionalProperties", "items", "maxItems", "uniqueItems", "title"}
+KEYWORDS |= {"description", "default", "examples", "$schema", "$id", "$defs", *LOW, *HIGH}
 """Keywords of JSON Schema that are understood; each other one may forbid the object."""
 
 

@@ -134,16 +134,9 @@ async def detect(body: DetectBody, engine: EngineOf) -> list[DetectedLanguage]:
 async def frontend_settings(engine: EngineOf, request: Request) -> dict[str, Any]:
     """Return settings for pages."""
     (source, target), has_keys = (_pairs(engine) or [("en", "en")])[0], request.app.state.keys.required
-    return {
-        "charLimit": MAX_CHARACTERS,
-        "frontendTimeout": 500,
-        "apiKeys": has_keys,
-        "keyRequired": has_keys,
-        "suggestions": False,
-        "filesTranslation": False,
-        "supportedFilesFormat": [],
-        "language": {"source": _named(source), "target": _named(target)},
-    }
+    limits = {"charLimit": MAX_CHARACTERS, "frontendTimeout": 500, "apiKeys": has_keys, "keyRequired": has_keys}
+    absent = {"suggestions": False, "filesTranslation": False, "supportedFilesFormat": []}
+    return {**limits, **absent, "language": {"source": _named(source), "target": _named(target)}}
 
 
 def _named(code: str) -> dict[str, str]:
@@ -243,10 +236,7 @@ def detect_language(text: str, languages: Sequence[str]) -> list[DetectedLanguag
     """Return the languages that a text may be in, the most probable first.
 
     py3langid classifies byte n-grams by naive Bayes. The confidences add up to 100; without letters they are equal.
-    Languages that it does not know have 0.
-
-    Raises:
-        MissingExtraError: py3langid is not installed.
+    Languages that it does not know have 0. MissingExtraError if py3langid is not installed.
     """
     known = {lang: 0.0 for lang in languages if lang in _identifier(()).labels}
     if known:

@@ -80,18 +80,10 @@ async def models(engine: EngineOf) -> schemas.ModelList:
 
 def model_body(served: ServedModel) -> schemas.ModelBody:
     """Return a served model for a response."""
-    decoding = served.generator(None).decoding
-    return schemas.ModelBody(
-        id=served.name,
-        created=served.created,
-        task=served.task,
-        languages=list(served.languages),
-        source=served.source,
-        uses_image=served.uses_image,
-        explains=served.explains,
-        beam_size=decoding.beam_size,
-        length_penalty=decoding.length_penalty,
-    )
+    names = ("created", "task", "languages", "source", "uses_image", "explains")
+    values = {name: getattr(served, name) for name in names}
+    decoding = served.generator(None).decoding.model_dump(include={"beam_size", "length_penalty"})
+    return schemas.ModelBody.model_validate({"id": served.name, **values, **decoding})
 
 
 @router.post(
@@ -188,11 +180,8 @@ async def score(body: schemas.ScoreBody, engine: EngineOf) -> schemas.ScoreRespo
         return Scorer(trained, served.backbone).score([image] * len(sentences), sentences)
 
     scores = await engine.compute("score", score)
-    return schemas.ScoreResponse(
-        scores=[
-            schemas.ScoredSentence(text=text, **score._asdict()) for text, score in zip(sentences, scores, strict=True)
-        ]
-    )
+    values = [{"text": text, **score._asdict()} for text, score in zip(sentences, scores, strict=True)]
+    return schemas.ScoreResponse.model_validate({"scores": values})
 
 
 @router.post("/v1/search", openapi_extra=reads(MULTIPART, schemas.SearchBody))

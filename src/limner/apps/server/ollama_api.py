@@ -232,24 +232,13 @@ async def show(body: ShowBody, engine: EngineOf) -> dict[str, Any]:
 def _listed(served: ServedModel, tag: str) -> dict[str, Any]:
     lang = served.languages[0] if tag == DEFAULT_TAG else tag  # names with one digest are one model for clients
     name = served.name if ":" in served.name else f"{served.name}:{tag}"  # an alias may have a tag
-    return {
-        "name": name,
-        "model": name,
-        "modified_at": rfc3339(served.created),
-        "size": served.facts.size,
-        "digest": hashlib.sha256(f"{served.facts.digest} {lang}".encode()).hexdigest(),
-        "details": _details(served),
-    }
+    digest = hashlib.sha256(f"{served.facts.digest} {lang}".encode()).hexdigest()
+    facts = {"modified_at": rfc3339(served.created), "size": served.facts.size, "digest": digest}
+    return {"name": name, "model": name, **facts, "details": _details(served)}
 
 
 def _details(served: ServedModel) -> dict[str, Any]:
     kind, count = served.facts.architecture, served.facts.parameters
     size = next((f"{count / 10**power:.1f}{unit}" for power, unit in _UNITS if count >= 10**power), str(count))
-    return {
-        "parent_model": "",
-        "format": "safetensors",
-        "family": kind,
-        "families": [kind],
-        "parameter_size": size,
-        "quantization_level": "F32",
-    }
+    facts = {"family": kind, "families": [kind], "parameter_size": size}
+    return {"parent_model": "", "format": "safetensors", **facts, "quantization_level": "F32"}

@@ -6,19 +6,8 @@ import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from limner.apps.cli import options
+from limner.apps.cli import options, terminal
 from limner.apps.cli.app import MEASURE, command_line
-from limner.apps.cli.terminal import (
-    activity,
-    echo,
-    err,
-    main_scores,
-    print_json,
-    print_next,
-    print_scores,
-    print_table,
-    progress_bars,
-)
 from limner.bounds import BootstrapSamples, Count, CountOrNone, Level, Mebibytes, Seed
 from limner.decoding.settings import DecodingSettings
 from limner.errors import SettingsError, counted
@@ -114,10 +103,10 @@ def evaluate(
     )
 
     def print_message(line: str) -> None:
-        err.print(f"{line}; --no-retrieval leaves it out", highlight=False, soft_wrap=True)
+        terminal.err.print(f"{line}; --no-retrieval leaves it out", highlight=False, soft_wrap=True)
 
     decoded_on = options.generator(ray, runs, collection, results_folder(runs[0]) / ".evaluation.units", device)
-    with progress_bars() as progress, decoded_on as generate:
+    with terminal.progress_bars() as progress, decoded_on as generate:
         callbacks: dict[str, Any] = {"generate": generate, "on_progress": progress, "on_message": print_message}
         evaluation = evaluate_models(models, opened, options=scope, command=command_line(), **callbacks)
     saved = save_output(evaluation_path(evaluation, runs[0]), evaluation.save)
@@ -125,7 +114,7 @@ def evaluate(
         raise SettingsError("none of the metrics can be computed on this machine; the warnings say why, and the remedy")
     shown = evaluation.scores
     if not (print_all or metric):
-        shown = tuple(main_scores(shown, translates=recipe.data.source_lang is not None))
+        shown = tuple(terminal.main_scores(shown, translates=recipe.data.source_lang is not None))
     _print(evaluation, shown, models[0].recipe.published, saved.path, runs[0], as_json)
     saved.require()
 
@@ -137,15 +126,17 @@ def _print(
     if as_json:
         scores = [score._asdict() for score in evaluation.scores]
         summary = {"seconds": evaluation.seconds, "left_out": evaluation.left_out, "notes": evaluation.notes}
-        return print_json({"file": str(path), **summary, "scores": scores, "next": next_command})
+        return terminal.print_json({"file": str(path), **summary, "scores": scores, "next": next_command})
     more = len(evaluation.scores) - len(shown)
-    print_scores(shown, published.values if published else {}, published.row if published else "", signatures=not more)
+    terminal.print_scores(
+        shown, published.values if published else {}, published.row if published else "", signatures=not more
+    )
     if more:
-        echo(f"--all prints {counted(more, 'more score')} and the settings of each; the file has them too")
+        terminal.echo(f"--all prints {counted(more, 'more score')} and the settings of each; the file has them too")
     for line in evaluation.notes:
-        echo(line)
-    echo(f"{path} ({evaluation.seconds:.1f} s)")
-    print_next(next_command)
+        terminal.echo(line)
+    terminal.echo(f"{path} ({evaluation.seconds:.1f} s)")
+    terminal.print_next(next_command)
 
 
 def _check(runs: list[Path], device: str, decoding: dict[str, Any], changes: list[str], metrics: list[str]) -> Recipe:
@@ -205,17 +196,17 @@ def compare(
     values = options.given(metrics=metric, trials=trials, samples=samples, seed=seed, level=level)
     settings = ComparisonSettings.parse(values, "compare")
     systems = [[Path(run) for run in system.split(",") if run] for system in runs]
-    with progress_bars() as progress:
+    with terminal.progress_bars() as progress:
         comparison = compare_systems(
             systems, settings=settings, lang=lang, on_progress=progress, **options.given(split=split)
         )
     if as_json:
-        return print_json({**comparison.model_dump(mode="json"), "signature": comparison.signature})
+        return terminal.print_json({**comparison.model_dump(mode="json"), "signature": comparison.signature})
     for table in (_scores(comparison), _differences(comparison)):
-        print_table(table)
-        echo()
+        terminal.print_table(table)
+        terminal.echo()
     for line in (*comparison.explanation, *(f"{metric.name}: {metric.signature}" for metric in comparison.metrics)):
-        echo(line)
+        terminal.echo(line)
 
 
 def _scores(comparison: Comparison) -> list[list[str]]:
@@ -261,7 +252,7 @@ def report(
     path = claim_file(out or default, "--out", force=force, default=default)
     from limner.apps.report.page import write_report
 
-    with activity("writing the report"):
+    with terminal.activity("writing the report"):
         saved = save_output(path, lambda file: write_report(run, file))
-    print_json({"report": str(saved.path)}) if as_json else echo(str(saved.path))
+    terminal.print_json({"report": str(saved.path)}) if as_json else terminal.echo(str(saved.path))
     saved.require()

@@ -54,7 +54,10 @@ def diagnose(
     require_metrics(name for name in settings.metrics if name != PERPLEXITY)
     features = open_features(model, collection)
     split = name_or_default(settings.split, model.recipe.data.test, "the split")
-    comparison = _prepare(model, collection, split, features, settings, on_progress)
+    leave_out = settings.leave_out or model.recipe.features.missing == "leave_out"
+    examples = _read_examples(model, collection, split, features, leave_out)
+    inputs, decoding = examples.generation_inputs(), settings.decoding or model.recipe.decoding
+    comparison = ConditionComparison(model, examples, inputs, decoding, settings, on_progress)
     masked = [_mask_inputs(comparison, name) for name in settings.masks]  # all inputs are validated before the work
     conditions = _image_conditions(comparison, collection, features)
     best = {name: comparison.generate(f"{name} images", source) for name, source in conditions.items()}
@@ -100,16 +103,10 @@ def verdict(image_controls: Sequence[measurements.ConditionResult], items: int) 
     return f"The image has an effect, but the right images score worse: {evidence}"
 
 
-def _prepare(
-    model: TrainedModel,
-    collection: Collection,
-    split: str,
-    features: FeatureStore | None,
-    settings: DiagnosisSettings,
-    on_progress: StageProgress,
-) -> ConditionComparison:
+def _read_examples(
+    model: TrainedModel, collection: Collection, split: str, features: FeatureStore | None, leave_out: bool
+) -> Examples:
     """Read the examples of the split, without items that have no image if the model uses images."""
-    leave_out = settings.leave_out or model.recipe.features.missing == "leave_out"
     examples = Examples.of_split(collection, split, model.target, features, source=model.source, leave_out=leave_out)
     if model.model.uses_image:
         items, tally = [item for item in examples.items if item.media_path is not None], examples.tally
@@ -120,8 +117,7 @@ def _prepare(
         tally.skip("items without an image", count=len(examples.items) - len(items))
         examples = Examples(items, model.target, features, source=model.source)
         examples.tally = tally
-    decoding = settings.decoding or model.recipe.decoding
-    return ConditionComparison(model, examples, examples.generation_inputs(), decoding, settings, on_progress)
+    return examples
 
 
 def _image_conditions(
@@ -193,9 +189,9 @@ def _measure_masking(
                 for expected, hypothesis in zip(masked.expected, output.hypotheses, strict=True)
             ]
             output.metrics.insert(0, percentage("recovered", counts, inputs))
-    counts = {"sentences": len(inputs), "masked_words": masked.masked_words, "expected_words": expected_words}
+    numbers = {"sentences": len(inputs), "masked_words": masked.masked_words, "expected_words": expected_words}
     compared = comparison.compare(outputs, f"{masked.mask.name} masked")
-    return measurements.MaskingResult(mask=masked.mask.name, **counts, conditions=compared)
+    return measurements.MaskingResult(mask=masked.mask.name, **numbers, conditions=compared)
 
 
 def _measure_ambiguity(

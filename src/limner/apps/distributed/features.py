@@ -114,6 +114,7 @@ def extract_distributed(
     loaded = backbone.load(collection, options.splits, strict=options.strict)
     specs = tuple(extract.named_specs(loaded, options.name))
     folder = Path(os.path.abspath(collection.path)) / f".features-{specs[0].name}.units"
+    paths = {spec.name: table_path(collection.path, spec.name) for spec in specs}
     with extract.locked_tables(collection, specs):
         _commit(collection, specs, folder)  # the units of an interrupted extraction
         intact = extract.intact_rows(collection, specs, on_verified)
@@ -122,7 +123,11 @@ def extract_distributed(
         skipped: dict[str, str] = {}
         if len(positions):
             with connected(address) as cluster:
-                journal = _begin(collection, specs, folder, positions, is_missing)
+                files = {name: feature_tables.data_files(path) for name, path in paths.items()}
+                journal = Journal.begin(folder, {"fingerprints": _fingerprints(specs), "files": files})
+                for name, values in ((_POSITIONS, positions), (_ABSENT, is_missing)):
+                    with atomic_write(folder / name) as temporary, temporary.open("wb") as stream:
+                        np.save(stream, values)
                 device, version = str(backbone.options.get("device", "cpu")), collection.version
                 actors = cluster.actors(device)
                 rows = options.unit_rows or _unit_rows(specs, options.batch_size, len(positions), actors)
@@ -133,7 +138,7 @@ def extract_distributed(
                         on_progress(present + result["end"], total)
             _commit(collection, specs, folder, complete=True)
         extract.check_extraction(collection, loaded, total, total - len(skipped), skipped)
-        tables = [FeatureTable(table_path(collection.path, spec.name)) for spec in specs]
+        tables = [FeatureTable(path) for path in paths.values()]
     repaired = sum(rows.damaged for rows in intact)
     return Extraction(tables, len(positions) - len(skipped), present, skipped, repaired)
 
@@ -155,22 +160,6 @@ def _missing(
             absent.extend(lacks)
     lacking = np.frombuffer(absent, np.bool_).reshape(-1, len(intact))
     return total, np.frombuffer(positions, np.int64), lacking
-
-
-def _begin(
-    collection: Collection,
-    specs: Sequence[FeatureSpec],
-    folder: Path,
-    positions: NDArray[np.int64],
-    is_missing: NDArray[np.bool_],
-) -> Journal:
-    """Begin the journal of an extraction, with the items that its units compute."""
-    files = {spec.name: feature_tables.data_files(table_path(collection.path, spec.name)) for spec in specs}
-    journal = Journal.begin(folder, {"fingerprints": _fingerprints(specs), "files": files})
-    for name, values in ((_POSITIONS, positions), (_ABSENT, is_missing)):
-        with atomic_write(folder / name) as temporary, temporary.open("wb") as stream:
-            np.save(stream, values)
-    return journal
 
 
 def _unit_rows(specs: Sequence[FeatureSpec], batch_size: int, count: int, actors: int) -> int:

@@ -198,7 +198,11 @@ class FolderIndex:
         if captioner.folder is None:
             raise FolderError("expected a captioner that was loaded from one folder, got an ensemble or a new model")
         scan = self._scan(recursive)
-        _make_folder(self.path)
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            reason = f"the index cannot be created ({error.strerror}); name another place with --index"
+            raise FolderError(f"{self.path}: {reason}") from None
         with locked(self.path, FolderError):
             for name in (FILES, IMAGES):
                 remove_unfinished(self.path / name)
@@ -347,12 +351,3 @@ def _remove(part: Path) -> None:
             part.unlink(missing_ok=True)
     except OSError as error:
         raise FolderError(f"{part}: cannot be removed ({error.strerror}); remove it, and repeat the command") from None
-
-
-def _make_folder(index: Path) -> None:
-    try:
-        index.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise FolderError(
-            f"{index}: the index cannot be created ({error.strerror}); name another place with --index"
-        ) from None

@@ -20,7 +20,7 @@ from starlette.types import Scope
 
 import limner
 from limner.apps.server import embeddings_api, libretranslate_api, limner_api, ollama_api, openai_api
-from limner.apps.server.errors import COMPATIBLE, Problem, error_body, problem_of
+from limner.apps.server.errors import COMPATIBLE, Problem, error_response
 from limner.apps.server.indexes import FolderOpener, open_indexes
 from limner.apps.server.models import Models, load_served_models
 from limner.apps.server.protection import Keys, ProtectedApp
@@ -78,15 +78,12 @@ def create_app(settings: ServerSettings, open_folder: FolderOpener, models: Mode
 def _add_error_handlers(app: FastAPI) -> None:
     """Answer every error with the error object of the API of the path."""
 
-    def answer(request: Request, problem: Problem) -> JSONResponse:
-        return JSONResponse(error_body(request.url.path, problem), problem.status, problem.headers)
-
     @app.exception_handler(LimnerError)
     async def limner_error(request: Request, error: LimnerError) -> JSONResponse:
-        problem = problem_of(error)
-        if problem.status == 500:
+        response = error_response(request.url.path, error)
+        if response.status_code == 500:
             logger.error("%s %s: %s", request.method, request.url.path, error)
-        return answer(request, problem)
+        return response
 
     @app.exception_handler(RequestValidationError)
     async def invalid(request: Request, error: RequestValidationError) -> JSONResponse:
@@ -99,13 +96,14 @@ def _add_error_handlers(app: FastAPI) -> None:
             message = "unknown field; check the name, /openapi.json lists the fields"
         message = f"{place}: {message}" if place else message
         status = 400 if request.url.path.startswith(COMPATIBLE) else 422
-        return answer(request, Problem(status, "invalid_request_error", message, place or None))
+        problem = Problem(status, "invalid_request_error", message, place or None)
+        return error_response(request.url.path, problem)
 
     @app.exception_handler(HTTPException)
     async def http_error(request: Request, error: HTTPException) -> JSONResponse:
         kind = "not_found_error" if error.status_code == 404 else "invalid_request_error"
         remedy = "; /openapi.json lists the paths and their methods" if error.status_code in (404, 405) else ""
-        return answer(request, Problem(error.status_code, kind, f"{error.detail}{remedy}"))
+        return error_response(request.url.path, Problem(error.status_code, kind, f"{error.detail}{remedy}"))
 
 
 def _describe_api(app: FastAPI) -> None:

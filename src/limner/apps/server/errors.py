@@ -9,6 +9,8 @@ from __future__ import annotations
 import math
 from typing import Any, NamedTuple
 
+from fastapi.responses import JSONResponse
+
 from limner.errors import ImageTooLargeError, LimnerError, MediaError, MissingExtraError, ResourceError, SettingsError
 
 STRING_ERRORS = ("/api/", "/translate", "/languages", "/detect", "/frontend/", "/suggest")
@@ -109,6 +111,12 @@ def problem_of(error: BaseException) -> Problem:
     if isinstance(error, MissingExtraError):
         return Problem(501, "not_supported_error", str(error))
     return Problem(500, "server_error", "the service failed to answer; its log names the reason")
+
+
+def error_response(path: str, error: BaseException | Problem, **headers: str) -> JSONResponse:
+    """Return the response to an error, with the error object of the API that a path belongs to."""
+    problem = error if isinstance(error, Problem) else problem_of(error)
+    return JSONResponse(error_body(path, problem), problem.status, {**problem.headers, **headers})
 
 
 def error_body(path: str, error: BaseException | Problem) -> dict[str, Any]:

@@ -17,18 +17,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fastapi import Request
-from fastapi.responses import JSONResponse
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from limner.apps.server.errors import (
-    InvalidRequestError,
-    QueueFullError,
-    ServerError,
-    TooLargeError,
-    error_body,
-    problem_of,
-)
+from limner.apps.server.errors import InvalidRequestError, QueueFullError, ServerError, TooLargeError, error_response
 from limner.apps.server.request_bodies import FORM, MULTIPART, form_fields
 from limner.apps.server.service import ServiceEngine
 from limner.apps.server.settings import BODIES_AT_ONCE, ServerSettings
@@ -142,10 +134,8 @@ class ProtectedApp:
             if answer.status:  # the answer has begun: the connection is closed before its end
                 return
             stopped = ServerError("the service stopped before the answer was complete; repeat the request", status=503)
-            problem = problem_of(error if isinstance(error, LimnerError) else stopped)
-            headers = {**problem.headers, "Connection": "close"}
-            response = JSONResponse(error_body(scope["path"], problem), problem.status, headers)
-            await response(scope, receive, send)
+            reason = error if isinstance(error, LimnerError) else stopped
+            await error_response(scope["path"], reason, Connection="close")(scope, receive, send)
         finally:
             self._buffered -= held
 
@@ -236,8 +226,7 @@ class ProtectedApp:
             if answer.status != CLIENT_CLOSED:
                 logger.error("%s %s failed", scope["method"], scope["path"], exc_info=error)
             if not answer.status:
-                problem = problem_of(error)
-                await JSONResponse(error_body(scope["path"], problem), problem.status)(scope, receive, send)
+                await error_response(scope["path"], error)(scope, receive, send)
         finally:
             watching.cancel()
             running.cancel()

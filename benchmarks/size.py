@@ -62,7 +62,7 @@ def run(self, sockets=None):
                 time.sleep(0.05)
             with open(PHOTO, "rb") as file:
                 body = {"image": base64.b64encode(file.read()).decode()}
-            address = f"http://127.0.0.1:{self.config.port}/v1/describe"
+            address = f"http://127.0.0.1:{sockets[0].getsockname()[1]}/v1/describe"
             httpx.post(address, json=body, timeout=60).raise_for_status()
         finally:
             self.should_exit = True

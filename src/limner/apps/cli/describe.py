@@ -94,9 +94,8 @@ def describe(
     options.refuse({"must_include": sample and must_include}, "needs beam search; leave out --sample")
     options.refuse({"compare": attention is None and compare}, "adds models to the plots of --attention DIR; give both")
     if attention or explain_beam or not (output or write or embed):
-        options.refuse(
-            {"ray": ray}, "has an effect only with --output, --write or --embed, and without plots; leave it out"
-        )
+        reason = "has an effect only with --output, --write or --embed, and without plots; leave it out"
+        options.refuse({"ray": ray}, reason)
     if attention is not None:
         claim_plots(attention, force)
     decoding |= {"sample": sampling} if sample else {}
@@ -116,7 +115,6 @@ def describe(
     modality = MODALITIES[features[0].modality] if features else IMAGE
     stored = StoredCaptions(write, embed, replace, force)
     files = stored.select(find_input_files(images, modality, readable_by(modality), recursive), images)
-    graphs = graphs and not uses_clips(runs[0], files)
     if not files:
         stored.begin_tables()
         stored.report(runs[0].name if is_pretrained(runs[0]) else "")
@@ -124,7 +122,7 @@ def describe(
     from limner.generation.request import RuleOptions
 
     rules = RuleOptions(tags, not no_concepts, min_confidence)
-    captioner = _load(runs, rules, graphs, backbone, device)
+    captioner = _load(runs, rules, graphs and not uses_clips(runs[0], files), backbone, device)
     if attention is not None:
         captioners = load_compared(cast("Captioner", captioner), runs[0], compare or (), backbone, device)
     changes = {"batch_size": batch_size, "must_include": must_include, **decoding, **rules._asdict()}

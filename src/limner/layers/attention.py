@@ -86,7 +86,10 @@ def energies(queries: Tensor, doubled_keys: Tensor, score: Tensor) -> Tensor:
         Energies (N, K, L) in at least float32.
     """
     doubled, keys = 2 * queries[:, :, None], doubled_keys[:, None]
-    if torch.is_grad_enabled() or keys.device.type != "cpu" or is_exporting():
+    if is_exporting():  # in ONNX Runtime four times as fast as a product of a matrix and a vector
+        activations = torch.sigmoid(doubled + keys)
+        weighted = nn.functional.linear(2 * score[None], activations.flatten(0, 2)).view(activations.shape[:3])
+    elif torch.is_grad_enabled() or keys.device.type != "cpu":
         weighted = torch.sigmoid(doubled + keys) @ (2 * score)
     else:
         height = max(1, CHUNK // (queries.shape[1] * doubled_keys.shape[1] * doubled_keys.shape[2]))

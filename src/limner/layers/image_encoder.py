@@ -253,7 +253,7 @@ def location_mask(grid: Tensor) -> Tensor:
     A table of regions pads images of fewer regions with rows of zeros. An image whose rows are all zero is an image
     of zeros; all its locations exist.
     """
-    nonzero = (grid != 0).any(-1)
+    nonzero = grid.abs().amax(-1) != 0
     return nonzero | ~nonzero.any(1, keepdim=True)
 
 

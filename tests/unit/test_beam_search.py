@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from limner.data.examples import Batch, ImageFeatures
+from limner.decoding.next_tokens import first_best
 from limner.decoding.sentence import Sentence
 from limner.decoding.settings import DecodingSettings, SampleSettings
 from limner.decoding.torch_models import beam_search
@@ -354,3 +355,12 @@ def test_the_signature_names_all_settings_that_differ_from_defaults():
     assert changed.signature == "beam2,penalty0,n_best2,min_length3,max_length9,ban_unknown"
     sampled = DecodingSettings(beam_size=2, sample=SampleSettings(top_k=5, top_p=0.9, seed=3))
     assert sampled.signature == "beam2,penalty0,sample,temperature1,top_k5,top_p0.9,seed3"
+
+
+def test_the_greatest_values_are_those_of_a_stable_sort():
+    random = np.random.default_rng(0)
+    for groups, hypotheses, tokens in itertools.product((1, 3), (1, 4), (1, 2, 9)):
+        values = random.choice([-math.inf, -2.0, -1.0, 0.0], (groups, hypotheses, tokens)).astype(np.float32)  # ties
+        order = np.argsort(-values.reshape(groups, -1), axis=1, kind="stable")
+        for count in range(1, hypotheses * tokens + 1):
+            assert (first_best(values, count) == order[:, :count]).all()

@@ -99,9 +99,9 @@ class NumpyNextTokens:
     def best(self, count: int, groups: int = 1, among: Tokens | None = None) -> Best:
         """Return the greatest values of each group; of equal ones the first."""
         values = self.values if among is None else self.values[:, :, among]
-        rows = values.reshape(len(values) * groups, -1)
-        columns = first_best(rows, min(count, rows.shape[1])).reshape(len(values), groups, -1)
-        total = np.take_along_axis(rows.reshape(len(values), groups, -1), columns, 2)
+        rows = values.reshape(len(values) * groups, -1, values.shape[2])
+        columns = first_best(rows, min(count, rows[0].size)).reshape(len(values), groups, -1)
+        total = np.take_along_axis(values.reshape(len(values), groups, -1), columns, 2)
         parent, token = np.divmod(columns, values.shape[2])
         return Best(total, parent, token if among is None else among[token])
 
@@ -109,7 +109,7 @@ class NumpyNextTokens:
         values, tokens = self.values, None
         if sample.top_k is not None or sample.top_p is not None:
             count = min(sample.top_k or values.shape[2], values.shape[2])
-            tokens = first_best(values.reshape(-1, values.shape[2]), count).reshape(*values.shape[:2], -1)
+            tokens = first_best(values.reshape(-1, 1, values.shape[2]), count).reshape(*values.shape[:2], -1)
             values = np.take_along_axis(values, tokens, 2)
         weights = np.exp((values - values.max(2, keepdims=True)) / sample.temperature)
         if sample.top_p is not None:
@@ -124,12 +124,23 @@ class NumpyNextTokens:
 
 
 def first_best(values: Floats, count: int) -> Tokens:
-    """Return the columns of the `count` greatest values of each row, the greatest first, of equal ones the first."""
+    """Return the places of the `count` greatest values of each group, the greatest first, of equal ones the first.
+
+    Args:
+        values: values of the groups, (G, P, V) for P hypotheses of each.
+        count: number of places, at most P V.
+
+    Returns:
+        Places among the P V values of a group, (G, count).
+    """
+    rows = values.reshape(len(values), -1)
     if count == 1:
-        return np.asarray(values.argmax(1))[:, None]
-    least = np.partition(values, -count, axis=1)[:, -count]
-    rows = []
-    for row, low in zip(values, least, strict=True):
-        columns = np.flatnonzero(row >= low)
-        rows.append(columns[np.argsort(-row[columns], kind="stable")][:count])
-    return np.stack(rows)
+        return np.asarray(rows.argmax(1))[:, None]
+    # The maxima of the tokens are fewer than the values, and as many values as maxima are at least as great.
+    maxima = values.max(1) if count <= values.shape[2] else rows
+    least = np.partition(maxima, -count, axis=1)[:, -count]
+    places = []
+    for row, low in zip(rows, least, strict=True):
+        candidates = np.flatnonzero(row >= low)
+        places.append(candidates[np.argsort(-row[candidates], kind="stable")][:count])
+    return np.stack(places)

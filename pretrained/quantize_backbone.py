@@ -143,12 +143,13 @@ class Quantizer:
         ]
         self.nodes.append(helper.make_node("Transpose", ["maps"], ["last"], perm=[0, 2, 3, 1]))
         shape = self._add("locations", np.array([-1, height * width, len(weight)]))
-        self.nodes.append(helper.make_node("Reshape", ["last", shape], ["grid"]))
+        self.nodes.append(helper.make_node("Reshape", ["last", shape], ["locations.values"]))
+        self.nodes.append(helper.make_node("Cast", ["locations.values"], ["grid"], to=TensorProto.FLOAT16))  # as stored
         graph = helper.make_graph(
             start + self.nodes,
             "backbone",
             [helper.make_tensor_value_info(PIXELS, TensorProto.UINT8, ["images", 1, SIZE, SIZE, 3])],
-            [helper.make_tensor_value_info("grid", TensorProto.FLOAT, ["images", height * width, len(weight)])],
+            [helper.make_tensor_value_info("grid", TensorProto.FLOAT16, ["images", height * width, len(weight)])],
             self.tensors,
         )
         model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=8)

@@ -52,6 +52,7 @@ from limner.runtime.manifest import (
     Exported,
     read_exported,
 )
+from limner.storage.hashes import infinite_rows
 from limner.text.tokenizer import Tokenizer
 
 BATCH_SIZE = 8
@@ -79,14 +80,13 @@ class GraphBackbone:
 
         The graph takes one image at a time: a batch takes as long for each, and the memory of all.
         """
-        graph = self._graph.result()
-        images = [graph({PIXELS: inputs[row : row + 1]}) for row in range(len(inputs))]
+        images = self._graph.result().each([{PIXELS: inputs[row : row + 1]} for row in range(len(inputs))])
         features: dict[FeatureKind, FeatureArray] = {}
         for kind in images[0]:
-            values = np.concatenate([computed[kind] for computed in images])
-            if not np.isfinite(values).all():
+            values = np.concatenate([computed[kind] for computed in images]).astype(np.float16, copy=False)
+            if infinite_rows(values):
                 raise RunError(f"{BACKBONE}: the {kind} features are not finite (NaN or infinity); {EXPORT_AGAIN}")
-            features[cast("FeatureKind", kind)] = values.astype(np.float16)
+            features[cast("FeatureKind", kind)] = values
         return features
 
 
@@ -108,7 +108,7 @@ class ExportedModel:
         self.uses_image = self.manifest.uses_image
         """Whether sentences depend on the image."""
         names = [name for name in (BACKBONE, ENCODER, STEP) if name in exported.files]
-        graphs = start_sessions(folder, exported.files, names, _weights_of(exported))
+        graphs = start_sessions(folder, exported.files, names, _weights_of(exported), _threads_of(exported))
         self.tokenizer = Tokenizer.load(folder / TOKENIZER)
         preprocessing = self.manifest.preprocessing
         self.backbone = None if preprocessing is None else GraphBackbone(graphs[BACKBONE], preprocessing)
@@ -325,12 +325,17 @@ def _weights_of(exported: Exported) -> dict[str, Callable[[], dict[str, NDArray[
     return readers
 
 
+def _threads_of(exported: Exported) -> dict[str, int]:
+    """Return the number of threads of graphs that several threads compute with too little gain, the 8-bit backbone."""
+    return {BACKBONE: 1} if exported.manifest.backbone else {}
+
+
 def load_backbone_graph(folder: Path, specs: Sequence[FeatureSpec]) -> GraphBackbone | None:
     """Load the backbone of an exported model for features of `specs`; None if it has none, errors as `load`."""
     exported = read_exported(folder)
     if exported.manifest.preprocessing is None:
         return None
-    graphs = start_sessions(folder, exported.files, [BACKBONE], _weights_of(exported))
+    graphs = start_sessions(folder, exported.files, [BACKBONE], _weights_of(exported), _threads_of(exported))
     return GraphBackbone(graphs[BACKBONE], exported.manifest.preprocessing, specs)
 
 

@@ -123,7 +123,8 @@ class Graph:
         self.name = name
         weights = weights or {}
         named = require_self_contained(name, data, weights)
-        self._session = _start_session(name, data, threads, {name: weights[name] for name in named})
+        self._threads = threads or usable_cores()
+        self._session = _start_session(name, data, self._threads, {name: weights[name] for name in named})
         self.inputs = tuple(argument.name for argument in self._session.get_inputs())
         self.outputs = tuple(argument.name for argument in self._session.get_outputs())
 
@@ -152,14 +153,20 @@ class Graph:
             raise _failed(self.name, "computed", error) from None
         return dict(zip(self.outputs, results, strict=True))
 
+    def each(self, values: Sequence[Mapping[str, NDArray[Any]]]) -> list[dict[str, NDArray[Any]]]:
+        """Compute the outputs of several inputs, as many at once as there are cores for; errors as of a call."""
+        together = min(len(values), usable_cores() // self._threads)
+        if together <= 1:
+            return [self(inputs) for inputs in values]
+        with ThreadPoolExecutor(together) as pool:
+            return list(pool.map(self, values))
 
-def _start_session(
-    name: str, data: bytes, threads: int | None, weights: Mapping[str, NDArray[Any]]
-) -> InferenceSession:
+
+def _start_session(name: str, data: bytes, threads: int, weights: Mapping[str, NDArray[Any]]) -> InferenceSession:
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = threads or usable_cores()
+    options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
     options.log_severity_level = 4  # its errors are raised as well
     limits = graph_limits()
@@ -214,7 +221,11 @@ def _failed(name: str, what: str, error: Exception) -> RunError:
 
 
 def start_sessions(
-    folder: Path, files: Mapping[str, bytes], names: Sequence[str], weights: Mapping[str, Callable[[], Tensors]]
+    folder: Path,
+    files: Mapping[str, bytes],
+    names: Sequence[str],
+    weights: Mapping[str, Callable[[], Tensors]],
+    threads: Mapping[str, int],
 ) -> dict[str, Future[Graph]]:
     """Start the sessions of graphs in two threads, the largest first; other work of the caller goes on meanwhile.
 
@@ -223,15 +234,16 @@ def start_sessions(
         files: contents of the files.
         names: files of the graphs.
         weights: functions that read the weights of graphs without weights.
+        threads: numbers of threads of graphs that compute with fewer threads than there are cores.
     """
 
     def start(name: str) -> Graph:
         read = weights.get(name)
-        return Graph(str(folder / name), files[name], weights=None if read is None else read())
+        return Graph(str(folder / name), files[name], threads.get(name), None if read is None else read())
 
-    threads = ThreadPoolExecutor(2)
-    graphs = {name: threads.submit(start, name) for name in sorted(names, key=lambda name: -len(files[name]))}
-    threads.shutdown(wait=False)
+    pool = ThreadPoolExecutor(2)
+    graphs = {name: pool.submit(start, name) for name in sorted(names, key=lambda name: -len(files[name]))}
+    pool.shutdown(wait=False)
     return graphs
 
 

@@ -137,6 +137,14 @@ def test_the_format_of_onnx_runtime_itself_is_refused(tmp_path):
         Graph("step.onnx", (tmp_path / "graph.ort").read_bytes())
 
 
+@pytest.mark.parametrize("threads", [1, 2])
+def test_several_inputs_are_computed_at_once(threads, monkeypatch):
+    monkeypatch.setattr(graphs, "usable_cores", lambda: 2)
+    graph = Graph("step.onnx", nested(inside()).SerializeToString(), threads)
+    results = graph.each([{"x": np.full(2, row, np.float32)} for row in range(5)])
+    assert [result["y"].tolist() for result in results] == [[row + 1, row + 2] for row in range(5)]
+
+
 def test_a_graph_is_computed_and_a_damaged_one_is_one_line():
     data = nested(inside()).SerializeToString()
     assert Graph("step.onnx", data)({"x": np.ones(2, np.float32)})["y"].tolist() == [2, 3]

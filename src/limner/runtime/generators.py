@@ -108,7 +108,7 @@ class ExportedModel:
         self.uses_image = self.manifest.uses_image
         """Whether sentences depend on the image."""
         names = [name for name in (BACKBONE, ENCODER, STEP) if name in exported.files]
-        graphs = start_sessions(folder, exported.files, names, _weights_of(exported), _threads_of(exported))
+        graphs = _start(folder, exported, names)
         self.tokenizer = Tokenizer.load(folder / TOKENIZER)
         preprocessing = self.manifest.preprocessing
         self.backbone = None if preprocessing is None else GraphBackbone(graphs[BACKBONE], preprocessing)
@@ -299,6 +299,12 @@ class ExportedTranslator(ExportedModel, BaseTranslator):
         self.source_tokenizer = Tokenizer.load(folder / SOURCE_TOKENIZER)
 
 
+def _start(folder: Path, exported: Exported, names: Sequence[str]) -> dict[str, Future[Graph]]:
+    """Start the sessions of graphs; those of packaged models are too small to be divided among threads."""
+    threads = 1 if exported.manifest.weights else None
+    return start_sessions(folder, exported.files, names, _weights_of(exported), threads)
+
+
 def _weights_of(exported: Exported) -> dict[str, Callable[[], dict[str, NDArray[Any]]]]:
     """Return functions that read the weights of the graphs that only name them."""
     manifest = exported.manifest
@@ -325,17 +331,12 @@ def _weights_of(exported: Exported) -> dict[str, Callable[[], dict[str, NDArray[
     return readers
 
 
-def _threads_of(exported: Exported) -> dict[str, int]:
-    """Return the number of threads of graphs that several threads compute with too little gain, the 8-bit backbone."""
-    return {BACKBONE: 1} if exported.manifest.backbone else {}
-
-
 def load_backbone_graph(folder: Path, specs: Sequence[FeatureSpec]) -> GraphBackbone | None:
     """Load the backbone of an exported model for features of `specs`; None if it has none, errors as `load`."""
     exported = read_exported(folder)
     if exported.manifest.preprocessing is None:
         return None
-    graphs = start_sessions(folder, exported.files, [BACKBONE], _weights_of(exported), _threads_of(exported))
+    graphs = _start(folder, exported, [BACKBONE])
     return GraphBackbone(graphs[BACKBONE], exported.manifest.preprocessing, specs)
 
 

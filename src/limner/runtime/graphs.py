@@ -225,7 +225,7 @@ def start_sessions(
     files: Mapping[str, bytes],
     names: Sequence[str],
     weights: Mapping[str, Callable[[], Tensors]],
-    threads: Mapping[str, int],
+    threads: int | None = None,
 ) -> dict[str, Future[Graph]]:
     """Start the sessions of graphs in two threads, the largest first; other work of the caller goes on meanwhile.
 
@@ -234,12 +234,12 @@ def start_sessions(
         files: contents of the files.
         names: files of the graphs.
         weights: functions that read the weights of graphs without weights.
-        threads: numbers of threads of graphs that compute with fewer threads than there are cores.
+        threads: number of threads of each graph; None for the number of cores.
     """
 
     def start(name: str) -> Graph:
         read = weights.get(name)
-        return Graph(str(folder / name), files[name], threads.get(name), None if read is None else read())
+        return Graph(str(folder / name), files[name], threads, None if read is None else read())
 
     pool = ThreadPoolExecutor(2)
     graphs = {name: pool.submit(start, name) for name in sorted(names, key=lambda name: -len(files[name]))}

@@ -6,6 +6,7 @@ import base64
 import logging
 import re
 from collections.abc import Callable, Coroutine
+from functools import cache
 from typing import Any, get_args
 
 from fastapi import Request, Response
@@ -90,7 +91,7 @@ class JSONRoute(APIRoute):
             fields = await form_fields(request, self.max_files)
             if not self.max_files:
                 return {name: values[0] if len(values) == 1 else values for name, values in fields.items()}
-            lists = {name for name, field in model.model_fields.items() if "list" in str(field.annotation)}
+            lists = _list_fields(model)
             return {name: values if name in lists else values[-1] for name, values in fields.items()}
         if kind != JSON and not self.any_type:
             raise ServerError(f"expected {JSON}, got '{kind[:60]}'", status=415)
@@ -121,6 +122,12 @@ class UploadRoute(JSONRoute):
     forms, max_files = (MULTIPART,), 1
 
 
+@cache
+def _list_fields(model: type[BaseModel]) -> frozenset[str]:
+    """Return the fields of requests that take several values."""
+    return frozenset(name for name, field in model.model_fields.items() if "list" in str(field.annotation))
+
+
 async def form_fields(request: Request, max_files: int = 0) -> dict[str, list[str]]:
     """Return the fields of a form, files in base64.
 
@@ -132,7 +139,7 @@ async def form_fields(request: Request, max_files: int = 0) -> dict[str, list[st
         async with request.form(max_files=max_files, max_fields=100 if max_files else 1_000) as form:
             for name, value in form.multi_items():
                 text = value if isinstance(value, str) else base64.b64encode(await value.read()).decode()
-                if (place := half_pair_in({name: text})) is not None:
+                if (place := half_pair_in({name: value if isinstance(value, str) else ""})) is not None:
                     raise _half_pair(place)
                 fields.setdefault(name, []).append(text)
     except (HTTPException, MultiPartException, ValueError) as error:  # ValueError: a charset that cannot be decoded

@@ -78,7 +78,7 @@ class GraphBackbone:
     def __call__(self, inputs: Pixels) -> dict[FeatureKind, FeatureArray]:
         """Compute the features of results of `read`, (B, ...), as they are stored; RunError if one is not finite.
 
-        The graph takes one image at a time: a batch takes as long for each, and the memory of all.
+        The graph takes one image at a time (`Graph.each`): a batch takes as long for each, and the memory of all.
         """
         images = self._graph.result().each([{PIXELS: inputs[row : row + 1]} for row in range(len(inputs))])
         features: dict[FeatureKind, FeatureArray] = {}

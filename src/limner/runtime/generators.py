@@ -52,7 +52,6 @@ from limner.runtime.manifest import (
     Exported,
     read_exported,
 )
-from limner.storage.hashes import infinite_rows
 from limner.text.tokenizer import Tokenizer
 
 BATCH_SIZE = 8
@@ -84,7 +83,7 @@ class GraphBackbone:
         features: dict[FeatureKind, FeatureArray] = {}
         for kind in images[0]:
             values = np.concatenate([computed[kind] for computed in images]).astype(np.float16, copy=False)
-            if infinite_rows(values):
+            if (values.view(np.uint16) & 0x7C00 == 0x7C00).any():  # exponent of infinity and NaN
                 raise RunError(f"{BACKBONE}: the {kind} features are not finite (NaN or infinity); {EXPORT_AGAIN}")
             features[cast("FeatureKind", kind)] = values
         return features
@@ -300,13 +299,7 @@ class ExportedTranslator(ExportedModel, BaseTranslator):
 
 
 def _start(folder: Path, exported: Exported, names: Sequence[str]) -> dict[str, Future[Graph]]:
-    """Start the sessions of graphs; those of packaged models are too small to be divided among threads."""
-    threads = 1 if exported.manifest.weights else None
-    return start_sessions(folder, exported.files, names, _weights_of(exported), threads)
-
-
-def _weights_of(exported: Exported) -> dict[str, Callable[[], dict[str, NDArray[Any]]]]:
-    """Return functions that read the weights of the graphs that only name them."""
+    """Start the sessions of graphs; those of packaged models, without weights, are too small for several threads."""
     manifest = exported.manifest
     readers: dict[str, Callable[[], dict[str, NDArray[Any]]]] = {}
     if manifest.weights:
@@ -328,7 +321,7 @@ def _weights_of(exported: Exported) -> dict[str, Callable[[], dict[str, NDArray[
             }
 
         readers[BACKBONE] = read_backbone
-    return readers
+    return start_sessions(folder, exported.files, names, readers, 1 if manifest.weights else None)
 
 
 def load_backbone_graph(folder: Path, specs: Sequence[FeatureSpec]) -> GraphBackbone | None:

@@ -33,32 +33,39 @@ BATCHES_AHEAD = 2
 class Engine:
     """Requests that are generated at the same time."""
 
-    def __init__(self, features: Features | None = None, isolated: type[Exception] = MediaError) -> None:
+    def __init__(self, features: Features | None = None, isolated: tuple[type[Exception], ...] = (MediaError,)) -> None:
         """Start without requests.
 
         Args:
             features: features of the images of requests; None where requests have their features.
-            isolated: type of the errors that are delivered to the request that causes them (`Request.failed`) instead
+            isolated: types of the errors that are delivered to the request that causes them (`Request.failed`) instead
                 of being raised; the others of its batch are then computed one by one.
         """
         self.features, self.isolated = features, isolated
         self.live: list[Cohort] = []
         self._memories: dict[object, tuple[list[Memory], Memory]] = {}
 
-    def run(self, batches: Iterable[Sequence[Request]], *, ahead: bool = False) -> Iterator[Sequence[Request]]:
+    def run(
+        self, batches: Sequence[Sequence[Request]], *, ahead: bool = False, on_progress: Progress | None = None
+    ) -> Iterator[Sequence[Request]]:
         """Generate the sentences of batches of requests, each of one generator and the same settings.
 
         Args:
             batches: requests that are computed together.
             ahead: whether a thread encodes the next batches meanwhile.
+            on_progress: called with the number of requests done and their total.
 
         Yields:
             Each batch when it is finished.
         """
+        done, total = 0, sum(map(len, batches))
         for batch in prefetch(self.encode, batches, BATCHES_AHEAD) if ahead else map(self.encode, batches):
             self.start(batch)
             while self.live:
                 self.step()
+            done += len(batch)
+            if on_progress is not None:
+                on_progress(done, total)
             yield batch
 
     def encode(self, requests: Sequence[Request]) -> Sequence[Request]:
@@ -154,26 +161,6 @@ class Engine:
                 requests[0].failed(error)
             for request in requests if len(requests) > 1 else ():
                 self._together(work, [request])
-
-
-def generate_all(
-    batches: Sequence[Sequence[Request]],
-    features: Features | None,
-    on_progress: Progress | None = None,
-    *,
-    ahead: bool = False,
-) -> None:
-    """Generate the sentences of batches of requests as `Engine.run` does; the first error of a batch is raised.
-
-    `on_progress` is called with the number of requests done and their total.
-    """
-    done, total = 0, sum(map(len, batches))
-    for batch in Engine(features).run(batches, ahead=ahead):
-        if error := next((request.error for request in batch if request.error), None):
-            raise error
-        done += len(batch)
-        if on_progress is not None:
-            on_progress(done, total)
 
 
 def groups_of(requests: Iterable[Request]) -> list[list[Request]]:

@@ -10,7 +10,7 @@ from limner.data.dataset import FeatureSource, GenerationInput
 from limner.decoding.search import Trace
 from limner.decoding.sentence import Sentence
 from limner.decoding.settings import DecodingSettings
-from limner.generation.engine import generate_all
+from limner.generation.engine import Engine
 from limner.generation.request import Features, Request
 from limner.inference.base import TextGenerator
 from limner.inference.search_translations import search_translations
@@ -61,7 +61,8 @@ def generate(
         generator.request(source, settings, prefix=prefix, trace=trace)
         for source, prefix in zip(inputs, starts, strict=True)
     ]
-    generate_all(request_batches(requests, batch_size), features_port(features), on_progress, ahead=True)
+    engine = Engine(features_port(features), isolated=())
+    list(engine.run(request_batches(requests, batch_size), ahead=True, on_progress=on_progress))
     return [request.sentences for request in requests]
 
 

@@ -13,7 +13,7 @@ from limner.decoding.sentence import Sentence
 from limner.decoding.settings import change_decoding
 from limner.errors import MediaError, RunError, SettingsError
 from limner.features.encoders.base import Backbone
-from limner.generation.engine import generate_all
+from limner.generation.engine import Engine
 from limner.generation.must_include import MustInclude, words_of_inputs
 from limner.generation.request import Request
 from limner.generation.sentences import (
@@ -115,8 +115,8 @@ class Translator(TextGenerator):
             hypotheses = search_translations(self.models, inputs, settings, on_progress=on_progress)
         else:
             requests: list[Request] = [self.request(source, settings) for source in inputs]
-            port = features_port(self.features_of(images_of_rows))
-            generate_all(request_batches(requests, batch_size), port, on_progress, ahead=True)
+            engine = Engine(features_port(self.features_of(images_of_rows)), isolated=())
+            list(engine.run(request_batches(requests, batch_size), ahead=True, on_progress=on_progress))
             hypotheses = [request.sentences for request in requests]
         translations = dict(zip(rows, hypotheses, strict=True))
         return all_translations(translations, len(sentences), settings.max_length, empty)

@@ -21,7 +21,7 @@ from limner.features.encoders.published_weights import LAST, fold_normalisation,
 from limner.features.preprocessing import Preprocessing, read_image
 from limner.features.spec import FeatureArray, FeatureKind, FeatureSpec
 from limner.generation.captioning import UNKNOWN_PREFIX, BaseCaptioner
-from limner.generation.engine import Engine, generate_all
+from limner.generation.engine import Engine
 from limner.generation.must_include import MustInclude, compile_words, words_of_inputs
 from limner.generation.request import Features, GenerationModel, Request
 from limner.generation.rules import CaptionRules
@@ -271,7 +271,7 @@ class BaseTranslator(ABC):
             for row in rows
         ]
         batches = [requests[first : first + batch_size] for first in range(0, len(requests), batch_size)]
-        generate_all(batches, self.features_of_requests, on_progress)
+        list(Engine(self.features_of_requests, isolated=()).run(batches, on_progress=on_progress))
         translations = dict(zip(rows, (request.sentences for request in requests), strict=True))
         return all_translations(translations, len(sentences), settings.max_length)
 

@@ -92,7 +92,7 @@ class Worker:
         """Number of requests that are decoded together."""
         self.seconds_per_request = 0.1
         """Moving average of the time of computation for a request."""
-        self._engine = Engine(RequestFeatures(cache), isolated=Exception)
+        self._engine = Engine(RequestFeatures(cache), isolated=(Exception,))
         self._queue: queue.SimpleQueue[Job | Callable[[], None] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, args=(threads_of_torch(),), name="compute", daemon=True)
         self._encoder = ThreadPoolExecutor(1, "encode", initializer=use_threads, initargs=(available_threads(),))

@@ -300,7 +300,7 @@ def test_a_damaged_record_names_the_file_and_the_key(run):
 
 def test_an_unfinished_last_line_of_the_log_is_ignored(tmp_path):
     path = tmp_path / "log.jsonl"
-    line = '{"step": 1, "epoch": 0.5, "kind": "val", "loss": 2.0, "bleu4": 3.5, "metrics": {"cider": 7.0}}\n'
+    line = '{"step": 1, "epoch": 0.5, "kind": "val", "loss": 2.0, "metrics": {"bleu4": 3.5, "cider": 7.0}}\n'
     path.write_text(line + '{"step": 2, "epo')
     (read,) = read_log(path)
     assert read.metrics == {"bleu4": 3.5, "cider": 7.0}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import gzip
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 DESCRIPTIONS = 5
@@ -43,22 +42,6 @@ def write_german(multi30k: Path, out: Path) -> None:
                     "text": text,
                 }
                 lines.write(json.dumps(item, ensure_ascii=False) + "\n")
-
-
-def without_photographs(multi30k: Path) -> Iterator[tuple[str, list[str]]]:
-    """Yield each German description of the images that Flickr8k does not share, with their English descriptions."""
-    with (multi30k / "flickr8k_overlap.tsv").open(encoding="utf-8") as rows:
-        shared = {row["flickr8k_image"].split("_")[0] for row in csv.DictReader(rows, delimiter="\t")}
-    for split in sorted(set(SPLITS.values())):
-        images = (multi30k / f"task2/{split}.images.txt").read_text().split()
-        texts = {
-            lang: [_lines(multi30k / f"task2/{split}.{number}.{lang}.gz") for number in range(1, DESCRIPTIONS + 1)]
-            for lang in ("de", "en")
-        }
-        for row, image in enumerate(images):
-            if image.split("#")[0].split(".")[0].split("_")[0] not in shared:
-                for german in texts["de"]:
-                    yield german[row], [english[row] for english in texts["en"]]
 
 
 def _lines(path: Path) -> list[str]:

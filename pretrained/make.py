@@ -42,14 +42,11 @@ RULES = {
     "zh": {"weight": 0.1, "search_weight": 0.3, "margin": 1.0, "min_confidence": 0.25, "plain_probability": 0.3},
 }
 """Weights of the concepts: the English ones chosen on the validation photographs, others on the validation split."""
-FIRST_STAGE = {
-    "en": [
-        ("training.epochs=5", "model.dropout=0.5", "model.image_encoder.dropout=0.3", "training.optimizer.lr=0.0008"),
-        ("training.epochs=2",),
-    ],
-    "de": [("training.optimizer.lr=0.0008",)],
-}
-"""Settings of the runs of the first stage, of which each starts from the weights before it."""
+FIRST_STAGE = (
+    ("training.epochs=5", "model.dropout=0.5", "model.image_encoder.dropout=0.3", "training.optimizer.lr=0.0008"),
+    ("training.epochs=2",),
+)
+"""Settings of the runs of the first stage of the English captioner; the second starts from the weights of the first."""
 FEATURES = ("--backbone", "efficientnet-lite2", "--kind", "both", "--size", 300, "--resize", "squash")
 DRAWN = 70
 """Number of generated images of each kind."""
@@ -83,7 +80,7 @@ def make_captioners(langs: Sequence[str], data: Path, work: Path, out: Path) -> 
     for lang in langs:
         collection = make_collection(lang, data, work)
         place = ("--collection", base, "--data", data, "--lang", lang, "--rules", json.dumps(RULES[lang]))
-        first = [] if lang == "zh" else ["--init", train_on_corpus(lang, concepts, data, work)]
+        first = ["--init", train_on_corpus(concepts, data, work)] if lang == "en" else []
         run = train(f"flickr8k-{lang}", collection, work / f"run-{lang}", *first)
         pack(run, out / lang, TITLES[lang], DECODING[lang])
         script("pack_concepts", concepts, *place, "--out", out / lang)
@@ -167,23 +164,23 @@ def import_captions(lang: str, collection: Path, data: Path, work: Path) -> None
         limner("import", "flickr", captions, collection, *images, *splits)
 
 
-def train_on_corpus(lang: str, concepts: Path, data: Path, work: Path) -> Path:
-    """Train the first stage of a captioner: captions, and sentences without a photograph; return its run directory."""
-    collection, table = work / f"corpus-{lang}", f"features/{FEATURES[1]}.lance"
+def train_on_corpus(concepts: Path, data: Path, work: Path) -> Path:
+    """Train the first stage of the English captioner, which reads sentences without a photograph too; return its run."""
+    collection, table = work / "corpus-en", f"features/{FEATURES[1]}.lance"
     if not (collection / "items.lance").exists():
         shutil.rmtree(collection, ignore_errors=True)
         shutil.copytree(work / "base" / table, collection / table)
         corpora = ("--collection", work / "base", "--data", data)
         script("pack_concepts", concepts, *corpora, "--out", work / "concepts")
-        rows = work / f"text-{lang}.jsonl"
-        place = ("--concepts", work / "concepts", "--rows", rows, "--out", collection / table, "--lang", lang)
+        rows = work / "text-en.jsonl"
+        place = ("--concepts", work / "concepts", "--rows", rows, "--out", collection / table)
         script("text_features", work / "base", "--data", data, *place)
         limner("import", "jsonl", rows, collection, "--images", data)
-        import_captions(lang, collection, data, work)
+        import_captions("en", collection, data, work)
     runs: list[Path] = []
-    for settings in FIRST_STAGE[lang]:
+    for settings in FIRST_STAGE:
         start = ["--init", runs[-1]] if runs else []
-        runs.append(train(f"corpus-{lang}", collection, work / f"run-corpus-{lang}-{len(runs)}", *start, *settings))
+        runs.append(train("corpus-en", collection, work / f"run-corpus-{len(runs)}", *start, *settings))
     return runs[-1]
 
 

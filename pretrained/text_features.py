@@ -14,19 +14,14 @@ the sentence says,
 with a row of W for each concept that the sentence names, and for each thing that is in the photograph and not in the
 sentence. t are logits that the layer has for photographs with captions or labels, in which such a concept is true or
 false. Features are positive, so the step is repeated on what clipping at zero has left.
-
-German sentences have no names of their own for most concepts: theirs are what two of the English descriptions of the
-same image name.
 """
 
 from __future__ import annotations
 
 import argparse
-import functools
 import json
 import random
 import sys
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -35,7 +30,6 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
 from concepts import BACKBONE, is_held_out, read_photographs, targets_of
-from german import without_photographs
 from limner.data.collection import Collection
 from limner.features.store import FeatureTable
 from limner.features.tables import TableWriter
@@ -72,15 +66,11 @@ def main() -> None:
     parser.add_argument("--concepts", type=Path, required=True, help="folder of concepts.json")
     parser.add_argument("--rows", type=Path, required=True, help="file of lines of JSON to write, for 'limner import'")
     parser.add_argument("--out", type=Path, required=True, help="feature table to write, or to add to")
-    parser.add_argument("--lang", choices=("en", "de"), default="en")
     options = parser.parse_args()
     concepts, generator = Concepts.load(options.concepts), random.Random(1)
     assert concepts is not None, "the folder has concepts"
     collection = Collection.open(options.collection)
-    if options.lang == "de":
-        texts = list(without_photographs(options.data / "multi30k"))
-    else:
-        texts = english_sentences(options.collection, options.data, generator)
+    texts = english_sentences(options.collection, options.data, generator)
     generator.shuffle(texts)
     known = read_photographs(options.collection, options.data, ("train", "pool"))
     photographs = [photograph for photograph in known if not is_held_out(photograph)]
@@ -96,16 +86,16 @@ def main() -> None:
     with options.rows.open("w", encoding="utf-8") as out:
         for start in range(0, len(texts), CHUNK):
             named = {
-                f"text-{start + row}": (text, editor.named(evidence))
-                for row, (text, evidence) in enumerate(texts[start : start + CHUNK])
+                f"text-{start + row}": (text, editor.named(text))
+                for row, text in enumerate(texts[start : start + CHUNK])
             }
             named = {name: pair for name, pair in named.items() if pair[1]}
             rows = editor.similar([columns for _, columns in named.values()])
             moved = [editor.moved(row, columns) for row, (_, columns) in zip(rows, named.values(), strict=True)]
             writer.add([*named], np.stack(moved).astype(np.float16).reshape(len(named), *table.spec.shape))
             for row, (name, (text, _)) in zip(rows, named.items(), strict=True):
-                line = {"id": name, "split": "train", "image": images[row], "lang": options.lang, "text": text}
-                out.write(json.dumps(line, ensure_ascii=False) + "\n")
+                line = {"id": name, "split": "train", "image": images[row], "lang": "en", "text": text}
+                out.write(json.dumps(line) + "\n")
     writer.flush()
     error, change = np.mean(editor.errors, 0)
     print(
@@ -114,12 +104,12 @@ def main() -> None:
     )
 
 
-def english_sentences(collection: Path, data: Path, generator: random.Random) -> list[tuple[str, list[str]]]:
+def english_sentences(collection: Path, data: Path, generator: random.Random) -> list[str]:
     """Return the sentences about everyday things, each `COPIES` times, and `OTHERS` sentences of the other corpora."""
     sentences = read_sentences(collection, data)
     others = [text for text, value in sentences.items() if value != EVERYDAY]
     texts = [text for text, value in sentences.items() if value == EVERYDAY] * COPIES
-    return [(text, [text]) for text in [*texts, *generator.sample(others, OTHERS)]]
+    return [*texts, *generator.sample(others, OTHERS)]
 
 
 class Editor:
@@ -146,17 +136,12 @@ class Editor:
         self.errors: list[tuple[float, float]] = []
         """Mean error of the logits, and share of their length by which features were moved."""
 
-    def named(self, texts: Sequence[str]) -> list[int]:
-        """Return the concepts that a text names, or two of several texts, with the kinds of the things."""
-        counts = Counter(column for text in texts for column in set(self._mentioned(text)))
-        columns = [column for column, count in counts.items() if count >= min(2, len(texts))]
+    def named(self, text: str) -> list[int]:
+        """Return the concepts that a text names, of several for a name the most frequent, with the kinds of things."""
+        groups = self.concepts.mentions(text)
+        columns = [max(group, key=lambda column: len(self.true[column])) for group in groups]
         kinds = [kind for column in columns if (kind := self.kind[column]) is not None]
         return [*dict.fromkeys([*columns, *kinds])]
-
-    @functools.lru_cache(maxsize=64)  # noqa: B019 (an editor lives as long as the script)
-    def _mentioned(self, text: str) -> list[int]:
-        """Return the most frequent of the concepts that each name in a text may mean."""
-        return [max(group, key=lambda column: len(self.true[column])) for group in self.concepts.mentions(text)]
 
     def similar(self, named: Sequence[Sequence[int]]) -> list[int]:
         """Choose a photograph for the concepts of each sentence, one of the most similar ones."""

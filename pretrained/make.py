@@ -165,7 +165,7 @@ def import_captions(lang: str, collection: Path, data: Path, work: Path) -> None
 
 
 def train_on_corpus(concepts: Path, data: Path, work: Path) -> Path:
-    """Train the first stage of the English captioner, which reads sentences without a photograph too; return its run."""
+    """Train the first stage of the English captioner, with sentences without a photograph; return its run."""
     collection, table = work / "corpus-en", f"features/{FEATURES[1]}.lance"
     if not (collection / "items.lance").exists():
         shutil.rmtree(collection, ignore_errors=True)

@@ -12,6 +12,7 @@
 #   make tools    the programs that some tests need, where they may be installed
 #   make fuzz     read mutated files of every kind, FUZZ_EXAMPLES of each (200 by default)
 #   make bench    timings as JSON lines; make bench ONLY=name for one
+#   make hub IMAGES="a.jpg b.jpg"  captions and times of real models of the hub; downloads several gigabytes
 #   make docs     the documentation, into site/
 #   make pretrained DATA=folder  train the built-in captioner again (hours; pretrained/README.md)
 #   make clean    remove caches and built files; environment, demo and runs stay
@@ -27,7 +28,7 @@ BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt
 
 .DELETE_ON_ERROR:
-.PHONY: demo test test-long test-alone tools hostile kill slow fuzz lint check bench docs pretrained clean
+.PHONY: demo test test-long test-alone tools hostile kill slow fuzz lint check bench hub docs pretrained clean
 
 demo: $(VENV)/.limner
 	$(BIN)/limner demo --out $(OUT)
@@ -74,6 +75,9 @@ check: lint
 
 bench: $(VENV)/.limner-dev
 	$(BIN)/python benchmarks/run.py $(ONLY)
+
+hub: $(VENV)/.limner-dev
+	$(BIN)/python benchmarks/hub.py $(IMAGES)
 
 docs: $(VENV)/.limner-dev
 	$(BIN)/mkdocs build --strict

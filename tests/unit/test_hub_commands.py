@@ -3,25 +3,34 @@
 import base64
 import json
 import socket
+from itertools import permutations
+from pathlib import Path
 
 import numpy as np
 import pytest
+import tokenizers
+import transformers
 from huggingface_hub import constants
 from PIL import Image
 from running_service import with_service
 
 import limner
-from hub_models import GERMAN, save_model
+from hub_models import END, GERMAN, PAD, SIZE, START, TOWER, VISION, save_model
 from limner.apps.server.models import load_served_models
 from limner.apps.server.settings import ServerSettings
-from limner.errors import SettingsError
+from limner.data.collection import Collection
+from limner.errors import BackboneError, SettingsError
+from limner.hub.inputs import HubTokenizer
+from limner.runs.records import Evaluation
+from limner.synthetic.scenes import SceneSettings
+from limner.synthetic.storage import generate_collection
 
 
 @pytest.fixture(scope="module")
 def hub(tmp_path_factory):
     """Folder with a tiny model of each family."""
     place = tmp_path_factory.mktemp("models")
-    for family in ("blip", "marian", "m2m_100", "siglip"):
+    for family in ("blip", "clip", "idefics3", "marian", "m2m_100", "siglip"):
         save_model(family, place / family, max_length=8)
     return place
 
@@ -60,6 +69,96 @@ def test_scores_and_translations_are_printed(hub, photos, command_line):
     assert (status, printed.strip()) == (0, translation.text)
 
 
+@pytest.fixture(scope="module")
+def scenes(tmp_path_factory):
+    settings = SceneSettings(train=2, val=2, test=4, size=32)
+    return generate_collection(tmp_path_factory.mktemp("scenes") / "collection", settings).path
+
+
+def test_captioners_are_evaluated_and_compared(hub, scenes, command_line, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    run = ("--collection", scenes, "--metric", "bleu4", "--json", "decoding.max_length=4")
+    status, printed, _ = command_line("evaluate", "--model", hub / "blip", *run)
+    assert status == 0
+    result = json.loads(printed)
+    assert [score["name"] for score in result["scores"]] == ["bleu4"] and "parameters (float32)" in result["notes"][0]
+    assert command_line("evaluate", "--model", hub / "idefics3", *run, "--lang", "de", "--dtype", "bfloat16")[0] == 0
+    assert command_line("evaluate", "--model", hub / "idefics3", *run)[0] == 0
+    status, printed, _ = command_line("compare", "hub:any/blip", hub / "idefics3", "--metric", "bleu4", "--json")
+    assert [system["name"] for system in json.loads(printed)["systems"]] == ["blip", "idefics3"]
+    (best, *_) = Evaluation.load(tmp_path / "blip/evaluation/test.json").items
+    assert limner.load(hub / "blip").describe([best.image], max_length=4)[0][0].text == best.hypothesis
+
+
+def test_judged_pairs_are_scored_by_clip_score_and_by_captioners(hub, scenes, command_line, tmp_path):
+    names = [Path(item.image).name for item in Collection.open(scenes).items()][:5]
+    pairs = [(image, f"{caption}#0", 1 + place % 4) for place, (image, caption) in enumerate(permutations(names, 2))]
+    (tmp_path / "judged.txt").write_text("".join(f"{a}\t{b}\t{value}\t{value}\t1\n" for a, b, value in pairs))
+    judged = (tmp_path / "judged.txt", "--collection", scenes, "--json", "--model")
+    for family, signature in (("siglip", "clip_score|w:2.5|siglip"), ("blip", "log_prob|blip")):
+        status, printed, _ = command_line("correlate", *judged, hub / family)
+        result = json.loads(printed)
+        assert (status, result["pairs"], result["score"]) == (0, len(pairs), signature)
+
+
+def test_the_prompt_has_an_effect_and_a_language(hub, photos, command_line):
+    prompts = [limner.load(hub / "idefics3", **given).network.text for given in ({}, {"lang": "fr"}, {"prompt": "dog"})]
+    assert "Describe this image" in prompts[0] and "Décris cette image" in prompts[1] and " dog" in prompts[2]
+    _, printed, _ = command_line("describe", photos / "one.png", "--model", hub / "idefics3", "--prompt", "a red dog")
+    (expected,) = limner.load(hub / "idefics3", prompt="a red dog").describe([photos / "one.png"])[0]
+    assert printed.strip().endswith(expected.text)
+
+
+def test_a_chat_template_cannot_leave_the_sandbox(tmp_path):
+    save_model("idefics3", tmp_path)
+    (tmp_path / "chat_template.jinja").write_text("{{ ''.__class__.__mro__[1].__subclasses__() }}")
+    with pytest.raises(BackboneError, match="chat template"):
+        limner.load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("written", "caption"),
+    [
+        ("The image shows a red dog.", "A red dog."),
+        ("In this photograph, we see two cats", "Two cats"),
+        ("This picture depicts the beach", "The beach"),
+        ("The image of a saint hangs on a wall", "The image of a saint hangs on a wall"),
+        ("A picture hangs on a wall", "A picture hangs on a wall"),
+        ("L'image montre un chien", "Un chien"),
+    ],
+)
+def test_preambles_are_removed(written, caption):
+    inner = tokenizers.Tokenizer(tokenizers.models.WordLevel({word: row for row, word in enumerate(written.split())}))
+    inner.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
+    tokenizer = HubTokenizer(transformers.PreTrainedTokenizerFast(tokenizer_object=inner), len(written.split()), "en")
+    assert tokenizer.decode(tokenizer.encode(written)) == written
+    tokenizer.removes_preamble = True
+    assert tokenizer.decode(tokenizer.encode(written)) == caption
+
+
+def test_positions_of_a_roberta_decoder_begin_after_the_padding(tmp_path):
+    sizes = {**TOWER, "vocab_size": SIZE, "max_position_embeddings": 32, "pad_token_id": 1}
+    decoder = transformers.RobertaConfig(is_decoder=True, add_cross_attention=True, **sizes)
+    encoder = transformers.ViTConfig(**VISION)
+    config = transformers.VisionEncoderDecoderConfig.from_encoder_decoder_configs(encoder, decoder)
+    config.decoder_start_token_id, config.eos_token_id, config.pad_token_id = START, END, PAD
+    save_model("blip", tmp_path)  # its tokenizer and preprocessing
+    transformers.VisionEncoderDecoderModel(config).save_pretrained(tmp_path)
+    model = limner.load(tmp_path)
+    assert model.network.positions == 30
+    image = Image.new("RGB", (32, 32))
+    assert len(model.describe([image], max_length=30, min_length=30)[0][0].tokens) == 30
+    with pytest.raises(SettingsError, match="expected at most 30"):
+        model.describe([image], max_length=31)
+
+
+def test_weights_in_another_format_are_refused_with_a_remedy(tmp_path):
+    save_model("blip", tmp_path)
+    (tmp_path / "model.safetensors").rename(tmp_path / "pytorch_model.bin")
+    with pytest.raises(BackboneError, match=r"no model.safetensors \(found pytorch_model.bin\); choose a revision"):
+        limner.load(tmp_path)
+
+
 def test_settings_without_effect_are_logged(tmp_path, caplog):
     save_model("marian", tmp_path, length_penalty=-1.0, num_beams=2, renormalize_logits=True)
     limner.load(tmp_path)
@@ -96,7 +195,12 @@ def test_the_service_serves_a_captioner(hub, photos):
         (("describe", "{photo}", "--model", "{hub}/marian"), "use 'limner translate'"),
         (("describe", "{photo}", "--model", "{hub}/siglip"), "compares images and sentences"),
         (("describe", "{photo}", "--model", "{hub}/blip", "--attention", "{hub}/plots"), "needs a run"),
-        (("evaluate", "--model", "{hub}/blip", "--collection", "{hub}"), "found a model of transformers"),
+        (("evaluate", "--model", "{hub}/clip", "--collection", "{scenes}"), "compares images and sentences"),
+        (("evaluate", "--model", "{hub}/blip", "--collection", "{scenes}", "--exact"), "needs a run"),
+        (("diagnose", "--model", "{hub}/blip", "--collection", "{scenes}"), "found a model of transformers"),
+        (("describe", "{photo}", "--model", "{hub}/blip", "--prompt", "a"), "only on a model with a prompt"),
+        (("describe", "{photo}", "--model", "{hub}/idefics3", "--lang", "xx"), "no default prompt"),
+        (("describe", "{photo}", "--dtype", "bfloat16"), "only on a model of the hub"),
         (("translate", "a", "--model", "{hub}/blip"), "use 'limner describe'"),
         (("translate", "a", "--model", "{hub}/m2m_100", "--to", "xx"), "language 'xx': not among"),
         (("translate", "a", "--model", "{hub}/m2m_100"), "name one with to (limner translate --to)"),
@@ -109,12 +213,12 @@ def test_the_service_serves_a_captioner(hub, photos):
         (("describe", "{photo}", "--model", "{hub}/code"), "never runs code"),
     ],
 )
-def test_errors_are_one_line(hub, photos, command_line, monkeypatch, arguments, message):
+def test_errors_are_one_line(hub, photos, scenes, command_line, monkeypatch, arguments, message):
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     monkeypatch.setattr(socket.socket, "connect", lambda *_: pytest.fail("a connection was opened"))
     for name, config in (("unknown", {"model_type": "unknown"}), ("code", {"model_type": "blip", "auto_map": {}})):
         (hub / name).mkdir(exist_ok=True)
         (hub / name / "config.json").write_text(json.dumps(config))
-    filled = [part.format(hub=hub, photo=photos / "one.png") for part in arguments]
+    filled = [part.format(hub=hub, scenes=scenes, photo=photos / "one.png") for part in arguments]
     status, _, errors = command_line(*filled)
     assert status == 1 and message in errors and len(errors.strip().splitlines()) == 1

@@ -29,6 +29,7 @@ from limner.metrics.classification import METRICS_OF_LABELS
 from limner.metrics.hierarchical import HierarchicalDifference, RunScores
 from limner.metrics.significance import approximate_randomisation, holm, too_few_segments
 from limner.progress import offset_progress
+from limner.runs.pretrained import results_folder
 from limner.runs.records import EvaluatedItem, Evaluation, RunConfig, load_evaluation
 
 SENTENCE_METRICS = ("bleu4", "meteor", "ter", "chrf3")
@@ -64,14 +65,15 @@ def compare(
     names = [_name(runs) for runs in systems]
     if len(set(names)) < len(names):
         names = [",".join(runs) for runs in evaluations]
-    lang = lang or (_language(folders[0]) if folders else "")
+    first = next((part for runs in evaluations for part in runs.values()), None)
+    lang = lang or (first and first.lang) or (_language(folders[0]) if folders else "")
     by_system = dict(zip(names, evaluations, strict=True))
     return compare_evaluations(by_system, lang, settings=settings, on_progress=on_progress)
 
 
 def _name(runs: Sequence[Path]) -> str:
     """Return the name of a system: the name of its run, or the common prefix of the names of its runs."""
-    names = [run.name for run in runs]
+    names = [results_folder(run).name for run in runs]
     if len(names) == 1:
         return names[0]
     start = commonprefix(names).rstrip("-_.")  # noqa: RUF071  (a prefix of characters, not of paths)

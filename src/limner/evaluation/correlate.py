@@ -180,13 +180,7 @@ def score_judged_pairs(
     if features is None:
         raise SettingsError("expected a model with stored image features, found one without; name another by --model")
     lang = model.recipe.data.lang
-    images, captions = _judged_parts(collection, judgements, features, lang)
-    judged = [(image, caption) for image, caption in judgements.ratings if image in images and caption in captions]
-    if not judged:
-        raise CollectionError(
-            f"{collection.path}: has no judged pair of an image with features and a caption in '{lang}'; expected the "
-            "images and captions that the judgements name"
-        )
+    images, captions, judged = judged_pairs(collection, judgements, features, lang)
     rows = {caption: row for row, caption in enumerate(dict.fromkeys(caption for _, caption in judged))}
     columns = {image: column for column, image in enumerate(dict.fromkeys(image for image, _ in judged))}
     item = Item("judged", "", sentences=tuple(captions[caption] for caption in rows))
@@ -207,10 +201,14 @@ def score_judged_pairs(
     )
 
 
-def _judged_parts(
-    collection: Collection, judgements: Judgements, features: FeatureStore, lang: str
-) -> tuple[dict[str, Item], dict[str, ItemSentence]]:
-    """Find the judged images that have features, by the names of their files, and the judged captions."""
+def judged_pairs(
+    collection: Collection, judgements: Judgements, features: FeatureStore | None, lang: str
+) -> tuple[dict[str, Item], dict[str, ItemSentence], list[Pair]]:
+    """Find the judged images by the names of their files, the judged captions, and the pairs of both.
+
+    Raises:
+        CollectionError: there is no pair of an image, with features where these are given, and a caption.
+    """
     judged_names = {name for image, caption in judgements.ratings for name in (image, caption.rpartition("#")[0])}
     images: dict[str, Item] = {}
     captions: dict[str, ItemSentence] = {}
@@ -218,11 +216,17 @@ def _judged_parts(
         name = Path(item.media_path or "").name
         if name not in judged_names:
             continue
-        if features.covers(item):
+        if features is None or features.covers(item):
             images[name] = item
         in_lang = (sentence for sentence in item.sentences if sentence.lang == lang)
         captions.update({f"{name}#{sentence.group}": sentence for sentence in in_lang})
-    return images, captions
+    judged = [(image, caption) for image, caption in judgements.ratings if image in images and caption in captions]
+    if not judged:
+        raise CollectionError(
+            f"{collection.path}: has no judged pair of an image with features and a caption in '{lang}'; expected the "
+            "images and captions that the judgements name"
+        )
+    return images, captions, judged
 
 
 def correlate_with_judgements(

@@ -15,8 +15,9 @@ from limner.generation.request import Features, Request
 from limner.generation.rules import CaptionRules
 from limner.generation.sentences import MAX_SOURCE_TOKENS, require_source_length
 from limner.hub.families import family_of
-from limner.hub.inputs import HubPixels, HubTokenizer, load_part
+from limner.hub.inputs import OFFSET, HubPixels, HubTokenizer, load_part
 from limner.hub.networks import HubModels, HubNetwork
+from limner.hub.settings import DEFAULT_LANG, HubSettings
 from limner.media.image import ImageInput, image_name
 from limner.progress import Progress
 from limner.runtime.generators import BaseTranslator
@@ -25,9 +26,6 @@ from limner.text.vocab import SPECIAL_TOKENS
 
 if TYPE_CHECKING:
     from limner.runs.trained_model import TrainedModel
-
-DEFAULT_LANG = "en"
-"""Language of captions, which the files of a captioner do not name."""
 
 
 class HubGenerator:
@@ -41,13 +39,18 @@ class HubGenerator:
     def __init__(self, network: HubNetwork, lang: str) -> None:
         """Take a loaded network, and read its tokenizer; BackboneError if it cannot be loaded."""
         self.network, self.lang = network, lang
-        self.hub_tokenizer = load_part(network.folder, "AutoTokenizer")
+        processor = getattr(network, "processor", None)
+        self.hub_tokenizer = load_part(network.folder, "AutoTokenizer") if processor is None else processor.tokenizer
         network.set_unknown(self.hub_tokenizer.unk_token_id)
-        self.tokenizer: Tokenizer = HubTokenizer(self.hub_tokenizer, network.tokens, lang)
+        tokenizer = HubTokenizer(self.hub_tokenizer, network.tokens, lang)
+        self.tokenizer: Tokenizer = tokenizer
         self.decoding, self._models = network.default_decoding(), dict[str, HubModels]()
-        self.parameters = sum(parameter.numel() for parameter in network.network.parameters())
+        self.parameters = network.parameters
         self.architecture = str(network.config.model_type)
         self.uses_image = network.task == "describe"
+        if self.uses_image:
+            tokenizer.lead, tokenizer.removes_preamble = network.lead, not network.settings.keep_preamble
+            tokenizer.first = () if network.forced is None else (network.forced + OFFSET,)
 
     @property
     def folder(self) -> Path:
@@ -70,8 +73,9 @@ class HubCaptioner(HubGenerator, BaseCaptioner):
     """Captions of images by a model of the hub; see `limner.Captioner`."""
 
     def __init__(self, network: HubNetwork) -> None:
-        super().__init__(network, DEFAULT_LANG)
-        self.backbone, self.rules = HubPixels(network.folder), CaptionRules(None, None)
+        super().__init__(network, network.settings.lang or DEFAULT_LANG)
+        self.backbone = HubPixels(None if network.is_prompted else network.folder)
+        self.rules = CaptionRules(None, None)
 
     def source_of(self, image: ImageInput) -> ImageInput:
         """Return the image itself."""
@@ -107,7 +111,8 @@ class HubCaptioner(HubGenerator, BaseCaptioner):
             results += self._totals(requests, [targets[row] for row in rows])
             if on_progress is not None:
                 on_progress(len(results), len(sentences))
-        counts = [(len(target) + 1, target.count(SPECIAL_TOKENS.unk)) for target in targets]
+        start = int(self.network.forced is not None)  # a forced token has the probability 1, and is not counted
+        counts = [(len(target) - start + 1, target.count(SPECIAL_TOKENS.unk)) for target in targets]
         return [(total, *numbers) for total, numbers in zip(results, counts, strict=True)]
 
     def _totals(self, requests: Sequence[Request], targets: Sequence[Sequence[int]]) -> list[float]:
@@ -161,7 +166,13 @@ def _language(tokenizer: Any, lang: str) -> int:  # noqa: ANN401
 
 
 def load(
-    folder: Path, *, task: str | None = None, device: str = "cpu", source: str | None = None, to: str | None = None
+    folder: Path,
+    *,
+    task: str | None = None,
+    device: str = "cpu",
+    source: str | None = None,
+    to: str | None = None,
+    **settings: Any,  # noqa: ANN401
 ) -> HubCaptioner | HubTranslator:
     """Load a captioner or a translator of the hub.
 
@@ -171,11 +182,12 @@ def load(
         device: 'cpu' or 'cuda'.
         source: language of the sentences, of a translator of many languages; None for the default of its tokenizer.
         to: language of its translations; None for the default of its `generation_config`.
+        settings: see `HubSettings`.
 
     Raises:
         RunError: the family is not known, has another task, or only compares images and sentences.
         BackboneError: a file is missing or damaged, or refers to code.
-        SettingsError: the model has no such language, or several and none is named.
+        SettingsError: the model has no such language, or several and none is named, or reads no prompt.
         ResourceError: there is not enough memory.
     """
     family = family_of(folder)
@@ -189,5 +201,11 @@ def load(
         raise RunError(
             f"{folder}: expected a model to {task}, got a model to {family.task}: use 'limner {family.task}'"
         )
-    network = family(folder, device)
+    options = HubSettings.parse({name: value for name, value in settings.items() if value is not None}, str(folder))
+    for name in () if family.is_prompted else ("prompt", "lang", "keep_preamble"):
+        if settings.get(name):
+            raise SettingsError(
+                f"{name}: has an effect only on a model with a prompt, which {folder} is not; leave it out"
+            )
+    network = family(folder, device, options)
     return HubCaptioner(network) if family.task == "describe" else HubTranslator(network, source, to)

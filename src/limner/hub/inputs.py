@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from threading import Lock
 from typing import Any
+
+import numpy as np
 
 from limner.errors import BackboneError
 from limner.features.encoders.transformers import without_output
@@ -21,12 +24,31 @@ OFFSET = len(SPECIAL_TOKENS)
 BYTES_START, CONTINUES = "Ġ", "##"
 """Marks of the first piece of a word in vocabularies of bytes, and of the other pieces in WordPiece vocabularies."""
 
+PREAMBLE = re.compile(
+    r"(?:in )?(?:the|this|an?) (?:image|picture|photo|photograph),? (?:here )?"
+    r"(?:shows|depicts|features|captures|displays|portrays|presents|is of|we see|there is) "
+    r"|(?:l'|cette )image (?:montre|représente) |(?:la|esta) imagen muestra ",
+    re.IGNORECASE,
+)
+"""Beginning of a caption that says only that there is an image; without it, the rest is a caption."""
+
+VIDEO = "video_processor"
+
 
 class HubTokenizer(Tokenizer):
     """A tokenizer of transformers, whose tokens follow the special tokens of `SPECIAL_TOKENS`.
 
     The end of a sentence and the unknown word are the special tokens; text has no others.
+
+    Attributes:
+        lead: space between a prompt and the first word of a sentence.
+        first: tokens that all sentences start with, and whose probability is 1.
+        removes_preamble: whether `PREAMBLE` is removed from decoded text.
     """
+
+    lead: str = ""
+    first: tuple[int, ...] = ()
+    removes_preamble: bool = False
 
     def __init__(self, tokenizer: Any, size: int, lang: str, *, is_source: bool = False) -> None:  # noqa: ANN401
         """Wrap a tokenizer.
@@ -52,6 +74,10 @@ class HubTokenizer(Tokenizer):
 
     def encode(self, text: str) -> list[int]:
         """Convert a sentence to token ids; a source sentence with the special tokens of the hub, unless it is empty."""
+        tokens = self._encode(self.lead + text)
+        return [*self.first, *tokens] if tokens else tokens
+
+    def _encode(self, text: str) -> list[int]:
         if self._is_source and not text.strip():
             return []
         options = {"text": text} if self._is_source else {"text_target": text, "add_special_tokens": False}
@@ -60,7 +86,7 @@ class HubTokenizer(Tokenizer):
 
     def phrases(self, text: str) -> list[list[int]]:
         """Return the token ids of a phrase at the beginning of a sentence, and within it."""
-        return [self.encode(text), self.encode(f" {text}")]
+        return [self._encode(text), self._encode(f" {text}")]
 
     def _tokens(self, ids: Sequence[int]) -> list[int]:
         unknown = self._hub.unk_token_id if self._hub.unk_token_id != self._hub.eos_token_id else None
@@ -73,22 +99,52 @@ class HubTokenizer(Tokenizer):
     def decode(self, ids: Iterable[int], detokenise: bool = False, copied: Sequence[str] = ()) -> str:
         """Convert token ids to running text, whatever `detokenise`; special tokens of the hub are left out."""
         tokens = [token - OFFSET for token in ids if token >= OFFSET]
-        return " ".join(str(self._hub.decode(tokens, skip_special_tokens=True)).split())
+        text = " ".join(str(self._hub.decode(tokens, skip_special_tokens=True)).split())
+        begin = PREAMBLE.match(text) if self.removes_preamble else None
+        return text if begin is None else text[begin.end() :][:1].upper() + text[begin.end() + 1 :]
 
 
-def load_part(folder: Path, kind: str, **options: Any) -> Any:  # noqa: ANN401
-    """Load a tokenizer or a preprocessor of a folder; BackboneError if it is missing or damaged."""
+def load_part(folder: Path, kind: str | type, **options: Any) -> Any:  # noqa: ANN401
+    """Load a tokenizer, a preprocessor or a processor, by its class of transformers or its name.
+
+    Raises:
+        BackboneError: the files are missing or damaged, or a package is missing.
+    """
     import transformers
 
     files: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
     try:
         with without_output():
-            return getattr(transformers, kind).from_pretrained(folder, **files, **options)
+            loader: Any = getattr(transformers, kind) if isinstance(kind, str) else kind
+            return loader.from_pretrained(folder, **files, **options)
     except Exception as error:  # transformers raises almost any exception for damaged files
         reason = " ".join(str(error).split())[:300]
+        name = kind if isinstance(kind, str) else "processor"
         raise BackboneError(
-            f"{folder}: no usable {kind} ({reason}); restore its files, or install what is missing"
+            f"{folder}: no usable {name} ({reason}); restore its files, or install what is missing"
         ) from None
+
+
+def load_processor(folder: Path, name: str) -> Any:  # noqa: ANN401
+    """Load the processor of images and prompts of a model type; its part for videos needs torchvision, and is none."""
+    from transformers.models.auto.processing_auto import PROCESSOR_MAPPING_NAMES, processor_class_from_name
+
+    known: Any = processor_class_from_name(PROCESSOR_MAPPING_NAMES[name])
+    parts = known.get_attributes()
+
+    class ImagesAndText(known):  # type: ignore[misc]
+        @classmethod
+        def get_attributes(cls) -> list[str]:
+            return [part for part in parts if part != VIDEO]
+
+        @classmethod
+        def _get_arguments_from_pretrained(cls, *args: Any, **options: Any) -> list[Any]:  # noqa: ANN401
+            values: list[Any] = super()._get_arguments_from_pretrained(*args, **options)
+            if VIDEO in parts:
+                values.insert(parts.index(VIDEO), None)
+            return values
+
+    return load_part(folder, ImagesAndText, backend="pil")
 
 
 class HubPixels:
@@ -96,11 +152,18 @@ class HubPixels:
 
     modality, specs = IMAGE, ()
 
-    def __init__(self, folder: Path) -> None:
-        self._processor = load_part(folder, "AutoImageProcessor", backend="pil")
+    def __init__(self, folder: Path | None) -> None:
+        """Load the preprocessing of a folder; None for a network that preprocesses images with its prompt."""
+        self._processor = None if folder is None else load_part(folder, "AutoImageProcessor", backend="pil")
 
     def read(self, source: ImageInput) -> Any:  # noqa: ANN401
-        """Open an image, and return the input of the network, (3, H, W); MediaError if it cannot be read."""
+        """Open an image, and return the input of the network, (3, H, W), or the image itself, (H, W, 3), of uint8.
+
+        Raises:
+            MediaError: the image cannot be read.
+        """
+        if self._processor is None:
+            return np.asarray(open_image(source))
         return self._processor(images=open_image(source), return_tensors="np")["pixel_values"][0]
 
     def __call__(self, inputs: Any) -> dict[FeatureKind, Any]:  # noqa: ANN401

@@ -24,6 +24,7 @@ from limner.errors import RunError
 from limner.features.encoders.transformers import load_module, require_safe, without_output
 from limner.generation.request import Request
 from limner.hub.inputs import OFFSET
+from limner.hub.settings import HubSettings
 from limner.layers.functional import repeat_rows
 from limner.process import find_device, require_memory, use_threads_for
 from limner.text.vocab import SPECIAL_TOKENS
@@ -42,6 +43,9 @@ READ = {
 """Settings of `generation_config` that are read, or whose difference is documented; all others are logged."""
 
 
+DEFAULTS = HubSettings()
+
+
 class HubModel(ABC):
     """A network of transformers, loaded from its folder."""
 
@@ -50,8 +54,10 @@ class HubModel(ABC):
     task: ClassVar[Literal["describe", "translate", "match"]]
     kind: ClassVar[str]
     """Class of transformers that loads the network."""
+    is_prompted: ClassVar[bool] = False
+    """Whether the network reads a prompt, and whole images."""
 
-    def __init__(self, folder: Path, device: str = "cpu") -> None:
+    def __init__(self, folder: Path, device: str = "cpu", settings: HubSettings = DEFAULTS) -> None:
         """Load a folder, after the memory of its weights is found to be available.
 
         Raises:
@@ -61,11 +67,22 @@ class HubModel(ABC):
         """
         require_safe(str(folder), folder)
         target = find_device(device)
-        require_memory(4 * _parameters(self.kind, folder), f"{folder}: its weights", "choose a smaller model")
-        self.network: Any = load_module(str(folder), folder, self.kind)[0].eval().to(target)
-        self.folder, self.device = folder, target
+        dtype = getattr(torch, settings.dtype)
+        needed, remedy = dtype.itemsize * _parameters(self.kind, folder), "choose a smaller model, or dtype bfloat16"
+        require_memory(needed, f"{folder}: its weights", remedy)
+        self.network: Any = load_module(str(folder), folder, self.kind, dtype=dtype)[0].eval().to(target)
+        self.folder, self.device, self.dtype, self.settings = folder, target, dtype, settings
         self.config: Any = self.network.config
         use_threads_for(self.network.parameters())
+        self.parameters = sum(parameter.numel() for parameter in self.network.parameters())
+        """Number of parameters."""
+
+    def to_device(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return inputs on the device of the network; pixels in its data type."""
+        return {
+            name: values.to(self.device, self.dtype if values.is_floating_point() else None)
+            for name, values in inputs.items()
+        }
 
 
 def _parameters(kind: str, folder: Path) -> int:
@@ -84,8 +101,13 @@ def _parameters(kind: str, folder: Path) -> int:
 class HubNetwork(HubModel):
     """A network that generates sentences: the methods of `ConditionalLM` that generation needs."""
 
-    def __init__(self, folder: Path, device: str = "cpu") -> None:
-        super().__init__(folder, device)
+    lead = ""
+    """Space between a prompt and the first word of a sentence."""
+    default_length: ClassVar[int] = 19
+    """Maximum length of sentences where `generation_config` has none."""
+
+    def __init__(self, folder: Path, device: str = "cpu", settings: HubSettings = DEFAULTS) -> None:
+        super().__init__(folder, device, settings)
         self.generation: Any = self.network.generation_config
         self.tokens = int(self.decoder.get_output_embeddings().weight.shape[0])
         self.vocab_size = OFFSET + self.tokens
@@ -123,37 +145,41 @@ class HubNetwork(HubModel):
     def positions(self) -> int:
         """Maximum number of tokens of a source sentence, and of a sentence with its end."""
         longest = int(bounds_of(Length).high)
-        return min(longest, getattr(self.decoder.config, "max_position_embeddings", None) or longest)
+        limit = getattr(self.decoder.config.get_text_config(decoder=True), "max_position_embeddings", None) or longest
+        for name, module in self.decoder.named_modules():  # of RoBERTa, positions begin after the id of the padding
+            if name.endswith("position_embeddings") and getattr(module, "padding_idx", None) is not None:
+                limit = module.num_embeddings - module.padding_idx - 1
+        return min(longest, limit)
 
     @property
     def names_language(self) -> bool:
         """Whether the first token of a sentence names its language."""
         return False
 
-    def start(self, memory: Any) -> Cache | None:  # noqa: ANN401
+    def start(self, memory: Any) -> Any:  # noqa: ANN401
         """Return the state before the first token."""
         return None
 
     @abstractmethod
-    def decode(self, ids: Tensor, memory: Any, state: Cache | None) -> Any:  # noqa: ANN401
-        """Run the decoder on tokens of the hub (R, 1); its output has `logits` (R, 1, V) and `cache`."""
+    def decode(self, ids: Tensor, memory: Any, state: Cache | None) -> tuple[Tensor, Cache]:  # noqa: ANN401
+        """Run the decoder on tokens of the hub (R, 1); return the logits (R, 1, V) and the next state."""
 
     def step(self, tokens: Tensor, memory: Any, state: Cache | None) -> tuple[Tensor, Cache]:  # noqa: ANN401
         """Compute the logits (R, `OFFSET` + V) after tokens (R,), and the next state."""
-        output = self.decode(self._ids[tokens][:, None], memory, state)
-        logits = pad(output.logits[:, -1], (OFFSET, 0), value=-math.inf)
+        logits, after = self.decode(self._ids[tokens][:, None], memory, state)
+        logits = pad(logits[:, -1].float(), (OFFSET, 0), value=-math.inf)
         for special, columns in self._special.items():
             logits[:, special] = logits[:, columns].logsumexp(1)
             logits[:, columns] = -math.inf
         if state is None and self.forced is not None:
             logits.fill_(-math.inf)[:, self.forced + OFFSET] = 0
-        return logits, tensors_of(output.cache)
+        return logits, after
 
     def inputs_of(self, requests: Sequence[Request]) -> dict[str, Tensor]:
         """Return the pixels, or the padded source sentences, of requests."""
         if requests[0].source_tokens is None:
             pixels = [torch.from_numpy((request.features or {})["maps"]) for request in requests]
-            return {"pixel_values": torch.stack(pixels).to(self.device)}
+            return self.to_device({"pixel_values": torch.stack(pixels)})
         sources = [torch.tensor(request.source_tokens) for request in requests]
         tokens = pad_sequence(sources, batch_first=True, padding_value=-1).to(self.device)
         mask, padding = tokens >= 0, self.config.pad_token_id or 0
@@ -173,7 +199,8 @@ class HubNetwork(HubModel):
             values["length_penalty"] = settings.length_penalty
         if ignored := [f"{name} {value}" for name, value in values.items() if value is not None]:
             logger.warning("%s: generation_config: without effect: %s", self.folder, ", ".join(ignored))
-        longest = settings.max_new_tokens or (settings.max_length or 20) - 1  # a length of the library has the start
+        # A maximum length of the library has the start.
+        longest = settings.max_new_tokens or (settings.max_length or self.default_length + 1) - 1
         if longest < 1:
             raise RunError(f"{self.folder}: generation_config.json has max_length 1, without a token; raise it")
         longest = min(longest, self.positions)
@@ -191,16 +218,29 @@ class HubNetwork(HubModel):
 class EncoderDecoder(HubNetwork):
     """A network whose decoder attends to an encoder; the memory is its states (N, S, H), and their mask (N, S)."""
 
-    def decode(self, ids: Tensor, memory: tuple[Tensor, Tensor | None], state: Cache | None) -> Any:  # noqa: ANN401
+    def decode(self, ids: Tensor, memory: tuple[Tensor, Tensor | None], state: Cache | None) -> tuple[Tensor, Cache]:
         """Run the decoder on tokens of the hub (R, 1)."""
         rows, (hidden, mask) = len(ids), memory
         # After the first step the cache has the keys and values of the encoder: only the shape of its states is read.
         hidden = repeat_rows(hidden, rows) if state is None else hidden[:1].expand(rows, -1, -1)
-        return self.attend(ids, hidden, None if mask is None else repeat_rows(mask, rows), cache_of(state))
+        output = self.attend(ids, hidden, None if mask is None else repeat_rows(mask, rows), cache_of(state))
+        return output.logits, tensors_of(output.cache)
 
     def attend(self, ids: Tensor, hidden: Tensor, mask: Tensor | None, cache: Any) -> Any:  # noqa: ANN401
         """Run the decoder with the states of the encoder (R, S, H)."""
         return self.decoder(input_ids=ids, encoder_hidden_states=hidden, cache=cache, use_cache=True)
+
+
+class Sequence2Sequence(EncoderDecoder):
+    """An encoder and a decoder of tokens in one network of transformers."""
+
+    def attend(self, ids: Tensor, hidden: Tensor, mask: Tensor | None, cache: Any) -> Any:  # noqa: ANN401
+        """Run the decoder with the states of the encoder (R, S, H) and their mask (R, S)."""
+        from transformers.modeling_outputs import BaseModelOutput
+
+        states = BaseModelOutput(last_hidden_state=hidden)
+        options = {"attention_mask": mask, "cache": cache, "use_cache": True}
+        return self.decoder(encoder_outputs=states, decoder_input_ids=ids, **options)
 
 
 class HubModels(TorchModels):

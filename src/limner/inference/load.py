@@ -35,28 +35,28 @@ def load(
     backbone: str | None = None,
     device: str = "cpu",
     encode_images: bool = True,
+    **hub: Any,  # noqa: ANN401
 ) -> Loaded:
     """Load a model, or several trained models as an ensemble; without arguments, the built-in captioner.
 
-    The built-in models are loaded as exported models, which start at once. `Captioner.load(pretrained_run())` is
-    the same model as it was trained, which explains captions and computes on a GPU.
+    Built-in models are loaded as exported. `Captioner.load(pretrained_run())` is a model as it was trained, which
+    explains captions and computes on a GPU.
 
     Args:
-        runs: run directories, or one exported model, or one model in the format of transformers: its folder or
-            `hub:ORG/NAME@REVISION`; none for a built-in model.
-        lang: language of the built-in captioner, 'en' by default; only without `runs`.
-        to: language that the built-in translator translates to, 'de' or 'en', or a model of the hub as its tokenizer
-            names it; not with other `runs`, or with `lang`.
+        runs: run directories, or one exported model, or one of transformers, its folder or `hub:ORG/NAME@REVISION`.
+        lang: language of the built-in captioner, or of the default prompt of a model of the hub, 'en' by default.
+        to: language that the built-in translator translates to, or a model of the hub; not with other `runs` or `lang`.
         source: language that is translated from; default: the other one, or what the model names.
         backbone: where the network is that computed the features, if it has moved since the training.
         device: 'cpu' or 'cuda'.
         encode_images: false where no image will be given; the backbone is then not loaded.
+        hub: of a model of transformers: `prompt`, `keep_preamble` and `dtype`, see `HubSettings`.
 
     Raises:
         SettingsError: the model has no such language, or a language is given with other `runs`.
         RunError: a directory holds no complete model, or the models do not form an ensemble.
         BackboneError: the backbone cannot be found or loaded.
-        MissingExtraError: the model needs torch, which is not installed.
+        MissingExtraError: the model needs torch.
     """
     languages = {name: value for name, value in (("to", to), ("source", source)) if value is not None}
     if languages and not runs and lang is None:
@@ -66,9 +66,11 @@ def load(
         raise SettingsError(
             f"{name} '{value}': selects the built-in translator; leave out {runs[0] if runs else 'lang'}"
         )
-    runs = choose_runs(runs, lang)
+    runs = choose_runs(runs, lang, prompted=True)
     if model_type(Path(runs[0])) is not None:
-        return _load_hub(*runs, device=device, **languages)
+        return _load_hub(*runs, device=device, lang=lang, **languages, **hub)
+    for name in hub:
+        raise SettingsError(f"{name}: has an effect only on a model of the hub, which {runs[0]} is not")
     if len(runs) == 1 and is_exported(Path(runs[0])) and backbone is None and device == "cpu":
         return generators.load(runs[0])
     for run in runs:  # before torch is imported
@@ -87,9 +89,9 @@ def load(
     return Captioner(models, encoder) if models[0].source is None else Translator(models, encoder)
 
 
-def load_hub_captioner(folder: Path, device: str = "cpu") -> HubCaptioner:
-    """Load a captioner of the hub; RunError for a model that translates, otherwise as `load`."""
-    return cast("HubCaptioner", _load_hub(folder, task="describe", device=device))
+def load_hub_captioner(folder: Path, device: str = "cpu", **settings: Any) -> HubCaptioner:  # noqa: ANN401
+    """Load a captioner of the hub with `HubSettings`; RunError for a model that translates, otherwise as `load`."""
+    return cast("HubCaptioner", _load_hub(folder, task="describe", device=device, **settings))
 
 
 def load_translator(folder: Path, **options: Any) -> BaseTranslator:  # noqa: ANN401

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import torch
 
@@ -18,6 +18,7 @@ from limner.features.encoders.base import Backbone
 from limner.generation.sentences import warn_of_unknown_words
 from limner.hub.families import family_of
 from limner.hub.families.joint_space import HubSpace, Match
+from limner.hub.settings import HubSettings
 from limner.inference.base import load_models, require_captioning
 from limner.inference.collection_features import open_features
 from limner.inference.load import load_hub_captioner
@@ -152,17 +153,21 @@ class Scorer:
 class HubScorer:
     """A captioner, or a joint space, of the hub that scores given sentences."""
 
-    def __init__(self, folder: Path, device: str = "cpu") -> None:
-        """Load a folder; RunError for a model that translates, otherwise as `limner.load`."""
+    def __init__(self, folder: Path, device: str = "cpu", **settings: Any) -> None:  # noqa: ANN401
+        """Load a folder with `HubSettings`; RunError for a model that translates, otherwise as `limner.load`."""
         is_space = issubclass(family_of(folder), HubSpace)
-        self.model = HubSpace(folder, device) if is_space else load_hub_captioner(folder, device)
+        self.model = (
+            HubSpace(folder, device, HubSettings.parse(settings))
+            if is_space
+            else load_hub_captioner(folder, device, **settings)
+        )
 
     def score(
         self, images: Sequence[ImageInput], sentences: Sequence[str], *, on_progress: Progress | None = None
     ) -> list[SentenceScore] | list[Match]:
         """Compute the probability, or the score of a joint space, of each sentence; errors as `Scorer.score`."""
         if isinstance(self.model, HubSpace):
-            return self.model.match(images, sentences)
+            return self.model.match(images, sentences, on_progress)
         values = self.model.log_probs(images, sentences, on_progress)
         return [SentenceScore(total, count, perplexity(total, count).value, unk) for total, count, unk in values]
 

@@ -78,20 +78,23 @@ def pretrained_translator(target: str | None, source: str | None = None) -> Path
     return PRETRAINED / "-".join(matching[0])
 
 
-def choose_runs(runs: Sequence[Path | str], lang: str | None) -> tuple[Path | str, ...]:
+def choose_runs(runs: Sequence[Path | str], lang: str | None, *, prompted: bool = False) -> tuple[Path | str, ...]:
     """Return run directories, and folders of models of the hub; without any, the directory of the built-in captioner.
+
+    Where models are `prompted`, the language may be of the prompt of a model of the hub.
 
     Raises:
         BackboneError: a model of the hub cannot be downloaded.
         SettingsError: there is no built-in captioner of the language, or a language is given with `runs`.
         RunError: the package has no weights.
     """
-    if runs and lang is not None:
+    folders = tuple(map(local_folder, runs))
+    if runs and lang is not None and not (prompted and model_type(Path(folders[0]))):
         raise SettingsError(
             f"lang '{lang}': selects the language of the built-in captioner and has no effect on {runs[0]}; leave one "
             "of them out"
         )
-    return tuple(map(local_folder, runs)) or (pretrained_run(lang),)
+    return folders or (pretrained_run(lang),)
 
 
 def is_pretrained(run: Path | str) -> bool:
@@ -100,8 +103,10 @@ def is_pretrained(run: Path | str) -> bool:
 
 
 def results_folder(run: Path) -> Path:
-    """Return the folder of the results of a run: the run directory, or ./NAME for a built-in model."""
-    return Path(run.name) if is_pretrained(run) else run
+    """Return the folder of the results of a run: a run directory, or ./NAME for a built-in model and of the hub."""
+    if str(run).startswith(HUB):
+        return Path(model_name(run))
+    return Path(run.resolve().name) if is_pretrained(run) or model_type(run) is not None else run
 
 
 def pack(run: Path, folder: Path, description: str, decoding: Mapping[str, Any]) -> None:
@@ -139,7 +144,7 @@ def local_folder(run: Path | str) -> Path | str:
     except ModuleNotFoundError as error:
         raise missing_extra(error, name) from None
     place, _, revision = name.removeprefix(HUB).partition("@")
-    patterns = ("*.json", "*.safetensors", "*.txt", "*.model", "*.spm")
+    patterns = ("*.json", "*.safetensors", "*.txt", "*.model", "*.spm", "*.jinja")
     return download(place, revision or None, patterns, "check the name and the connection, or name a local folder")
 
 

@@ -20,7 +20,7 @@ from limner.errors import RunError
 from limner.files import read_bytes, write_text
 from limner.files.structured import StructureError, parse_json, read_json_file
 from limner.metrics.base import Score
-from limner.runs.pretrained import model_type, results_folder
+from limner.runs.pretrained import HUB, model_type, results_folder
 from limner.storage.outputs import require_name
 
 logger = logging.getLogger(__name__)
@@ -329,6 +329,8 @@ class Evaluation(Record):
     """Gate values of a model with a gated image context."""
     regions: tuple[ImageRegions, ...] = ()
     """Some images with the regions that a dense captioner found."""
+    lang: str | None = None
+    """Language of the sentences of a model of the hub, which has no recipe; None for a run."""
 
     @property
     def name(self) -> str:
@@ -375,7 +377,8 @@ def load_evaluation(run: Path, split: str) -> Evaluation:
         if newest != path:
             logger.info("%s: read instead of %s, because it is newer", newest, path.name)
         return Evaluation.load(newest)
-    require_run_directory(run)
+    if not str(run).startswith(HUB) and model_type(run) is None:
+        require_run_directory(run)
     splits = ", ".join(sorted(file.stem for file in path.parent.glob("*.json")))
     raise RunError(
         f"{path}: no such evaluation; create it with 'limner evaluate --model {run} --split {split} "

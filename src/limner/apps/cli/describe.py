@@ -39,6 +39,7 @@ def describe(
     decoding: options.Decoding,
     sample: bool = False,
     sampling: options.Sampling,
+    hub: options.OfHub,
     batch_size: BatchSize = 32,
     backbone: str | None = None,
     device: str = "cpu",
@@ -107,7 +108,11 @@ def describe(
         require_beam_file(explain_beam, images, force)
         runs = options.models_or_pretrained(model, lang)
         return explain_caption(images[0], runs, prefix, must_include, decoding, backbone, device, explain_beam)
-    kind, runs = choose_format(format_, as_json, output, force), options.models_or_pretrained(model, lang)
+    kind, runs = (
+        choose_format(format_, as_json, output, force),
+        options.models_or_pretrained(model, lang, prompted=True),
+    )
+    hub |= options.require_hub(runs[0], hub, lang)
     graphs = options.uses_graphs(runs, {"attention": attention, "backbone": backbone, "ray": ray}, device)
     from limner.media.modality import IMAGE, MODALITIES, readable_by
 
@@ -122,7 +127,7 @@ def describe(
     from limner.generation.request import RuleOptions
 
     rules = RuleOptions(tags, not no_concepts, min_confidence)
-    captioner = _load(runs, rules, graphs and not uses_clips(runs[0], files), backbone, device)
+    captioner = _load(runs, rules, graphs and not uses_clips(runs[0], files), backbone, device, hub)
     if attention is not None:
         captioners = load_compared(cast("Captioner", captioner), runs[0], compare or (), backbone, device)
     changes = {"batch_size": batch_size, "must_include": must_include, **decoding, **rules._asdict()}
@@ -166,7 +171,9 @@ def uses_clips(run: Path, files: Sequence[Path]) -> bool:
     return bool(videos)
 
 
-def _load(runs: Sequence[Path], rules: RuleOptions, graphs: bool, backbone: str | None, device: str) -> BaseCaptioner:
+def _load(
+    runs: Sequence[Path], rules: RuleOptions, graphs: bool, backbone: str | None, device: str, hub: dict[str, Any]
+) -> BaseCaptioner:
     """Load a captioner, and check that it has the rules."""
     captioner: BaseCaptioner
     if not graphs:
@@ -181,7 +188,8 @@ def _load(runs: Sequence[Path], rules: RuleOptions, graphs: bool, backbone: str 
     else:
         from limner.inference.load import load_hub_captioner
 
-        captioner = load_hub_captioner(runs[0], device)
+        with activity("loading the model"):
+            captioner = load_hub_captioner(runs[0], device, **hub)
     if captioner.rules.concepts is None:
         options.refuse({"no_concepts": not rules.concepts}, "this model has no concepts; leave it out")
     captioner.rules.check(rules)

@@ -11,7 +11,7 @@ from limner.apps.cli.app import MEASURE, command_line
 from limner.bounds import BootstrapSamples, Count, CountOrNone, Level, Mebibytes, Seed
 from limner.decoding.settings import DecodingSettings
 from limner.errors import SettingsError, counted
-from limner.runs.pretrained import results_folder
+from limner.runs.pretrained import model_type, results_folder
 from limner.storage.outputs import claim_file, name_or_default, require_writable, save_output
 
 if TYPE_CHECKING:
@@ -43,6 +43,8 @@ def evaluate(
     region_baseline: Literal["frequent", "nearest", "caption"] | None = None,
     region_captioner: Path | None = None,
     skip_missing: bool = False,
+    hub: options.OfHub,
+    lang: str | None = None,
     device: str = "cpu",
     ray: str | None = None,
     print_all: bool = False,
@@ -50,8 +52,9 @@ def evaluate(
 ) -> None:
     """Measure a model or an ensemble on a split: caption or translation metrics, perplexity, retrieval.
 
-    The results are saved in the folder of the first run (of a built-in model: in the working directory), where
-    `limner report` and `limner compare` read them.
+    The results are saved in the folder of the first run (of a built-in model, or a model of the hub: in the working
+    directory), where `limner report` and `limner compare` read them. Of a captioner of the hub, the metrics of its
+    captions are computed.
 
     Example: `limner evaluate evaluation.samples=10 --model runs/mrnn --collection collections/flickr8k --beam-size 5`
 
@@ -67,14 +70,23 @@ def evaluate(
         region_baseline: Sentences for the boxes that a dense captioner detects, in place of its own: the most frequent
             description, the description of the nearest training region, or the caption of the whole image.
         region_captioner (RUN): Captioner of --region-baseline caption.
+        lang: Language of the sentences, and of the default prompt, of a model of the hub; default: en.
         print_all (--all): Print all scores and their signatures, not only the main ones.
     """
     runs = options.require_models(model)
     of_retrieval = {"marginal": marginal, "memory": memory, "exact": exact}
-    if not retrieval:
-        options.refuse(of_retrieval, "have an effect only on retrieval; leave them out")
     if region_baseline != "caption":
         options.refuse({"region_captioner": region_captioner}, "has an effect only with --region-baseline caption")
+    if model and model_type(runs[0]) is not None:
+        of_run = {**of_retrieval, "no_retrieval": not retrieval, "ray": ray, "skip_missing": skip_missing}
+        of_run |= {"image_control": image_control != "right", "region_baseline": region_baseline}
+        options.refuse(of_run, f"needs a run, and {runs[0]} is a model of the hub; leave it out")
+        changed, settings = decoding | _decoding_changes(changes or ()), hub | options.given(lang=lang)
+        of_hub = {"metrics": metric or (), "device": device, "settings": settings, "decoding": changed}
+        return _evaluate_hub(model, collection, split, of_hub, print_all, as_json)
+    options.require_hub(runs[0], {**hub, "lang": lang}, None)
+    if not retrieval:
+        options.refuse(of_retrieval, "have an effect only on retrieval; leave them out")
     recipe = _check(runs, device, decoding, changes or [], metric or [])
     from limner.data.collection import Collection
     from limner.evaluation.evaluate import EvaluationOptions
@@ -119,10 +131,50 @@ def evaluate(
     saved.require()
 
 
-def _print(
-    evaluation: Evaluation, shown: Sequence[Score], published: Published | None, path: Path, run: Path, as_json: bool
+def _decoding_changes(changes: Sequence[str]) -> dict[str, str]:
+    """Return the decoding settings of KEY=VALUE assignments; SettingsError for other assignments."""
+    pairs = [change.partition("=") for change in changes]
+    if others := [key for key, _, _ in pairs if not key.startswith("decoding.")]:
+        raise SettingsError(f"'{others[0]}': expected decoding.KEY=VALUE, the settings of a model of the hub")
+    return {key.removeprefix("decoding."): value for key, _, value in pairs}
+
+
+def _evaluate_hub(
+    models: list[Path],
+    collection: Path,
+    split: str | None,
+    of_hub: dict[str, Any],
+    print_all: bool,
+    as_json: bool,
 ) -> None:
-    next_command = shlex.join(["limner", "report", "--model", str(run)])
+    run = options.require_one_model(models, "evaluate")
+    require_writable(results_folder(models[0]) / "evaluation", str(models[0]))
+    from limner.data.collection import Collection
+    from limner.evaluation.hub import evaluate_hub
+    from limner.runs.records import evaluation_path
+
+    opened, split = Collection.open(collection), name_or_default(split, "test", "--split")
+    opened.require_split(split)
+    with terminal.progress_bars() as progress:
+        evaluation = evaluate_hub(run, opened, split, on_progress=progress, **of_hub)
+    evaluation = evaluation.model_copy(update={"command": command_line()})
+    saved = save_output(evaluation_path(evaluation, models[0]), evaluation.save)
+    shown = evaluation.scores
+    if not (print_all or of_hub["metrics"]):
+        shown = tuple(terminal.main_scores(shown, translates=False))
+    _print(evaluation, shown, None, saved.path, None, as_json)
+    saved.require()
+
+
+def _print(
+    evaluation: Evaluation,
+    shown: Sequence[Score],
+    published: Published | None,
+    path: Path,
+    run: Path | None,
+    as_json: bool,
+) -> None:
+    next_command = "" if run is None else shlex.join(["limner", "report", "--model", str(run)])
     if as_json:
         scores = [score._asdict() for score in evaluation.scores]
         summary = {"seconds": evaluation.seconds, "left_out": evaluation.left_out, "notes": evaluation.notes}
@@ -136,7 +188,8 @@ def _print(
     for line in evaluation.notes:
         terminal.echo(line)
     terminal.echo(f"{path} ({evaluation.seconds:.1f} s)")
-    terminal.print_next(next_command)
+    if next_command:
+        terminal.print_next(next_command)
 
 
 def _check(runs: list[Path], device: str, decoding: dict[str, Any], changes: list[str], metrics: list[str]) -> Recipe:

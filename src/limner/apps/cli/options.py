@@ -20,6 +20,7 @@ from limner.apps.cli.terminal import activity
 from limner.bounds import Bounds
 from limner.decoding.settings import DecodingSettings, SampleSettings, change_decoding
 from limner.errors import SettingsError
+from limner.hub.settings import HubSettings
 from limner.runs.pretrained import local_folder, model_type
 from limner.settings import Settings
 from limner.storage.outputs import claim_file
@@ -47,6 +48,8 @@ Decoding = Annotated[
 """Decoding settings that were given."""
 Sampling = Annotated[dict[str, Any], SampleSettings, "temperature", "top_k", "top_p", "seed"]
 """Settings of sampling that were given."""
+OfHub = Annotated[dict[str, Any], HubSettings, "prompt", "keep_preamble", "dtype"]
+"""Settings of models of the hub that were given."""
 
 MIN_CONFIDENCE = 0.05
 """Default of `--min-confidence`."""
@@ -91,11 +94,22 @@ def require_models(runs: list[Path] | None) -> list[Path]:
     return [Path(local_folder(run)) for run in runs]
 
 
-def models_or_pretrained(runs: list[Path] | None, lang: str | None) -> list[Path]:
-    """Return the run folders of --model, or else the folder of the built-in captioner of a language."""
+def models_or_pretrained(runs: list[Path] | None, lang: str | None, *, prompted: bool = False) -> list[Path]:
+    """Return the run folders of --model, or else the folder of the built-in captioner of a language.
+
+    Where models are `prompted`, the language may be of the prompt of a model of the hub.
+    """
     from limner.runs.pretrained import choose_runs
 
-    return [Path(run) for run in choose_runs(require_models(runs) if runs else [], lang)]
+    return [Path(run) for run in choose_runs(require_models(runs) if runs else [], lang, prompted=prompted)]
+
+
+def require_hub(run: Path, hub: Mapping[str, Any], lang: str | None) -> dict[str, Any]:
+    """Refuse settings of models of the hub for a run; for a model of the hub, return the language as a setting."""
+    if model_type(run) is None:
+        refuse(hub, f"has an effect only on a model of the hub, which {run} is not; leave it out")
+        return {}
+    return given(lang=lang)
 
 
 def require_one_model(runs: list[Path] | None, command: str) -> Path:
@@ -208,7 +222,8 @@ SHARED = option_texts(
 
     Options:
         changes ([KEY=VALUE]...): Recipe settings to change.
-        lang: Language of the built-in captioner: en, de or zh; default: en.
+        lang: Language of the built-in captioner: en, de or zh, or of the default prompt of a model of the hub; default:
+            en.
         index (DIR): Folder of the index, as for images on a read-only disk; default: .limner in the folder of images,
             or indexes/RUN in the collection.
         collection (DIR): Collection with items and features.
@@ -243,6 +258,11 @@ SHARED = option_texts(
         top_k: With --sample: sample from the k most probable tokens; default: all.
         top_p: With --sample: sample from the smallest set of tokens with this total probability; default: 1.
         seed: With --sample: random seed; default: 0.
+
+    Models of the hub:
+        prompt: Request to a model that reads one; default: a request of a caption in --lang.
+        keep_preamble: Keep a beginning such as 'The image shows', which is removed from captions.
+        dtype: Data type of the weights: float32, bfloat16 or float16; 16 bits take half the memory; default: float32.
 
     Explanations:
         attention (DIR): Write plots of the attention for each word, and index.html.

@@ -15,7 +15,7 @@ from limner.apps.cli.inputs import STANDARD_INPUT, read_lines
 from limner.apps.cli.terminal import activity, echo, print_error, print_json, progress_bar, progress_bars, tab_separated
 from limner.bounds import BootstrapSamples, Count, Seed
 from limner.errors import LimnerError, SettingsError, counted
-from limner.runs.pretrained import model_type
+from limner.runs.pretrained import local_folder, model_type
 
 if TYPE_CHECKING:
     from limner.evaluation.correlate import JudgedCorrelation
@@ -31,6 +31,7 @@ def score(
     lang: str | None = None,
     backbone: str | None = None,
     collection: Path | None = None,
+    hub: options.OfHub,
     device: str = "cpu",
     as_json: bool = False,
 ) -> None:
@@ -46,7 +47,8 @@ def score(
         sentences (SENTENCE...): Sentences to score.
         collection (DIR): Collection whose training images give log P(w), for the score log P(w|I) - log P(w).
     """
-    run = options.require_one_model(options.models_or_pretrained(model, lang), "score")
+    run = options.require_one_model(options.models_or_pretrained(model, lang, prompted=True), "score")
+    hub |= options.require_hub(run, hub, lang)
     is_hub = model_type(run) is not None
     if is_hub:
         options.refuse(
@@ -61,7 +63,7 @@ def score(
     opened = None if collection is None else Collection.open(collection)
     modality_of(image).open(image)  # an unreadable image is found before the model is loaded
     with activity("loading the model"):
-        scorer = HubScorer(run, device) if is_hub else Scorer.load(run, backbone=backbone, device=device)
+        scorer = HubScorer(run, device, **hub) if is_hub else Scorer.load(run, backbone=backbone, device=device)
     with progress_bar("scoring") as bar:
         scores = scorer.score([image] * len(sentences), sentences, on_progress=bar)
     ratios = None
@@ -105,7 +107,7 @@ def correlate(
 ) -> None:
     """Correlate a score with human judgements of captions: Kendall's tau-b and tau-c.
 
-    The score is computed by a captioning model, which needs no references, or read from a file.
+    The score is computed by a captioning model or a joint space, which need no references, or read from a file.
 
     Example: `limner correlate ExpertAnnotations.txt --model runs/mrnn --collection collections/flickr8k`
 
@@ -113,7 +115,8 @@ def correlate(
         judgements (JUDGEMENTS): File in the form of Flickr8k-Expert (image, caption, three ratings) or Flickr8k-CF
             (image, caption, share of yes, numbers of yes and no), separated by tabs.
         scores (FILE): Scores of any metric, lines of image, caption and score, separated by tabs.
-        model (RUN): Captioning model that scores the pairs by log P(w|I) - log P(w).
+        model (RUN): Captioning model that scores the pairs by log P(w|I) - log P(w), of the hub by log P(w|I); or a
+            joint space of the hub, such as hub:openai/clip-vit-base-patch32, that scores them by CLIPScore.
         collection (DIR): Collection with the images, captions and features for --model.
         marginal: Training images sampled to estimate P(w); default: 1000.
         samples: Number of bootstrap samples of the images; default: 1000.
@@ -136,12 +139,19 @@ def correlate(
             from limner.data.collection import Collection
             from limner.evaluation.correlate import score_judged_pairs
 
-            options.check_runs([model], device)
-            opened = Collection.open(collection)
-            (trained,) = options.load_runs([model], device)
-            scored = score_judged_pairs(
-                trained, opened, judged, on_progress=progress, **options.given(marginal=marginal)
-            )
+            model, opened = Path(local_folder(model)), Collection.open(collection)
+            if model_type(model) is not None:
+                reason = f"has an effect only on a run, which {model} is not; leave it out"
+                options.refuse({"--marginal": marginal}, reason)
+                from limner.evaluation.hub import score_pairs_of_hub
+
+                scored = score_pairs_of_hub(model, opened, judged, device, on_progress=progress)
+            else:
+                options.check_runs([model], device)
+                (trained,) = options.load_runs([model], device)
+                scored = score_judged_pairs(
+                    trained, opened, judged, on_progress=progress, **options.given(marginal=marginal)
+                )
             values, missing, signature = scored.scores, len(scored.missing), scored.signature
         result = correlate_with_judgements(
             judged, values, on_progress=progress, **options.given(samples=samples, seed=seed)

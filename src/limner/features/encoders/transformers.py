@@ -207,7 +207,9 @@ def _load_module(name: str, folder: Path) -> tuple[nn.Module, bool]:
     return children.get("vision_model", model), not missing
 
 
-def load_module(name: str, folder: Path, kind: str, optional: str = "\0") -> tuple[nn.Module, list[str]]:
+def load_module(
+    name: str, folder: Path, kind: str, optional: str = "\0", dtype: torch.dtype = torch.float32
+) -> tuple[nn.Module, list[str]]:
     """Load a network by a class of transformers, such as `AutoModel`; no code of the folder runs.
 
     Returns:
@@ -218,11 +220,17 @@ def load_module(name: str, folder: Path, kind: str, optional: str = "\0") -> tup
     """
     import transformers
 
+    if not any(folder.glob("*.safetensors")):
+        found = next((file.name for file in folder.glob("pytorch_model*.bin")), "no weights at all")
+        raise BackboneError(
+            f"{name}: has no model.safetensors (found {found}); choose a revision that has it, such as refs/pr/N of "
+            "the repository's conversion, or convert the weights with the save_pretrained of transformers"
+        )
     try:
         with without_output():
             model, report = getattr(transformers, kind).from_pretrained(
                 folder,
-                dtype=torch.float32,
+                dtype=dtype,
                 use_safetensors=True,
                 trust_remote_code=False,
                 local_files_only=True,

@@ -1,4 +1,4 @@
-"""Families of models, one module each with its class as `FAMILY`; a new family is a new module."""
+"""Families of models: the classes with `model_types` in the modules of this package; a new family is a new class."""
 
 from __future__ import annotations
 
@@ -13,8 +13,14 @@ from limner.runs.pretrained import model_type
 
 def family_of(folder: Path) -> type[HubModel]:
     """Return the class of the family of a folder, by the `model_type` of its config.json; RunError for unknown ones."""
-    members = [import_module(f"{__name__}.{module.name}").FAMILY for module in iter_modules(__path__)]
-    families: dict[str, type[HubModel]] = {name: family for family in members for name in family.model_types}
+    modules = [import_module(f"{__name__}.{module.name}") for module in iter_modules(__path__)]
+    members = [member for module in modules for member in vars(module).values() if isinstance(member, type)]
+    families: dict[str, type[HubModel]] = {
+        name: member
+        for member in members
+        if issubclass(member, HubModel)
+        for name in vars(member).get("model_types", ())
+    }
     name = model_type(folder) or ""
     if name not in families:
         known = ", ".join(sorted(families))

@@ -1,4 +1,4 @@
-"""Joint spaces of images and sentences: CLIP (Radford et al., 2021) and SigLIP (Zhai et al., 2023)."""
+"""Joint spaces of images and sentences: CLIP (Radford et al., 2021), SigLIP (Zhai et al., 2023), and their kin."""
 
 from __future__ import annotations
 
@@ -15,11 +15,16 @@ from torch.nn.functional import normalize
 from limner.errors import SettingsError
 from limner.features.encoders.transformers import hash_files
 from limner.hub.inputs import HubPixels, load_part
-from limner.hub.networks import HubModel
+from limner.hub.networks import DEFAULTS, HubModel
+from limner.hub.settings import HubSettings
 from limner.layers.functional import require_numbers
 from limner.media.image import ImageInput
+from limner.progress import Progress
 
 Vectors = NDArray[np.float32]
+CLIP_PROMPT = "A photo depicts "
+BATCH_SIZE = 32
+"""Sentences that are encoded together."""
 
 
 class Match(NamedTuple):
@@ -28,7 +33,7 @@ class Match(NamedTuple):
     score: float
     """Score of the model: exp(s) cos + b."""
     clip_score: float
-    """2.5 max(cos, 0); of CLIP with "A photo depicts " before the sentence, CLIPScore of Hessel et al. (2021)."""
+    """2.5 max(cos, 0); of CLIP with `CLIP_PROMPT` before the sentence, CLIPScore of Hessel et al. (2021)."""
 
 
 class HubSpace(HubModel):
@@ -37,14 +42,19 @@ class HubSpace(HubModel):
     Attributes:
         digest: SHA-256 of the weights, which identify the vectors.
         space: folder of the model, as an index records it.
-        read: opens an image, and returns the input of the network, (3, H, W); MediaError if it cannot be read.
+        read: opens an image, and returns the input of the network, (3, H, W), or the image, (H, W, 3), of a network
+            that keeps its proportions; MediaError if it cannot be read.
     """
 
-    model_types, task, kind, side = ("clip", "siglip"), "match", "AutoModel", 0
+    model_types = ("chinese_clip", "clip", "metaclip_2", "siglip", "siglip2")
+    task, kind, side = "match", "AutoModel", 0
 
-    def __init__(self, folder: Path, device: str = "cpu") -> None:
-        super().__init__(folder, device)
-        self.tokenizer, self.read = load_part(folder, "AutoTokenizer"), HubPixels(folder).read
+    def __init__(self, folder: Path, device: str = "cpu", settings: HubSettings = DEFAULTS) -> None:
+        super().__init__(folder, device, settings)
+        self.tokenizer, self._processor = load_part(folder, "AutoTokenizer"), None
+        if self.config.model_type == "siglip2":
+            self._processor = load_part(folder, "AutoImageProcessor", backend="pil")
+        self.read = HubPixels(folder if self._processor is None else None).read
         self.space, self.digest = str(folder.resolve()), hash_files(sorted(folder.glob("*.safetensors")))
         bias = getattr(self.network, "logit_bias", None)
         self._scale, self._bias = self.network.logit_scale.exp().item(), 0.0 if bias is None else bias.item()
@@ -52,12 +62,16 @@ class HubSpace(HubModel):
     @cached_property
     def vector_dim(self) -> int:
         """Size J of the vectors."""
-        return len(self._sentence("a"))
+        return int(self.sentence_vectors(["a"]).shape[1])
 
     def features_of(self, images: Sequence[Any]) -> list[dict[str, Vectors]]:
         """Compute the vectors of images, as `read` returns them; RunError if one has NaN."""
+        if self._processor is None:
+            inputs = {"pixel_values": torch.from_numpy(np.stack(images))}
+        else:
+            inputs = self._processor([*images], return_tensors="pt")
         with torch.no_grad():
-            output = self.network.get_image_features(torch.from_numpy(np.stack(images)).to(self.device))
+            output = self.network.get_image_features(**self.to_device(inputs))
         require_numbers(output.pooler_output, "vectors of images")
         return [{"pooled": vector} for vector in _unit(output.pooler_output)]
 
@@ -71,33 +85,47 @@ class HubSpace(HubModel):
 
     def scores(self, sentence: str, vectors: NDArray[np.floating[Any]], projected: Vectors) -> Vectors:
         """Compute the score of a sentence and each image, (N,); SettingsError for a sentence without words."""
-        return np.asarray(self._scale * (projected @ self._sentence(sentence)) + self._bias, np.float32)
+        return np.asarray(self._scale * (projected @ self.sentence_vectors([sentence])[0]) + self._bias, np.float32)
 
-    def match(self, images: Sequence[ImageInput], sentences: Sequence[str]) -> list[Match]:
+    def match(
+        self, images: Sequence[ImageInput], sentences: Sequence[str], on_progress: Progress | None = None
+    ) -> list[Match]:
         """Compute the score of each sentence and the image at its position; MediaError if an image cannot be read."""
-        vectors = [self.vector_of(self.features_of([self.read(image)])[0]) for image in images]
-        prompt = "A photo depicts " if self.config.model_type == "clip" else ""
-        matches = []
-        for vector, text in zip(vectors, sentences, strict=True):
-            cosine, prompted = (float(vector @ self._sentence(start + text)) for start in ("", prompt))
-            matches.append(Match(self._scale * cosine + self._bias, 2.5 * max(prompted, 0.0)))
-        return matches
+        known: dict[int, Vectors] = {}
+        for done, image in enumerate(images, 1):
+            if id(image) not in known:
+                known[id(image)] = self.vector_of(self.features_of([self.read(image)])[0])
+            if on_progress is not None:
+                on_progress(done, len(images))
+        vectors = np.stack([known[id(image)] for image in images])
+        scores = self._scale * np.einsum("nj,nj->n", vectors, self.sentence_vectors(sentences)) + self._bias
+        return [Match(*map(float, pair)) for pair in zip(scores, self.clip_scores(vectors, sentences), strict=True)]
+
+    def clip_scores(self, vectors: Vectors, sentences: Sequence[str]) -> Vectors:
+        """Compute 2.5 max(cos, 0) of the images of vectors (N, J) and N sentences, of CLIP after `CLIP_PROMPT`."""
+        prompt = CLIP_PROMPT if self.config.model_type == "clip" else ""
+        prompted = self.sentence_vectors([prompt + text for text in sentences])
+        return np.asarray(2.5 * np.einsum("nj,nj->n", vectors, prompted).clip(min=0))
 
     @torch.no_grad()
-    def _sentence(self, text: str) -> Vectors:
-        """Compute the vector of a sentence, (J,); SigLIP pads it to the length of its training, without a mask."""
-        if not text.strip():
+    def sentence_vectors(self, sentences: Sequence[str]) -> Vectors:
+        """Compute the vectors of sentences, (N, J); SigLIP pads them to the length of its training, without a mask.
+
+        Raises:
+            SettingsError: a sentence has no words.
+        """
+        if not all(text.strip() for text in sentences):
             raise SettingsError("the sentence has no words; describe an image, such as 'a dog on the beach'")
-        is_siglip, longest = self.config.model_type == "siglip", self.config.text_config.max_position_embeddings
-        padding = "max_length" if is_siglip else True
-        batch = self.tokenizer([text], padding=padding, truncation=True, max_length=longest, return_tensors="pt")
-        mask = None if is_siglip else batch["attention_mask"].to(self.device)
-        output = self.network.get_text_features(batch["input_ids"].to(self.device), attention_mask=mask)
-        return np.asarray(_unit(output.pooler_output)[0])
+        is_siglip = self.config.model_type.startswith("siglip")
+        options = {"padding": "max_length" if is_siglip else True, "truncation": True, "return_tensors": "pt"}
+        options["max_length"], vectors = self.config.text_config.max_position_embeddings, []
+        for begin in range(0, len(sentences), BATCH_SIZE):
+            batch = self.tokenizer([*sentences[begin : begin + BATCH_SIZE]], **options)
+            mask = None if is_siglip else batch["attention_mask"].to(self.device)
+            output = self.network.get_text_features(batch["input_ids"].to(self.device), attention_mask=mask)
+            vectors.append(_unit(output.pooler_output))
+        return np.concatenate(vectors)
 
 
 def _unit(vectors: torch.Tensor) -> Vectors:
     return np.asarray(normalize(vectors.float(), dim=-1).cpu().numpy())
-
-
-FAMILY = HubSpace

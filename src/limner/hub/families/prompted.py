@@ -1,0 +1,170 @@
+"""Models that read an image and a prompt: chat models, Florence-2 (Xiao et al., 2024) and BLIP-2 (Li et al., 2023)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from limner.errors import BackboneError, SettingsError, did_you_mean
+from limner.generation.request import Request
+from limner.hub.inputs import load_processor
+from limner.hub.networks import DEFAULTS, Cache, Sequence2Sequence, cache_of, tensors_of
+from limner.hub.settings import DEFAULT_LANG, HubSettings
+from limner.layers.functional import repeat_rows
+from limner.text.vocab import SPECIAL_TOKENS
+
+PROMPTS = {
+    "en": "Describe this image in one sentence.",
+    "de": "Beschreibe dieses Bild in einem Satz.",
+    "es": "Describe esta imagen en una frase.",
+    "fr": "Décris cette image en une phrase.",
+    "zh": "请用一句话描述这张图片。",
+}
+"""Default prompt of chat models by the language of the caption."""
+
+
+class Prompt(NamedTuple):
+    """Memory of a decoder: the image and the prompt, with P tokens, padded on the left."""
+
+    mask: Tensor
+    """1 where a token is no padding, (N, P)."""
+    position: Tensor
+    """Position of the last token, (N, 1), or (N, axes, 1) where positions have several axes."""
+    logits: Tensor
+    """Logits of the first token of a sentence, (N, 1, V)."""
+    cache: Cache
+
+
+class Progress(NamedTuple):
+    """State of a decoder."""
+
+    cache: Cache
+    steps: Tensor
+    """Nothing of interest, (R, T): its length T is the number of steps so far."""
+
+
+class PromptedModel(Sequence2Sequence):
+    """A decoder whose first tokens are the image and the prompt; or an encoder of both, and a decoder.
+
+    The processor of the folder makes the tokens: by its chat template, or of the prompt alone where it has none. The
+    inputs of a decoder and its positions are made by the hooks of `generate`.
+    """
+
+    model_types: ClassVar[tuple[str, ...]] = (
+        *("florence2", "gemma3", "idefics3", "llava", "paligemma", "qwen2_5_vl", "qwen2_vl", "qwen3_vl", "smolvlm"),
+    )
+    task, kind, is_prompted, default_length = "describe", "AutoModelForImageTextToText", True, 64
+
+    def __init__(self, folder: Path, device: str = "cpu", settings: HubSettings = DEFAULTS) -> None:
+        """Load a folder with its processor, and fill in the prompt; SettingsError for a language without a prompt."""
+        super().__init__(folder, device, settings)
+        self.processor = load_processor(folder, str(self.config.model_type))
+        self.is_decoder = not self.decoder.config.is_encoder_decoder
+        prompt = self.default_prompt(settings.lang or DEFAULT_LANG) if settings.prompt is None else settings.prompt
+        self.text = f"<image>{prompt}" if self.config.model_type == "paligemma" else prompt
+        if template := getattr(self.processor, "chat_template", None):
+            turn = {"role": "user", "content": [{"type": "image"}, {"type": "text", "text": prompt}]}
+            answer = {"role": "assistant", "content": [{"type": "text", "text": "x"}]}
+            fill = partial(self.processor.tokenizer.apply_chat_template, chat_template=template, tokenize=False)
+            try:
+                self.text = str(fill([turn], add_generation_prompt=True))
+                begin = str(fill([turn, answer])).removeprefix(self.text)
+            except Exception as error:  # a template may raise anything, and the sandbox refuses code
+                raise BackboneError(f"{folder}: its chat template cannot be used ({error}); restore it") from None
+            self.lead = begin[: len(begin) - len(begin.lstrip())]  # space that an answer begins with
+
+    def default_prompt(self, lang: str) -> str:
+        """Return the request of a caption in a language; SettingsError if there is none."""
+        if self.config.model_type == "paligemma":
+            return f"caption {lang}"
+        prompts = {"florence2": {"en": "<CAPTION>"}, "blip-2": {"en": ""}}.get(self.config.model_type, PROMPTS)
+        if lang not in prompts:
+            hint = did_you_mean(lang, prompts) or "; give a prompt in the language instead"
+            raise SettingsError(f"lang '{lang}': no default prompt; expected one of {', '.join(prompts)}{hint}")
+        return prompts[lang]
+
+    @property
+    def ends(self) -> tuple[int | None, int | list[int] | None]:
+        """Token of the hub before the first token, 0 of a decoder, which does not read it; and what ends sentences."""
+        settings = self.decoder.generation_config
+        end = settings.eos_token_id
+        if end is None:
+            end = self.decoder.config.get_text_config(decoder=True).eos_token_id
+        return settings.decoder_start_token_id if self.decoder.config.is_encoder_decoder else 0, end
+
+    def inputs_of(self, requests: Sequence[Request]) -> dict[str, Tensor]:
+        """Return what the processor makes of the prompt and the images, (H, W, 3), of requests."""
+        images = [[Image.fromarray(np.asarray(request.features["maps"]))] for request in requests if request.features]
+        padding = {"padding": True, "padding_side": "left"}
+        batch = self.processor(text=[self.text] * len(images), images=images, return_tensors="pt", **padding)
+        return self.embedded(self.to_device(batch))
+
+    def embedded(self, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Return the inputs of the decoder."""
+        return inputs
+
+    def encode(self, inputs: Mapping[str, Tensor]) -> Prompt | tuple[Tensor, Tensor]:
+        """Compute the keys and values of the image and the prompt, or their states (N, S, H)."""
+        ids, mask = inputs["input_ids"], inputs["attention_mask"]
+        if not self.is_decoder:
+            read = {
+                name: values for name, values in inputs.items() if name != "input_ids" or "inputs_embeds" not in inputs
+            }
+            first = self._ids[SPECIAL_TOKENS.bos].expand(len(ids), 1)
+            return self.decoder(**read, decoder_input_ids=first, use_cache=False).encoder_last_hidden_state, mask
+        from transformers import DynamicCache
+        from transformers.cache_utils import DynamicLayer
+
+        cache = DynamicCache()  # all layers keep all tokens, of models with a window as well
+        cache.layers = [DynamicLayer() for _ in range(self.decoder.config.get_text_config().num_hidden_layers)]
+        positions = self.decoder._prepare_position_ids_for_generation(ids, dict(inputs))
+        output = self._run(is_first_iteration=True, position_ids=positions, cache=cache, **inputs)
+        position = positions[..., -1:].movedim(-2, 0)
+        return Prompt(
+            mask, position.expand(len(ids), *position.shape[1:]), output.logits[:, -1:], tensors_of(output.cache)
+        )
+
+    def start(self, memory: Any) -> Progress | None:  # noqa: ANN401
+        """Return the cache of the image and the prompt, of a decoder."""
+        return Progress(memory.cache, memory.mask[:, :0]) if self.is_decoder else None
+
+    def decode(self, ids: Tensor, memory: Any, state: Any) -> tuple[Tensor, Any]:  # noqa: ANN401
+        """Run the decoder on tokens of the hub (R, 1); the first token is computed with the prompt."""
+        if not self.is_decoder:
+            return super().decode(ids, memory, state)
+        steps = torch.cat([state.steps, torch.ones_like(ids)], 1)
+        if not state.steps.shape[1]:
+            return repeat_rows(memory.logits, len(ids)), Progress(state.cache, steps)
+        mask = torch.cat([repeat_rows(memory.mask, len(ids)), state.steps], 1)
+        position = repeat_rows(memory.position, len(ids)).movedim(0, -2) + state.steps.shape[1]
+        output = self._run(input_ids=ids, attention_mask=mask, position_ids=position, cache=cache_of(state.cache))
+        return output.logits, Progress(tensors_of(output.cache), steps)
+
+    def _run(self, **inputs: Any) -> Any:  # noqa: ANN401
+        return self.decoder(**self.decoder.prepare_inputs_for_generation(**inputs, use_cache=True))
+
+
+class Blip2(PromptedModel):
+    """BLIP-2: a Q-Former makes tokens of the image, which OPT or T5 reads before the prompt."""
+
+    model_types: ClassVar[tuple[str, ...]] = ("blip-2",)
+
+    @property
+    def decoder(self) -> Any:  # noqa: ANN401
+        return self.network.language_model
+
+    def embedded(self, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Return the embeddings of the image and the prompt, with their mask."""
+        ids = inputs["input_ids"]
+        embeddings = self.decoder.get_input_embeddings()(ids)
+        features = self.network.get_image_features(inputs["pixel_values"]).pooler_output
+        places = self.network.get_placeholder_mask(ids, embeddings)
+        embeddings = embeddings.masked_scatter(places, features.to(embeddings.dtype))
+        return {"input_ids": ids, "inputs_embeds": embeddings, "attention_mask": inputs["attention_mask"]}

@@ -198,7 +198,7 @@ def test_the_service_serves_a_captioner(hub, photos):
         (("evaluate", "--model", "{hub}/clip", "--collection", "{scenes}"), "compares images and sentences"),
         (("evaluate", "--model", "{hub}/blip", "--collection", "{scenes}", "--exact"), "needs a run"),
         (("diagnose", "--model", "{hub}/blip", "--collection", "{scenes}"), "found a model of transformers"),
-        (("describe", "{photo}", "--model", "{hub}/blip", "--prompt", "a"), "only on a model with a prompt"),
+        (("describe", "{photo}", "--model", "{hub}/blip", "--prompt", "a"), "describes without a prompt"),
         (("describe", "{photo}", "--model", "{hub}/idefics3", "--lang", "xx"), "no default prompt"),
         (("describe", "{photo}", "--dtype", "bfloat16"), "only on a model of the hub"),
         (("translate", "a", "--model", "{hub}/blip"), "use 'limner describe'"),

@@ -17,7 +17,7 @@ from limner.generation.sentences import MAX_SOURCE_TOKENS, require_source_length
 from limner.hub.families import family_of
 from limner.hub.inputs import OFFSET, HubPixels, HubTokenizer, load_part
 from limner.hub.networks import HubModels, HubNetwork
-from limner.hub.settings import DEFAULT_LANG, HubSettings
+from limner.hub.settings import HubSettings
 from limner.media.image import ImageInput, image_name
 from limner.progress import Progress
 from limner.runtime.generators import BaseTranslator
@@ -73,7 +73,7 @@ class HubCaptioner(HubGenerator, BaseCaptioner):
     """Captions of images by a model of the hub; see `limner.Captioner`."""
 
     def __init__(self, network: HubNetwork) -> None:
-        super().__init__(network, network.settings.lang or DEFAULT_LANG)
+        super().__init__(network, network.settings.lang)
         self.backbone = HubPixels(None if network.is_prompted else network.folder)
         self.rules = CaptionRules(None, None)
 
@@ -202,10 +202,10 @@ def load(
             f"{folder}: expected a model to {task}, got a model to {family.task}: use 'limner {family.task}'"
         )
     options = HubSettings.parse({name: value for name, value in settings.items() if value is not None}, str(folder))
-    for name in () if family.is_prompted else ("prompt", "lang", "keep_preamble"):
-        if settings.get(name):
-            raise SettingsError(
-                f"{name}: has an effect only on a model with a prompt, which {folder} is not; leave it out"
-            )
+    useless = ("prompt",) if family.task == "describe" else ("prompt", "lang", "keep_preamble")
+    if not family.is_prompted and (names := [name for name in useless if settings.get(name)]):
+        raise SettingsError(
+            f"{names[0]}: has no effect on {folder}, which {family.task}s without a prompt; leave it out"
+        )
     network = family(folder, device, options)
     return HubCaptioner(network) if family.task == "describe" else HubTranslator(network, source, to)

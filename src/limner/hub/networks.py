@@ -41,8 +41,6 @@ READ = {
     *("transformers_version", "_from_model_config", "output_attentions", "output_hidden_states"),
 }
 """Settings of `generation_config` that are read, or whose difference is documented; all others are logged."""
-
-
 DEFAULTS = HubSettings()
 
 
@@ -156,7 +154,7 @@ class HubNetwork(HubModel):
         """Whether the first token of a sentence names its language."""
         return False
 
-    def start(self, memory: Any) -> Any:  # noqa: ANN401
+    def start(self, memory: Any) -> Cache | None:  # noqa: ANN401
         """Return the state before the first token."""
         return None
 

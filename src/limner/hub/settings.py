@@ -6,17 +6,14 @@ from typing import Literal
 
 from limner.settings import Settings
 
-DEFAULT_LANG = "en"
-"""Language of captions where none is named."""
-
 
 class HubSettings(Settings):
     """Settings of a model of the hub."""
 
     prompt: str | None = None
     """Request to a model that is prompted; None for the request of a caption in `lang`."""
-    lang: str | None = None
-    """Language of the default prompt, 'en' by default."""
+    lang: str = "en"
+    """Language of the captions, and of the default prompt."""
     keep_preamble: bool = False
     """Whether a caption keeps a beginning such as 'The image shows', which is otherwise removed."""
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"

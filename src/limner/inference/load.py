@@ -66,9 +66,10 @@ def load(
         raise SettingsError(
             f"{name} '{value}': selects the built-in translator; leave out {runs[0] if runs else 'lang'}"
         )
-    runs = choose_runs(runs, lang, prompted=True)
-    if model_type(Path(runs[0])) is not None:
+    runs = tuple(map(local_folder, runs))
+    if runs and model_type(Path(runs[0])) is not None:
         return _load_hub(*runs, device=device, lang=lang, **languages, **hub)
+    runs = choose_runs(runs, lang)
     for name in hub:
         raise SettingsError(f"{name}: has an effect only on a model of the hub, which {runs[0]} is not")
     if len(runs) == 1 and is_exported(Path(runs[0])) and backbone is None and device == "cpu":

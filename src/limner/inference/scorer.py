@@ -156,11 +156,8 @@ class HubScorer:
     def __init__(self, folder: Path, device: str = "cpu", **settings: Any) -> None:  # noqa: ANN401
         """Load a folder with `HubSettings`; RunError for a model that translates, otherwise as `limner.load`."""
         is_space = issubclass(family_of(folder), HubSpace)
-        self.model = (
-            HubSpace(folder, device, HubSettings.parse(settings))
-            if is_space
-            else load_hub_captioner(folder, device, **settings)
-        )
+        options = HubSettings.parse(settings)
+        self.model = HubSpace(folder, device, options) if is_space else load_hub_captioner(folder, device, **settings)
 
     def score(
         self, images: Sequence[ImageInput], sentences: Sequence[str], *, on_progress: Progress | None = None

@@ -78,23 +78,20 @@ def pretrained_translator(target: str | None, source: str | None = None) -> Path
     return PRETRAINED / "-".join(matching[0])
 
 
-def choose_runs(runs: Sequence[Path | str], lang: str | None, *, prompted: bool = False) -> tuple[Path | str, ...]:
+def choose_runs(runs: Sequence[Path | str], lang: str | None) -> tuple[Path | str, ...]:
     """Return run directories, and folders of models of the hub; without any, the directory of the built-in captioner.
-
-    Where models are `prompted`, the language may be of the prompt of a model of the hub.
 
     Raises:
         BackboneError: a model of the hub cannot be downloaded.
         SettingsError: there is no built-in captioner of the language, or a language is given with `runs`.
         RunError: the package has no weights.
     """
-    folders = tuple(map(local_folder, runs))
-    if runs and lang is not None and not (prompted and model_type(Path(folders[0]))):
+    if runs and lang is not None:
         raise SettingsError(
             f"lang '{lang}': selects the language of the built-in captioner and has no effect on {runs[0]}; leave one "
             "of them out"
         )
-    return folders or (pretrained_run(lang),)
+    return tuple(map(local_folder, runs)) or (pretrained_run(lang),)
 
 
 def is_pretrained(run: Path | str) -> bool:

@@ -106,13 +106,9 @@ def describe(
         reason = "has no effect on --explain-beam, which explains one search; leave one of them out"
         options.refuse(useless | {"recursive": recursive, "json": as_json}, reason)
         require_beam_file(explain_beam, images, force)
-        runs = options.models_or_pretrained(model, lang)
+        runs = options.models_or_pretrained(model, lang, hub)
         return explain_caption(images[0], runs, prefix, must_include, decoding, backbone, device, explain_beam)
-    kind, runs = (
-        choose_format(format_, as_json, output, force),
-        options.models_or_pretrained(model, lang, prompted=True),
-    )
-    hub |= options.require_hub(runs[0], hub, lang)
+    kind, runs = choose_format(format_, as_json, output, force), options.models_or_pretrained(model, lang, hub)
     graphs = options.uses_graphs(runs, {"attention": attention, "backbone": backbone, "ray": ray}, device)
     from limner.media.modality import IMAGE, MODALITIES, readable_by
 

@@ -15,11 +15,8 @@ from limner.runs.pretrained import model_type, results_folder
 from limner.storage.outputs import claim_file, name_or_default, require_writable, save_output
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from limner.evaluation.comparison import Comparison
-    from limner.metrics import Score
-    from limner.runs.recipe import Published, Recipe
+    from limner.runs.recipe import Recipe
     from limner.runs.records import Evaluation
 
 REPORT = "report.html"
@@ -81,10 +78,11 @@ def evaluate(
         of_run = {**of_retrieval, "no_retrieval": not retrieval, "ray": ray, "skip_missing": skip_missing}
         of_run |= {"image_control": image_control != "right", "region_baseline": region_baseline}
         options.refuse(of_run, f"needs a run, and {runs[0]} is a model of the hub; leave it out")
-        changed, settings = decoding | _decoding_changes(changes or ()), hub | options.given(lang=lang)
-        of_hub = {"metrics": metric or (), "device": device, "settings": settings, "decoding": changed}
-        return _evaluate_hub(model, collection, split, of_hub, print_all, as_json)
-    options.require_hub(runs[0], {**hub, "lang": lang}, None)
+        hub |= options.given(lang=lang, device=device)
+        changes = [*(changes or []), *(f"decoding.{key}={value}" for key, value in decoding.items())]
+        evaluation = _evaluate_hub(model, collection, split, metric or [], changes, hub)
+        return _finish(evaluation, model[0], None, print_all or bool(metric), as_json)
+    options.refuse({**hub, "lang": lang}, options.OF_HUB.format(runs[0]))
     if not retrieval:
         options.refuse(of_retrieval, "have an effect only on retrieval; leave them out")
     recipe = _check(runs, device, decoding, changes or [], metric or [])
@@ -92,7 +90,6 @@ def evaluate(
     from limner.evaluation.evaluate import EvaluationOptions
     from limner.evaluation.evaluate import evaluate as evaluate_models
     from limner.evaluation.regions import RegionOptions
-    from limner.runs.records import evaluation_path
 
     if recipe.data.source_lang is not None or not recipe.features.tables:  # no captioner of images
         options.refuse(of_retrieval, "have an effect only on retrieval; leave them out")
@@ -121,75 +118,58 @@ def evaluate(
     with terminal.progress_bars() as progress, decoded_on as generate:
         callbacks: dict[str, Any] = {"generate": generate, "on_progress": progress, "on_message": print_message}
         evaluation = evaluate_models(models, opened, options=scope, command=command_line(), **callbacks)
-    saved = save_output(evaluation_path(evaluation, runs[0]), evaluation.save)
-    if not evaluation.scores:  # the decoded sentences are kept
-        raise SettingsError("none of the metrics can be computed on this machine; the warnings say why, and the remedy")
-    shown = evaluation.scores
-    if not (print_all or metric):
-        shown = tuple(terminal.main_scores(shown, translates=recipe.data.source_lang is not None))
-    _print(evaluation, shown, models[0].recipe.published, saved.path, runs[0], as_json)
-    saved.require()
-
-
-def _decoding_changes(changes: Sequence[str]) -> dict[str, str]:
-    """Return the decoding settings of KEY=VALUE assignments; SettingsError for other assignments."""
-    pairs = [change.partition("=") for change in changes]
-    if others := [key for key, _, _ in pairs if not key.startswith("decoding.")]:
-        raise SettingsError(f"'{others[0]}': expected decoding.KEY=VALUE, the settings of a model of the hub")
-    return {key.removeprefix("decoding."): value for key, _, value in pairs}
+    _finish(evaluation, runs[0], models[0].recipe, print_all or bool(metric), as_json)
 
 
 def _evaluate_hub(
-    models: list[Path],
-    collection: Path,
-    split: str | None,
-    of_hub: dict[str, Any],
-    print_all: bool,
-    as_json: bool,
-) -> None:
-    run = options.require_one_model(models, "evaluate")
+    models: list[Path], collection: Path, split: str | None, metrics: list[str], changes: list[str], hub: dict[str, Any]
+) -> Evaluation:
+    """Evaluate a captioner of the hub, whose results are stored in the working directory under its name."""
+    folder = options.require_one_model(models, "evaluate")
+    pairs = {key: value for key, _, value in (change.partition("=") for change in changes)}
+    if others := [key for key in pairs if not key.startswith("decoding.")]:
+        raise SettingsError(f"'{others[0]}': expected decoding.KEY=VALUE, the settings of a model of the hub")
+    decoding = {key.removeprefix("decoding."): value for key, value in pairs.items()}
     require_writable(results_folder(models[0]) / "evaluation", str(models[0]))
     from limner.data.collection import Collection
     from limner.evaluation.hub import evaluate_hub
-    from limner.runs.records import evaluation_path
+    from limner.inference.load import load_hub_captioner
+    from limner.metrics import require_metrics
 
+    require_metrics(metrics)
     opened, split = Collection.open(collection), name_or_default(split, "test", "--split")
     opened.require_split(split)
-    with terminal.progress_bars() as progress:
-        evaluation = evaluate_hub(run, opened, split, on_progress=progress, **of_hub)
-    evaluation = evaluation.model_copy(update={"command": command_line()})
-    saved = save_output(evaluation_path(evaluation, models[0]), evaluation.save)
-    shown = evaluation.scores
-    if not (print_all or of_hub["metrics"]):
-        shown = tuple(terminal.main_scores(shown, translates=False))
-    _print(evaluation, shown, None, saved.path, None, as_json)
-    saved.require()
+    with terminal.activity("loading the model"):
+        captioner = load_hub_captioner(folder, **hub)
+    with terminal.progress_bars() as bars:
+        return evaluate_hub(captioner, opened, split, metrics, decoding, command=command_line(), on_progress=bars)
 
 
-def _print(
-    evaluation: Evaluation,
-    shown: Sequence[Score],
-    published: Published | None,
-    path: Path,
-    run: Path | None,
-    as_json: bool,
-) -> None:
-    next_command = "" if run is None else shlex.join(["limner", "report", "--model", str(run)])
+def _finish(evaluation: Evaluation, run: Path, recipe: Recipe | None, print_all: bool, as_json: bool) -> None:
+    """Save and print an evaluation, of a run with its recipe; SettingsError if it has no scores."""
+    from limner.runs.records import evaluation_path
+
+    saved, shown = save_output(evaluation_path(evaluation, run), evaluation.save), evaluation.scores
+    if not shown:  # the decoded sentences are kept
+        raise SettingsError("none of the metrics can be computed on this machine; the warnings say why, and the remedy")
+    if not print_all:
+        shown = tuple(terminal.main_scores(shown, translates=bool(recipe and recipe.data.source_lang)))
+    next_command = shlex.join(["limner", "report", "--model", str(run)]) if recipe else ""
     if as_json:
         scores = [score._asdict() for score in evaluation.scores]
         summary = {"seconds": evaluation.seconds, "left_out": evaluation.left_out, "notes": evaluation.notes}
-        return terminal.print_json({"file": str(path), **summary, "scores": scores, "next": next_command})
-    more = len(evaluation.scores) - len(shown)
-    terminal.print_scores(
-        shown, published.values if published else {}, published.row if published else "", signatures=not more
-    )
+        terminal.print_json({"file": str(saved.path), **summary, "scores": scores, "next": next_command})
+        return saved.require()
+    more, published = len(evaluation.scores) - len(shown), recipe and recipe.published
+    row, values = (published.row, published.values) if published else ("", {})
+    terminal.print_scores(shown, values, row, signatures=not more)
     if more:
         terminal.echo(f"--all prints {counted(more, 'more score')} and the settings of each; the file has them too")
-    for line in evaluation.notes:
+    for line in (*evaluation.notes, f"{saved.path} ({evaluation.seconds:.1f} s)"):
         terminal.echo(line)
-    terminal.echo(f"{path} ({evaluation.seconds:.1f} s)")
     if next_command:
         terminal.print_next(next_command)
+    saved.require()
 
 
 def _check(runs: list[Path], device: str, decoding: dict[str, Any], changes: list[str], metrics: list[str]) -> Recipe:

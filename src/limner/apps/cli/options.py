@@ -50,6 +50,7 @@ Sampling = Annotated[dict[str, Any], SampleSettings, "temperature", "top_k", "to
 """Settings of sampling that were given."""
 OfHub = Annotated[dict[str, Any], HubSettings, "prompt", "keep_preamble", "dtype"]
 """Settings of models of the hub that were given."""
+OF_HUB = "has an effect only on a model of the hub, which {} is not; leave it out"
 
 MIN_CONFIDENCE = 0.05
 """Default of `--min-confidence`."""
@@ -94,22 +95,20 @@ def require_models(runs: list[Path] | None) -> list[Path]:
     return [Path(local_folder(run)) for run in runs]
 
 
-def models_or_pretrained(runs: list[Path] | None, lang: str | None, *, prompted: bool = False) -> list[Path]:
+def models_or_pretrained(runs: list[Path] | None, lang: str | None, hub: dict[str, Any] | None = None) -> list[Path]:
     """Return the run folders of --model, or else the folder of the built-in captioner of a language.
 
-    Where models are `prompted`, the language may be of the prompt of a model of the hub.
+    The settings `hub` are refused for a run; for a model of the hub, the language is added to them.
     """
     from limner.runs.pretrained import choose_runs
 
-    return [Path(run) for run in choose_runs(require_models(runs) if runs else [], lang, prompted=prompted)]
-
-
-def require_hub(run: Path, hub: Mapping[str, Any], lang: str | None) -> dict[str, Any]:
-    """Refuse settings of models of the hub for a run; for a model of the hub, return the language as a setting."""
-    if model_type(run) is None:
-        refuse(hub, f"has an effect only on a model of the hub, which {run} is not; leave it out")
-        return {}
-    return given(lang=lang)
+    folders = require_models(runs) if runs else []
+    if hub is not None and folders and model_type(folders[0]) is not None:
+        hub |= given(lang=lang)
+        return folders
+    chosen = [Path(run) for run in choose_runs(folders, lang)]
+    refuse(hub or {}, OF_HUB.format(chosen[0]))
+    return chosen
 
 
 def require_one_model(runs: list[Path] | None, command: str) -> Path:

@@ -47,8 +47,7 @@ def score(
         sentences (SENTENCE...): Sentences to score.
         collection (DIR): Collection whose training images give log P(w), for the score log P(w|I) - log P(w).
     """
-    run = options.require_one_model(options.models_or_pretrained(model, lang, prompted=True), "score")
-    hub |= options.require_hub(run, hub, lang)
+    run = options.require_one_model(options.models_or_pretrained(model, lang, hub), "score")
     is_hub = model_type(run) is not None
     if is_hub:
         options.refuse(

@@ -97,15 +97,14 @@ class HubSpace(HubModel):
                 known[id(image)] = self.vector_of(self.features_of([self.read(image)])[0])
             if on_progress is not None:
                 on_progress(done, len(images))
-        vectors = np.stack([known[id(image)] for image in images])
-        scores = self._scale * np.einsum("nj,nj->n", vectors, self.sentence_vectors(sentences)) + self._bias
-        return [Match(*map(float, pair)) for pair in zip(scores, self.clip_scores(vectors, sentences), strict=True)]
-
-    def clip_scores(self, vectors: Vectors, sentences: Sequence[str]) -> Vectors:
-        """Compute 2.5 max(cos, 0) of the images of vectors (N, J) and N sentences, of CLIP after `CLIP_PROMPT`."""
-        prompt = CLIP_PROMPT if self.config.model_type == "clip" else ""
-        prompted = self.sentence_vectors([prompt + text for text in sentences])
-        return np.asarray(2.5 * np.einsum("nj,nj->n", vectors, prompted).clip(min=0))
+        vectors, prompt = (
+            np.stack([known[id(image)] for image in images]),
+            CLIP_PROMPT * (self.config.model_type == "clip"),
+        )
+        cosines = (vectors * self.sentence_vectors(sentences)).sum(1)
+        prompted = (vectors * self.sentence_vectors([prompt + text for text in sentences])).sum(1)
+        scores = zip(self._scale * cosines + self._bias, 2.5 * prompted.clip(min=0), strict=True)
+        return [Match(*map(float, pair)) for pair in scores]
 
     @torch.no_grad()
     def sentence_vectors(self, sentences: Sequence[str]) -> Vectors:

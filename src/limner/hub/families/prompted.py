@@ -8,15 +8,15 @@ from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
-import torch
 from PIL import Image
 from torch import Tensor
+from torch.nn.functional import pad
 
 from limner.errors import BackboneError, SettingsError, did_you_mean
 from limner.generation.request import Request
 from limner.hub.inputs import load_processor
 from limner.hub.networks import DEFAULTS, Cache, Sequence2Sequence, cache_of, tensors_of
-from limner.hub.settings import DEFAULT_LANG, HubSettings
+from limner.hub.settings import HubSettings
 from limner.layers.functional import repeat_rows
 from limner.text.vocab import SPECIAL_TOKENS
 
@@ -42,14 +42,6 @@ class Prompt(NamedTuple):
     cache: Cache
 
 
-class Progress(NamedTuple):
-    """State of a decoder."""
-
-    cache: Cache
-    steps: Tensor
-    """Nothing of interest, (R, T): its length T is the number of steps so far."""
-
-
 class PromptedModel(Sequence2Sequence):
     """A decoder whose first tokens are the image and the prompt; or an encoder of both, and a decoder.
 
@@ -67,7 +59,7 @@ class PromptedModel(Sequence2Sequence):
         super().__init__(folder, device, settings)
         self.processor = load_processor(folder, str(self.config.model_type))
         self.is_decoder = not self.decoder.config.is_encoder_decoder
-        prompt = self.default_prompt(settings.lang or DEFAULT_LANG) if settings.prompt is None else settings.prompt
+        prompt = self.default_prompt(settings.lang) if settings.prompt is None else settings.prompt
         self.text = f"<image>{prompt}" if self.config.model_type == "paligemma" else prompt
         if template := getattr(self.processor, "chat_template", None):
             turn = {"role": "user", "content": [{"type": "image"}, {"type": "text", "text": prompt}]}
@@ -104,19 +96,13 @@ class PromptedModel(Sequence2Sequence):
         images = [[Image.fromarray(np.asarray(request.features["maps"]))] for request in requests if request.features]
         padding = {"padding": True, "padding_side": "left"}
         batch = self.processor(text=[self.text] * len(images), images=images, return_tensors="pt", **padding)
-        return self.embedded(self.to_device(batch))
-
-    def embedded(self, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Return the inputs of the decoder."""
-        return inputs
+        return self.to_device(batch)
 
     def encode(self, inputs: Mapping[str, Tensor]) -> Prompt | tuple[Tensor, Tensor]:
         """Compute the keys and values of the image and the prompt, or their states (N, S, H)."""
         ids, mask = inputs["input_ids"], inputs["attention_mask"]
         if not self.is_decoder:
-            read = {
-                name: values for name, values in inputs.items() if name != "input_ids" or "inputs_embeds" not in inputs
-            }
+            read = {**inputs, "input_ids": None if "inputs_embeds" in inputs else ids}
             first = self._ids[SPECIAL_TOKENS.bos].expand(len(ids), 1)
             return self.decoder(**read, decoder_input_ids=first, use_cache=False).encoder_last_hidden_state, mask
         from transformers import DynamicCache
@@ -127,25 +113,22 @@ class PromptedModel(Sequence2Sequence):
         positions = self.decoder._prepare_position_ids_for_generation(ids, dict(inputs))
         output = self._run(is_first_iteration=True, position_ids=positions, cache=cache, **inputs)
         position = positions[..., -1:].movedim(-2, 0)
-        return Prompt(
-            mask, position.expand(len(ids), *position.shape[1:]), output.logits[:, -1:], tensors_of(output.cache)
-        )
+        position = position.expand(len(ids), *position.shape[1:])
+        return Prompt(mask, position, output.logits[:, -1:], tensors_of(output.cache))
 
-    def start(self, memory: Any) -> Progress | None:  # noqa: ANN401
-        """Return the cache of the image and the prompt, of a decoder."""
-        return Progress(memory.cache, memory.mask[:, :0]) if self.is_decoder else None
-
-    def decode(self, ids: Tensor, memory: Any, state: Any) -> tuple[Tensor, Any]:  # noqa: ANN401
+    def decode(self, ids: Tensor, memory: Any, state: Cache | None) -> tuple[Tensor, Cache]:  # noqa: ANN401
         """Run the decoder on tokens of the hub (R, 1); the first token is computed with the prompt."""
         if not self.is_decoder:
             return super().decode(ids, memory, state)
-        steps = torch.cat([state.steps, torch.ones_like(ids)], 1)
-        if not state.steps.shape[1]:
-            return repeat_rows(memory.logits, len(ids)), Progress(state.cache, steps)
-        mask = torch.cat([repeat_rows(memory.mask, len(ids)), state.steps], 1)
-        position = repeat_rows(memory.position, len(ids)).movedim(0, -2) + state.steps.shape[1]
-        output = self._run(input_ids=ids, attention_mask=mask, position_ids=position, cache=cache_of(state.cache))
-        return output.logits, Progress(tensors_of(output.cache), steps)
+        rows = len(ids)
+        if state is None:
+            cache = tuple(tuple(repeat_rows(part, rows) for part in layer) for layer in memory.cache)
+            return repeat_rows(memory.logits, rows), cache
+        steps = state[0][0].shape[2] + 1 - memory.mask.shape[1]
+        mask = pad(repeat_rows(memory.mask, rows), (0, steps), value=1)
+        position = repeat_rows(memory.position, rows).movedim(0, -2) + steps
+        output = self._run(input_ids=ids, attention_mask=mask, position_ids=position, cache=cache_of(state))
+        return output.logits, tensors_of(output.cache)
 
     def _run(self, **inputs: Any) -> Any:  # noqa: ANN401
         return self.decoder(**self.decoder.prepare_inputs_for_generation(**inputs, use_cache=True))
@@ -160,8 +143,9 @@ class Blip2(PromptedModel):
     def decoder(self) -> Any:  # noqa: ANN401
         return self.network.language_model
 
-    def embedded(self, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
+    def inputs_of(self, requests: Sequence[Request]) -> dict[str, Tensor]:
         """Return the embeddings of the image and the prompt, with their mask."""
+        inputs = super().inputs_of(requests)
         ids = inputs["input_ids"]
         embeddings = self.decoder.get_input_embeddings()(ids)
         features = self.network.get_image_features(inputs["pixel_values"]).pooler_output

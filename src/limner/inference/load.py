@@ -39,8 +39,7 @@ def load(
 ) -> Loaded:
     """Load a model, or several trained models as an ensemble; without arguments, the built-in captioner.
 
-    Built-in models are loaded as exported. `Captioner.load(pretrained_run())` is a model as it was trained, which
-    explains captions and computes on a GPU.
+    Built-in models are loaded as exported; `Captioner.load(pretrained_run())` explains captions and uses a GPU.
 
     Args:
         runs: run directories, or one exported model, or one of transformers, its folder or `hub:ORG/NAME@REVISION`.
@@ -70,8 +69,8 @@ def load(
     if runs and model_type(Path(runs[0])) is not None:
         return _load_hub(*runs, device=device, lang=lang, **languages, **hub)
     runs = choose_runs(runs, lang)
-    for name in hub:
-        raise SettingsError(f"{name}: has an effect only on a model of the hub, which {runs[0]} is not")
+    if hub:
+        raise SettingsError(f"{', '.join(hub)}: has an effect only on a model of the hub, which {runs[0]} is not")
     if len(runs) == 1 and is_exported(Path(runs[0])) and backbone is None and device == "cpu":
         return generators.load(runs[0])
     for run in runs:  # before torch is imported

@@ -120,7 +120,7 @@ def test_the_service_needs_no_package_of_the_extra_train():
     described, scored, explained = subprocess.run(
         command, capture_output=True, text=True, check=True
     ).stdout.splitlines()
-    assert described.startswith("describe 200") and "a photo of a cat" in described
+    assert described.startswith("describe 200") and "a close up of a cat" in described
     assert all(" 501 " in answer and "limner[train]" in answer for answer in (scored, explained))
 
 

@@ -6,6 +6,7 @@ by commands for which the import of the library would take a considerable part o
 
 from __future__ import annotations
 
+from importlib.resources import files
 from typing import Any
 
 import yaml
@@ -76,6 +77,11 @@ def parse_yaml(text: str) -> Any:  # noqa: ANN401  (any YAML value)
     except (yaml.YAMLError, ValueError, OverflowError, AttributeError, TypeError) as error:
         # dates such as 2024-99-99 and integers of 5,000 digits are ValueErrors of their types
         raise StructureError(one_line(str(error))) from None
+
+
+def read_resource(package: str, name: str) -> Any:  # noqa: ANN401  (any YAML value)
+    """Read a YAML file that is a part of a package."""
+    return parse_yaml(files(package).joinpath(name).read_text(encoding="utf-8"))
 
 
 def _bound_nodes(root: yaml.Node) -> None:

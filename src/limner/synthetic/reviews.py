@@ -14,10 +14,11 @@ from random import Random
 
 from limner.bounds import CountOrNone
 from limner.data.examples import Item, ItemSentence
-from limner.synthetic.storage import GeneratedSettings, read_texts
+from limner.files.yaml_text import read_resource
+from limner.synthetic.storage import GeneratedSettings
 
 SENTIMENTS = ("negative", "positive")
-_TEXTS = read_texts("reviews.yaml")
+_TEXTS = read_resource("limner.synthetic", "reviews.yaml")
 
 
 class ReviewSettings(GeneratedSettings):

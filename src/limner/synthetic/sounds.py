@@ -20,9 +20,10 @@ from numpy.typing import NDArray
 
 from limner.bounds import CountOrNone, SampleRate, Seconds, Window
 from limner.data.examples import Item, ItemSentence
+from limner.files.yaml_text import read_resource
 from limner.media.audio import soundfile_module
 from limner.media.modality import AUDIO
-from limner.synthetic.storage import GeneratedSettings, read_texts
+from limner.synthetic.storage import GeneratedSettings
 
 SILENCE = "silence"
 PAUSE, SOUND = (0.1, 0.3), (0.25, 0.6)
@@ -30,7 +31,7 @@ PAUSE, SOUND = (0.1, 0.3), (0.25, 0.6)
 BACKGROUND = 1e-4
 """Amplitude of the background noise of pauses."""
 
-_KINDS = read_texts("sounds.yaml")
+_KINDS = read_resource("limner.synthetic", "sounds.yaml")
 QUALITIES: dict[str, dict[str, list[str]]] = {kind: entry["qualities"] for kind, entry in _KINDS.items()}
 """Qualities of each kind of sound with their two values, of which every sound has one."""
 _FADE = 0.008  # seconds; avoids a click at the beginning and the end of a sound

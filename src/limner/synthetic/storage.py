@@ -7,17 +7,15 @@ import os
 from abc import ABC, abstractmethod
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from importlib.resources import files
 from pathlib import Path
 from tempfile import TemporaryDirectory, gettempdir
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from limner.bounds import CountOrNone, Seed
 from limner.data.collection import Collection, write_items
 from limner.data.examples import Item
 from limner.errors import CollectionError
 from limner.files import read_bytes
-from limner.files.yaml_text import parse_yaml
 from limner.media.modality import MODALITIES
 from limner.process import require_memory, require_space
 from limner.progress import Progress
@@ -54,12 +52,6 @@ class GeneratedSettings(Settings, ABC):
     @abstractmethod
     def make_item(self, split: str, index: int, folder: Path) -> Item:
         """Store the file of an item below a folder and return the item, a function of the seed and these arguments."""
-
-
-def read_texts(name: str) -> Any:  # noqa: ANN401  (any YAML value)
-    """Read a YAML file of texts that is a part of this package."""
-    with files("limner.synthetic").joinpath(name).open(encoding="utf-8") as stream:
-        return parse_yaml(stream.read())
 
 
 def matches_record(path: Path, record_name: str, record: str) -> bool:

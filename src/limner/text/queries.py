@@ -4,31 +4,18 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from importlib.resources import files
 
 from limner.errors import SettingsError, did_you_mean
+from limner.files.structured import parse_json
 from limner.text import scripts
 from limner.text.tokenizer import Tokenizer
 from limner.text.vocab import SPECIAL_TOKENS
 
-LANGUAGE_NAMES = {
-    "ar": "Arabic", "ca": "Catalan", "cs": "Czech", "da": "Danish", "de": "German", "el": "Greek", "en": "English",
-    "es": "Spanish", "fi": "Finnish", "fr": "French", "hi": "Hindi", "hu": "Hungarian", "it": "Italian",
-    "ja": "Japanese", "ko": "Korean", "nl": "Dutch", "pl": "Polish", "pt": "Portuguese", "ro": "Romanian",
-    "ru": "Russian", "sv": "Swedish", "tr": "Turkish", "uk": "Ukrainian", "vi": "Vietnamese", "zh": "Chinese",
-}  # fmt: skip
+_DATA = parse_json(files("limner.text").joinpath("languages.json").read_bytes())
+LANGUAGE_NAMES: dict[str, str] = _DATA["names"]
 """English names of languages."""
-FUNCTION_WORDS = {
-    "en": "a an the this that these those some another other each both all any one very and or but as while of in on "
-    "at to by from for with without into onto over under behind above up down off out near next between through "
-    "around across along beside against is are was were be been being has have having had do does it its he his "
-    "him she her they their them there who which what where 's",
-    "de": "ein eine einen einem einer eines der die das den dem des dieser diese dieses und oder aber als während auf "
-    "in im ins an am ans mit ohne von vom vor zu zum zur bei beim aus nach durch über unter hinter neben zwischen "
-    "um für gegen entlang ist sind war wird werden hat haben es er sie ihr ihre ihren ihrem ihrer sein seine "
-    "seinen seinem seiner sich etwas einige andere anderen welche",
-    "zh": "的 地 得 了 着 过 在 一 个 只 条 位 名 些 这 那 其 之 是 有 和 与 及 或 被 把 从 到 向 对 为 "
-    "于 上 下 里 中 内 外 边 旁 前 们 他 很 给 而",
-}
+FUNCTION_WORDS: dict[str, str] = _DATA["function_words"]
 """Articles, prepositions, conjunctions, pronouns and auxiliary verbs of the built-in models' languages."""
 
 

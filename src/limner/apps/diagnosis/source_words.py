@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from itertools import product
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,6 +21,7 @@ from limner.data.examples import Item
 from limner.data.readers.corpus_files import read_lines
 from limner.data.readers.item_builder import SourceLocation
 from limner.errors import CollectionError, SettingsError
+from limner.files.yaml_text import read_resource
 from limner.synthetic.scenes import SENSES
 from limner.synthetic.scenes.grammar import NOUNS, WEAK_NOUNS
 from limner.text.tokenizer import Tokenizer
@@ -27,27 +29,8 @@ from limner.text.vocab import SPECIAL_TOKENS
 
 SOURCE_LANG = "en"  # language of the ambiguous words
 
-_STEMS = {
-    "en": ("black", "white", "red", "green", "yellow", "blue", "brown", "orange", "pink", "purple violet", "grey gray"),
-    "de": (
-        "schwarz", "weiß", "rot", "grün", "gelb", "blau", "braun", "orang orangen orangefarben",
-        "rosa rosafarben pink pinkfarben", "lila lilafarben violett", "grau",
-    ),
-    "fr": (
-        "noir noire", "blanc blanche", "rouge", "vert verte", "jaune", "bleu bleue", "brun brune marron", "orange",
-        "rose", "violet violette pourpre", "gris grise",
-    ),
-    "cs": (
-        "čern", "bíl", "červen", "zelen", "žlut", "modr modř", "hněd", "oranžov", "růžov", "fialov", "šed šediv",
-    ),
-}  # fmt: skip
-"""Stems of the eleven basic colour terms of Berlin and Kay (1969), in the same order for every language."""
-_PREFIXES = {"de": ("", "hell", "dunkel"), "cs": ("", "světle", "tmavě", "tmavo")}
-_ENDINGS = {
-    "de": ("", "e", "em", "en", "er", "es"),
-    "fr": ("", "s"),
-    "cs": ("ý", "á", "é", "í", "ou", "ého", "ému", "ém", "ým", "ých", "ými", "ě"),
-}
+_COLOURS: dict[str, dict[str, list[str]]] = read_resource("limner.apps.diagnosis", "colours.yaml")
+"""Stems, prefixes and endings of the basic colour terms by language, each with the terms in the same order."""
 
 WordForms = frozenset[str]  # case-folded inflected forms and synonyms of one word
 
@@ -141,22 +124,23 @@ def count_recovered(expected: Sequence[WordForms], hypothesis: Sequence[str]) ->
 
 def _colours(source: str, target: str) -> dict[str, WordForms]:
     """The translations of all forms of the source language's colour terms."""
-    if source not in _STEMS:
+    if source not in _COLOURS:
         raise SettingsError(
-            f"mask 'colours': no list of colours for '{source}', only for {', '.join(_STEMS)}; use a word list instead"
+            f"mask 'colours': no list of colours for '{source}', only for {', '.join(_COLOURS)}; use a word list"
         )
-    targets = [_colour_forms(target, stems) for stems in _STEMS.get(target, [""] * len(_STEMS[source]))]
-    pairs = zip(_STEMS[source], targets, strict=True)
-    return {form: translations for stems, translations in pairs for form in _colour_forms(source, stems)}
+    terms = _COLOURS[source]["stems"]
+    targets = _COLOURS.get(target, {}).get("stems", [""] * len(terms))
+    return {
+        form: _colour_forms(target, translated)
+        for stems, translated in zip(terms, targets, strict=True)
+        for form in _colour_forms(source, stems)
+    }
 
 
 def _colour_forms(lang: str, stems: str) -> WordForms:
-    return frozenset(
-        f"{prefix}{stem}{ending}".casefold()
-        for stem in stems.split()
-        for prefix in _PREFIXES.get(lang, ("",))
-        for ending in _ENDINGS.get(lang, ("",))
-    )
+    parts = _COLOURS.get(lang, {})
+    affixes = [*product(parts.get("prefixes", [""]), parts.get("endings", [""]))]
+    return frozenset(f"{prefix}{stem}{end}".casefold() for stem in stems.split() for prefix, end in affixes)
 
 
 def _read_word_list(path: Path) -> dict[str, WordForms]:

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from math import comb, isfinite
 from typing import Any, NamedTuple
 
+from limner.files.yaml_text import read_resource
 from limner.media.modality import Modality
 from limner.metrics import METRICS, higher_is_better, score_sentences
 from limner.metrics.base import SCIENTIFIC, Score, format_value
@@ -16,52 +17,10 @@ from limner.metrics.classification import LABEL_METRICS, METRICS_OF_LABELS
 from limner.runs.records import EvaluatedItem, Evaluation
 from limner.text.labels import LABEL_LANGUAGES, TRACK, read_position
 
-LABELS = {
-    "perplexity": "Perplexity",
-    **{f"bleu{order}": f"BLEU-{order}" for order in (1, 2, 3, 4)},
-    "sacrebleu": "BLEU (sacrebleu)",
-    "chrf": "chrF",
-    "chrf3": "chrF3",
-    "chrf3_precision": "chrF3 precision",
-    "chrf3_recall": "chrF3 recall",
-    "chrf3_spaces": "chrF3 with spaces",
-    "chrf3_spaces_precision": "chrF3 precision, with spaces",
-    "chrf3_spaces_recall": "chrF3 recall, with spaces",
-    "chrf3_text": "chrF3 (detokenised)",
-    "ter": "TER",
-    "ter_text": "TER (detokenised)",
-    "cider": "CIDEr",
-    "rouge_l": "ROUGE-L",
-    "meteor": "METEOR",
-    "accuracy": "Accuracy, %",
-    "f1": "Macro F1",
-    "calibration_error": "Expected calibration error, %",
-    "position_error": "Mean position error, % of the width",
-    "hidden_position_error": "Mean position error of hidden objects, % of the width",
-    "map": "mAP, boxes and sentences",
-    "localisation_map": "mAP, boxes alone",
-    "region_r1": "R@1 of regions",
-    "region_r5": "R@5 of regions",
-    "region_r10": "R@10 of regions",
-    "region_median_rank": "Median rank of regions",
-    "novel": "Novel sentences, %",
-    "distinct_words": "Distinct words",
-    **{f"sampled_bleu{order}": f"BLEU-{order} of samples" for order in (1, 2, 3)},
-    **{f"sampled_bleu{order}_std": f"BLEU-{order} of samples, standard deviation" for order in (1, 2, 3)},
-    "gate_mean": "Mean gate",
-    "recovered": "Recovered, %",
-    "correct_sense": "Correct sense, %",
-    "other_sense": "Other sense, %",
-}
+_LABELS = read_resource("limner.apps.report", "labels.yaml")
+LABELS: dict[str, str] = _LABELS["scores"]
 GATE_PREFIX = "gate_above_"
-RETRIEVAL_LABELS = {
-    "r1": "R@1",
-    "r5": "R@5",
-    "r10": "R@10",
-    "median_rank": "Median rank",
-    "curve_area": "Area under the recall curve",
-    "match_area": "Area under the first-match curve",
-}
+RETRIEVAL_LABELS: dict[str, str] = _LABELS["retrieval"]
 """Labels of retrieval scores by name, without the direction."""
 HEADLINES, MAX_BASELINES = 4, 3
 """Number of headline numbers, and of baselines beside each."""
@@ -73,11 +32,7 @@ PRIORITY = (
 """Scores in the order in which headline numbers are chosen."""
 COMPARED = ("bleu1", "bleu2", "bleu3", "bleu4", "sacrebleu", "chrf", "chrf3", "ter", "cider", "rouge_l")
 """Metrics of sentences that are computed again for the sentences of other items."""
-REGION_BASELINES = {
-    "frequent": "most frequent description",
-    "nearest": "description of the nearest training region",
-    "caption": "caption of the whole image",
-}
+REGION_BASELINES: dict[str, str] = _LABELS["region_baselines"]
 
 
 class ScoreRow(NamedTuple):

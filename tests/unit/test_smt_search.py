@@ -75,22 +75,22 @@ def words_of(tables, options, path):
 @pytest.mark.parametrize("source", [[4], [5, 4, 6], [7, 8, 4], [6, 6, 5, 4]])
 def test_wide_stacks_find_the_best_of_all_derivations(tables, weights, source, limit):
     limits = WIDE._replace(distortion_limit=limit)
-    options, lattice = search(tables, np.array(source), weights, limits)
+    options, lattice, final = search(tables, np.array(source), weights, limits)
     paths = list(derivations(options, len(source), limit))
     scores = [path_features(tables, options, np.array(path), len(source)) @ weights for path in paths]
-    assert lattice.node_scores[lattice.final] == pytest.approx(max(scores))
+    assert lattice.scores[final] == pytest.approx(max(scores))
     best = {}
     for path, value in sorted(zip(paths, scores, strict=True), key=lambda one: -one[1]):
         best.setdefault(words_of(tables, options, path), value)
     expected = list(best.values())[:10]  # of derivations with equal words the best
-    found = best_paths(tables, options, lattice, 10, 10_000)
+    found = best_paths(tables, options, lattice, final, 10, 10_000)
     assert [path_features(tables, options, path, len(source)) @ weights for path in found] == pytest.approx(expected)
     assert len({words_of(tables, options, path) for path in found}) == len(found)
-    assert len(best_paths(tables, options, lattice, 10, 3)) <= min(3, len(found))
+    assert len(best_paths(tables, options, lattice, final, 10, 3)) <= min(3, len(found))
 
 
 def test_unknown_words_have_one_option_that_copies(tables, weights):
-    options, _ = search(tables, np.array([8]), weights, WIDE)
+    options, *_ = search(tables, np.array([8]), weights, WIDE)
     assert [copying(pair) for pair in options.pairs] == [UNK]
 
 
@@ -99,8 +99,8 @@ def test_the_language_model_scores_copied_words_by_their_own_probability(small_t
     scores, weights = {}, np.zeros(NUM_FEATURES)
     weights[FEATURES.index("language_model")] = 1
     for copied in (7, UNK, 8, 1000):
-        options, lattice = search(small_tables, np.array([5]), weights, WIDE, [copied])
-        assert words_of(small_tables, options, best_paths(small_tables, options, lattice, 1, 1)[0]) == (copied,)
+        options, *lattice = search(small_tables, np.array([5]), weights, WIDE, [copied])
+        assert words_of(small_tables, options, best_paths(small_tables, options, *lattice, 1, 1)[0]) == (copied,)
         scores[copied] = lattice.node_scores[lattice.final]
     back_off, end = -0.125, -2
     assert scores[7] == pytest.approx(back_off - 0.25 + end)
@@ -126,7 +126,7 @@ def small_tables():
 
 def features_of(tables, source, spans):
     """Features of the derivation that translates the spans of first and last words in the given order."""
-    options, _ = search(tables, np.array(source), np.ones(NUM_FEATURES), WIDE)
+    options, *_ = search(tables, np.array(source), np.ones(NUM_FEATURES), WIDE)
     found = list(zip(options.starts.tolist(), options.ends.tolist(), strict=True))
     path = np.array([found.index(span) for span in spans])
     return dict(zip(FEATURES, path_features(tables, options, path, len(source)).tolist(), strict=True))
@@ -159,9 +159,9 @@ def test_a_stack_of_one_finds_the_best_translation_by_the_estimates_of_what_rema
     """By scores alone f1 and f2 would be first, because f0 costs more; the jumps would then cost 2 + 3."""
     weights = np.zeros(NUM_FEATURES)
     weights[[FEATURES.index("distortion"), FEATURES.index("language_model")]] = 0.125, 1
-    _, lattice = search(small_tables, np.array([4, 7, 7]), weights, Limits(1, 6, 3))
+    _, lattice, final = search(small_tables, np.array([4, 7, 7]), weights, Limits(1, 6, 3))
     in_order = (-1 - 0.125) + -0.5 + -0.25 + -0.25 + -2
-    assert lattice.node_scores[lattice.final] == pytest.approx(in_order)
+    assert lattice.scores[final] == pytest.approx(in_order)
 
 
 @pytest.fixture(scope="module")
@@ -191,9 +191,9 @@ def test_the_line_search_is_as_good_as_a_fine_grid(candidates):
     for _ in range(5):
         weights, direction = rng.normal(size=(2, NUM_FEATURES))
         grid = [tuning.corpus_bleu(candidates, weights + step * direction) for step in np.linspace(-20, 20, 8001)]
-        found = tuning.line_search(candidates, weights, direction)
-        assert found.bleu >= max(grid) - 1e-12
-        assert tuning.corpus_bleu(candidates, weights + found.step * direction) == pytest.approx(found.bleu)
+        step, reached = tuning.line_search(candidates, weights, direction)
+        assert reached >= max(grid) - 1e-12
+        assert tuning.corpus_bleu(candidates, weights + step * direction) == pytest.approx(reached)
 
 
 def test_tuning_raises_bleu_and_keeps_the_fixed_weight(candidates):

@@ -95,13 +95,6 @@ class PhraseBasedSettings(ConditionalLMSettings):
     """Tuning of the weights."""
 
 
-class _Tables(NamedTuple):
-    """Language model and phrase table."""
-
-    lm: LanguageModel
-    phrases: PhraseTable
-
-
 class PhraseBased(nn.Module):
     """Log-linear model of phrase pairs with a stack decoder (Koehn et al., 2003, 2007; Och and Ney, 2002).
 
@@ -227,7 +220,7 @@ class PhraseBased(nn.Module):
 
     def language_model(self) -> LanguageModel:
         """Return the n-gram language model of the target language."""
-        return self._tables().lm
+        return self._tables()[0]
 
     def search_translations(
         self, sources: Sequence[Sequence[int]], copies: Sequence[Sequence[int]], n_best: int, beam_size: int
@@ -251,7 +244,8 @@ class PhraseBased(nn.Module):
         limits = Limits(1, settings.distortion_limit, settings.max_phrase_length)
         return System(build_tables(lm, phrases), phrases.alignments, self.get_buffer("weights").cpu().numpy(), limits)
 
-    def _tables(self) -> _Tables:
+    def _tables(self) -> tuple[LanguageModel, PhraseTable]:
+        """Return the language model and the phrase table."""
         from limner.smt.language_model import LanguageModel
         from limner.smt.phrases import PhraseTable
 
@@ -265,7 +259,7 @@ class PhraseBased(nn.Module):
             *(array(f"lm_{name}") for name in ("suffixes", "firsts", "log_probs", "log_backoffs")),
         )
         names = ("edges", "first", "word_starts", "words", "scores", "alignments")
-        return _Tables(lm, PhraseTable(self.source_vocab_size, *map(array, names)))
+        return lm, PhraseTable(self.source_vocab_size, *map(array, names))
 
     def _register(self, lm: LanguageModel, phrases: PhraseTable, weights: Any) -> None:  # noqa: ANN401  (an array)
         values = (

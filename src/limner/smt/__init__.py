@@ -23,22 +23,10 @@ NUM_SCORES = 10
 """Scores of a phrase pair: log phi(f | e), log lex(f | e), log phi(e | f), log lex(e | f), and the logarithms of the
 probabilities of the orientations monotone, swap and discontinuous, to the previous phrase and to the next."""
 FEATURES = (
-    "distortion",
-    "language_model",
-    "words",
-    "phrases",
-    "source_given_target",
-    "lexical_source_given_target",
-    "target_given_source",
-    "lexical_target_given_source",
-    "previous_monotone",
-    "previous_swap",
-    "previous_discontinuous",
-    "next_monotone",
-    "next_swap",
-    "next_discontinuous",
-    "unknown_words",
-)
+    "distortion", "language_model", "words", "phrases", "source_given_target", "lexical_source_given_target",
+    "target_given_source", "lexical_target_given_source", "previous_monotone", "previous_swap",
+    "previous_discontinuous", "next_monotone", "next_swap", "next_discontinuous", "unknown_words",
+)  # fmt: skip
 """Names of the features: minus the number of words that phrases jump over; log-probability of the language model;
 numbers of target words and of phrases; the four scores of the phrase pairs; log-probabilities of the orientations to
 the previous and to the next phrase; and the number of copied words. Only a word that no phrase pair translates by

@@ -28,19 +28,6 @@ from limner.smt.features import (
 NONE = -1
 
 
-class Lattice(NamedTuple):
-    """Hypotheses of a search: nodes, and the arcs by which they were reached."""
-
-    node_scores: Floats  # (N,): score of the best way to each node; node 0 is the beginning
-    node_arcs: Ints  # (N,): last arc of the list of those that reach a node
-    arc_from: Ints  # (A,): node that an arc extends
-    arc_options: Ints  # (A,): option that it adds; NONE for the end of the sentence
-    arc_scores: Floats  # (A,): score that it adds
-    arc_next: Ints  # (A,): arc before it in the list, or NONE
-    final: int
-    """Node of complete translations."""
-
-
 @compiled
 def _remaining(future: Floats, gap: int, mask: int, size: int) -> float:
     """Return the estimate of the untranslated words: from `gap` on, without the words in `mask` (bit 0 is `gap`)."""
@@ -63,16 +50,16 @@ of the translated words from there on; `last` and `context` of `add_order_featur
 
 
 class Stacks(NamedTuple):
-    """Hypotheses of all stacks."""
+    """Hypotheses of all stacks, a lattice: the nodes are the hypotheses, node 0 the beginning; the arcs reach them."""
 
     states: Ints  # (N, CONTEXT + order - 1)
-    scores: Floats  # (N,)
+    scores: Floats  # (N,): score of the best way to each hypothesis
     totals: Floats  # (N,): scores with the estimate of what is not translated
-    arcs: Ints  # (N,): last arc of each hypothesis
-    arc_from: Ints  # (A,)
-    arc_options: Ints  # (A,)
-    arc_scores: Floats  # (A,)
-    arc_next: Ints  # (A,)
+    arcs: Ints  # (N,): last arc of the list of those that reach a hypothesis
+    arc_from: Ints  # (A,): hypothesis that an arc extends
+    arc_options: Ints  # (A,): option that it adds; NONE for the end of the sentence
+    arc_scores: Floats  # (A,): score that it adds
+    arc_next: Ints  # (A,): arc before it in the list, or NONE
     used: Ints  # (2,): numbers of hypotheses and of arcs
 
 
@@ -290,8 +277,8 @@ def _start(order: int, size: int, stack_size: int) -> Stacks:
 @compiled
 def search(
     tables: Tables, source: Ints, copies: Ints, weights: Floats, limits: Limits
-) -> tuple[PhraseOptions, Lattice]:
-    """Search the translations of a sentence.
+) -> tuple[PhraseOptions, Stacks, int]:
+    """Search the translations of a sentence; return the options, the lattice and its node of complete translations.
 
     `copies` are the target words of source words that are copied; from the size of the vocabulary on, the language
     model scores them as unknown.
@@ -307,14 +294,4 @@ def search(
         if stack < size:
             more, more_groups = _group(stacks, begin, stacks.used[0], stack, len(ordered))
             ordered, groups = np.concatenate((ordered, more)), np.concatenate((groups, more_groups))
-    final = _finish(problem, stacks, begin, stacks.used[0])
-    lattice = Lattice(
-        stacks.scores[: final + 1],
-        stacks.arcs[: final + 1],
-        stacks.arc_from,
-        stacks.arc_options,
-        stacks.arc_scores,
-        stacks.arc_next,
-        final,
-    )
-    return options, lattice
+    return options, stacks, _finish(problem, stacks, begin, stacks.used[0])

@@ -51,16 +51,12 @@ def one_directional(sources: Sequence[Sequence[int]], targets: Sequence[Sequence
     for name, iterations in ITERATIONS[model].items():
         if name != "Ibm1":
             trained = getattr(thot, f"{name}AlignmentModel")(trained)
-        _train(trained, iterations)
+        trained.start_training()
+        for _ in range(iterations):
+            trained.train()
+        trained.end_training()
     best = trained.get_best_alignments([source for source, _ in pairs], [target for _, target in pairs])
     return [np.asarray(matrix.to_numpy()).astype(bool) for _, matrix in best]
-
-
-def _train(model: Any, iterations: int) -> None:  # noqa: ANN401  (thot has no types)
-    model.start_training()
-    for _ in range(iterations):
-        model.train()
-    model.end_training()
 
 
 @compiled

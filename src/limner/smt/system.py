@@ -15,7 +15,7 @@ from limner.compiled import compiled
 from limner.process import usable_cores
 from limner.smt import NUM_FEATURES, Floats, Ints
 from limner.smt.containers import pop, push
-from limner.smt.decoder import NONE, Lattice, search
+from limner.smt.decoder import NONE, Stacks, search
 from limner.smt.extraction import alignment_bit
 from limner.smt.features import (
     BOS,
@@ -56,8 +56,10 @@ def _path(places: Ints, item: int) -> Ints:
 
 
 @compiled
-def best_paths(tables: Tables, options: PhraseOptions, lattice: Lattice, count: int, limit: int) -> list[Ints]:
-    """Find the best paths of different words, by A* from the end of a lattice with the exact scores of the nodes.
+def best_paths(
+    tables: Tables, options: PhraseOptions, lattice: Stacks, final: int, count: int, limit: int
+) -> list[Ints]:
+    """Find the best paths of different words, by A* from the node `final` of a lattice with exact scores.
 
     At most `limit` paths are read, including paths of equal words, of which the best one is kept. A path is the numbers
     of its options in the order of the target, the best path first.
@@ -66,8 +68,8 @@ def best_paths(tables: Tables, options: PhraseOptions, lattice: Lattice, count: 
     places = np.empty((capacity, 3), dtype=np.int64)  # node, option that follows it, and the item of that option
     suffixes, totals = np.empty(capacity), np.empty(capacity)
     heap, hashes = np.empty(capacity, dtype=np.int64), np.zeros(capacity, dtype=np.int64)  # of the words that follow
-    places[0] = (lattice.final, NONE, NONE)
-    suffixes[0], totals[0] = 0.0, lattice.node_scores[lattice.final]
+    places[0] = (final, NONE, NONE)
+    suffixes[0], totals[0] = 0.0, lattice.scores[final]
     used, size, paths = 1, push(heap, totals, 0, 0), [np.empty(0, dtype=np.int64) for _ in range(0)]
     seen, read = np.empty(count, dtype=np.int64), 0
     while size and len(paths) < count and read < limit:
@@ -80,7 +82,7 @@ def best_paths(tables: Tables, options: PhraseOptions, lattice: Lattice, count: 
             seen[len(paths)] = hashes[item]
             paths.append(_path(places, item))
             continue
-        arc = lattice.node_arcs[places[item, 0]]
+        arc = lattice.arcs[places[item, 0]]
         while arc != NONE:
             if used == capacity:
                 places = np.concatenate((places, np.empty_like(places)))
@@ -91,7 +93,7 @@ def best_paths(tables: Tables, options: PhraseOptions, lattice: Lattice, count: 
                 capacity *= 2
             places[used] = (lattice.arc_from[arc], lattice.arc_options[arc], item)
             suffixes[used] = suffixes[item] + lattice.arc_scores[arc]
-            totals[used] = suffixes[used] + lattice.node_scores[lattice.arc_from[arc]]
+            totals[used] = suffixes[used] + lattice.scores[lattice.arc_from[arc]]
             hashes[used] = _add_words(tables, options, lattice.arc_options[arc], hashes[item])
             size = push(heap, totals, size, used)
             used += 1
@@ -146,9 +148,11 @@ class System(NamedTuple):
         For `copies` see `search`. The translations have different words, the best first.
         """
         words = np.array(source, dtype=np.int64)
-        options, lattice = search(self.tables, words, np.array(copies, dtype=np.int64), self.weights, self.limits)
+        options, lattice, final = search(
+            self.tables, words, np.array(copies, dtype=np.int64), self.weights, self.limits
+        )
         translations = []
-        for path in best_paths(self.tables, options, lattice, n_best, MAX_PATHS * n_best):
+        for path in best_paths(self.tables, options, lattice, final, n_best, MAX_PATHS * n_best):
             features = path_features(self.tables, options, path, len(words))
             translations.append(self._translation(options, path, features))
         return translations

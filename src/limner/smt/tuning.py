@@ -73,13 +73,6 @@ class Candidates(NamedTuple):
     first: Ints  # (number of sentences + 1,): candidates of sentence s are first[s] … first[s + 1] - 1
 
 
-class LineOptimum(NamedTuple):
-    """The best point of a line."""
-
-    step: float
-    bleu: float
-
-
 def corpus_bleu(candidates: Candidates, weights: Floats) -> float:
     """Compute BLEU, 0 to 1, of the candidates that the weights choose."""
     scores = candidates.features @ weights
@@ -138,15 +131,16 @@ def _search(intercepts: Floats, slopes: Floats, statistics: Floats, first: Ints)
     return best_step, best_bleu
 
 
-def line_search(candidates: Candidates, weights: Floats, direction: Floats) -> LineOptimum:
-    """Find the step along a direction with the largest BLEU: Och (2003), section 5.
+def line_search(candidates: Candidates, weights: Floats, direction: Floats) -> tuple[float, float]:
+    """Find the step along a direction with the largest BLEU, and this BLEU: Och (2003), section 5.
 
     The score of a candidate is linear in the step, so that the best one of a sentence changes only at the corners of
     the upper envelope. BLEU is constant between two corners of all sentences; the middle of the best interval is
     taken, or, of an unbounded one, the point at distance 1 from its end.
     """
     intercepts, slopes = candidates.features @ weights, candidates.features @ direction
-    return LineOptimum(*_search(intercepts, slopes, candidates.statistics, candidates.first))
+    step, best_bleu = _search(intercepts, slopes, candidates.statistics, candidates.first)
+    return step, best_bleu
 
 
 def optimise(
@@ -167,9 +161,9 @@ def optimise(
             lines[:tuned, :tuned] = np.eye(tuned)
             lines[tuned:, :tuned] = rng.uniform(-1, 1, (directions, tuned))
             for line in rng.permutation(lines):
-                optimum = line_search(candidates, weights, line)
-                if optimum.bleu > value:
-                    weights, value = weights + optimum.step * line, optimum.bleu
+                step, reached = line_search(candidates, weights, line)
+                if reached > value:
+                    weights, value = weights + step * line, reached
         if value > best_bleu:
             best, best_bleu = weights, value
     return best, best_bleu

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from limner.bounds import EpochsOrNone, Few, Seed, Weight, Width
 from limner.data.examples import Batch
-from limner.models.protocols import ConditionalLMSettings, ModelInputs, Output, require_words
+from limner.models.protocols import ConditionalLMSettings, ModelInputs, Output, TextOnlyMemory, require_words
 from limner.text.vocab import SPECIAL_TOKENS
 
 logger = logging.getLogger(__name__)
@@ -52,12 +52,6 @@ class HMMParameters(NamedTuple):
     initial: Tensor  # (K,): P(h_1)
     transition: Tensor  # (K, K): P(h_t | h_{t-1}), previous state first
     emission: Tensor  # (K, V): P(x_t | h_t)
-
-
-class HMMMemory(NamedTuple):
-    """Number of examples and their device; the model does not use the image."""
-
-    present: Tensor  # (B,)
 
 
 class HMMState(NamedTuple):
@@ -123,15 +117,15 @@ class HMM(nn.Module):
         assert best is not None, "at least one initialisation"
         self._set(HMMParameters(*(values.to(self.emission) for values in best.parameters)))
 
-    def encode(self, batch: Batch) -> HMMMemory:
+    def encode(self, batch: Batch) -> TextOnlyMemory:
         """Return the number and the device of the examples; the image is not used."""
-        return HMMMemory(batch.image.present)
+        return TextOnlyMemory(batch.image.present)
 
-    def start(self, memory: HMMMemory) -> HMMState:
+    def start(self, memory: TextOnlyMemory) -> HMMState:
         """Return the initial belief (eq. 2), (B, K)."""
         return HMMState(self.initial.expand(len(memory.present), -1))
 
-    def step(self, tokens: Tensor, memory: HMMMemory, state: HMMState) -> tuple[Tensor, HMMState]:
+    def step(self, tokens: Tensor, memory: TextOnlyMemory, state: HMMState) -> tuple[Tensor, HMMState]:
         """Compute the log-probabilities (B, V) after one more token (B,) of each hypothesis, and the belief."""
         belief = self._update(state.belief, tokens)
         return self._log_probs(belief), HMMState(belief)

@@ -15,7 +15,7 @@ from torch.nn.functional import dropout, pad
 from limner.bounds import Context, PositiveDeviation, Rate, Width
 from limner.data.examples import Batch, ImageFeatures
 from limner.layers.image_encoder import ImageEncoder, ImageEncoderSettings
-from limner.models.protocols import ConditionalLMSettings, ModelInputs, Output, repeat_memory
+from limner.models.protocols import ConditionalLMSettings, EncodedImages, ModelInputs, Output, repeat_memory
 from limner.text.vocab import SPECIAL_TOKENS
 
 Variant = Literal["LBL", "MLBL-B", "MLBL-F"]
@@ -55,7 +55,7 @@ class LBLState(NamedTuple):
     tokens: Tensor  # (B, n - 1), the most recent token last
 
 
-class LBL(nn.Module):
+class LBL(EncodedImages, nn.Module):
     """LBL (eqs. 1-2), MLBL-B (eqs. 3-4) and MLBL-F (eqs. 5-9) of Kiros et al. (2014).
 
     The representations r_w of the context tokens w_1 … w_{n-1}, the most recent last, predict the representation of the
@@ -98,16 +98,6 @@ class LBL(nn.Module):
             if weight.ndim > 1:  # biases start at zero
                 nn.init.normal_(weight, std=settings.init_std)
 
-    @property
-    def uses_image(self) -> bool:
-        return self.image_encoder is not None
-
-    def image_vector(self, image: ImageFeatures) -> Tensor:
-        """Compute the image vector x of each image, (B, m): scaled features, or the output of the convnet."""
-        assert self.image_encoder is not None, "LBL uses no image"
-        vector: Tensor = self.image_encoder(image)
-        return vector
-
     def encode(self, batch: Batch) -> LBLMemory:
         """Compute the image terms C_m x (eqs. 3 and 7) and W_fx x (eq. 8)."""
         return self.image_terms(batch.image)
@@ -123,14 +113,8 @@ class LBL(nn.Module):
 
     def start(self, memory: LBLMemory) -> LBLState:
         """Return a context of <s> only, (B, n - 1)."""
-        return LBLState(
-            torch.full(
-                (memory.bias.shape[0], self.settings.context),
-                SPECIAL_TOKENS.bos,
-                dtype=torch.long,
-                device=memory.bias.device,
-            )
-        )
+        shape = (memory.bias.shape[0], self.settings.context)
+        return LBLState(memory.bias.new_full(shape, SPECIAL_TOKENS.bos, dtype=torch.long))
 
     def step(self, tokens: Tensor, memory: LBLMemory, state: LBLState) -> tuple[Tensor, LBLState]:
         """Compute the logits (N K, V) after one more token (N K,) of each hypothesis (eqs. 1-9), and their context."""

@@ -17,7 +17,7 @@ from limner.bounds import Rate, Width
 from limner.data.examples import Batch, ImageFeatures
 from limner.layers.cells import CellSettings, CellState, build_cell
 from limner.layers.image_encoder import ImageEncoder, ImageEncoderSettings
-from limner.models.protocols import ConditionalLMSettings, ModelInputs, Output, repeat_memory
+from limner.models.protocols import ConditionalLMSettings, EncodedImages, ModelInputs, Output, repeat_memory
 
 Variant = Literal[
     "m-RNN", "RNN-base", "NoEmbInput", "OneLayerEmb", "EmbOneInput", "visInRnn", "visInRnn-both", "visInRnn-both-shared"
@@ -93,7 +93,7 @@ class MRNNState(NamedTuple):
     recurrent: CellState  # (B, H)
 
 
-class MRNN(nn.Module):
+class MRNN(EncodedImages, nn.Module):
     """The m-RNN of Mao et al. (2015), section 3.2, and the seven variants of Table 8 and section 7.3.
 
     With the one-hot token h(t) and the image vector I:
@@ -144,24 +144,10 @@ class MRNN(nn.Module):
         has_own_matrix = parts.image_in_multimodal == "V_I"
         self.multimodal_visual = nn.Linear(image_dim, multimodal, bias=False) if has_own_matrix else None  # V_I
         self.softmax = nn.Linear(multimodal, inputs.vocab_size)  # S, b_s
-        self._initialise()
-
-    def _initialise(self) -> None:
-        """Initialise the weights that differ from PyTorch's defaults."""
         nn.init.normal_(self.embedding_1.weight, std=0.1)
         if self.recurrent is not None:
             nn.init.orthogonal_(self.recurrent.weight)
         nn.init.zeros_(self.softmax.bias)
-
-    @property
-    def uses_image(self) -> bool:
-        return self.image_encoder is not None
-
-    def image_vector(self, image: ImageFeatures) -> Tensor:
-        """Compute the image vector I of each image, (B, D): scaled features, or the output of the convnet."""
-        assert self.image_encoder is not None, "RNN-base uses no image"
-        vector: Tensor = self.image_encoder(image)
-        return vector
 
     def encode(self, batch: Batch) -> MRNNMemory:
         """Compute the image terms V_I I + b_m (eq. 3) and V_I^(1) I (visInRnn variants)."""

@@ -19,7 +19,7 @@ from torch.nn.functional import pad
 from limner.bounds import Count, Order
 from limner.data.examples import Batch
 from limner.errors import RunError
-from limner.models.protocols import ConditionalLMSettings, ModelInputs, Output, require_words
+from limner.models.protocols import ConditionalLMSettings, ModelInputs, Output, TextOnlyMemory, require_words
 from limner.text.vocab import SPECIAL_TOKENS
 
 logger = logging.getLogger(__name__)
@@ -42,12 +42,6 @@ class NGramSettings(ConditionalLMSettings):
     """Number of tokens of an n-gram: 2 for GT2, 3 for GT3; the paper reports no gain above 3."""
     cutoff: Count = 5
     """Largest count that is discounted; 1 disables discounting."""
-
-
-class NGramMemory(NamedTuple):
-    """Number of examples and their device; the model does not use the image."""
-
-    present: Tensor  # (B,)
 
 
 class NGramState(NamedTuple):
@@ -191,17 +185,16 @@ class NGram(nn.Module):
         row[observed] = probs
         return row
 
-    def encode(self, batch: Batch) -> NGramMemory:
+    def encode(self, batch: Batch) -> TextOnlyMemory:
         """Return the number and the device of the examples; the image is not used."""
-        return NGramMemory(batch.image.present)
+        return TextOnlyMemory(batch.image.present)
 
-    def start(self, memory: NGramMemory) -> NGramState:
+    def start(self, memory: TextOnlyMemory) -> NGramState:
         """Return a context of <s> only, (B, order - 1)."""
-        present = memory.present
-        shape = (len(present), self.settings.order - 1)
-        return NGramState(torch.full(shape, SPECIAL_TOKENS.bos, dtype=torch.long, device=present.device))
+        shape = (memory.present.shape[0], self.settings.order - 1)
+        return NGramState(memory.present.new_full(shape, SPECIAL_TOKENS.bos, dtype=torch.long))
 
-    def step(self, tokens: Tensor, memory: NGramMemory, state: NGramState) -> tuple[Tensor, NGramState]:
+    def step(self, tokens: Tensor, memory: TextOnlyMemory, state: NGramState) -> tuple[Tensor, NGramState]:
         """Compute the log-probabilities (B, V) after one more token (B,) of each hypothesis, and their context."""
         context = torch.cat((state.tokens, tokens[:, None]), 1)[:, 1:]
         return self._log_probs(context), NGramState(context)  # eqs. 1 and 2

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from limner.data.examples import Batch, ImageFeatures
 from limner.errors import TrainingError
 from limner.layers.functional import repeat_rows
+from limner.layers.image_encoder import ImageEncoder
 from limner.settings import Settings
 from limner.text.vocab import SPECIAL_TOKENS
 
@@ -206,6 +207,28 @@ class ImageVectorModel(Protocol):
 
     def image_vector(self, image: ImageFeatures) -> Tensor:
         """Compute the vector of each image, (B, D)."""
+
+
+class EncodedImages:
+    """Image vectors of a model with an image encoder, which some of its variants may not have."""
+
+    image_encoder: ImageEncoder | None
+
+    @property
+    def uses_image(self) -> bool:
+        return self.image_encoder is not None
+
+    def image_vector(self, image: ImageFeatures) -> Tensor:
+        """Compute the vector of each image, (B, D): scaled features, or the output of the convnet."""
+        assert self.image_encoder is not None, "this variant of the model uses no image"
+        vector: Tensor = self.image_encoder(image)
+        return vector
+
+
+class TextOnlyMemory(NamedTuple):
+    """Number of examples and their device, for a model that does not use the image."""
+
+    present: Tensor  # (B,)
 
 
 @runtime_checkable

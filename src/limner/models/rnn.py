@@ -17,11 +17,11 @@ from torch import Tensor, nn
 from torch.nn.functional import dropout
 
 from limner.bounds import LayersOrNone, Length, Rate, Width
-from limner.data.examples import Batch, ImageFeatures
+from limner.data.examples import Batch
 from limner.layers.functional import is_exporting, precise, repeat_rows
 from limner.layers.image_encoder import ImageEncoder, ImageEncoderSettings
 from limner.layers.stack import LayerState, RecurrentLayers, RecurrentSettings
-from limner.models.protocols import ConditionalLMSettings, EmbeddedWords, ModelInputs, Output
+from limner.models.protocols import ConditionalLMSettings, EmbeddedWords, EncodedImages, ModelInputs, Output
 from limner.text.vocab import SPECIAL_TOKENS
 
 
@@ -89,7 +89,7 @@ class RNNState(NamedTuple):
     position: Tensor  # (B,)
 
 
-class RNN(EmbeddedWords, nn.Module):
+class RNN(EmbeddedWords, EncodedImages, nn.Module):
     """A recurrent network that predicts each token from the previous ones, with or without an image vector v.
 
         x_t = [E y_{t-1}; W_v v + b_v]                         inputs; the second part with `every-step` and `both`  (1)
@@ -150,16 +150,6 @@ class RNN(EmbeddedWords, nn.Module):
         self.length_image = nn.Linear(image_dim, settings.max_length + 1, bias=False) if by_image else None  # W_T
         nn.init.normal_(self.embedding.weight, std=0.1)
         nn.init.zeros_(self.softmax.bias)
-
-    @property
-    def uses_image(self) -> bool:
-        return self.image_encoder is not None
-
-    def image_vector(self, image: ImageFeatures) -> Tensor:
-        """Compute the vector v of each image, (B, D)."""
-        assert self.image_encoder is not None, "conditioning: none uses no image"
-        vector: Tensor = self.image_encoder(image)
-        return vector
 
     def encode(self, batch: Batch) -> RNNMemory:
         """Compute the extra input of every step (eq. 1), the initial state (eq. 2) and the lengths (eq. 6)."""

@@ -11,11 +11,11 @@ from torch import Tensor, nn
 from torch.nn.functional import dropout
 
 from limner.bounds import Layers, Rate, Width
-from limner.data.examples import Batch, ImageFeatures
+from limner.data.examples import Batch
 from limner.layers.cells import CellSettings
 from limner.layers.image_encoder import ImageEncoder, ImageEncoderSettings
 from limner.layers.stack import LayerState, RecurrentLayers, RecurrentSettings, where
-from limner.models.protocols import ConditionalLMSettings, EmbeddedWords, ModelInputs, Output
+from limner.models.protocols import ConditionalLMSettings, EmbeddedWords, EncodedImages, ModelInputs, Output
 
 
 class ShowAndTellSettings(ConditionalLMSettings):
@@ -48,7 +48,7 @@ class ShowAndTellState(NamedTuple):
     layers: tuple[LayerState, ...]
 
 
-class ShowAndTell(EmbeddedWords, nn.Module):
+class ShowAndTell(EmbeddedWords, EncodedImages, nn.Module):
     """The Neural Image Caption generator of Vinyals et al. (2015), section 3.1.
 
     With the image vector I and the words S_0 (begin of sentence), S_1, …:
@@ -67,7 +67,6 @@ class ShowAndTell(EmbeddedWords, nn.Module):
     """
 
     Settings: ClassVar = ShowAndTellSettings
-    uses_image = True
 
     def __init__(self, settings: ShowAndTellSettings, inputs: ModelInputs) -> None:
         super().__init__()
@@ -81,11 +80,6 @@ class ShowAndTell(EmbeddedWords, nn.Module):
         self.softmax = nn.Linear(hidden, inputs.vocab_size)  # W_p, b_p
         nn.init.normal_(self.embedding.weight, std=0.1)
         nn.init.zeros_(self.softmax.bias)
-
-    def image_vector(self, image: ImageFeatures) -> Tensor:
-        """Compute the vector I of each image, (B, D)."""
-        vector: Tensor = self.image_encoder(image)
-        return vector
 
     def encode(self, batch: Batch) -> ShowAndTellMemory:
         """Compute the state after the image (eq. 10)."""

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from limner.errors import MissingExtraError
+from limner.files.yaml_text import read_resource
 from limner.metrics.meteor import data
 from limner.metrics.meteor.data import PARAPHRASE
 
@@ -26,12 +27,9 @@ Ids = NDArray[np.int32]
 LONGEST_PHRASE = 7
 """Number of words of the longest phrase in the tables of METEOR 1.5."""
 STEMMERS = {"de": "German", "en": "English", "es": "Spanish", "fr": "French", "ru": "Russian"}
-DETACHMENT = (
-    *(("s", ""), ("ses", "s"), ("xes", "x"), ("zes", "z"), ("ches", "ch"), ("shes", "sh"), ("men", "man")),
-    *(("ies", "y"), ("es", "e"), ("es", ""), ("ed", "e"), ("ed", ""), ("ing", "e"), ("ing", "")),
-    *(("er", ""), ("est", ""), ("er", "e"), ("est", "e")),
-)
-"""Endings of inflected words and of their lemmas, WordNet's rules of detachment; the first known lemma is taken."""
+_RULES = read_resource("limner.metrics.meteor", "rules.yaml")
+DETACHMENT: list[tuple[str, str]] = [(ending, replacement) for ending, replacement in _RULES["detachment"]]
+LETTERS: str = _RULES["letters"]
 
 
 class RaggedArray(NamedTuple):
@@ -168,37 +166,7 @@ def _phrases(text: Sequence[bytes]) -> Iterator[tuple[int, int, bytes]]:
             yield first, length, phrase
 
 
-LETTERS = "A-Za-zÀ-ÖØ-öø-žЀ-ԧᴀ-ᵿ"
-WORD = f"0-9{LETTERS}"
 QUOTES = str.maketrans("`‘’“”", "'''\"\"")
-STEPS = [
-    ("[\t\v\f \u00a0\u2000-\u200a\u202f\u205f\u3000]+", " "),
-    ("''", ' " '),
-    ("–", " - "),
-    ("--", "-"),
-    (rf"[^ {WORD}.'`,\-]", r" \g<0> "),
-    (r"\.\.+", r" \g<0> "),
-    (rf"([{WORD}.])-([{WORD}])", r"\1 \2"),
-    (r"([^0-9]),([^0-9])", r"\1 , \2"),  # "1,000" stays one word
-    (r"([0-9]),([^0-9])", r"\1 , \2"),
-    (r"([^0-9]),([0-9])", r"\1 , \2"),
-]
-APOSTROPHES = {
-    "en": [  # it's: it 's
-        (rf"([^{LETTERS}])'([^{LETTERS}])", r"\1 ' \2"),
-        (rf"([^{WORD}])'([{LETTERS}])", r"\1 ' \2"),
-        (rf"([{LETTERS}])'([^{LETTERS}])", r"\1 ' \2"),
-        (rf"([{LETTERS}])'([{LETTERS}])", r"\1 '\2"),
-        ("([0-9])'s", r"\1 's"),
-    ],
-    "fr": [  # l'eau: l' eau
-        (rf"([^{LETTERS}])'([^{LETTERS}])", r"\1 ' \2"),
-        (rf"([^{LETTERS}])'([{LETTERS}])", r"\1 ' \2"),
-        (rf"([{LETTERS}])'([^{LETTERS}])", r"\1 ' \2"),
-        (rf"([{LETTERS}])'([{LETTERS}])", r"\1' \2"),
-    ],
-}
-OTHER_APOSTROPHES = [("'", " ' ")]
 CONTROL = "".join(map(chr, range(33)))
 SIMPLE = re.compile("[a-z ]*")
 
@@ -211,8 +179,12 @@ class Normaliser:
 
         Abbreviations have a full stop that belongs to them; true if only before digits.
         """
-        rules = STEPS + APOSTROPHES.get(lang, OTHER_APOSTROPHES)
-        self._steps = [(re.compile(pattern), replacement) for pattern, replacement in rules]
+        apostrophes = _RULES["apostrophes"]
+        rules = [*_RULES["steps"], *apostrophes.get(lang, apostrophes["others"])]
+        self._steps = [
+            (re.compile(pattern.replace("WORD", "0-9LETTERS").replace("LETTERS", LETTERS)), replacement)
+            for pattern, replacement in rules
+        ]
         self._prefixes = prefixes
         self._letter = re.compile(f"[{LETTERS}]")
 

@@ -3,8 +3,8 @@
 The fields of a template are noun phrases: `{a A}` and `{the A}` are the first object with its colour, `{a sized B}` the
 second with size and colour; German fields have a case (`{the B dat}`), by default the nominative. `grammar.tsv` has
 the templates by the number of objects, the phrases of places and relations, the verbs of motions with their
-complements, the nouns with their genders and the adjectives (of French, masculine and feminine); a row is a text and
-its translations.
+complements, the nouns with their genders, the adjectives (of French, masculine and feminine), and the German articles
+and endings of adjectives by article, case and gender; a row is a text and its translations.
 """
 
 from __future__ import annotations
@@ -30,22 +30,6 @@ class Noun(NamedTuple):
     french_gender: str
 
 
-GERMAN_ARTICLES = {
-    "the": {"nom": {"m": "der", "f": "die", "n": "das"},
-            "acc": {"m": "den", "f": "die", "n": "das"},
-            "dat": {"m": "dem", "f": "der", "n": "dem"}},
-    "a": {"nom": {"m": "ein", "f": "eine", "n": "ein"},
-          "acc": {"m": "einen", "f": "eine", "n": "ein"},
-          "dat": {"m": "einem", "f": "einer", "n": "einem"}},
-}  # fmt: skip
-GERMAN_ENDINGS = {
-    "the": {"nom": {"m": "e", "f": "e", "n": "e"},
-            "acc": {"m": "en", "f": "e", "n": "e"},
-            "dat": {"m": "en", "f": "en", "n": "en"}},
-    "a": {"nom": {"m": "er", "f": "e", "n": "es"},
-          "acc": {"m": "en", "f": "e", "n": "es"},
-          "dat": {"m": "en", "f": "en", "n": "en"}},
-}  # fmt: skip
 with files("limner.synthetic.scenes").joinpath("grammar.tsv").open(encoding="utf-8") as _lines:
     _ROWS = list(csv.DictReader(_lines, delimiter="\t"))
 
@@ -63,6 +47,7 @@ NOUNS = {
 WEAK_NOUNS = frozenset({"Buchstabe"})
 """German nouns with the ending -n in the accusative and dative."""
 _GERMAN_ADJECTIVES = texts_of("adjective", "de")
+_ARTICLES, _ENDINGS = texts_of("article", "de"), texts_of("ending", "de")  # by article, case and gender
 _FRENCH_ADJECTIVES = {key: texts.split() for key, texts in texts_of("adjective", "fr").items()}  # masculine, feminine
 
 
@@ -80,13 +65,13 @@ def german_phrase(obj: SceneObject, article: str, sized: bool = False, case: str
     """
     noun, gender = NOUNS[obj.name][:2]
     if article == "who":
-        return GERMAN_ARTICLES["the"][case][gender]
-    ending = GERMAN_ENDINGS[article][case][gender]
+        return _ARTICLES[f"the {case} {gender}"]
+    form = f"{article} {case} {gender}"
     stems = [_GERMAN_ADJECTIVES[key] for key in ([_size(obj)] if sized else []) + [obj.colour]]
     # 'rosa' has no ending.
-    adjectives = [stem if stem == "rosa" else stem + ending for stem in stems]
+    adjectives = [stem if stem == "rosa" else stem + _ENDINGS[form] for stem in stems]
     weak = "n" if noun in WEAK_NOUNS and case != "nom" else ""
-    return " ".join([GERMAN_ARTICLES[article][case][gender], *adjectives, noun + weak])
+    return " ".join([_ARTICLES[form], *adjectives, noun + weak])
 
 
 def french_phrase(obj: SceneObject, article: str, sized: bool = False, case: str = "nom") -> str:

@@ -189,15 +189,6 @@ def decode(
         steps.append(decoder(word, state, source, image, masks))
         state = steps[-1].state
 
-    def stack(parts: list[Tensor | None]) -> Tensor | None:
-        tensors = [part for part in parts if part is not None]
-        return torch.stack(tensors, 1) if tensors else None
-
-    return Step(
-        CellState(torch.stack([step.state.hidden for step in steps], 1)),
-        torch.stack([step.context for step in steps], 1),
-        torch.stack([step.alignment for step in steps], 1),
-        stack([step.image for step in steps]),
-        stack([step.attention for step in steps]),
-        stack([step.gate for step in steps]),
-    )
+    states, *parts = zip(*steps, strict=True)
+    stacked = [None if part[0] is None else torch.stack(part, 1) for part in parts]
+    return Step(CellState(torch.stack([state.hidden for state in states], 1)), *stacked)

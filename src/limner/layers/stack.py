@@ -284,15 +284,11 @@ def _move_to_front(sequences: Tensor, mask: Tensor) -> Tensor:
 def where(mask: Tensor, after: LayerState, before: LayerState) -> LayerState:
     """Choose the state `after` where `mask` (B,) is true, otherwise the state `before`."""
 
-    def choose(a: Tensor, b: Tensor) -> Tensor:
-        return torch.where(mask.view(-1, *[1] * (a.dim() - 1)), a, b)
+    def choose(a: Any, b: Any) -> Any:  # noqa: ANN401  (a tensor or None)
+        return None if a is None else torch.where(mask.view(-1, *[1] * (a.dim() - 1)), a, b)
 
-    hidden, cell, past = choose(after.state.hidden, before.state.hidden), after.state.cell, after.past
-    if cell is not None and before.state.cell is not None:
-        cell = choose(cell, before.state.cell)
-    if past is not None and before.past is not None:
-        past = choose(past, before.past)
-    return LayerState(CellState(hidden, cell), past)
+    state = CellState(*map(choose, after.state, before.state))
+    return LayerState(state, choose(after.past, before.past))
 
 
 DIRECTIONS = ((), (2,), (1,), (1, 2))

@@ -6,7 +6,7 @@ A attention size, N examples with K hypotheses each.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -188,7 +188,6 @@ def decode(
     for word in words.unbind(1):
         steps.append(decoder(word, state, source, image, masks))
         state = steps[-1].state
-
     states, *parts = zip(*steps, strict=True)
-    stacked = [None if part[0] is None else torch.stack(part, 1) for part in parts]
+    stacked: list[Any] = [None if part[0] is None else torch.stack(part, 1) for part in parts]
     return Step(CellState(torch.stack([state.hidden for state in states], 1)), *stacked)

@@ -99,9 +99,9 @@ def test_the_language_model_scores_copied_words_by_their_own_probability(small_t
     scores, weights = {}, np.zeros(NUM_FEATURES)
     weights[FEATURES.index("language_model")] = 1
     for copied in (7, UNK, 8, 1000):
-        options, *lattice = search(small_tables, np.array([5]), weights, WIDE, [copied])
-        assert words_of(small_tables, options, best_paths(small_tables, options, *lattice, 1, 1)[0]) == (copied,)
-        scores[copied] = lattice.node_scores[lattice.final]
+        options, lattice, final = search(small_tables, np.array([5]), weights, WIDE, [copied])
+        assert words_of(small_tables, options, best_paths(small_tables, options, lattice, final, 1, 1)[0]) == (copied,)
+        scores[copied] = lattice.scores[final]
     back_off, end = -0.125, -2
     assert scores[7] == pytest.approx(back_off - 0.25 + end)
     assert scores[UNK] == scores[8] == scores[1000] == pytest.approx(back_off - 3 - 0.75 + end)

@@ -42,8 +42,7 @@ LIMITS = {
 """Largest value that each figure should have."""
 TODAY = {
     **LIMITS,
-    "lines of src": 61_000,
-    "lines of tests": 42_350,
+    "lines of src": 60_300,
     "lines of files that six commands enter": 28_000,
     "files that six commands enter": 137,
     "photograph: functions": 255,

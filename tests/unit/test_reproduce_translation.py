@@ -220,7 +220,9 @@ def test_finished_seeds_are_kept_and_further_seeds_are_added(copied, counting, d
 )
 def test_a_row_is_marked_by_its_own_level_and_the_adjusted_p(p, adjusted, level, marks):
     row = PublishedRow(name="NMT", recipe="nmt", baselines=BASELINES, level=level)
-    better = {"metric": "ter", "difference": -1.0, "p": p, "adjusted_p": adjusted, "interval": (-2.0, 0.0)} | {"over_runs": False}
+    better = {"metric": "ter", "difference": -1.0, "p": p, "adjusted_p": adjusted, "interval": (-2.0, 0.0)} | {
+        "over_runs": False
+    }
     pair = {"rows": ("Idle", "NMT"), "digest": "", "signature": ""}
     compared = TableComparison.model_validate(
         {"pairs": [{**pair, "contrasts": [{"system": "NMT", "baseline": "Idle", **better}]}]}

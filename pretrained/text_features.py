@@ -12,8 +12,9 @@ the sentence says,
     x' = x + W' (W W' + ridge)^-1 (t - W x),
 
 with a row of W for each concept that the sentence names, and for each thing that is in the photograph and not in the
-sentence. t are logits that the layer has for photographs with captions or labels, in which such a concept is true or
-false. Features are positive, so the step is repeated on what clipping at zero has left.
+sentence. t is a logit that the layer has for a photograph with captions or labels in which the concept is true, or
+`FALSE`. The part of the layer that reads the classes of ImageNet is not moved. Features are positive, so the step is
+repeated on what clipping at zero has left. Sentences that name no concept are left out.
 """
 
 from __future__ import annotations
@@ -99,7 +100,7 @@ def main() -> None:
     writer.flush()
     error, change = np.mean(editor.errors, 0)
     print(
-        f"{len(texts):,} sentences, error of the logits {error:.3f}, change of the features {change:.3f}",
+        f"{len(editor.errors):,} of {len(texts):,} sentences: logits {error:.3f} off, features moved {change:.3f}",
         file=sys.stderr,
     )
 

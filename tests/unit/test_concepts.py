@@ -94,6 +94,23 @@ def test_evidence_and_confidence_by_hand():
     assert concepts.confidence("black", seen) == 0
 
 
+@pytest.mark.parametrize(
+    ("seen", "text", "confidence", "expected"),
+    [
+        ({"cat": 0.9, "animal": 0.95}, "a dog", 0.5, ["a photo of a cat"]),
+        ({"cat": 0.9, "animal": 0.95}, "a cat", 0.9, []),  # named
+        ({"cat": 0.9, "animal": 0.95}, "a dog", 0.95, []),  # no more probable than the caption
+        ({"cat": 0.79, "animal": 0.95}, "a dog", 0.5, []),  # not above `overlooked`
+        ({"cat": 0.9, "photograph": 0.5}, "a dog", 0.1, []),
+        ({"black": 0.9}, "a dog", 0.1, []),
+    ],
+)
+def test_a_caption_that_overlooks_the_most_probable_thing_gives_way(seen, text, confidence, expected):
+    sentences = concepts_with(overlooked=0.8).overlooked(text, probabilities(**seen), confidence)
+    assert [sentence for sentence, _ in sentences] == expected
+    assert concepts_with().overlooked(text, probabilities(**seen), confidence) == []
+
+
 def test_tags_are_the_probable_things_without_kinds_of_them():
     concepts = concepts_with()
     found = concepts.tags(probabilities(cat=0.9, animal=0.95, black=0.99, club=0.5))
@@ -254,12 +271,12 @@ def captioner(trained_on_colours, backbone_of):
 def test_concepts_choose_name_and_withhold(captioner, colour_concepts, monkeypatch):
     (plain,) = captioner.describe([RED], beam_size=4)
     assert plain[0].confidence is None and "red" in plain[0].text
-    monkeypatch.setattr(captioner, "_rules", colour_concepts())
+    monkeypatch.setattr(captioner, "rules", colour_concepts())
     chosen, *_ = captioner.describe([RED], beam_size=4, with_tags=True)[0]
     assert "red" in chosen.text and chosen.confidence > 0.9 and chosen.is_sure
     assert chosen.tags[0][:1] == ("red",) and isinstance(chosen.tags[0], Tag)
     # Concepts that see blue where the model sees red: another caption of the beam.
-    monkeypatch.setattr(captioner, "_rules", colour_concepts(red=20, blue=0))
+    monkeypatch.setattr(captioner, "rules", colour_concepts(red=20, blue=0))
     other, *_ = captioner.describe([RED], beam_size=12)[0]
     assert "blue" in other.text
     begun, *_ = captioner.describe([RED], beam_size=12, prefixes=["a red"])[0]
@@ -269,10 +286,10 @@ def test_concepts_choose_name_and_withhold(captioner, colour_concepts, monkeypat
     sampled, *_ = captioner.describe([RED], sample={"seed": 1})[0]
     assert sampled.text == captioner.describe([RED], sample={"seed": 1}, concepts=False)[0][0].text
     # Nothing in the beam is probable: a plain sentence, or no caption where no thing is probable.
-    monkeypatch.setattr(captioner, "_rules", colour_concepts(red=20, wood=0))
+    monkeypatch.setattr(captioner, "rules", colour_concepts(red=20, wood=0))
     (plain,) = captioner.describe([RED], beam_size=2, n_best=2, min_confidence=0.999999)
     assert [caption.text for caption in plain] == ["a photo of wood"] and plain[0].is_sure and not plain[0].tokens
-    monkeypatch.setattr(captioner, "_rules", colour_concepts(red=20))
+    monkeypatch.setattr(captioner, "rules", colour_concepts(red=20))
     (withheld,) = captioner.describe([RED], beam_size=2, n_best=2, min_confidence=0.999999)
     assert [caption.display_text for caption in withheld] == [""] and not withheld[0].is_sure
 
@@ -283,7 +300,7 @@ def test_requirements_are_met_and_captions_withheld_only_where_nothing_is_probab
     """Whatever the language: these rules and not the search decide whether a caption is shown."""
     requirements = {"prefixes": ["a red"]}, {"must_include": ["red"]}, {"sample": {"seed": 1}}, {"concepts": False}
     for rules, is_shown in ((colour_concepts(red=20, wood=0), True), (colour_concepts(red=20), False)):
-        monkeypatch.setattr(captioner, "_rules", rules)
+        monkeypatch.setattr(captioner, "rules", rules)
         for requirement in requirements:
             (caption, *_), doubtful = (
                 captioner.describe([RED], min_confidence=least, **requirement)[0] for least in (None, 0.9)
@@ -297,7 +314,7 @@ def test_requirements_are_met_and_captions_withheld_only_where_nothing_is_probab
 
 
 def test_plain_captions_have_the_probability_of_the_model_and_differ(captioner, colour_concepts, monkeypatch):
-    monkeypatch.setattr(captioner, "_rules", colour_concepts(red=20, blue=0, wood=0, green=0))
+    monkeypatch.setattr(captioner, "rules", colour_concepts(red=20, blue=0, wood=0, green=0))
     (several,) = captioner.describe([RED], beam_size=3, n_best=3, min_confidence=0.99999)
     assert [caption.text[:10] for caption in several] == ["a photo of"] * 3 and len({c.text for c in several}) == 3
     text = several[0].text
@@ -336,7 +353,7 @@ def test_one_image_in_place_of_a_list_is_refused(captioner):
 
 
 def test_captions_of_a_batch_are_captions_of_each_image_alone(captioner, colour_concepts, monkeypatch):
-    monkeypatch.setattr(captioner, "_rules", colour_concepts())
+    monkeypatch.setattr(captioner, "rules", colour_concepts())
     pictures = [np.full((8, 8, 3), colour, np.uint8) for colour in ((250, 20, 20), (20, 20, 250), (20, 250, 20))]
     together = captioner.describe(pictures, beam_size=4, n_best=3)
     for picture, captions in zip(pictures, together, strict=True):
@@ -350,7 +367,7 @@ def test_captions_of_a_batch_are_captions_of_each_image_alone(captioner, colour_
 def test_the_first_caption_does_not_depend_on_the_number_of_captions(
     captioner, colour_concepts, monkeypatch, beam_size
 ):
-    monkeypatch.setattr(captioner, "_rules", colour_concepts(red=20, blue=0))
+    monkeypatch.setattr(captioner, "rules", colour_concepts(red=20, blue=0))
     picture = np.full((8, 8, 3), (250, 20, 20), np.uint8)
     for prefixes in (None, ["a"]):
         options = {"beam_size": beam_size, "prefixes": prefixes}

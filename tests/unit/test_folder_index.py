@@ -311,12 +311,12 @@ def test_cut_off_captions_are_logged_once_an_update(folder, captioner, monkeypat
 
 
 def test_a_withheld_caption_is_stored_with_its_confidence(folder, of_colours, colour_concepts, monkeypatch):
-    monkeypatch.setattr(of_colours, "_rules", colour_concepts(**dict.fromkeys(COLOURS, 30)))
+    monkeypatch.setattr(of_colours, "rules", colour_concepts(**dict.fromkeys(COLOURS, 30)))
     index = FolderIndex(folder)
     index.update(of_colours)
     matches = index.search("a red wall", 4)
     assert all(not match.is_sure and match.caption == "" and match.confidence < 0.01 for match in matches)
-    monkeypatch.setattr(of_colours, "_rules", colour_concepts())
+    monkeypatch.setattr(of_colours, "rules", colour_concepts())
     index.update(of_colours, rebuild=True)
     assert [match.is_sure for match in index.search("a red wall", 1)] == [True]
 

@@ -25,7 +25,7 @@ def trained(trained_on_colours):
 
 def with_rules(trained, backbone, rules):
     captioner = Captioner([trained], backbone)
-    captioner._rules = rules
+    captioner.rules = rules
     return captioner
 
 

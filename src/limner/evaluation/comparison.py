@@ -90,8 +90,8 @@ class Contrast(Record):
     """p-value adjusted by Holm's method for all pairs of systems that are compared by the metric."""
     interval: Interval
     """Interval of the difference with a confidence of 1 - level, not adjusted."""
-    over_runs: bool
-    """Whether the test is over runs and segments, not over the segments of one run alone."""
+    over_runs: bool | None = None
+    """Whether the test is over runs and segments, not over the segments of one run alone; None in older records."""
 
 
 class Comparison(Record):

@@ -11,6 +11,7 @@ from typing import Any
 
 import yaml
 
+from limner.files import read_bytes
 from limner.files.structured import MAX_DEPTH, StructureError, one_line, repeated_key, too_deep
 
 MAX_YAML_BYTES = 256 * 1024
@@ -81,7 +82,7 @@ def parse_yaml(text: str) -> Any:  # noqa: ANN401  (any YAML value)
 
 def read_resource(package: str, name: str) -> Any:  # noqa: ANN401  (any YAML value)
     """Read a YAML file that is a part of a package."""
-    return parse_yaml(files(package).joinpath(name).read_text(encoding="utf-8"))
+    return parse_yaml(read_bytes(str(files(package).joinpath(name))).decode())
 
 
 def _bound_nodes(root: yaml.Node) -> None:

@@ -78,7 +78,8 @@ class CaptionRules:
         Hypotheses of a beam are ordered by log P(w | image) per token plus the evidence of the concepts and the
         consensus of the hypotheses; sure ones, whose things all have at least the probability `min_confidence`, come
         first and agree among themselves. Where no hypothesis is sure, plain
-        sentences about probable things take the first places. Samples, and captions with a prefix or prescribed words
+        sentences about probable things take the first places, and where the best one overlooks a more probable thing, a
+        plain sentence about it. Samples, and captions with a prefix or prescribed words
         that no plain sentence has, are withheld (`is_sure`) only where nothing is probable, or where the request has a
         threshold.
         """
@@ -98,7 +99,12 @@ class CaptionRules:
                 for kind in (True, False)
             )
             captions = [*sure, *doubtful]
-            plain = [] if captions[0].is_sure else self._plain_captions(request, tags)
+            first = captions[0]
+            if first.is_sure:
+                sentences = concepts.overlooked(first.text, request.evidence, first.confidence or 0.0)
+            else:
+                sentences = concepts.plain_sentences(request.evidence)
+            plain = self._plain_captions(request, sentences, tags)
             if plain:
                 ranked = (plain[0], *(caption for caption in captions if caption.is_sure), *plain[1:])
                 return [*{caption.text: caption for caption in ranked}.values()][:count]
@@ -131,11 +137,12 @@ class CaptionRules:
         tokens = tuple(an if ARTICLE.match(f"{word} {following}") else token for token, word, following in pairs)
         return caption._replace(tokens=tokens, totals=(), text=text)
 
-    def _plain_captions(self, request: Request, tags: tuple[Tag, ...]) -> list[Sentence]:
-        """Return the plain sentences about an image that have the prefix and the words of a request, best first."""
-        concepts, tokenizer, captions = self.concepts, request.generator.tokenizer, list[Sentence]()
-        assert concepts is not None, "plain sentences are sentences of concepts"
-        for text, probability in concepts.plain_sentences(request.evidence):
+    def _plain_captions(
+        self, request: Request, sentences: Sequence[tuple[str, float]], tags: tuple[Tag, ...]
+    ) -> list[Sentence]:
+        """Return those of plain sentences with their probabilities that have the prefix and the words of a request."""
+        tokenizer, captions = request.generator.tokenizer, list[Sentence]()
+        for text, probability in sentences:
             tokens, prefix = tokenizer.encode(text), list(request.prefix)
             included = request.constraint is None or request.constraint.accepts(tokens)
             if included and tokens[: len(prefix)] == prefix and not request.copied:

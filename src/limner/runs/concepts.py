@@ -97,6 +97,8 @@ class ConceptRules(Settings):
     """Confidence below which a caption is replaced by a plain sentence, or withheld."""
     plain_probability: Probability = 0.4
     """Probability from which a thing is named in a plain sentence."""
+    overlooked: Probability = 1.0
+    """Probability above which the most probable thing replaces a caption that does not name it; 1 for never."""
 
 
 class ConceptsFile(Settings):
@@ -284,18 +286,17 @@ class Concepts:
     def evidence(self, text: str, probabilities: Vector) -> float:
         """Compute how much the concepts of an image speak for a sentence; 0 for one that names nothing.
 
-        A thing that is named again, by its name or its kind, adds nothing and costs `margin`.
+        A name counts once; each other one of the same thing, and a kind beside a thing of this kind, costs `margin`.
         """
-        values = self.evidence_of_each(probabilities)
-        mentions, counts = self.mentions(text), dict[tuple[int, ...], int]()
-        kinds = {self._kinds.get(column) for columns in mentions for column in columns}
-        for columns in mentions:
-            counts[columns] = counts.get(columns, 0) + 1 + (not kinds.isdisjoint(columns))
-        total = sum(values[list(columns)].max() for columns in counts)
-        repeats = sum(
-            count - 1 for columns, count in counts.items() if any(self._is_thing[column] for column in columns)
+        values, mentions = self.evidence_of_each(probabilities), self.mentions(text)
+        unique = dict.fromkeys(mentions)
+        kinds = {self._kinds.get(column) for columns in unique for column in columns}
+        repeats = sum(self._is_thing[columns[0]] for columns in mentions) - sum(
+            self._is_thing[columns[0]] for columns in unique
         )
-        return self.rules.weight * float(total - self.rules.margin * repeats)
+        repeats += sum(not kinds.isdisjoint(columns) for columns in unique)
+        total = sum(values[list(columns)].max() for columns in unique) - self.rules.margin * repeats
+        return self.rules.weight * float(total)
 
     def columns_of(self, words: Sequence[str]) -> WordColumns:
         """Return the concepts that each of V words may mean."""
@@ -343,6 +344,19 @@ class Concepts:
             (concepts[thing].sentence, float(probabilities[thing]))
             for thing in dict.fromkeys((column, *self._tagged(probabilities)))
         ]
+
+    def overlooked(self, text: str, probabilities: Vector, confidence: float) -> list[tuple[str, float]]:
+        """Return the plain sentence about the most probable thing, if a caption of this confidence overlooks it.
+
+        The thing is no kind of things, which a caption may name by one of them. There is at most one sentence.
+        """
+        kinds, mentioned = {*self._kinds.values()}, {column for names in self.mentions(text) for column in names}
+        things = [thing for thing in self.things.tolist() if thing not in kinds]
+        column = max(things, key=lambda thing: probabilities[thing])
+        probability = float(probabilities[column] * probabilities[self.file.photograph])
+        if column in mentioned or probability <= max(self.rules.overlooked, confidence):
+            return []
+        return [(self.file.concepts[column].sentence, probability)]
 
 
 def pooled_vector(features: StoredFeatures) -> Vector:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from importlib.resources import files
+from pathlib import Path
 
 from limner.errors import SettingsError, did_you_mean
+from limner.files import read_bytes
 from limner.files.structured import parse_json
 from limner.text import scripts
 from limner.text.tokenizer import Tokenizer
 from limner.text.vocab import SPECIAL_TOKENS
 
-_DATA = parse_json(files("limner.text").joinpath("languages.json").read_bytes())
+_DATA = parse_json(read_bytes(Path(__file__).with_name("languages.json")))
 LANGUAGE_NAMES: dict[str, str] = _DATA["names"]
 """English names of languages."""
 FUNCTION_WORDS: dict[str, str] = _DATA["function_words"]

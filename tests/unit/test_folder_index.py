@@ -361,6 +361,7 @@ def test_features_of_another_searcher_are_refused(folder, captioner):
         ("en", " ", "no words"),
         ("en", "of the", "function words only"),
         ("en", "a dogg", r"English \(en\).* 'dogg', not in the vocabulary; did you mean 'dog'"),
+        ("en", "ein Hund", r"search in German \(de\) with a model or an index of this language"),
         ("de", "the beach in snow", r"German \(de\).* 'the', 'beach', 'snow', not in"),
         ("zh", "在一只", "function words only"),
     ],

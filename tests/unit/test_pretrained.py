@@ -76,12 +76,12 @@ def test_the_built_in_captioner_is_used_when_no_run_is_named(package, trained_on
 
 
 def test_a_language_without_a_captioner_is_named(package, trained_on_colours):
-    with pytest.raises(SettingsError, match="lang 'fr': the built-in captioner has en, de"):
+    with pytest.raises(SettingsError, match="lang 'fr': the built-in captioner has the languages en, de"):
         load(lang="fr")
     with pytest.raises(SettingsError, match="has no effect on"):
         load(trained_on_colours, lang="de")
     result = CliRunner().invoke(app, ["score", "photo.jpg", "a dog", "--lang", "fr"])
-    assert "the built-in captioner has en, de" in str(result.exception)
+    assert "the built-in captioner has the languages en, de" in str(result.exception)
 
 
 def test_a_package_without_weights_is_an_error(tmp_path, monkeypatch):

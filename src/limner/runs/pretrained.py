@@ -51,8 +51,8 @@ def pretrained_run(lang: str | None = None) -> Path:
     lang = lang or DEFAULT_LANG
     if lang not in languages:
         raise SettingsError(
-            f"lang '{lang}': the built-in captioner has {', '.join(languages)}{did_you_mean(lang, languages)}; "
-            "name another model for other languages"
+            f"lang '{lang}': the built-in captioner has the languages {', '.join(languages)}; choose one of them"
+            f"{did_you_mean(lang, languages)}, or a model of another language (--model RUN or hub:ORG/NAME)"
         )
     return PRETRAINED / lang
 

@@ -330,9 +330,9 @@ def _require_captioner(index: Path, record: IndexRecord, digest: str) -> None:
     """Check that an index was made with the captioner of a digest; FolderError if it was made with another one."""
     if record.captioner != digest:
         raise FolderError(
-            f"{index}: expected an index of this captioner, found captions in '{record.lang}' of "
-            f"{record.model or 'a model that is in no folder'}, or its files have changed; name it with --model or "
-            f"--lang, or {REBUILD}"
+            f"{index}: has captions in '{record.lang}' of {record.model or 'a model that is in no folder'}, which is "
+            "another captioner than that of this command, or whose files have changed; name it by --lang or --model, "
+            f"or {REBUILD}"
         )
 
 

@@ -371,9 +371,15 @@ def test_a_query_without_a_known_content_word_is_refused(lang, query, message):
         ImageSearcher(lang).scores(query, np.ones((1, 1280)), np.ones((1, 3)))
 
 
+def test_a_query_for_what_no_image_shows_is_logged(photographs, caplog):
+    assert photographs.search("a cat")[0].path.name == "cat.jpg" and not caplog.records
+    assert photographs.search("a piano")
+    assert [record.message.split(";")[0] for record in caplog.records] == ["no image is likely to show 'a piano'"]
+
+
 def test_unknown_words_are_named_and_left_out(photographs, caplog):
-    expected = [match[:2] for match in photographs.search("zebra")]
-    assert [match[:2] for match in photographs.search("zebra xylograph")] == expected
+    expected = [match[:2] for match in photographs.search("cat")]
+    assert [match[:2] for match in photographs.search("cat xylograph")] == expected
     assert [record.message.split(";")[0] for record in caplog.records] == [
         "'xylograph' is not in the English (en) vocabulary"
     ]

@@ -6,6 +6,7 @@ Needs no torch. Shapes: N images, D feature size, V words, E word embedding, J j
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -18,7 +19,7 @@ from safetensors.numpy import load_file
 
 from limner.errors import RunError, SettingsError, system_reason
 from limner.media.image import ImageInput, Pixels
-from limner.runs.concepts import Concepts, Vector, pooled_vector
+from limner.runs.concepts import TAG_PROBABILITY, Concepts, Vector, pooled_vector
 from limner.runs.pretrained import DEFAULT_LANG, pretrained_languages, pretrained_run
 from limner.runtime import generators
 from limner.text.queries import language_name, quoted, require_content
@@ -155,7 +156,7 @@ class ImageSearcher:
 
         Images for one or two concepts are ranked by these, which were trained on more photographs of them, and the
         cosine orders ties; for a longer sentence the cosine counts as well. Without a concept, the score is
-        gamma s(w, I).
+        gamma s(w, I). A query whose concepts have a mean probability below `TAG_PROBABILITY` in all images is logged.
 
         Args:
             sentence: the query w.
@@ -170,7 +171,10 @@ class ImageSearcher:
         count = len(set(self._concepts.mentions(sentence)))
         self._check_words(sentence)
         weight = max(TIE_WEIGHT, 1 - MAX_CONCEPTS_ALONE / count) if count else 1.0
-        scores = CONCEPT_WEIGHT * self._concepts.log_probs(sentence, np.asarray(vectors, np.float32))
+        log_probs = self._concepts.log_probs(sentence, np.asarray(vectors, np.float32))
+        if count and len(log_probs) and log_probs.max() < count * math.log(TAG_PROBABILITY):
+            logger.warning(f"no image is likely to show '{sentence}'; the images that come closest follow")
+        scores = CONCEPT_WEIGHT * log_probs
         scores += weight * self.joint.sharpness * (projected @ self.joint.sentence_vector(sentence))
         return np.asarray(scores, np.float32)
 

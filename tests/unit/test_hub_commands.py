@@ -16,11 +16,13 @@ from running_service import with_service
 
 import limner
 from hub_models import END, GERMAN, PAD, SIZE, START, TOWER, VISION, save_model
+from limner.apps.server.jobs import token_texts
 from limner.apps.server.models import load_served_models
 from limner.apps.server.settings import ServerSettings
 from limner.data.collection import Collection
 from limner.errors import BackboneError, SettingsError
-from limner.hub.inputs import HubTokenizer
+from limner.hub import generators as hub_generators
+from limner.hub.inputs import HubTokenizer, without_preamble
 from limner.runs.records import Evaluation
 from limner.synthetic.scenes import SceneSettings
 from limner.synthetic.storage import generate_collection
@@ -132,8 +134,29 @@ def test_preambles_are_removed(written, caption):
     inner.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
     tokenizer = HubTokenizer(transformers.PreTrainedTokenizerFast(tokenizer_object=inner), len(written.split()), "en")
     assert tokenizer.decode(tokenizer.encode(written)) == written
-    tokenizer.removes_preamble = True
-    assert tokenizer.decode(tokenizer.encode(written)) == caption
+    assert without_preamble(written) == caption
+    assert "".join(token_texts(tokenizer, tokenizer.encode(written))) == written
+
+
+def test_a_preamble_that_a_prefix_or_the_service_has_begun_stays(hub, photos, monkeypatch):
+    monkeypatch.setattr(hub_generators, "without_preamble", lambda text: f"without: {text}")
+    image, model = photos / "one.png", limner.load(hub / "idefics3")
+    text = {}
+    options = {"none": {}, "prefix": {"prefixes": ["a red"]}, "words": {"must_include": ["dog"], "beam_size": 2}}
+    for name, values in options.items():
+        text[name] = model.describe([image], **values)[0][0].text
+    text["blip"] = limner.load(hub / "blip").describe([image])[0][0].text
+    text["kept"] = limner.load(hub / "idefics3", keep_preamble=True).describe([image])[0][0].text
+    assert [name for name in text if text[name].startswith("without: ")] == ["none"]
+    assert text["none"] == f"without: {text['kept']}" and text["prefix"].startswith("a red")
+
+    async def ask(client):
+        body = {"model": "idefics3", "prompt": "", "images": [base64.b64encode(image.read_bytes()).decode()]}
+        lines = (await client.post("/api/generate", json=body)).text.splitlines()
+        return "".join(json.loads(line)["response"] for line in lines)
+
+    models = load_served_models(ServerSettings.parse({"models": [str(hub / "idefics3")]}))
+    assert with_service(models, ask) == text["kept"]
 
 
 def test_positions_of_a_roberta_decoder_begin_after_the_padding(tmp_path):

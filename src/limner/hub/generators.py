@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from limner.decoding.sentence import Sentence
 from limner.decoding.settings import DecodingSettings
-from limner.errors import RunError, SettingsError
-from limner.generation.captioning import CAPTION_BATCH_SIZE, BaseCaptioner
+from limner.errors import MediaError, RunError, SettingsError
+from limner.generation.captioning import CAPTION_BATCH_SIZE, BaseCaptioner, ImageT
 from limner.generation.request import Features, Request
 from limner.generation.rules import CaptionRules
 from limner.generation.sentences import MAX_SOURCE_TOKENS, require_source_length
 from limner.hub.families import family_of
-from limner.hub.inputs import OFFSET, HubPixels, HubTokenizer, load_part
+from limner.hub.inputs import OFFSET, HubPixels, HubTokenizer, load_part, without_preamble
 from limner.hub.networks import HubModels, HubNetwork
 from limner.hub.settings import HubSettings
 from limner.media.image import ImageInput, image_name
@@ -49,7 +50,7 @@ class HubGenerator:
         self.architecture = str(network.config.model_type)
         self.uses_image = network.task == "describe"
         if self.uses_image:
-            tokenizer.lead, tokenizer.removes_preamble = network.lead, not network.settings.keep_preamble
+            tokenizer.lead = network.lead
             tokenizer.first = () if network.forced is None else (network.forced + OFFSET,)
 
     @property
@@ -76,6 +77,23 @@ class HubCaptioner(HubGenerator, BaseCaptioner):
         super().__init__(network, network.settings.lang)
         self.backbone = HubPixels(None if network.is_prompted else network.folder)
         self.rules = CaptionRules(None, None)
+
+    def describe_each(
+        self,
+        images: Sequence[ImageT],
+        **options: Any,  # noqa: ANN401
+    ) -> Iterator[tuple[ImageT, list[Sentence] | MediaError]]:
+        """Generate captions as the base class, without preambles of a model with a prompt.
+
+        Captions keep their preamble where words are given (`prefixes`, `must_include`), and in the service, which
+        delivers the beginning of a caption before its end is known.
+        """
+        keeps = self.network.settings.keep_preamble or not self.network.is_prompted
+        keeps = keeps or any(options.get("prefixes") or ()) or bool(options.get("must_include"))
+        for image, result in super().describe_each(images, **options):
+            if not keeps and isinstance(result, list):
+                result = [sentence._replace(text=without_preamble(sentence.text)) for sentence in result]
+            yield image, result
 
     def source_of(self, image: ImageInput) -> ImageInput:
         """Return the image itself."""
@@ -202,7 +220,7 @@ def load(
             f"{folder}: expected a model to {task}, got a model to {family.task}: use 'limner {family.task}'"
         )
     options = HubSettings.parse({name: value for name, value in settings.items() if value is not None}, str(folder))
-    useless = ("prompt",) if family.task == "describe" else ("prompt", "lang", "keep_preamble")
+    useless = ("prompt", "keep_preamble") if family.task == "describe" else ("prompt", "lang", "keep_preamble")
     if not family.is_prompted and (names := [name for name in useless if settings.get(name)]):
         raise SettingsError(
             f"{names[0]}: has no effect on {folder}, which {family.task}s without a prompt; leave it out"

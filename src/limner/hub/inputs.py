@@ -43,12 +43,10 @@ class HubTokenizer(Tokenizer):
     Attributes:
         lead: space between a prompt and the first word of a sentence.
         first: tokens that all sentences start with, and whose probability is 1.
-        removes_preamble: whether `PREAMBLE` is removed from decoded text.
     """
 
     lead: str = ""
     first: tuple[int, ...] = ()
-    removes_preamble: bool = False
 
     def __init__(self, tokenizer: Any, size: int, lang: str, *, is_source: bool = False) -> None:  # noqa: ANN401
         """Wrap a tokenizer.
@@ -99,9 +97,13 @@ class HubTokenizer(Tokenizer):
     def decode(self, ids: Iterable[int], detokenise: bool = False, copied: Sequence[str] = ()) -> str:
         """Convert token ids to running text, whatever `detokenise`; special tokens of the hub are left out."""
         tokens = [token - OFFSET for token in ids if token >= OFFSET]
-        text = " ".join(str(self._hub.decode(tokens, skip_special_tokens=True)).split())
-        begin = PREAMBLE.match(text) if self.removes_preamble else None
-        return text if begin is None else text[begin.end() :][:1].upper() + text[begin.end() + 1 :]
+        return " ".join(str(self._hub.decode(tokens, skip_special_tokens=True)).split())
+
+
+def without_preamble(text: str) -> str:
+    """Return a caption without `PREAMBLE`, with a capital letter; other captions unchanged."""
+    begin = PREAMBLE.match(text)
+    return text if begin is None else text[begin.end() :][:1].upper() + text[begin.end() + 1 :]
 
 
 def load_part(folder: Path, kind: str | type, **options: Any) -> Any:  # noqa: ANN401

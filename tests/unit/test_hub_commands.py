@@ -23,9 +23,12 @@ from limner.data.collection import Collection
 from limner.errors import BackboneError, SettingsError
 from limner.hub import generators as hub_generators
 from limner.hub.inputs import HubTokenizer, without_preamble
+from limner.runs.pretrained import results_folder
+from limner.runs.recipe import load_recipe
 from limner.runs.records import Evaluation
 from limner.synthetic.scenes import SceneSettings
 from limner.synthetic.storage import generate_collection
+from limner.text.tokenizer import Tokenizer
 
 
 @pytest.fixture(scope="module")
@@ -79,17 +82,68 @@ def scenes(tmp_path_factory):
 
 def test_captioners_are_evaluated_and_compared(hub, scenes, command_line, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    run = ("--collection", scenes, "--metric", "bleu4", "--json", "decoding.max_length=4")
-    status, printed, _ = command_line("evaluate", "--model", hub / "blip", *run)
+    run = ("--collection", scenes, "--metric", "bleu4", "--json")
+    short = "decoding.max_length=4", "decoding.sample=null"
+    status, printed, _ = command_line("evaluate", "--model", hub / "blip", *run, *short)
     assert status == 0
     result = json.loads(printed)
     assert [score["name"] for score in result["scores"]] == ["bleu4"] and "parameters (float32)" in result["notes"][0]
-    assert command_line("evaluate", "--model", hub / "idefics3", *run, "--lang", "de", "--dtype", "bfloat16")[0] == 0
+    assert "cut off at decoding.max_length=4" in result["notes"][1]
+    german = ("--lang", "de", "--dtype", "bfloat16", "--prompt", "Was ist das?")
+    status, printed, _ = command_line("evaluate", "--model", hub / "idefics3", *run, *german)
+    assert "lang:de|dtype:bfloat16" in json.loads(printed)["scores"][0]["signature"]
     assert command_line("evaluate", "--model", hub / "idefics3", *run)[0] == 0
-    status, printed, _ = command_line("compare", "hub:any/blip", hub / "idefics3", "--metric", "bleu4", "--json")
+    assert len({*(tmp_path / "idefics3/evaluation").iterdir()}) == 2
+    status, printed, _ = command_line("compare", hub / "blip", hub / "idefics3", "--metric", "bleu4", "--json")
     assert [system["name"] for system in json.loads(printed)["systems"]] == ["blip", "idefics3"]
-    (best, *_) = Evaluation.load(tmp_path / "blip/evaluation/test.json").items
+    (stored,) = map(Evaluation.load, (tmp_path / "blip/evaluation").iterdir())
+    assert "max_length4" in stored.name
+    best = stored.items[0]
     assert limner.load(hub / "blip").describe([best.image], max_length=4)[0][0].text == best.hypothesis
+
+
+def test_a_captioner_is_compared_with_a_run_of_own_photographs(hub, scenes, command_line, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    assert command_line("evaluate", "--model", hub / "blip", "--collection", scenes, "--metric", "bleu4")[0] == 0
+    stored = Evaluation.load(tmp_path / "blip/evaluation/test.json")
+    recipe = load_recipe("own/photos", [])
+    items = list(Collection.open(scenes).items("test"))
+    tokenizer = Tokenizer.train((text for item in items for text in item.texts("en")), recipe.text)
+    assert all(text.endswith(".") for item in items for text in item.texts("en"))
+    references = [tuple(" ".join(tokenizer.words(text)) for text in item.texts("en")) for item in items]
+    of_run = [
+        item.model_copy(update={"reference_tokens": tokens})
+        for item, tokens in zip(stored.items, references, strict=True)
+    ]
+    stored.model_copy(update={"items": tuple(of_run), "model": ""}).save(tmp_path / "mine/evaluation/test.json")
+    (tmp_path / "mine/config.json").write_text(json.dumps({"recipe": {"data": {"lang": "en"}}}))
+    assert command_line("compare", hub / "blip", "mine", "--metric", "bleu4")[0] == 0
+
+
+def test_results_of_models_with_the_same_name_are_kept_apart(hub, scenes, command_line, monkeypatch, tmp_path):
+    assert results_folder(Path("hub:one/blip@v1")) == Path("one--blip@v1")
+    monkeypatch.chdir(tmp_path)
+    other = tmp_path / "other/blip"
+    save_model("blip", other, max_length=8)
+    run = ("--collection", scenes, "--metric", "bleu4")
+    assert command_line("evaluate", "--model", hub / "blip", *run)[0] == 0
+    for command in (("evaluate", "--model", other, *run), ("compare", other, hub / "blip")):
+        status, _, errors = command_line(*command)
+        assert status == 1 and str(other) in errors and str(hub / "blip") in errors
+
+
+def test_captions_are_sampled_only_where_that_is_asked_for(photos, scenes, command_line, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    save_model("blip", tmp_path / "samples", max_length=8, do_sample=True, top_k=0)
+    model = limner.load(tmp_path / "samples")
+    assert model.decoding.sample is not None
+    (expected,) = model.describe([photos / "one.png"], sample=None)[0]
+    _, printed, _ = command_line("describe", photos / "one.png", "--model", tmp_path / "samples")
+    assert printed.strip().endswith(f"\t{expected.text}")
+    run = ("--collection", scenes, "--metric", "bleu4")
+    assert command_line("evaluate", "--model", tmp_path / "samples", *run)[0] == 0
+    (stored,) = map(Evaluation.load, (tmp_path / "samples/evaluation").iterdir())
+    assert "sample" not in stored.scores[0].signature
 
 
 def test_judged_pairs_are_scored_by_clip_score_and_by_captioners(hub, scenes, command_line, tmp_path):
@@ -97,7 +151,7 @@ def test_judged_pairs_are_scored_by_clip_score_and_by_captioners(hub, scenes, co
     pairs = [(image, f"{caption}#0", 1 + place % 4) for place, (image, caption) in enumerate(permutations(names, 2))]
     (tmp_path / "judged.txt").write_text("".join(f"{a}\t{b}\t{value}\t{value}\t1\n" for a, b, value in pairs))
     judged = (tmp_path / "judged.txt", "--collection", scenes, "--json", "--model")
-    for family, signature in (("siglip", "clip_score|w:2.5|siglip"), ("blip", "log_prob|blip")):
+    for family, signature in (("siglip", "clip_score|w:2.5|prompt:none|siglip"), ("blip", "log_prob|blip")):
         status, printed, _ = command_line("correlate", *judged, hub / family)
         result = json.loads(printed)
         assert (status, result["pairs"], result["score"]) == (0, len(pairs), signature)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import time
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from limner.data.collection import Collection
+from limner.data.tally import Tally
 from limner.decoding.settings import change_decoding
 from limner.errors import CollectionError
 from limner.evaluation.correlate import Judgements, PairScores, judged_pairs
@@ -32,41 +34,57 @@ def evaluate_hub(
     metrics: Sequence[str] = (),
     decoding: Mapping[str, Any] | None = None,
     *,
+    model: str = "",
     command: str = "limner.evaluate",
     on_progress: StageProgress,
 ) -> Evaluation:
     """Evaluate a captioner of the hub by metrics of its captions, all metrics unless some are named.
 
-    The images with a sentence in the language of the captions are described. Words are split and lowercased as by the
-    default of a recipe, so that results are comparable with runs.
+    The images with a sentence in the language of the captions are described; without `decoding.sample` no tokens are
+    sampled, whatever the `generation_config` of the model. Words are split, lowercased and without punctuation, as of
+    the built-in captioners and the recipe own/photos, so that results are comparable with them. `model` identifies the
+    model whose results are stored.
 
     Raises:
         CollectionError: the split has no image with a sentence in the language.
         MediaError: an image cannot be read.
         SettingsError: there is no such decoding setting.
     """
-    began, lang, changes, texts = time.perf_counter(), captioner.lang, dict(decoding or {}), list[str]()
-    items = [item for item in collection.items(split) if item.image is not None and item.texts(lang)]
+    began, lang, changes, texts = time.perf_counter(), captioner.lang, {"sample": None, **(decoding or {})}, list[str]()
+    default, tally, cut = captioner.decoding.model_copy(update={"sample": None}), Tally(), 0
+    changed, items = change_decoding(default, changes), []
+    for item in collection.items(split):
+        if item.image is None or not item.texts(lang):
+            tally.skip("without an image" if item.image is None else f"without a sentence in '{lang}'", item.id)
+        else:
+            items.append(item)
     if not items:
         raise CollectionError(f"{collection.path}: split '{split}': no image with a sentence in '{lang}'; name --lang")
     for begin in range(0, len(items), BATCH_SIZE):
         images = [collection.media_source(item) for item in items[begin : begin + BATCH_SIZE]]
-        texts += [captions[0].text for captions in captioner.describe(images, **changes)]
+        best = [captions[0] for captions in captioner.describe(images, log_cut_off=False, **changes)]
+        texts += [caption.text for caption in best]
+        cut += sum(not caption.ended for caption in best)
         on_progress("decoding", len(texts), len(items))
     pace, network = (time.perf_counter() - began) / len(items), captioner.network
     references = [tuple(item.texts(lang)) for item in items]
-    words = TextSettings(lang=lang).resolve(text for row in references for text in row)
+    words = TextSettings(lang=lang, punctuation=False).resolve(text for row in references for text in row)
     tokens, *tokens_of = [[" ".join(split_words(text, words)) for text in row] for row in [texts, *references]]
-    signature = f"|{words.signature}|decoding:{change_decoding(captioner.decoding, changes).signature}"
+    settings = _changed_settings(captioner)
+    signature = "".join(f"|{part}" for part in (words.signature, f"decoding:{changed.signature}", *settings))
     measured = sentence_statistics(tokens, tokens_of, metrics or default_metrics(lang), lang=lang)
+    tally.note(f"hypotheses were cut off at decoding.max_length={changed.max_length} before their end", "", cut)
     note = f"{captioner.parameters:,} parameters ({network.settings.dtype}); {pace:.3f} s an image on {network.device}"
     return Evaluation(
         split=split,
+        model=model,
+        decoding="" if changed == default else changed.signature,
+        measured="-".join(setting.replace(":", "_") for setting in settings),
         collection=str(collection.path.resolve()),
         fingerprint=collection.fingerprint(),
         command=command,
         seconds=time.perf_counter() - began,
-        notes=(note,),
+        notes=(note, *tally.lines()),
         scores=tuple(part.score._replace(signature=part.score.signature + signature) for part in measured),
         items=tuple(
             EvaluatedItem(
@@ -84,10 +102,27 @@ def evaluate_hub(
     )
 
 
+def _changed_settings(captioner: HubCaptioner) -> list[str]:
+    """Return settings of the model that differ from the defaults, a prompt by 8 digits of its SHA-256."""
+    changed = captioner.network.settings.model_dump(exclude_defaults=True)
+    if "prompt" in changed:
+        changed["prompt"] = hashlib.sha256(changed["prompt"].encode()).hexdigest()[:8]
+    return [key if value is True else f"{key}:{value}" for key, value in changed.items()]
+
+
 def score_pairs_of_hub(
-    folder: Path, collection: Collection, judgements: Judgements, device: str = "cpu", *, on_progress: StageProgress
+    folder: Path,
+    collection: Collection,
+    judgements: Judgements,
+    device: str = "cpu",
+    *,
+    name: str,
+    on_progress: StageProgress,
 ) -> PairScores:
-    """Score judged pairs by CLIPScore under a joint space, or by log P(w|I) under a captioner."""
+    """Score judged pairs by CLIPScore under a joint space, or by log P(w|I) under a captioner.
+
+    The signature names the model by `name`, and says where a joint space reads no prompt before the sentence.
+    """
     images, captions, judged = judged_pairs(collection, judgements, None, DEFAULTS.lang)
     scorer = HubScorer(folder, device)
     sources = {name: collection.media_source(item) for name, item in images.items()}
@@ -96,7 +131,10 @@ def score_pairs_of_hub(
         [captions[caption].text for _, caption in judged],
         on_progress=partial(on_progress, "scoring"),
     )
-    name = "clip_score|w:2.5" if isinstance(scorer.model, HubSpace) else "log_prob"
-    values = [getattr(result, name.partition("|")[0]) for result in results]
-    scores = dict(zip(judged, values, strict=True))
-    return PairScores(scores, [pair for pair in judgements.correlated() if pair not in scores], f"{name}|{folder.name}")
+    score = "clip_score" if isinstance(scorer.model, HubSpace) else "log_prob"
+    scores = dict(zip(judged, [getattr(result, score) for result in results], strict=True))
+    parts = [score, *(["w:2.5"] if isinstance(scorer.model, HubSpace) else []), name]
+    if isinstance(scorer.model, HubSpace) and not scorer.model.prompt:
+        parts.insert(2, "prompt:none")
+    missing = [pair for pair in judgements.correlated() if pair not in scores]
+    return PairScores(scores, missing, "|".join(parts))

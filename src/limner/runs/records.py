@@ -331,6 +331,8 @@ class Evaluation(Record):
     """Some images with the regions that a dense captioner found."""
     lang: str | None = None
     """Language of the sentences of a model of the hub, which has no recipe; None for a run."""
+    model: str = ""
+    """Name or folder of a model of the hub; empty for a run."""
 
     @property
     def name(self) -> str:
@@ -372,18 +374,40 @@ def load_evaluation(run: Path, split: str) -> Evaluation:
     """
     path, part = _paths(run, split)
     # A partial evaluation has fewer scores but all hypotheses, and only these are read.
-    if stored := [file for file in (path, part) if file.exists()]:
+    stored, model = [file for file in (path, part) if file.exists()], hub_model(run)
+    if model and not stored:  # its prompt or language may differ from the defaults
+        stored = [file for file in path.parent.glob("*.json") if file.name.startswith(f"{split}-")]
+        stored = stored if len(stored) == 1 else []
+    if stored:
         newest = max(stored, key=lambda file: file.stat().st_mtime_ns)
         if newest != path:
             logger.info("%s: read instead of %s, because it is newer", newest, path.name)
-        return Evaluation.load(newest)
-    if not str(run).startswith(HUB) and model_type(run) is None:
+        evaluation = Evaluation.load(newest)
+        require_model(evaluation, newest, model)
+        return evaluation
+    if not model:
         require_run_directory(run)
     splits = ", ".join(sorted(file.stem for file in path.parent.glob("*.json")))
     raise RunError(
         f"{path}: no such evaluation; create it with 'limner evaluate --model {run} --split {split} "
         "--collection COLLECTION'" + (f", or name an existing one with --split: {splits}" if splits else "")
     )
+
+
+def hub_model(run: Path) -> str:
+    """Return the name of a model of the hub, hub:ORG/NAME, or its folder; empty for a run."""
+    if str(run).startswith(HUB):
+        return str(run)
+    return "" if model_type(run) is None else str(run.resolve())
+
+
+def require_model(evaluation: Evaluation, path: Path, model: str) -> None:
+    """Check that a stored evaluation is of a model of the hub; RunError if it is of another one. A run has none."""
+    if model and evaluation.model != model:
+        raise RunError(
+            f"{path}: results of {evaluation.model or 'a run'}, expected {model}, whose folder has the same name; move "
+            "one of the folders, or work in another directory"
+        )
 
 
 def _paths(run: Path, name: str) -> tuple[Path, Path]:

@@ -51,7 +51,7 @@ def evaluate(
 
     The results are saved in the folder of the first run (of a built-in model, or a model of the hub: in the working
     directory), where `limner report` and `limner compare` read them. Of a captioner of the hub, the metrics of its
-    captions are computed.
+    captions are computed, which only `limner compare` reads.
 
     Example: `limner evaluate evaluation.samples=10 --model runs/mrnn --collection collections/flickr8k --beam-size 5`
 
@@ -71,6 +71,8 @@ def evaluate(
         print_all (--all): Print all scores and their signatures, not only the main ones.
     """
     runs = options.require_models(model)
+    if len(runs) > 1 and (models := [run for run in runs if model_type(run) is not None]):
+        raise SettingsError(f"--model {models[0]}: a model of the hub is no part of an ensemble; name it alone")
     of_retrieval = {"marginal": marginal, "memory": memory, "exact": exact}
     if region_baseline != "caption":
         options.refuse({"region_captioner": region_captioner}, "has an effect only with --region-baseline caption")
@@ -126,11 +128,15 @@ def _evaluate_hub(
 ) -> Evaluation:
     """Evaluate a captioner of the hub, whose results are stored in the working directory under its name."""
     folder = options.require_one_model(models, "evaluate")
-    pairs = {key: value for key, _, value in (change.partition("=") for change in changes)}
-    if others := [key for key in pairs if not key.startswith("decoding.")]:
+    if others := [change for change in changes if not change.startswith("decoding.")]:
         raise SettingsError(f"'{others[0]}': expected decoding.KEY=VALUE, the settings of a model of the hub")
-    decoding = {key.removeprefix("decoding."): value for key, value in pairs.items()}
-    require_writable(results_folder(models[0]) / "evaluation", str(models[0]))
+    from limner.runs.records import Evaluation, hub_model, require_model
+    from limner.settings import override
+
+    decoding, results = override({"decoding": {}}, changes)["decoding"], results_folder(models[0]) / "evaluation"
+    require_writable(results, str(models[0]))
+    for file in results.glob("*.json"):
+        require_model(Evaluation.load(file), file, hub_model(models[0]))
     from limner.data.collection import Collection
     from limner.evaluation.hub import evaluate_hub
     from limner.inference.load import load_hub_captioner
@@ -142,7 +148,16 @@ def _evaluate_hub(
     with terminal.activity("loading the model"):
         captioner = load_hub_captioner(folder, **hub)
     with terminal.progress_bars() as bars:
-        return evaluate_hub(captioner, opened, split, metrics, decoding, command=command_line(), on_progress=bars)
+        return evaluate_hub(
+            captioner,
+            opened,
+            split,
+            metrics,
+            decoding,
+            model=hub_model(models[0]),
+            command=command_line(),
+            on_progress=bars,
+        )
 
 
 def _finish(evaluation: Evaluation, run: Path, recipe: Recipe | None, print_all: bool, as_json: bool) -> None:

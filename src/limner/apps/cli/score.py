@@ -15,7 +15,7 @@ from limner.apps.cli.inputs import STANDARD_INPUT, read_lines
 from limner.apps.cli.terminal import activity, echo, print_error, print_json, progress_bar, progress_bars, tab_separated
 from limner.bounds import BootstrapSamples, Count, Seed
 from limner.errors import LimnerError, SettingsError, counted
-from limner.runs.pretrained import local_folder, model_type
+from limner.runs.pretrained import local_folder, model_type, results_folder
 
 if TYPE_CHECKING:
     from limner.evaluation.correlate import JudgedCorrelation
@@ -138,13 +138,13 @@ def correlate(
             from limner.data.collection import Collection
             from limner.evaluation.correlate import score_judged_pairs
 
-            model, opened = Path(local_folder(model)), Collection.open(collection)
+            name, model, opened = results_folder(model).name, Path(local_folder(model)), Collection.open(collection)
             if model_type(model) is not None:
                 reason = f"has an effect only on a run, which {model} is not; leave it out"
                 options.refuse({"--marginal": marginal}, reason)
                 from limner.evaluation.hub import score_pairs_of_hub
 
-                scored = score_pairs_of_hub(model, opened, judged, device, on_progress=progress)
+                scored = score_pairs_of_hub(model, opened, judged, device, name=name, on_progress=progress)
             else:
                 options.check_runs([model], device)
                 (trained,) = options.load_runs([model], device)

@@ -20,8 +20,9 @@ from limner.apps.server.jobs import token_texts
 from limner.apps.server.models import load_served_models
 from limner.apps.server.settings import ServerSettings
 from limner.data.collection import Collection
-from limner.errors import BackboneError, SettingsError
+from limner.errors import BackboneError, MissingExtraError, SettingsError
 from limner.hub import generators as hub_generators
+from limner.hub import inputs
 from limner.hub.inputs import HubTokenizer, without_preamble
 from limner.runs.pretrained import results_folder
 from limner.runs.recipe import load_recipe
@@ -172,6 +173,23 @@ def test_a_chat_template_cannot_leave_the_sandbox(tmp_path):
         limner.load(tmp_path)
 
 
+def test_a_chat_model_without_a_template_is_refused_with_a_remedy(tmp_path):
+    save_model("idefics3", tmp_path)
+    (tmp_path / "chat_template.jinja").unlink()
+    with pytest.raises(BackboneError, match="no chat template; choose the instruction-tuned checkpoint"):
+        limner.load(tmp_path)
+
+
+def test_a_missing_package_of_the_extra_hub_is_named(tmp_path, monkeypatch):
+    def load(*_, **__):
+        raise ImportError("Package `num2words` is required to run SmolVLM processor")
+
+    monkeypatch.setattr(inputs, "find_spec", lambda name: None)
+    monkeypatch.setattr(transformers.AutoTokenizer, "from_pretrained", load)
+    with pytest.raises(MissingExtraError, match="extra 'hub'"):
+        inputs.load_part(tmp_path, "AutoTokenizer")
+
+
 @pytest.mark.parametrize(
     ("written", "caption"),
     [
@@ -277,6 +295,13 @@ def test_the_service_serves_a_captioner(hub, photos):
         (("diagnose", "--model", "{hub}/blip", "--collection", "{scenes}"), "found a model of transformers"),
         (("describe", "{photo}", "--model", "{hub}/blip", "--prompt", "a"), "describes without a prompt"),
         (("describe", "{photo}", "--model", "{hub}/idefics3", "--lang", "xx"), "no default prompt"),
+        (("describe", "{photo}", "--model", "{hub}/blip", "--keep-preamble"), "describes without a prompt"),
+        (("score", "{photo}", "a", "--model", "{hub}/siglip", "--prompt", "a"), "compares images and sentences"),
+        (("score", "{photo}", "a", "--model", "{hub}/siglip", "--lang", "de"), "compares images and sentences"),
+        (
+            ("evaluate", "--model", "{hub}/blip", "--model", "{hub}/idefics3", "--collection", "{scenes}"),
+            "a model of the hub is no part of an ensemble; name it alone",
+        ),
         (("describe", "{photo}", "--dtype", "bfloat16"), "only on a model of the hub"),
         (("translate", "a", "--model", "{hub}/blip"), "use 'limner describe'"),
         (("translate", "a", "--model", "{hub}/m2m_100", "--to", "xx"), "language 'xx': not among"),

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from threading import Lock
 from typing import Any
 
 import numpy as np
 
-from limner.errors import BackboneError
+from limner.errors import BackboneError, MissingExtraError
 from limner.features.encoders.transformers import without_output
 from limner.features.spec import FeatureKind
 from limner.media.image import ImageInput, open_image
@@ -110,7 +111,8 @@ def load_part(folder: Path, kind: str | type, **options: Any) -> Any:  # noqa: A
     """Load a tokenizer, a preprocessor or a processor, by its class of transformers or its name.
 
     Raises:
-        BackboneError: the files are missing or damaged, or a package is missing.
+        BackboneError: the files are missing or damaged.
+        MissingExtraError: a package of the extra `hub` is missing.
     """
     import transformers
 
@@ -122,6 +124,8 @@ def load_part(folder: Path, kind: str | type, **options: Any) -> Any:  # noqa: A
     except Exception as error:  # transformers raises almost any exception for damaged files
         reason = " ".join(str(error).split())[:300]
         name = kind if isinstance(kind, str) else "processor"
+        if any(package in reason.lower() and find_spec(package) is None for package in ("sentencepiece", "num2words")):
+            raise MissingExtraError(f"{folder}: its {name}", "hub") from None
         raise BackboneError(
             f"{folder}: no usable {name} ({reason}); restore its files, or install what is missing"
         ) from None

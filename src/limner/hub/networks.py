@@ -66,7 +66,8 @@ class HubModel(ABC):
         require_safe(str(folder), folder)
         target = find_device(device)
         dtype = getattr(torch, settings.dtype)
-        needed, remedy = dtype.itemsize * _parameters(self.kind, folder), "choose a smaller model, or dtype bfloat16"
+        needed = dtype.itemsize * _parameters(self.kind, folder)
+        remedy = "choose a smaller model" + (", or dtype bfloat16" if dtype.itemsize > 2 else "")
         require_memory(needed, f"{folder}: its weights", remedy)
         self.network: Any = load_module(str(folder), folder, self.kind, dtype=dtype)[0].eval().to(target)
         self.folder, self.device, self.dtype, self.settings = folder, target, dtype, settings

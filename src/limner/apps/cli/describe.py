@@ -65,6 +65,8 @@ def describe(
     Options:
         images (IMAGE...): Image or video files, or folders of them; audio files for an audio model; - for a list of
             files on standard input.
+        lang: Language of the built-in captioner: en, de or zh, or of the default prompt of a model of the hub; default:
+            en.
 
     Decoding:
         prefix: Words that every caption starts with; default: none.

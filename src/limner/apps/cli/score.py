@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -15,6 +15,7 @@ from limner.apps.cli.inputs import STANDARD_INPUT, read_lines
 from limner.apps.cli.terminal import activity, echo, print_error, print_json, progress_bar, progress_bars, tab_separated
 from limner.bounds import BootstrapSamples, Count, Seed
 from limner.errors import LimnerError, SettingsError, counted
+from limner.hub.settings import HubSettings
 from limner.runs.pretrained import local_folder, model_type, results_folder
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ def score(
     lang: str | None = None,
     backbone: str | None = None,
     collection: Path | None = None,
-    hub: options.OfHub,
+    hub: Annotated[dict[str, Any], HubSettings, "prompt", "dtype"],
     device: str = "cpu",
     as_json: bool = False,
 ) -> None:
@@ -45,6 +46,8 @@ def score(
     Options:
         image: Image file; an audio file for an audio model.
         sentences (SENTENCE...): Sentences to score.
+        lang: Language of the built-in captioner: en, de or zh, or of the default prompt of a model of the hub; default:
+            en.
         collection (DIR): Collection whose training images give log P(w), for the score log P(w|I) - log P(w).
     """
     run = options.require_one_model(options.models_or_pretrained(model, lang, hub), "score")
@@ -56,9 +59,13 @@ def score(
     else:
         options.check_runs([run], device, backbone=backbone)
     from limner.data.collection import Collection
+    from limner.hub.families import family_of
     from limner.inference.scorer import HubScorer, Scorer, SentenceScore
     from limner.media.modality import modality_of
 
+    if is_hub and family_of(run).task == "match":
+        reason = f"has no effect on {run}, which compares images and sentences; leave it out"
+        options.refuse({name: hub.get(name) for name in ("prompt", "lang")}, reason)
     opened = None if collection is None else Collection.open(collection)
     modality_of(image).open(image)  # an unreadable image is found before the model is loaded
     with activity("loading the model"):

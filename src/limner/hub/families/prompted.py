@@ -18,6 +18,7 @@ from limner.hub.inputs import load_processor
 from limner.hub.networks import DEFAULTS, Cache, Sequence2Sequence, cache_of, tensors_of
 from limner.hub.settings import HubSettings
 from limner.layers.functional import repeat_rows
+from limner.runs.pretrained import model_type
 from limner.text.vocab import SPECIAL_TOKENS
 
 PROMPTS = {
@@ -28,6 +29,19 @@ PROMPTS = {
     "zh": "请用一句话描述这张图片。",
 }
 """Default prompt of chat models by the language of the caption."""
+WITHOUT_TEMPLATE = ("blip-2", "florence2", "paligemma")
+"""Families that read the prompt alone."""
+
+
+def default_prompt(family: str, lang: str) -> str:
+    """Return the request of a caption to a family in a language; SettingsError if there is none."""
+    if family == "paligemma":
+        return f"caption {lang}"
+    prompts = {"florence2": {"en": "<CAPTION>"}, "blip-2": {"en": ""}}.get(family, PROMPTS)
+    if lang not in prompts:
+        hint = did_you_mean(lang, prompts) or "; give a prompt in the language instead"
+        raise SettingsError(f"lang '{lang}': no default prompt; expected one of {', '.join(prompts)}{hint}")
+    return prompts[lang]
 
 
 class Prompt(NamedTuple):
@@ -55,13 +69,22 @@ class PromptedModel(Sequence2Sequence):
     task, kind, is_prompted, default_length = "describe", "AutoModelForImageTextToText", True, 64
 
     def __init__(self, folder: Path, device: str = "cpu", settings: HubSettings = DEFAULTS) -> None:
-        """Load a folder with its processor, and fill in the prompt; SettingsError for a language without a prompt."""
+        """Load a folder with its processor, and fill in the prompt.
+
+        Raises:
+            SettingsError: the language has no prompt.
+            BackboneError: a chat model has no chat template, or one that cannot be used.
+        """
+        family = model_type(folder) or ""
+        prompt = default_prompt(family, settings.lang) if settings.prompt is None else settings.prompt
         super().__init__(folder, device, settings)
-        self.processor = load_processor(folder, str(self.config.model_type))
+        self.processor = load_processor(folder, family)
         self.is_decoder = not self.decoder.config.is_encoder_decoder
-        prompt = self.default_prompt(settings.lang) if settings.prompt is None else settings.prompt
-        self.text = f"<image>{prompt}" if self.config.model_type == "paligemma" else prompt
-        if template := getattr(self.processor, "chat_template", None):
+        self.text = f"<image>{prompt}" if family == "paligemma" else prompt
+        template = getattr(self.processor, "chat_template", None)
+        if not template and family not in WITHOUT_TEMPLATE:
+            raise BackboneError(f"{folder}: no chat template; choose the instruction-tuned checkpoint of the model")
+        if template:
             turn = {"role": "user", "content": [{"type": "image"}, {"type": "text", "text": prompt}]}
             answer = {"role": "assistant", "content": [{"type": "text", "text": "x"}]}
             fill = partial(self.processor.tokenizer.apply_chat_template, chat_template=template, tokenize=False)
@@ -71,16 +94,6 @@ class PromptedModel(Sequence2Sequence):
             except Exception as error:  # a template may raise anything, and the sandbox refuses code
                 raise BackboneError(f"{folder}: its chat template cannot be used ({error}); restore it") from None
             self.lead = begin[: len(begin) - len(begin.lstrip())]  # space that an answer begins with
-
-    def default_prompt(self, lang: str) -> str:
-        """Return the request of a caption in a language; SettingsError if there is none."""
-        if self.config.model_type == "paligemma":
-            return f"caption {lang}"
-        prompts = {"florence2": {"en": "<CAPTION>"}, "blip-2": {"en": ""}}.get(self.config.model_type, PROMPTS)
-        if lang not in prompts:
-            hint = did_you_mean(lang, prompts) or "; give a prompt in the language instead"
-            raise SettingsError(f"lang '{lang}': no default prompt; expected one of {', '.join(prompts)}{hint}")
-        return prompts[lang]
 
     @property
     def ends(self) -> tuple[int | None, int | list[int] | None]:

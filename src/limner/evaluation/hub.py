@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from limner.data.collection import Collection
+from limner.data.examples import Item
 from limner.data.tally import Tally
 from limner.decoding.settings import change_decoding
 from limner.errors import CollectionError
@@ -40,26 +41,18 @@ def evaluate_hub(
 ) -> Evaluation:
     """Evaluate a captioner of the hub by metrics of its captions, all metrics unless some are named.
 
-    The images with a sentence in the language of the captions are described; without `decoding.sample` no tokens are
-    sampled, whatever the `generation_config` of the model. Words are split, lowercased and without punctuation, as of
-    the built-in captioners and the recipe own/photos, so that results are comparable with them. `model` identifies the
-    model whose results are stored.
+    The images with a sentence in the language of the captions are described. Words are split, lowercased and without
+    punctuation, as of the built-in captioners and the recipe own/photos, so that results are comparable with them.
+    `model` is the name or the folder that is stored with the results.
 
     Raises:
         CollectionError: the split has no image with a sentence in the language.
         MediaError: an image cannot be read.
         SettingsError: there is no such decoding setting.
     """
-    began, lang, changes, texts = time.perf_counter(), captioner.lang, {"sample": None, **(decoding or {})}, list[str]()
-    default, tally, cut = captioner.decoding.model_copy(update={"sample": None}), Tally(), 0
-    changed, items = change_decoding(default, changes), []
-    for item in collection.items(split):
-        if item.image is None or not item.texts(lang):
-            tally.skip("without an image" if item.image is None else f"without a sentence in '{lang}'", item.id)
-        else:
-            items.append(item)
-    if not items:
-        raise CollectionError(f"{collection.path}: split '{split}': no image with a sentence in '{lang}'; name --lang")
+    began, lang, changes, texts = time.perf_counter(), captioner.lang, dict(decoding or {}), list[str]()
+    changed, tally, cut = change_decoding(captioner.decoding, changes), Tally(), 0
+    items = _described_items(collection, split, lang, tally)
     for begin in range(0, len(items), BATCH_SIZE):
         images = [collection.media_source(item) for item in items[begin : begin + BATCH_SIZE]]
         best = [captions[0] for captions in captioner.describe(images, log_cut_off=False, **changes)]
@@ -78,7 +71,7 @@ def evaluate_hub(
     return Evaluation(
         split=split,
         model=model,
-        decoding="" if changed == default else changed.signature,
+        decoding="" if changed == captioner.decoding else changed.signature,
         measured="-".join(setting.replace(":", "_") for setting in settings),
         collection=str(collection.path.resolve()),
         fingerprint=collection.fingerprint(),
@@ -100,6 +93,19 @@ def evaluate_hub(
         ),
         lang=lang,
     )
+
+
+def _described_items(collection: Collection, split: str, lang: str, tally: Tally) -> list[Item]:
+    """Return the items with an image and a sentence in a language; count the others. CollectionError for none."""
+    items = []
+    for item in collection.items(split):
+        if item.image is None or not item.texts(lang):
+            tally.skip("without an image" if item.image is None else f"without a sentence in '{lang}'", item.id)
+        else:
+            items.append(item)
+    if not items:
+        raise CollectionError(f"{collection.path}: split '{split}': no image with a sentence in '{lang}'; name --lang")
+    return items
 
 
 def _changed_settings(captioner: HubCaptioner) -> list[str]:

@@ -90,8 +90,13 @@ def load(
 
 
 def load_hub_captioner(folder: Path, device: str = "cpu", **settings: Any) -> HubCaptioner:  # noqa: ANN401
-    """Load a captioner of the hub with `HubSettings`; RunError for a model that translates, otherwise as `load`."""
-    return cast("HubCaptioner", _load_hub(folder, task="describe", device=device, **settings))
+    """Load a captioner of the hub with `HubSettings`, which searches where its `generation_config` samples.
+
+    RunError for a model that translates, otherwise as `load`.
+    """
+    captioner = cast("HubCaptioner", _load_hub(folder, task="describe", device=device, **settings))
+    captioner.decoding = captioner.decoding.model_copy(update={"sample": None})
+    return captioner
 
 
 def load_translator(folder: Path, **options: Any) -> BaseTranslator:  # noqa: ANN401

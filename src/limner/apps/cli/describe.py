@@ -17,7 +17,7 @@ from limner.apps.cli.terminal import activity, print_error, progress_bar
 from limner.bounds import BatchSize, Probability
 from limner.decoding.settings import change_decoding
 from limner.errors import LimnerError, SettingsError
-from limner.runs.pretrained import is_pretrained, model_type
+from limner.runs.pretrained import is_pretrained
 
 if TYPE_CHECKING:
     from limner.generation.captioning import BaseCaptioner
@@ -65,8 +65,6 @@ def describe(
     Options:
         images (IMAGE...): Image or video files, or folders of them; audio files for an audio model; - for a list of
             files on standard input.
-        lang: Language of the built-in captioner: en, de or zh, or of the default prompt of a model of the hub; default:
-            en.
 
     Decoding:
         prefix: Words that every caption starts with; default: none.
@@ -111,8 +109,6 @@ def describe(
         runs = options.models_or_pretrained(model, lang, hub)
         return explain_caption(images[0], runs, prefix, must_include, decoding, backbone, device, explain_beam)
     kind, runs = choose_format(format_, as_json, output, force), options.models_or_pretrained(model, lang, hub)
-    if model_type(runs[0]) is not None and not sample:  # its generation_config may sample
-        decoding["sample"] = None
     graphs = options.uses_graphs(runs, {"attention": attention, "backbone": backbone, "ray": ray}, device)
     from limner.media.modality import IMAGE, MODALITIES, readable_by
 

@@ -71,15 +71,16 @@ def evaluate(
         print_all (--all): Print all scores and their signatures, not only the main ones.
     """
     runs = options.require_models(model)
-    if len(runs) > 1 and (models := [run for run in runs if model_type(run) is not None]):
-        raise SettingsError(f"--model {models[0]}: a model of the hub is no part of an ensemble; name it alone")
+    of_hub = next((run for run in runs if model_type(run) is not None), None)
+    if of_hub is not None and len(runs) > 1:
+        raise SettingsError(f"--model {of_hub}: a model of the hub is no part of an ensemble; name it alone")
     of_retrieval = {"marginal": marginal, "memory": memory, "exact": exact}
     if region_baseline != "caption":
         options.refuse({"region_captioner": region_captioner}, "has an effect only with --region-baseline caption")
-    if model and model_type(runs[0]) is not None:
+    if model and of_hub is not None:
         of_run = {**of_retrieval, "no_retrieval": not retrieval, "ray": ray, "skip_missing": skip_missing}
         of_run |= {"image_control": image_control != "right", "region_baseline": region_baseline}
-        options.refuse(of_run, f"needs a run, and {runs[0]} is a model of the hub; leave it out")
+        options.refuse(of_run, f"needs a run, and {of_hub} is a model of the hub; leave it out")
         hub |= options.given(lang=lang, device=device)
         changes = [*(changes or []), *(f"decoding.{key}={value}" for key, value in decoding.items())]
         evaluation = _evaluate_hub(model, collection, split, metric or [], changes, hub)

@@ -30,6 +30,7 @@ def export(
 
     Options:
         out (OUT): Folder to write; an exported model in it is replaced. With --format arpa, a new file.
+        lang: Language of the built-in captioner: en, de or zh; default: en.
         format_: onnx: the model as graphs; arpa: the language model of a phrase-based model.
     """
     run = require_one_model(models_or_pretrained(model, lang), "export")

@@ -53,6 +53,7 @@ def index(
 
     Options:
         folder (FOLDER): Folder of images, with the folders inside, or a collection.
+        lang: Language of the built-in captioner: en, de or zh; default: en.
         split: Of a collection: split to index; default: all splits.
         retriever (RUN): Of a collection: two-tower model whose nearest images are the candidates of a search. Of a
             folder: joint space of the hub that searches it, such as hub:openai/clip-vit-base-patch32.

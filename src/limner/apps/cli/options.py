@@ -221,7 +221,8 @@ SHARED = option_texts(
 
     Options:
         changes ([KEY=VALUE]...): Recipe settings to change.
-        lang: Language of the built-in captioner: en, de or zh; default: en.
+        lang: Language of the built-in captioner: en, de or zh, or of the default prompt of a model of the hub; default:
+            en.
         index (DIR): Folder of the index, as for images on a read-only disk; default: .limner in the folder of images,
             or indexes/RUN in the collection.
         collection (DIR): Collection with items and features.

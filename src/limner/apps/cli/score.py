@@ -46,8 +46,6 @@ def score(
     Options:
         image: Image file; an audio file for an audio model.
         sentences (SENTENCE...): Sentences to score.
-        lang: Language of the built-in captioner: en, de or zh, or of the default prompt of a model of the hub; default:
-            en.
         collection (DIR): Collection whose training images give log P(w), for the score log P(w|I) - log P(w).
     """
     run = options.require_one_model(options.models_or_pretrained(model, lang, hub), "score")

@@ -12,7 +12,8 @@ from typing import Any
 from limner.data.collection import Collection
 from limner.data.examples import Item
 from limner.data.tally import Tally
-from limner.decoding.settings import change_decoding
+from limner.decoding.sentence import Sentence
+from limner.decoding.settings import DecodingSettings, change_decoding
 from limner.errors import CollectionError
 from limner.evaluation.correlate import Judgements, PairScores, judged_pairs
 from limner.hub.families.joint_space import HubSpace
@@ -35,7 +36,6 @@ def evaluate_hub(
     metrics: Sequence[str] = (),
     decoding: Mapping[str, Any] | None = None,
     *,
-    model: str = "",
     command: str = "limner.evaluate",
     on_progress: StageProgress,
 ) -> Evaluation:
@@ -43,34 +43,25 @@ def evaluate_hub(
 
     The images with a sentence in the language of the captions are described. Words are split, lowercased and without
     punctuation, as of the built-in captioners and the recipe own/photos, so that results are comparable with them.
-    `model` is the name or the folder that is stored with the results.
 
     Raises:
         CollectionError: the split has no image with a sentence in the language.
         MediaError: an image cannot be read.
         SettingsError: there is no such decoding setting.
     """
-    began, lang, changes, texts = time.perf_counter(), captioner.lang, dict(decoding or {}), list[str]()
-    changed, tally, cut = change_decoding(captioner.decoding, changes), Tally(), 0
-    items = _described_items(collection, split, lang, tally)
-    for begin in range(0, len(items), BATCH_SIZE):
-        images = [collection.media_source(item) for item in items[begin : begin + BATCH_SIZE]]
-        best = [captions[0] for captions in captioner.describe(images, log_cut_off=False, **changes)]
-        texts += [caption.text for caption in best]
-        cut += sum(not caption.ended for caption in best)
-        on_progress("decoding", len(texts), len(items))
+    began, lang = time.perf_counter(), captioner.lang
+    changed = change_decoding(captioner.decoding, decoding or {})
+    items, captions, tally = _decode(captioner, collection, split, changed, on_progress)
     pace, network = (time.perf_counter() - began) / len(items), captioner.network
-    references = [tuple(item.texts(lang)) for item in items]
+    texts, references = [caption.text for caption in captions], [tuple(item.texts(lang)) for item in items]
     words = TextSettings(lang=lang, punctuation=False).resolve(text for row in references for text in row)
     tokens, *tokens_of = [[" ".join(split_words(text, words)) for text in row] for row in [texts, *references]]
     settings = _changed_settings(captioner)
-    signature = "".join(f"|{part}" for part in (words.signature, f"decoding:{changed.signature}", *settings))
+    signature = "|".join(["", words.signature, f"decoding:{changed.signature}", *settings])
     measured = sentence_statistics(tokens, tokens_of, metrics or default_metrics(lang), lang=lang)
-    tally.note(f"hypotheses were cut off at decoding.max_length={changed.max_length} before their end", "", cut)
     note = f"{captioner.parameters:,} parameters ({network.settings.dtype}); {pace:.3f} s an image on {network.device}"
     return Evaluation(
         split=split,
-        model=model,
         decoding="" if changed == captioner.decoding else changed.signature,
         measured="-".join(setting.replace(":", "_") for setting in settings),
         collection=str(collection.path.resolve()),
@@ -95,17 +86,22 @@ def evaluate_hub(
     )
 
 
-def _described_items(collection: Collection, split: str, lang: str, tally: Tally) -> list[Item]:
-    """Return the items with an image and a sentence in a language; count the others. CollectionError for none."""
-    items = []
-    for item in collection.items(split):
-        if item.image is None or not item.texts(lang):
-            tally.skip("without an image" if item.image is None else f"without a sentence in '{lang}'", item.id)
-        else:
-            items.append(item)
+def _decode(
+    captioner: HubCaptioner, collection: Collection, split: str, decoding: DecodingSettings, on_progress: StageProgress
+) -> tuple[list[Item], list[Sentence], Tally]:
+    """Describe the items with an image and a sentence in the language; count the others, and captions cut off."""
+    lang, tally, captions, in_split = captioner.lang, Tally(), list[Sentence](), list(collection.items(split))
+    items = [item for item in in_split if item.image is not None and item.texts(lang)]
     if not items:
         raise CollectionError(f"{collection.path}: split '{split}': no image with a sentence in '{lang}'; name --lang")
-    return items
+    tally.skip(f"items without an image, or without a sentence in '{lang}'", "", len(in_split) - len(items))
+    for begin in range(0, len(items), BATCH_SIZE):
+        images = [collection.media_source(item) for item in items[begin : begin + BATCH_SIZE]]
+        captions += [best for best, *_ in captioner.describe(images, log_cut_off=False, **decoding.model_dump())]
+        on_progress("decoding", len(captions), len(items))
+    cut = sum(not caption.ended for caption in captions)
+    tally.note(f"hypotheses were cut off at decoding.max_length={decoding.max_length} before their end", "", cut)
+    return items, captions, tally
 
 
 def _changed_settings(captioner: HubCaptioner) -> list[str]:
@@ -117,30 +113,19 @@ def _changed_settings(captioner: HubCaptioner) -> list[str]:
 
 
 def score_pairs_of_hub(
-    folder: Path,
-    collection: Collection,
-    judgements: Judgements,
-    device: str = "cpu",
-    *,
-    name: str,
-    on_progress: StageProgress,
+    folder: Path, name: str, collection: Collection, judgements: Judgements, device: str, *, on_progress: StageProgress
 ) -> PairScores:
-    """Score judged pairs by CLIPScore under a joint space, or by log P(w|I) under a captioner.
-
-    The signature names the model by `name`, and says where a joint space reads no prompt before the sentence.
-    """
+    """Score judged pairs by CLIPScore under a joint space, or by log P(w|I) under a captioner, of a name."""
     images, captions, judged = judged_pairs(collection, judgements, None, DEFAULTS.lang)
     scorer = HubScorer(folder, device)
-    sources = {name: collection.media_source(item) for name, item in images.items()}
+    sources = {image: collection.media_source(item) for image, item in images.items()}
     results = scorer.score(
         [sources[image] for image, _ in judged],
         [captions[caption].text for _, caption in judged],
         on_progress=partial(on_progress, "scoring"),
     )
-    score = "clip_score" if isinstance(scorer.model, HubSpace) else "log_prob"
-    scores = dict(zip(judged, [getattr(result, score) for result in results], strict=True))
-    parts = [score, *(["w:2.5"] if isinstance(scorer.model, HubSpace) else []), name]
-    if isinstance(scorer.model, HubSpace) and not scorer.model.prompt:
-        parts.insert(2, "prompt:none")
+    signature = scorer.model.signature if isinstance(scorer.model, HubSpace) else "log_prob"
+    values = [getattr(result, signature.partition("|")[0]) for result in results]
+    scores = dict(zip(judged, values, strict=True))
     missing = [pair for pair in judgements.correlated() if pair not in scores]
-    return PairScores(scores, missing, "|".join(parts))
+    return PairScores(scores, missing, f"{signature}|{name}")

@@ -83,13 +83,12 @@ class HubCaptioner(HubGenerator, BaseCaptioner):
         images: Sequence[ImageT],
         **options: Any,  # noqa: ANN401
     ) -> Iterator[tuple[ImageT, list[Sentence] | MediaError]]:
-        """Generate captions as the base class, without preambles of a model with a prompt.
+        """Generate captions without preambles of a model with a prompt, unless the request has words of the caption.
 
-        Captions keep their preamble where words are given (`prefixes`, `must_include`), and in the service, which
-        delivers the beginning of a caption before its end is known.
+        The service, which streams the beginning of a caption before its end is known, keeps them.
         """
-        keeps = self.network.settings.keep_preamble or not self.network.is_prompted
-        keeps = keeps or any(options.get("prefixes") or ()) or bool(options.get("must_include"))
+        words = any(options.get("prefixes") or ()) or options.get("must_include")
+        keeps = words or self.network.settings.keep_preamble or not self.network.is_prompted
         for image, result in super().describe_each(images, **options):
             if not keeps and isinstance(result, list):
                 result = [sentence._replace(text=without_preamble(sentence.text)) for sentence in result]

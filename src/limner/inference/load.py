@@ -90,10 +90,7 @@ def load(
 
 
 def load_hub_captioner(folder: Path, device: str = "cpu", **settings: Any) -> HubCaptioner:  # noqa: ANN401
-    """Load a captioner of the hub with `HubSettings`, which searches where its `generation_config` samples.
-
-    RunError for a model that translates, otherwise as `load`.
-    """
+    """Load a captioner of the hub with `HubSettings`, without sampling; RunError for a translator, else as `load`."""
     captioner = cast("HubCaptioner", _load_hub(folder, task="describe", device=device, **settings))
     captioner.decoding = captioner.decoding.model_copy(update={"sample": None})
     return captioner

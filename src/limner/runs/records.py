@@ -374,18 +374,16 @@ def load_evaluation(run: Path, split: str) -> Evaluation:
     """
     path, part = _paths(run, split)
     # A partial evaluation has fewer scores but all hypotheses, and only these are read.
-    stored, model = [file for file in (path, part) if file.exists()], hub_model(run)
-    if model and not stored:  # its prompt or language may differ from the defaults
-        stored = [file for file in path.parent.glob("*.json") if file.name.startswith(f"{split}-")]
-        stored = stored if len(stored) == 1 else []
+    stored = [file for file in (path, part) if file.exists()]
+    if hub_model(run) and not stored:  # the only results, with another prompt or language than the default
+        others = [file for file in path.parent.glob("*.json") if file.name.startswith(f"{split}-")]
+        stored = others if len(others) == 1 else []
     if stored:
         newest = max(stored, key=lambda file: file.stat().st_mtime_ns)
         if newest != path:
             logger.info("%s: read instead of %s, because it is newer", newest, path.name)
-        evaluation = Evaluation.load(newest)
-        require_model(evaluation, newest, model)
-        return evaluation
-    if not model:
+        return require_model(Evaluation.load(newest), run)
+    if not hub_model(run):
         require_run_directory(run)
     splits = ", ".join(sorted(file.stem for file in path.parent.glob("*.json")))
     raise RunError(
@@ -401,13 +399,14 @@ def hub_model(run: Path) -> str:
     return "" if model_type(run) is None else str(run.resolve())
 
 
-def require_model(evaluation: Evaluation, path: Path, model: str) -> None:
-    """Check that a stored evaluation is of a model of the hub; RunError if it is of another one. A run has none."""
-    if model and evaluation.model != model:
+def require_model(evaluation: Evaluation, run: Path) -> Evaluation:
+    """Return a stored evaluation; RunError if it is of another model than this model of the hub."""
+    if (model := hub_model(run)) and evaluation.model != model:
         raise RunError(
-            f"{path}: results of {evaluation.model or 'a run'}, expected {model}, whose folder has the same name; move "
-            "one of the folders, or work in another directory"
+            f"{results_folder(run)}: expected results of {model}, found results of {evaluation.model or 'a run'} under "
+            "the same name; work in another directory"
         )
+    return evaluation
 
 
 def _paths(run: Path, name: str) -> tuple[Path, Path]:

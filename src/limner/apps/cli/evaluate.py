@@ -131,34 +131,25 @@ def _evaluate_hub(
     folder = options.require_one_model(models, "evaluate")
     if others := [change for change in changes if not change.startswith("decoding.")]:
         raise SettingsError(f"'{others[0]}': expected decoding.KEY=VALUE, the settings of a model of the hub")
-    from limner.runs.records import Evaluation, hub_model, require_model
-    from limner.settings import override
-
-    decoding, results = override({"decoding": {}}, changes)["decoding"], results_folder(models[0]) / "evaluation"
-    require_writable(results, str(models[0]))
-    for file in results.glob("*.json"):
-        require_model(Evaluation.load(file), file, hub_model(models[0]))
+    require_writable(results_folder(models[0]) / "evaluation", str(models[0]))
     from limner.data.collection import Collection
     from limner.evaluation.hub import evaluate_hub
     from limner.inference.load import load_hub_captioner
     from limner.metrics import require_metrics
+    from limner.runs.records import hub_model, read_evaluations, require_model
+    from limner.settings import override
 
+    decoding = override({"decoding": {}}, changes)["decoding"]
+    for stored in read_evaluations(models[0]):
+        require_model(stored, models[0])
     require_metrics(metrics)
     opened, split = Collection.open(collection), name_or_default(split, "test", "--split")
     opened.require_split(split)
     with terminal.activity("loading the model"):
         captioner = load_hub_captioner(folder, **hub)
     with terminal.progress_bars() as bars:
-        return evaluate_hub(
-            captioner,
-            opened,
-            split,
-            metrics,
-            decoding,
-            model=hub_model(models[0]),
-            command=command_line(),
-            on_progress=bars,
-        )
+        result = evaluate_hub(captioner, opened, split, metrics, decoding, command=command_line(), on_progress=bars)
+    return result.model_copy(update={"model": hub_model(models[0])})
 
 
 def _finish(evaluation: Evaluation, run: Path, recipe: Recipe | None, print_all: bool, as_json: bool) -> None:

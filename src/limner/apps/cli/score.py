@@ -149,7 +149,7 @@ def correlate(
                 options.refuse({"--marginal": marginal}, reason)
                 from limner.evaluation.hub import score_pairs_of_hub
 
-                scored = score_pairs_of_hub(model, opened, judged, device, name=name, on_progress=progress)
+                scored = score_pairs_of_hub(model, name, opened, judged, device, on_progress=progress)
             else:
                 options.check_runs([model], device)
                 (trained,) = options.load_runs([model], device)

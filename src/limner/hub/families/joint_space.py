@@ -60,9 +60,9 @@ class HubSpace(HubModel):
         self._scale, self._bias = self.network.logit_scale.exp().item(), 0.0 if bias is None else bias.item()
 
     @property
-    def prompt(self) -> str:
-        """Words before a sentence that is scored by CLIPScore; empty for other models than CLIP."""
-        return CLIP_PROMPT if self.config.model_type == "clip" else ""
+    def signature(self) -> str:
+        """Name and settings of `Match.clip_score`, which is the published one where the prompt is read."""
+        return f"clip_score|w:2.5{'' if self.config.model_type == 'clip' else '|prompt:none'}"
 
     @cached_property
     def vector_dim(self) -> int:
@@ -102,9 +102,12 @@ class HubSpace(HubModel):
                 known[id(image)] = self.vector_of(self.features_of([self.read(image)])[0])
             if on_progress is not None:
                 on_progress(done, len(images))
-        vectors = np.stack([known[id(image)] for image in images])
+        vectors, prompt = (
+            np.stack([known[id(image)] for image in images]),
+            CLIP_PROMPT * (self.config.model_type == "clip"),
+        )
         cosines = (vectors * self.sentence_vectors(sentences)).sum(1)
-        prompted = (vectors * self.sentence_vectors([self.prompt + text for text in sentences])).sum(1)
+        prompted = (vectors * self.sentence_vectors([prompt + text for text in sentences])).sum(1)
         scores = zip(self._scale * cosines + self._bias, 2.5 * prompted.clip(min=0), strict=True)
         return [Match(*map(float, pair)) for pair in scores]
 

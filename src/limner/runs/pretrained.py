@@ -100,10 +100,7 @@ def is_pretrained(run: Path | str) -> bool:
 
 
 def results_folder(run: Path) -> Path:
-    """Return the folder of the results of a run: a run directory, or ./NAME for a built-in model and of the hub.
-
-    The name of `hub:ORG/NAME@REVISION` is ORG--NAME@REVISION.
-    """
+    """Return the folder of results: a run directory, ./NAME of other models, or ./ORG--NAME@REVISION of the hub."""
     if str(run).startswith(HUB):
         return Path(str(run).removeprefix(HUB).replace("/", "--"))
     return Path(run.resolve().name) if is_pretrained(run) or model_type(run) is not None else run

@@ -29,8 +29,6 @@ PROMPTS = {
     "zh": "请用一句话描述这张图片。",
 }
 """Default prompt of chat models by the language of the caption."""
-WITHOUT_TEMPLATE = ("blip-2", "florence2", "paligemma")
-"""Families that read the prompt alone."""
 
 
 def default_prompt(family: str, lang: str) -> str:
@@ -69,22 +67,14 @@ class PromptedModel(Sequence2Sequence):
     task, kind, is_prompted, default_length = "describe", "AutoModelForImageTextToText", True, 64
 
     def __init__(self, folder: Path, device: str = "cpu", settings: HubSettings = DEFAULTS) -> None:
-        """Load a folder with its processor, and fill in the prompt.
-
-        Raises:
-            SettingsError: the language has no prompt.
-            BackboneError: a chat model has no chat template, or one that cannot be used.
-        """
+        """Load a folder; SettingsError for a language without prompt, BackboneError for a missing chat template."""
         family = model_type(folder) or ""
         prompt = default_prompt(family, settings.lang) if settings.prompt is None else settings.prompt
         super().__init__(folder, device, settings)
         self.processor = load_processor(folder, family)
         self.is_decoder = not self.decoder.config.is_encoder_decoder
         self.text = f"<image>{prompt}" if family == "paligemma" else prompt
-        template = getattr(self.processor, "chat_template", None)
-        if not template and family not in WITHOUT_TEMPLATE:
-            raise BackboneError(f"{folder}: no chat template; choose the instruction-tuned checkpoint of the model")
-        if template:
+        if template := getattr(self.processor, "chat_template", None):
             turn = {"role": "user", "content": [{"type": "image"}, {"type": "text", "text": prompt}]}
             answer = {"role": "assistant", "content": [{"type": "text", "text": "x"}]}
             fill = partial(self.processor.tokenizer.apply_chat_template, chat_template=template, tokenize=False)
@@ -94,6 +84,8 @@ class PromptedModel(Sequence2Sequence):
             except Exception as error:  # a template may raise anything, and the sandbox refuses code
                 raise BackboneError(f"{folder}: its chat template cannot be used ({error}); restore it") from None
             self.lead = begin[: len(begin) - len(begin.lstrip())]  # space that an answer begins with
+        elif family not in ("blip-2", "florence2", "paligemma"):
+            raise BackboneError(f"{folder}: no chat template; choose the instruction-tuned checkpoint of the model")
 
     @property
     def ends(self) -> tuple[int | None, int | list[int] | None]:

@@ -20,10 +20,13 @@ from limner.apps.server.jobs import token_texts
 from limner.apps.server.models import load_served_models
 from limner.apps.server.settings import ServerSettings
 from limner.data.collection import Collection
+from limner.data.examples import Item
 from limner.errors import BackboneError, MissingExtraError, SettingsError
+from limner.evaluation.hub import evaluate_hub
 from limner.hub import generators as hub_generators
 from limner.hub import inputs
 from limner.hub.inputs import HubTokenizer, without_preamble
+from limner.inference.load import load_hub_captioner
 from limner.runs.pretrained import results_folder
 from limner.runs.recipe import load_recipe
 from limner.runs.records import Evaluation
@@ -119,6 +122,22 @@ def test_a_captioner_is_compared_with_a_run_of_own_photographs(hub, scenes, comm
     stored.model_copy(update={"items": tuple(of_run), "model": ""}).save(tmp_path / "mine/evaluation/test.json")
     (tmp_path / "mine/config.json").write_text(json.dumps({"recipe": {"data": {"lang": "en"}}}))
     assert command_line("compare", hub / "blip", "mine", "--metric", "bleu4")[0] == 0
+
+
+def test_items_that_are_not_described_are_counted(hub, scenes, monkeypatch):
+    model, opened = load_hub_captioner(hub / "blip"), Collection.open(scenes)
+    first, texts = next(iter(opened.items("test"))).id, Item.texts
+    monkeypatch.setattr(Item, "texts", lambda item, lang: () if item.id == first else texts(item, lang))
+    result = evaluate_hub(model, opened, "test", ["bleu4"], on_progress=lambda *_: None)
+    assert first not in {item.id for item in result.items}
+    assert any("skipped 1 item" in note and "without a sentence in 'en'" in note for note in result.notes)
+
+
+def test_a_language_without_a_prompt_is_refused_before_weights_are_read(tmp_path):
+    save_model("idefics3", tmp_path)
+    (tmp_path / "model.safetensors").write_bytes(b"damaged")
+    with pytest.raises(SettingsError, match="lang 'xx': no default prompt"):
+        limner.load(tmp_path, lang="xx")
 
 
 def test_results_of_models_with_the_same_name_are_kept_apart(hub, scenes, command_line, monkeypatch, tmp_path):

@@ -284,35 +284,42 @@ def command(panel: str, name: str | None = None) -> Callable[[_Command], _Comman
 
     def register(function: _Command) -> _Command:
         summary, described = option_texts(function.__doc__)
-        texts = {**SHARED, **described}
-        groups: dict[str, list[str]] = {}
-        parameters = []
-        hints = get_type_hints(function, include_extras=True)
-        for parameter in inspect.signature(function).parameters.values():
+        app.command(name, rich_help_panel=panel, help=summary)(_CommandFunction(function, described))
+        return function
+
+    return register
+
+
+class _CommandFunction:
+    """A function as typer calls it; its parameters are computed for the one command that runs, which takes a while."""
+
+    def __init__(self, function: Callable[..., None], described: Mapping[str, OptionText]) -> None:
+        self.__name__, self.__doc__ = function.__name__, function.__doc__
+        self.__annotations__ = {}
+        self._function, self._described, self._groups = function, described, dict[str, list[str]]()
+
+    @functools.cached_property
+    def __signature__(self) -> inspect.Signature:
+        texts, parameters = {**SHARED, **self._described}, list[inspect.Parameter]()
+        hints = get_type_hints(self._function, include_extras=True)
+        for parameter in inspect.signature(self._function).parameters.values():
             hint = hints[parameter.name]
             first, *names = getattr(hint, "__metadata__", (None,))
             if isinstance(first, typer.models.ParameterInfo):
                 parameters.append(parameter.replace(annotation=hint))
             elif isinstance(first, type) and issubclass(first, Settings):
-                names = names or [name for name in described if name in first.model_fields]
-                groups[parameter.name], fields = names, get_type_hints(first, include_extras=True)
+                names = names or [name for name in self._described if name in first.model_fields]
+                self._groups[parameter.name], fields = names, get_type_hints(first, include_extras=True)
                 options = {field: parameter.replace(name=field, default=None) for field in names}
                 parameters += [_with_text(option, fields[field], texts[field]) for field, option in options.items()]
             else:
                 parameters.append(_with_text(parameter, hint, texts[parameter.name]))
+        return inspect.Signature(parameters)
 
-        @functools.wraps(function)
-        def run(**values: Any) -> None:  # noqa: ANN401
-            for group, names in groups.items():
-                values[group] = given(**{name: values.pop(name) for name in names})
-            function(**values)
-
-        run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-        run.__annotations__ = {}
-        app.command(name, rich_help_panel=panel, help=summary)(run)
-        return function
-
-    return register
+    def __call__(self, **values: Any) -> None:  # noqa: ANN401
+        for group, names in self._groups.items():
+            values[group] = given(**{name: values.pop(name) for name in names})
+        self._function(**values)
 
 
 def _with_text(parameter: inspect.Parameter, hint: Any, text: OptionText) -> inspect.Parameter:  # noqa: ANN401

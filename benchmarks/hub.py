@@ -1,4 +1,4 @@
-"""Real checkpoints of the hub, for whoever has a network, and the time of the search compared with `generate`.
+"""Real checkpoints of the hub, for machines with a network, and the time of the search compared with `generate`.
 
     python benchmarks/hub.py IMAGE ...    captions, scores and times of real checkpoints; downloads them
     python benchmarks/hub.py --random     BLIP-base with random weights: processor time against the library; no network

@@ -1,4 +1,4 @@
-"""Pooled features for sentences without a photograph: those of a photograph of similar things, moved to the sentence.
+"""Pooled features for sentences without a photograph: a photograph of similar things lends its features, moved.
 
     python pretrained/text_features.py COLLECTION --data FOLDER --concepts RUN --rows ROWS.jsonl --out TABLE.lance
 
@@ -117,7 +117,7 @@ class Editor:
     """Moves the pooled features of photographs to the concepts of sentences."""
 
     def __init__(self, concepts: Concepts, vectors: Array, targets: Array) -> None:
-        """Compute the logits of the concepts in the photographs, and those of true concepts.
+        """Compute the logits of the concepts in the photographs, and of the true ones among them.
 
         Args:
             concepts: the layer, with the names of its concepts.

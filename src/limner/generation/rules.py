@@ -140,7 +140,7 @@ class CaptionRules:
     def _plain_captions(
         self, request: Request, sentences: Sequence[tuple[str, float]], tags: tuple[Tag, ...]
     ) -> list[Sentence]:
-        """Return those of plain sentences with their probabilities that have the prefix and the words of a request."""
+        """Return the plain sentences, of some with probabilities, that have the prefix and the words of a request."""
         tokenizer, captions = request.generator.tokenizer, list[Sentence]()
         for text, probability in sentences:
             tokens, prefix = tokenizer.encode(text), list(request.prefix)

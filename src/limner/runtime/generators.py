@@ -299,7 +299,7 @@ class ExportedTranslator(ExportedModel, BaseTranslator):
 
 
 def _start(folder: Path, exported: Exported, names: Sequence[str]) -> dict[str, Future[Graph]]:
-    """Start the sessions of graphs; those of packaged models, without weights, are too small for several threads."""
+    """Start the sessions of graphs; graphs of packaged models, without weights, are too small for several threads."""
     manifest = exported.manifest
     readers: dict[str, Callable[[], dict[str, NDArray[Any]]]] = {}
     if manifest.weights:

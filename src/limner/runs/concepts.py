@@ -13,6 +13,7 @@ Shapes: C concepts, D feature size.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 from itertools import pairwise
@@ -286,16 +287,13 @@ class Concepts:
     def evidence(self, text: str, probabilities: Vector) -> float:
         """Compute how much the concepts of an image speak for a sentence; 0 for one that names nothing.
 
-        A name counts once; each other one of the same thing, and a kind beside a thing of this kind, costs `margin`.
+        A name counts once; a thing that is named again, and a kind beside a thing of this kind, cost `margin` each.
         """
-        values, mentions = self.evidence_of_each(probabilities), self.mentions(text)
-        unique = dict.fromkeys(mentions)
-        kinds = {self._kinds.get(column) for columns in unique for column in columns}
-        repeats = sum(self._is_thing[columns[0]] for columns in mentions) - sum(
-            self._is_thing[columns[0]] for columns in unique
-        )
-        repeats += sum(not kinds.isdisjoint(columns) for columns in unique)
-        total = sum(values[list(columns)].max() for columns in unique) - self.rules.margin * repeats
+        values, counts = self.evidence_of_each(probabilities), Counter(self.mentions(text))
+        kinds = {self._kinds.get(column) for columns in counts for column in columns}
+        repeats = sum(count - 1 for columns, count in counts.items() if self._is_thing[columns[0]])
+        repeats += sum(not kinds.isdisjoint(columns) for columns in counts)
+        total = sum(values[list(columns)].max() for columns in counts) - self.rules.margin * repeats
         return self.rules.weight * float(total)
 
     def columns_of(self, words: Sequence[str]) -> WordColumns:

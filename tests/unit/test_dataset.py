@@ -32,7 +32,7 @@ def test_examples_are_the_sentences_of_one_language():
     pairs, tokenizer = examples()
     assert list(pairs.texts) == ["one two three", "one", "one two three four", "two"]
     assert list(pairs.owners) == [0, 2, 2, 2]
-    assert pairs.targets == [tokenizer.encode(text) for text in pairs.texts]
+    assert list(pairs.targets) == [tokenizer.encode(text) for text in pairs.texts]
     assert pairs.batch([3, 0]).ids == ("c", "a")
     assert pairs.batch([3, 0]).target_mask.sum(1).tolist() == [2, 4]
 

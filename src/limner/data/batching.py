@@ -6,7 +6,7 @@ import queue
 import threading
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Protocol, TypeVar, overload
+from typing import Any, TypeVar, overload
 
 import numpy as np
 
@@ -14,36 +14,24 @@ T = TypeVar("T")
 BatchT = TypeVar("BatchT")
 
 
-class Shards(Protocol):
-    """Division of the batches of a split among processes, each of which computes the results of its own."""
+class Shards:
+    """Division of the batches of a split among processes; in this base class, one process computes all of them."""
 
     @property
     def first(self) -> bool:
         """Whether this is the process that computes what is not divided."""
+        return True
 
     def own(self, batches: Sequence[T]) -> Sequence[T]:
         """Return the batches of this process."""
-
-    def gather(self, results: Sequence[T]) -> list[T]:
-        """Return the results of all batches in order, given the results of this process; all processes call it."""
-
-
-class OneProcess:
-    """All batches in this process."""
-
-    first = True
-
-    def own(self, batches: Sequence[T]) -> Sequence[T]:
-        """Return all batches."""
         return batches
 
     def gather(self, results: Sequence[T]) -> list[T]:
-        """Return the results."""
+        """Return the results of all batches in order, given the results of this process; all processes call it."""
         return list(results)
 
 
-ONE_PROCESS = OneProcess()
-
+ONE_PROCESS = Shards()
 
 MAX_TOKENS_PER_EXAMPLE = 100
 """Average number of tokens per example, padding included, that a batch may have at most; longer batches are split."""
@@ -150,28 +138,9 @@ class TokenLists(Sequence[list[int]]):
         row = range(len(self))[index]
         return self._tokens[self._ends[row] : self._ends[row + 1]].tolist()
 
-    def __eq__(self, other: object) -> bool:
-        if isinstance(other, TokenLists):
-            return (self._tokens, self._ends) == (other._tokens, other._ends)
-        return list(self) == other
-
-    __hash__ = None  # type: ignore[assignment]
-
-    def __repr__(self) -> str:
-        return repr(list(self))
-
     def length(self, row: int) -> int:
         """Return the number of tokens of a list."""
         return self._ends[row + 1] - self._ends[row]
-
-    def count(self, value: object) -> int:
-        """Return how often a token occurs in all lists, or a list among the lists."""
-        return self._tokens.count(value) if isinstance(value, int) else sum(token == value for token in self)
-
-    @property
-    def total(self) -> int:
-        """Number of tokens of all lists."""
-        return len(self._tokens)
 
 
 def pair_lengths(targets: TokenLists, sources: TokenLists | None) -> list[tuple[int, int]]:

@@ -113,8 +113,6 @@ class Examples:
             for number, pair in enumerate(text_pairs(item, target.lang, source)):
                 self._add(owner, number, pair, max_tokens)
         self.tally.skip(f"sentences of over {max_tokens} tokens (data.max_tokens)", count=self.too_long)
-        self.unknown_tokens = self.targets.count(SPECIAL_TOKENS.unk)
-        """Number of target tokens that are not in the vocabulary."""
         self.without_features = 0
         """Number of items excluded by `of_split` because a feature table lacks them."""
         self.images: list[Item] = []
@@ -211,10 +209,11 @@ class Examples:
 
     def note_unknown_tokens(self) -> None:
         """Note in `tally` the target tokens outside the vocabulary, for models whose perplexity they change."""
-        share = self.unknown_tokens / max(1, self.targets.total)
+        unknown = sum(tokens.count(SPECIAL_TOKENS.unk) for tokens in self.targets)
+        share = unknown / max(1, sum(map(len, self.targets)))
         self.tally.note(
             f"tokens, {share:.1%} of all, are not in the vocabulary; perplexity counts them as <unk>, which lowers it",
-            count=self.unknown_tokens,
+            count=unknown,
         )
 
     @property

@@ -22,6 +22,7 @@ from lightning_fabric.utilities.rank_zero import rank_zero_only
 from torch import Tensor, distributed
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
+from limner.data.batching import Shards
 from limner.errors import LimnerError, SettingsError, TrainingError
 from limner.models.protocols import Mean
 from limner.process import native_bf16, training_device
@@ -212,8 +213,8 @@ class GlobalLoss(NamedTuple):
     """Whether Ctrl-C was pressed in one of the processes."""
 
 
-class Processes:
-    """The processes of a training, of which this is one. A `limner.data.batching.Shards` of the validation."""
+class Processes(Shards):
+    """The processes of a training, of which this is one."""
 
     def __init__(self, fabric: Fabric) -> None:
         self.fabric, self.size, self.rank = fabric, fabric.world_size, fabric.global_rank
@@ -272,11 +273,9 @@ class Processes:
         return values
 
     def own(self, batches: Sequence[T]) -> Sequence[T]:
-        """Return the batches of this process; see `limner.data.batching.Shards`."""
         return batches[self.rank :: self.size]
 
     def gather(self, results: Sequence[T]) -> list[T]:
-        """Return the results of the batches of all processes; see `limner.data.batching.Shards`."""
         parts = self.collect(list(results))
         return [parts[k % self.size][k // self.size] for k in range(sum(map(len, parts)))]
 

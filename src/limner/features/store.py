@@ -182,10 +182,11 @@ class FeatureStore:
 
     Attributes:
         tables: the tables.
+        folder: the collection.
     """
 
-    def __init__(self, tables: Sequence[FeatureTable]) -> None:
-        self.tables = tuple(tables)
+    def __init__(self, tables: Sequence[FeatureTable], folder: Path) -> None:
+        self.tables, self.folder = tuple(tables), folder
         names: dict[str, str] = {}
         for spec in (table.spec for table in tables):
             other = names.setdefault(spec.kind, spec.name)
@@ -203,7 +204,8 @@ class FeatureStore:
             FeatureError: the collection has no table of a name, or the table is damaged.
             SettingsError: two tables are of the same kind.
         """
-        return cls([FeatureTable.open(collection, name, cache_bytes=cache_mib << 20) for name in names])
+        tables = [FeatureTable.open(collection, name, cache_bytes=cache_mib << 20) for name in names]
+        return cls(tables, collection.path)
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
@@ -234,14 +236,8 @@ class RegionStore(FeatureStore):
     """Feature tables whose features of a `RegionItem` include its `box` in fractions of the encoded image."""
 
     def __init__(self, tables: Sequence[FeatureTable], folder: Path) -> None:
-        """Combine tables of the collection in `folder`, whose images the boxes refer to."""
-        super().__init__(tables)
-        self.folder = folder
+        super().__init__(tables, folder)
         self._encoded_parts: dict[str, tuple[float, float, float, float]] = {}
-
-    @classmethod
-    def open(cls, collection: Collection, names: Sequence[str], cache_mib: int) -> Self:
-        return cls(FeatureStore.open(collection, names, cache_mib).tables, collection.path)
 
     def covers(self, item: Item) -> bool:
         """Whether every table has features of the item, or of the image of a region."""

@@ -6,6 +6,7 @@ import os
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from pathlib import Path
 
 from limner.data.collection import ITEMS, Collection
@@ -16,7 +17,7 @@ from limner.data.readers.arrow_tables import read_datasets, read_parquet
 from limner.data.readers.coco import read_coco, read_karpathy, read_visual_genome
 from limner.data.readers.corpus_files import ReaderOptions
 from limner.data.readers.flickr import read_flickr, read_flickr30k_entities, read_multi30k
-from limner.data.readers.folder import read_audio_folder, read_iapr, read_image_folder, read_imdb, read_rt_polarity
+from limner.data.readers.folder import read_iapr, read_imdb, read_media_folder, read_rt_polarity
 from limner.data.readers.item_builder import READ_BUDGET, ItemBuilder, ReaderResult
 from limner.data.readers.tables import read_csv, read_jsonl
 from limner.data.readers.webdataset import read_webdataset
@@ -96,11 +97,13 @@ READERS: dict[str, Reader] = {
         streams=True,
     ),
     "folder": Reader(
-        "folder of images or videos, sentences in .txt files of the same names", read_image_folder, "lang split"
+        "folder of images or videos, sentences in .txt files of the same names",
+        partial(read_media_folder, modalities=(IMAGE, VIDEO)),
+        "lang split",
     ),
     "audio": Reader(
         "folder of audio files, sentences in .txt files of the same names",
-        read_audio_folder,
+        partial(read_media_folder, modalities=(AUDIO,)),
         "lang split",
         modality=AUDIO,
     ),

@@ -23,19 +23,11 @@ from limner.data.readers.corpus_files import (
 from limner.data.readers.item_builder import ItemBuilder, SourceLocation
 from limner.errors import CollectionError
 from limner.files import is_file, read_bytes
-from limner.media.modality import AUDIO, IMAGE, VIDEO, Modality, find_modality
+from limner.media.modality import Modality, find_modality
 
 TEXT_SUFFIX = ".txt"
 """Suffix of the files of sentences, in lower or upper case."""
 SPLIT_FOLDERS = ("train", "val", "dev", "test")
-
-
-def read_image_folder(source: Path, options: ReaderOptions, builder: ItemBuilder) -> None:
-    read_media_folder(source, options, builder, (IMAGE, VIDEO))
-
-
-def read_audio_folder(source: Path, options: ReaderOptions, builder: ItemBuilder) -> None:
-    read_media_folder(source, options, builder, (AUDIO,))
 
 
 def read_media_folder(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import reduce
 from itertools import chain
@@ -15,7 +15,6 @@ import pyarrow as pa
 from limner.data.examples import Item, ItemSentence, Phrase, Region
 from limner.errors import CollectionError
 from limner.storage.hashes import CHECKSUM, checksum
-from limner.storage.json_text import to_json
 
 _TYPES = pa.list_(pa.string())
 _PHRASE = pa.struct({"first": pa.int32(), "text": pa.string(), "entity": pa.string(), "types": _TYPES})
@@ -45,6 +44,8 @@ SCHEMA = pa.schema(
     ]
 )
 """Columns of the items table."""
+STORED_SCHEMA = SCHEMA.append(pa.field(CHECKSUM, pa.uint64()))
+"""Columns of the items table with the checksum of each row."""
 SPLITS_KEY = b"limner.splits"
 """Entry of the table's metadata with the number of items of each split, as JSON."""
 
@@ -53,55 +54,29 @@ WRITER_KEY = b"limner.writer"
 """Entry of the table's metadata with the process that wrote the version, in an object store."""
 
 
-def arrow_table(items: list[Item]) -> Any:  # noqa: ANN401
-    """Convert items to a table of Arrow with the columns of the items table."""
-    return pa.Table.from_pylist(
-        [
-            {
-                "id": item.id,
-                "split": item.split,
-                "image": item.image,
-                "video": item.video,
-                "audio": item.audio,
-                "sentences": [
-                    {**sentence._asdict(), "phrases": [phrase._asdict() for phrase in sentence.phrases]}
-                    for sentence in item.sentences
-                ],
-                "regions": [region._asdict() for region in item.regions],
-                "label": item.label,
-                "track": [list(box) for box in item.track],
-                "frame_size": item.frame_size,
-                "frame_labels": item.frame_labels,
-            }
-            for item in items
-        ],
-        schema=SCHEMA,
-    )
-
-
-STORED_SCHEMA = SCHEMA.append(pa.field(CHECKSUM, pa.uint64()))
-"""Columns of the items table with the checksum of each row."""
-
-
 def stored_batch(items: list[Item]) -> Any:  # noqa: ANN401
     """Convert items to one batch of Arrow with the columns of the stored table.
 
     Raises:
         CollectionError: a file name, a box or a sentence is impossible.
     """
-    rows = arrow_table(items)
-    plain = rows.to_pylist()
-    for row in plain:
+    rows = [
+        {
+            **{name: getattr(item, name) for name in SCHEMA.names},
+            "sentences": [
+                {**sentence._asdict(), "phrases": [phrase._asdict() for phrase in sentence.phrases]}
+                for sentence in item.sentences
+            ],
+            "regions": [region._asdict() for region in item.regions],
+        }
+        for item in items
+    ]
+    batch = pa.RecordBatch.from_pylist(rows, schema=SCHEMA)
+    stored = batch.to_pylist()
+    for row in stored:
         _require_possible(row)
-    checksums = pa.array([row_checksum(row) for row in plain], pa.uint64())
-    return pa.RecordBatch.from_arrays(
-        [*(column.combine_chunks() for column in rows.columns), checksums], schema=STORED_SCHEMA
-    )
-
-
-def table_schema(splits: Mapping[str, int]) -> Any:  # noqa: ANN401
-    """Schema of a table with the number of items of each split."""
-    return STORED_SCHEMA.with_metadata({SPLITS_KEY: to_json(splits)})
+    checksums = pa.array([row_checksum(row) for row in stored], pa.uint64())
+    return pa.RecordBatch.from_arrays([*batch.columns, checksums], schema=STORED_SCHEMA)
 
 
 def row_checksum(row: dict[str, Any]) -> int:

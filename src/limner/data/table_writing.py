@@ -16,9 +16,10 @@ from lance.fragment import write_fragments
 from numpy.typing import NDArray
 
 from limner.data.examples import Item
-from limner.data.items_table import STORED_SCHEMA, WRITER_KEY, item_of_row, normalised, stored_batch, table_schema
+from limner.data.items_table import SPLITS_KEY, STORED_SCHEMA, WRITER_KEY, item_of_row, normalised, stored_batch
 from limner.data.stored_items import CHUNK_ITEMS
 from limner.storage.hashes import CHECKSUM, hashes
+from limner.storage.json_text import to_json
 from limner.storage.places import is_remote, place, storage_options, this_writer
 
 
@@ -67,8 +68,8 @@ def _commit(table: Any, operation: Any) -> None:  # noqa: ANN401
 
 def _schema(splits: Mapping[str, int], path: Path) -> Any:  # noqa: ANN401
     """Schema with the number of items of each split and, in a store that others write to, the name of the writer."""
-    schema = table_schema(splits)
-    return schema.with_metadata({**schema.metadata, WRITER_KEY: this_writer()}) if is_remote(path) else schema
+    writer = {WRITER_KEY: this_writer()} if is_remote(path) else {}
+    return STORED_SCHEMA.with_metadata({SPLITS_KEY: to_json(splits), **writer})
 
 
 def _reader(batches: Iterator[Any]) -> Any:  # noqa: ANN401

@@ -9,7 +9,6 @@ import numpy as np
 
 from limner.data.dataset import FeatureSource, GenerationInput
 from limner.decoding.sentence import Sentence
-from limner.errors import SettingsError
 from limner.inference.explain import EXPLANATION_BATCH_SIZE, Explanation, explain
 from limner.metrics.base import Score
 from limner.progress import Progress
@@ -20,13 +19,12 @@ THRESHOLDS = (0.5, 0.8)
 """Thresholds of the gate in Calixto et al. (2017), section 5.2."""
 
 
-def gate_statistics(explanations: Iterable[Explanation], thresholds: Sequence[float] = THRESHOLDS) -> GateStatistics:
+def gate_statistics(
+    explanations: Iterable[Explanation], thresholds: Sequence[float] = THRESHOLDS
+) -> GateStatistics | None:
     """Compute the mean gate, and the share of words whose gate exceeds each threshold, over all words and groups.
 
-    The end-of-sentence token is not counted.
-
-    Raises:
-        SettingsError: no word has a gate: the model has none, or no sentence has an image.
+    The end-of-sentence token is not counted. None if no word has a gate: the model has none, or no sentence an image.
     """
     gates: dict[str, list[float]] = defaultdict(list)
     for explanation in explanations:
@@ -34,10 +32,7 @@ def gate_statistics(explanations: Iterable[Explanation], thresholds: Sequence[fl
             for word, gate in zip(explanation.words, explanation.gate[:-1].tolist(), strict=True):
                 gates[word].append(gate)
     if not gates:
-        raise SettingsError(
-            "gate statistics: no word has an image gate; use a model with a 'conditional' decoder and image "
-            "'attention', and sentences with images"
-        )
+        return None
     counts = Counter({word: len(values) for word, values in gates.items()})
     groups = {"all words": list(gates), **_by_frequency(counts)}
     parts = []
@@ -75,10 +70,7 @@ def measure_gates(
             if on_progress is not None:
                 on_progress(begin + len(rows), len(rows_with_image))
 
-    try:
-        return gate_statistics(explanations())
-    except SettingsError:
-        return None
+    return gate_statistics(explanations())
 
 
 def gate_scores(gates: GateStatistics) -> list[Score]:

@@ -116,7 +116,7 @@ def test_ranks_and_areas_equal_their_definitions(world) -> None:
         def absolute_image_path(self, item):
             return None
 
-    searched = evaluate_retrieval(
+    scores, shown = evaluate_retrieval(
         model,
         examples,
         Nothing(),
@@ -124,9 +124,9 @@ def test_ranks_and_areas_equal_their_definitions(world) -> None:
         RetrievalSettings(shortlist=SHORTLIST, budget=1 << 20, seed=0),
         mean={"pooled": mean.astype(np.float32)},
     )
-    ours = {score.name: score.value for score in searched.scores}
-    assert searched.shown.shortlist == SHORTLIST
-    assert {curve[-1] for curve in searched.shown.match_curves.model_dump().values()} == {(1.0, 1.0)}
+    ours = {score.name: score.value for score in scores}
+    assert shown.shortlist == SHORTLIST
+    assert {curve[-1] for curve in shown.match_curves.model_dump().values()} == {(1.0, 1.0)}
     area = 100 * np.mean([(COUNT - rank + 0.5) / COUNT for rank in to_image])
     assert ours["text_to_image_match_area"] == pytest.approx(area)
     area = 100 * np.mean([(n - rank + 0.5) / n for rank, n in zip(to_text, listed, strict=True)])

@@ -242,10 +242,10 @@ def test_validation_detects_regions(collection, run, without_meteor):
     values = validate(model, examples, names)
     assert set(values) == set(names)
     options = RegionOptions(retrieval_images=0)
-    full = evaluation.evaluate_regions(model, examples, collection, model.recipe.decoding, options)
-    assert values["map"] == full.scores[0].value and values["localisation_map"] == full.scores[1].value
+    full, _ = evaluation.evaluate_regions(model, examples, collection, model.recipe.decoding, options)
+    assert values["map"] == full[0].value and values["localisation_map"] == full[1].value
     first = evaluation.region_precision(model, examples, model.recipe.decoding, 1)
-    assert "images:1|" in first[0].signature and "images:2|" in full.scores[0].signature
+    assert "images:1|" in first[0].signature and "images:2|" in full[0].signature
     assert set(validate(model, examples, ["localisation_map"])) == {"localisation_map"}
 
 
@@ -278,17 +278,17 @@ def test_baselines_share_the_boxes(collection, run, without_meteor, baseline, tm
     options = own.model_copy(update={"baseline": baseline, "captioner": captioner})
     model = load_trained_model(run)
     examples = region_examples(collection, "test")
-    found, other = (
+    (scores, images), (others, other_images) = (
         evaluation.evaluate_regions(model, examples, collection, model.recipe.decoding, one) for one in (own, options)
     )
-    assert found.scores[1].value == other.scores[1].value
-    assert [one.box for one in found.shown[0].detected] == [one.box for one in other.shown[0].detected]
-    texts = {one.text for one in other.shown[0].detected}
+    assert scores[1].value == others[1].value
+    assert [one.box for one in images[0].detected] == [one.box for one in other_images[0].detected]
+    texts = {one.text for one in other_images[0].detected}
     if baseline == "nearest":
         assert texts <= {"a red ball", "the ball", "a tree"}
     else:
         assert len(texts) == 1
-    assert f"baseline:{baseline}" in other.scores[0].signature
+    assert f"baseline:{baseline}" in others[0].signature
 
 
 def test_the_caption_baseline_needs_a_captioner(collection, run):
@@ -309,10 +309,10 @@ def test_without_meteor_the_boxes_are_evaluated(collection, run, monkeypatch, ca
     monkeypatch.setattr(evaluation.dense_captioning, "meteor_similarity", unavailable)
     monkeypatch.setattr("limner.metrics.dense_captioning.OVERLAPS", (0.01,))
     model = load_trained_model(run)
-    found = evaluation.evaluate_regions(
+    scores, _ = evaluation.evaluate_regions(
         model, region_examples(collection, "test"), collection, model.recipe.decoding, RegionOptions(retrieval_images=0)
     )
-    assert [score.name for score in found.scores] == ["localisation_map"]
+    assert [score.name for score in scores] == ["localisation_map"]
     assert "METEOR is missing (left out: map)" in caplog.text
 
 

@@ -109,7 +109,7 @@ class Watch(TorchDispatchMode):
 def test_the_precision_is_part_of_the_signature(model, examples, tiny, monkeypatch):
     def signatures():
         settings = RetrievalSettings(budget=1 << 20)
-        return [score.signature for score in evaluate_retrieval(model, examples, tiny, [], settings).scores]
+        return [score.signature for score in evaluate_retrieval(model, examples, tiny, [], settings)[0]]
 
     assert all("|fp32" in signature for signature in signatures())
     monkeypatch.setattr("limner.retrieval.all_pairs.uses_bf16", lambda model: True)

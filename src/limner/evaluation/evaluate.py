@@ -17,8 +17,9 @@ from limner.decoding.scoring import score_examples
 from limner.decoding.settings import DecodingSettings
 from limner.errors import SettingsError
 from limner.evaluation.gates import gate_scores, measure_gates
-from limner.evaluation.regions import RegionEvaluation, RegionOptions, evaluate_regions
-from limner.evaluation.retrieval import RetrievalEvaluation, RetrievalSettings, evaluate_retrieval, require_shortlist
+from limner.evaluation.measurements import provenance
+from limner.evaluation.regions import RegionOptions, evaluate_regions
+from limner.evaluation.retrieval import RetrievalSettings, evaluate_retrieval, require_shortlist
 from limner.evaluation.sampled_bleu import sampled_scores
 from limner.evaluation.validate import Hypotheses
 from limner.features.controls import ImageControl
@@ -28,10 +29,11 @@ from limner.inference.collection_features import control_features, mean_training
 from limner.inference.generate import Generate, generate
 from limner.metrics import REGION_METRICS, Score, default_metrics, novelty, require_metrics, sentence_scores
 from limner.metrics.classification import accuracy_statistics, label_f1_scores
+from limner.progress import StageProgress
 from limner.retrieval.all_pairs import MEMORY_BUDGET, require_budget, retrieval_cost
 from limner.retrieval.marginal import MARGINAL_IMAGES, sample_items
 from limner.runs.recipe import EvaluationSettings
-from limner.runs.records import EvaluatedItem, Evaluation, GateStatistics
+from limner.runs.records import EvaluatedItem, Evaluation, GateStatistics, ImageRegions, Retrieval
 from limner.runs.trained_model import TrainedModel
 from limner.settings import Settings
 from limner.storage.outputs import name_or_default
@@ -90,7 +92,7 @@ class _Task(NamedTuple):
     decoding: DecodingSettings
     measures: EvaluationSettings
     generate: Generate
-    on_progress: Callable[[str, int, int], None]
+    on_progress: StageProgress
 
     @property
     def first(self) -> TrainedModel:
@@ -116,7 +118,7 @@ def evaluate(
     options: EvaluationOptions | None = None,
     command: str = "limner.evaluate",
     generate: Generate = generate,
-    on_progress: Callable[[str, int, int], None] | None = None,
+    on_progress: StageProgress | None = None,
     on_message: Callable[[str], None] | None = None,
 ) -> Evaluation:
     """Evaluate models on a split: sentence metrics of decoded hypotheses, perplexity and retrieval.
@@ -150,24 +152,22 @@ def evaluate(
     decoded = _decode(task)
     scores, gates = ([], None) if decoded is None else (_sentence_scores(task, decoded), _gates(task, decoded))
     scores += [] if gates is None else gate_scores(gates)
-    retrieval = _evaluate_retrieval(task, retrieval_features, marginal_images)
-    regions, recipe = _evaluate_regions(task), task.first.recipe
+    retrieval_scores, retrieval = _evaluate_retrieval(task, retrieval_features, marginal_images)
+    region_scores, shown_regions = _evaluate_regions(task)
+    recipe = task.first.recipe
     return Evaluation(
         split=task.split,
         decoding="" if task.decoding == recipe.decoding and len(models) == 1 else task.decoding_signature,
         image_control=options.image_control,
         measured=_measured(task),
-        collection=str(collection.path.resolve()),
-        fingerprint=collection.fingerprint(),
-        command=command,
-        seconds=time.perf_counter() - began,
         left_out=task.examples.without_features,
         notes=_notes(task, decoded),
-        scores=tuple(_with_control_signature((*regions.scores, *scores, *retrieval.scores), options)),
+        scores=tuple(_with_control_signature((*region_scores, *scores, *retrieval_scores), options)),
         items=() if decoded is None else tuple(_evaluated_items(task, decoded)),
-        retrieval=retrieval.shown,
+        retrieval=retrieval,
         gates=gates,
-        regions=regions.shown,
+        regions=shown_regions,
+        **provenance(collection, command, began),
     )
 
 
@@ -197,7 +197,7 @@ def _open(
     collection: Collection,
     options: EvaluationOptions,
     generate: Generate,
-    on_progress: Callable[[str, int, int], None],
+    on_progress: StageProgress,
 ) -> _Task:
     """Open the features and the examples, and take the settings that are not given from the recipe."""
     first = models[0]
@@ -298,10 +298,10 @@ def _images_of_marginal(task: _Task, features: FeatureStore) -> list[Item]:
 
 def _evaluate_retrieval(
     task: _Task, features: FeatureStore | None, marginal_images: Sequence[Item]
-) -> RetrievalEvaluation:
+) -> tuple[list[Score], Retrieval | None]:
     """Evaluate retrieval both ways, normalised with images of the training split; nothing without features."""
     if features is None:
-        return RetrievalEvaluation((), None)
+        return [], None
     options = task.options
     return evaluate_retrieval(
         task.first,
@@ -314,10 +314,10 @@ def _evaluate_retrieval(
     )
 
 
-def _evaluate_regions(task: _Task) -> RegionEvaluation:
+def _evaluate_regions(task: _Task) -> tuple[list[Score], tuple[ImageRegions, ...]]:
     """Evaluate the regions that a dense captioner detects; nothing for other models and for image controls."""
     if not task.first.recipe.model.describes_regions or task.options.image_control != "right":
-        return RegionEvaluation([], ())
+        return [], ()
     changes = {} if task.options.retrieval else {"retrieval_images": 0}
     return evaluate_regions(
         task.first,

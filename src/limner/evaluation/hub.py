@@ -16,6 +16,7 @@ from limner.decoding.sentence import Sentence
 from limner.decoding.settings import DecodingSettings, change_decoding
 from limner.errors import CollectionError
 from limner.evaluation.correlate import Judgements, PairScores, judged_pairs
+from limner.evaluation.measurements import provenance
 from limner.hub.families.joint_space import HubSpace
 from limner.hub.generators import HubCaptioner
 from limner.hub.networks import DEFAULTS
@@ -64,10 +65,6 @@ def evaluate_hub(
         split=split,
         decoding="" if changed == captioner.decoding else changed.signature,
         measured="-".join(setting.replace(":", "_") for setting in settings),
-        collection=str(collection.path.resolve()),
-        fingerprint=collection.fingerprint(),
-        command=command,
-        seconds=time.perf_counter() - began,
         notes=(note, *tally.lines()),
         scores=tuple(part.score._replace(signature=part.score.signature + signature) for part in measured),
         items=tuple(
@@ -83,6 +80,7 @@ def evaluate_hub(
             for row, (item, quality) in enumerate(zip(items, sentence_scores(tokens, tokens_of), strict=True))
         ),
         lang=lang,
+        **provenance(collection, command, began),
     )
 
 

@@ -64,13 +64,6 @@ class RegionOptions(Settings):
     """Number of images whose regions are searched; one description of each is a query. 0 for no retrieval."""
 
 
-class RegionEvaluation(NamedTuple):
-    """Scores of the regions of a split, and some images for the report."""
-
-    scores: list[Score]
-    shown: tuple[ImageRegions, ...]
-
-
 class _DescribedImage(NamedTuple):
     item: Item
     detected: DetectedRegions
@@ -90,11 +83,12 @@ def evaluate_regions(
     *,
     seed: int = 1,
     on_progress: Progress | None = None,
-) -> RegionEvaluation:
+) -> tuple[list[Score], tuple[ImageRegions, ...]]:
     """Detect and describe the regions of a split and compare them with the annotated ones.
 
     All images of the split count, also those without annotated regions; the collection has the training split for the
-    baselines, and the seed draws the queries.
+    baselines, and the seed draws the queries. The result has the scores, and some images with their regions for the
+    report.
     """
     describe = _baseline(model, collection, examples, options) or _by_model(model, decoding)
     images = _detect(model, examples.images, examples, describe, on_progress)
@@ -102,7 +96,7 @@ def evaluate_regions(
     annotated = [image for image in images if image.item.regions]
     if options.baseline is None and options.retrieval_images:
         scores += _retrieval(model, annotated[:: max(1, len(annotated) // options.retrieval_images)], options, seed)
-    return RegionEvaluation(scores, tuple(_shown(images, collection)))
+    return scores, tuple(_shown(images, collection))
 
 
 def region_precision(model: TrainedModel, examples: Examples, decoding: DecodingSettings, count: int) -> list[Score]:

@@ -46,13 +46,6 @@ class RetrievalSettings(NamedTuple):
     """Whether all pairs are scored in float32 by whole softmaxes."""
 
 
-class RetrievalEvaluation(NamedTuple):
-    """Scores of retrieval, and its record for the report."""
-
-    scores: tuple[Score, ...]
-    shown: Retrieval | None
-
-
 def evaluate_retrieval(
     model: TrainedModel,
     examples: Examples,
@@ -62,15 +55,15 @@ def evaluate_retrieval(
     *,
     mean: StoredFeatures | None = None,
     on_progress: Progress | None = None,
-) -> RetrievalEvaluation:
-    """Retrieve the sentences of a split by its images, and its images by its sentences.
+) -> tuple[list[Score], Retrieval | None]:
+    """Retrieve the sentences of a split by its images, and its images by its sentences: scores, and the record of them.
 
     Items without an image are left out. `marginal_images` give the marginal P(w), see `normalised_log_probs`; the
     protocol with a shortlist needs the mean features of the training split.
     """
     candidates = _with_images(examples)
     if candidates is None:
-        return RetrievalEvaluation((), None)
+        return [], None
     assert candidates.features is not None, "retrieval needs features"
     require_shortlist(settings.shortlist, candidates.items)
     if isinstance(model.model, TwoTower):
@@ -89,19 +82,19 @@ def evaluate_retrieval(
     all_ranks = ranks.rank_all(pairs.normalised.numpy(), candidates.owners)
     precision = f"|{pair_arithmetic(model, exact=settings.exact).signature}"
     marginal = "|score:cosine" if isinstance(model.model, TwoTower) else f"|marginal:{len(marginal_images) or 'own'}"
-    scores = tuple(
+    scores = [
         score._replace(
             signature=score.signature + precision + (marginal if score.name.startswith("image_to_text") else "")
         )
         for score in ranks.retrieval_scores(all_ranks, candidates.owners)
-    )
+    ]
     shown = _record(pairs.normalised, candidates, collection, all_ranks, settings.seed)
     if settings.shortlist:
         matches = _evaluate_shortlists(model, candidates, pairs, settings, precision)
         scores += matches.scores
         curves = {"match_curves": matches.curves, "chance_curves": matches.chance}
         shown = shown.model_copy(update={"shortlist": settings.shortlist, **curves})
-    return RetrievalEvaluation(scores, shown)
+    return scores, shown
 
 
 def _with_images(examples: Examples) -> Examples | None:

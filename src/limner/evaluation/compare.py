@@ -7,7 +7,7 @@ significantly better than the score of the first system, ‡ than the score of t
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import combinations, product
 from os.path import commonprefix
@@ -28,7 +28,7 @@ from limner.metrics.base import Metric
 from limner.metrics.classification import METRICS_OF_LABELS
 from limner.metrics.hierarchical import HierarchicalDifference, RunScores
 from limner.metrics.significance import approximate_randomisation, holm, too_few_segments
-from limner.progress import offset_progress
+from limner.progress import StageProgress, offset_progress
 from limner.runs.pretrained import results_folder
 from limner.runs.records import EvaluatedItem, Evaluation, RunConfig, load_evaluation
 
@@ -39,8 +39,6 @@ Systems = Mapping[str, Mapping[str, Evaluation]]  # evaluations by system and ru
 StatisticsBySystem = dict[str, dict[str, list[MetricStatistics]]]  # metric statistics of each run, by system and metric
 ScoresBySystem = dict[tuple[str, str], RunScores]
 """Scores of the runs, and their bootstrap samples, by system and metric."""
-PartProgress = Callable[[str, int, int], None]
-"""Called with the name of a part of the work, the number of units done and their total."""
 
 logger = logging.getLogger(__name__)
 
@@ -51,7 +49,7 @@ def compare(
     split: str = "test",
     lang: str | None = None,
     settings: ComparisonSettings | None = None,
-    on_progress: PartProgress | None = None,
+    on_progress: StageProgress | None = None,
 ) -> Comparison:
     """Compare systems by their stored evaluations.
 
@@ -89,7 +87,7 @@ def _language(run: Path) -> str:
 
 
 def compare_evaluations(
-    systems: Systems, lang: str, *, settings: ComparisonSettings | None = None, on_progress: PartProgress | None = None
+    systems: Systems, lang: str, *, settings: ComparisonSettings | None = None, on_progress: StageProgress | None = None
 ) -> Comparison:
     """Compare systems by their evaluations; see `compare` for arguments and errors."""
     settings = settings or ComparisonSettings()
@@ -111,7 +109,7 @@ def compare_evaluations(
 
 
 def _resample(
-    statistics: StatisticsBySystem, settings: ComparisonSettings, on_progress: PartProgress
+    statistics: StatisticsBySystem, settings: ComparisonSettings, on_progress: StageProgress
 ) -> ScoresBySystem:
     """Score all runs on the same bootstrap samples of the segments."""
     scores: ScoresBySystem = {}
@@ -131,7 +129,7 @@ def _contrasts(
     statistics: StatisticsBySystem,
     scores: ScoresBySystem,
     settings: ComparisonSettings,
-    on_progress: PartProgress,
+    on_progress: StageProgress,
 ) -> tuple[Contrast, ...]:
     """Test every system against each baseline listed before the system, by every metric, and adjust the p-values."""
     baselines = list(statistics)[: len(DAGGERS)]
@@ -181,7 +179,7 @@ def adjust(contrasts: Sequence[Contrast]) -> tuple[Contrast, ...]:
     return tuple(adjusted)
 
 
-def _statistics(systems: Systems, lang: str, metrics: Sequence[str], on_progress: PartProgress) -> StatisticsBySystem:
+def _statistics(systems: Systems, lang: str, metrics: Sequence[str], on_progress: StageProgress) -> StatisticsBySystem:
     """Compute the metric statistics of all runs; SettingsError if no metric can be computed."""
     runs = [(system, evaluation) for system, evaluations in systems.items() for evaluation in evaluations.values()]
     # Without case or punctuation in any model, the evaluations gave tokens to all metrics; the comparison does, too.

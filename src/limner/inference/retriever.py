@@ -204,11 +204,11 @@ class Retriever:
         opened = self._indexes.get(key)
         if opened is None or not opened.is_current(collection, place):
             source = IndexSource(self.model, collection.path, split, self._open(collection, cache_mib=0))
-            opened = self._indexes[key] = IndexedCollection.open(collection, source, place)
+            opened = self._indexes[key] = IndexedCollection(collection, source, place)
         matches, items = opened.search(sentence, tokens, count, options)
         results = self._results(items, matches.scores.tolist(), collection)
-        record = opened.index.record
-        return ImageSearch(results, record.kind, record.images, matches.scored, matches.exact, matches.gap)
+        kind, images = opened.record.kind, opened.record.images
+        return ImageSearch(results, kind, images, matches.scored, matches.exact, matches.gap)
 
     def retrieve_images(
         self,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, Self
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -27,7 +27,6 @@ from limner.retrieval.index.protocol import (
     RECORD,
     CollectionIndexRecord,
     Found,
-    ImageIndex,
     IndexedImages,
     IndexKind,
     Query,
@@ -70,20 +69,6 @@ class IndexSource(NamedTuple):
     collection: Path
     split: str | None
     features: FeatureStore
-
-
-class OpenIndex(NamedTuple):
-    """An index that belongs to a model and a collection."""
-
-    record: CollectionIndexRecord
-    searcher: ImageIndex
-    ids: pa.ChunkedArray
-    """Id of the item of each row."""
-    positions: NDArray[np.int64]
-    """Position of the item of each row among the items of the split."""
-
-    def search(self, query: Query, count: int, options: SearchOptions) -> Found:
-        return self.searcher.search(query, min(count, self.record.images), options)
 
 
 def build_index(
@@ -191,25 +176,6 @@ def _is_index(place: Path) -> bool:
     raise SettingsError(f"{place}: expected an index, or no folder, found something else; name another place")
 
 
-def open_index(place: Path, source: IndexSource) -> OpenIndex:
-    """Open an index and check that it belongs to a model, a collection and its features.
-
-    Of its large files the size and a sample are verified, so that the time does not depend on the number of images.
-
-    Raises:
-        SearchIndexError: it is missing or damaged, or was made with something else.
-    """
-    record = CollectionIndexRecord.load(place)
-    kinds = {kind.name: kind for kind in KINDS}
-    if record.kind not in kinds:
-        raise SearchIndexError(f"{place}: expected an index of {', '.join(kinds)}, found '{record.kind}'; {REBUILD}")
-    _require_model_and_split(place, record, source)
-    _require_features(place, record, source)
-    record.require_files(place, every=False)
-    rows = pa.ipc.open_file(pa.memory_map(str(place / ROWS))).read_all()
-    return OpenIndex(record, kinds[record.kind].open(place, source.model), rows["id"], rows["position"].to_numpy())
-
-
 def _require_model_and_split(place: Path, record: CollectionIndexRecord, source: IndexSource) -> None:
     if record.fingerprint != model_fingerprint([source.model]):
         model_name = record.model or "a model without a folder"
@@ -285,15 +251,28 @@ def _write_rows(path: Path, ids: pa.ChunkedArray, positions: NDArray[np.int64]) 
 class IndexedCollection:
     """A collection with an open index of its images."""
 
-    def __init__(self, collection: Collection, source: IndexSource, index: OpenIndex, state: list[str]) -> None:
-        self.collection, self.index = collection, index
-        self._source, self._state = source, state
-        self._positions = collection.positions(source.split)
+    def __init__(self, collection: Collection, source: IndexSource, place: Path) -> None:
+        """Open an index and check that it belongs to a model, a collection and its features.
 
-    @classmethod
-    def open(cls, collection: Collection, source: IndexSource, place: Path) -> Self:
-        state = _state(collection, source, place)  # first: changes from now on are seen by `is_current`
-        return cls(collection, source, open_index(place, source), state)
+        Of its large files the size and a sample are verified, so that the time does not depend on the number of images.
+
+        Raises:
+            SearchIndexError: it is missing or damaged, or was made with something else.
+        """
+        self._state = _state(collection, source, place)  # first: changes from now on are seen by `is_current`
+        self.collection, self._source = collection, source
+        self.record = record = CollectionIndexRecord.load(place)
+        kinds = {kind.name: kind for kind in KINDS}
+        if record.kind not in kinds:
+            raise SearchIndexError(
+                f"{place}: expected an index of {', '.join(kinds)}, found '{record.kind}'; {REBUILD}"
+            )
+        _require_model_and_split(place, record, source)
+        _require_features(place, record, source)
+        record.require_files(place, every=False)
+        self._rows = pa.ipc.open_file(pa.memory_map(str(place / ROWS))).read_all()
+        self._index = kinds[record.kind].open(place, source.model)
+        self._positions = collection.positions(source.split)
 
     def is_current(self, collection: Collection, place: Path) -> bool:
         """Whether the collection, its features and the index are those that were opened."""
@@ -313,16 +292,17 @@ class IndexedCollection:
             model = self._source.model.model
             return pair_log_probs(model, [tokens], candidates, self._source.features)[0].double().numpy()
 
-        matches = self.index.search(Query(sentence, tokens, exact_scores), count, options)
+        query = Query(sentence, tokens, exact_scores)
+        matches = self._index.search(query, min(count, self.record.images), options)
         return matches, self._items(matches.rows)
 
     def _ids(self, rows: NDArray[np.int64]) -> list[str]:
-        ids: list[str] = self.index.ids.take(rows).to_pylist()
+        ids: list[str] = self._rows["id"].take(rows).to_pylist()
         return ids
 
     def _items(self, rows: NDArray[np.int64]) -> list[Item]:
         """Read the items of rows of the index."""
-        places, ids = self.index.positions[rows], self._ids(rows)
+        places, ids = self._rows["position"].take(rows).to_numpy(), self._ids(rows)
         inside = places < len(self._positions)
         positions = places[inside] if isinstance(self._positions, range) else self._positions[places[inside]]
         unique, inverse = np.unique(positions, return_inverse=True)

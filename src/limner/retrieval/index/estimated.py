@@ -176,8 +176,8 @@ def supports(model: Model) -> bool:
 
 def build(folder: Path, model: TrainedModel, images: IndexedImages, on_progress: Progress | None) -> NDArray[np.int64]:
     """Compute the codes, their cells, and write both; return the image of each row."""
-    unordered = folder / "unordered.npy"
-    codes = _compute_codes(unordered, model.model, images, on_progress)
+    unordered, coder, device = folder / "unordered.npy", ImageCodes.of(model), device_of(model.model)
+    codes = images.write_vectors(unordered, lambda image: coder.encode(image.to(device)), on_progress)
     order = write_cells(folder, codes)
     unordered.unlink()
     return order
@@ -202,21 +202,6 @@ def write_cells(folder: Path, codes: Vectors) -> NDArray[np.int64]:
     arrays = {"centroids": centroids, "first": first, "directions": directions}
     save_tensors(folder / CELLS, {name: torch.from_numpy(values) for name, values in arrays.items()})
     return order
-
-
-def _compute_codes(path: Path, network: Model, images: IndexedImages, on_progress: Progress | None) -> Vectors:
-    """Write the codes of all images to a file, (N, D)."""
-    coder, codes, begin = None, None, 0
-    for image in images.batches(on_progress):
-        image = image.to(device_of(network))
-        coder = coder or ImageCodes(network, image)
-        values = coder.encode(image).cpu().numpy()
-        if codes is None:
-            codes = np.lib.format.open_memmap(path, "w+", np.float32, (images.size, values.shape[1]))
-        codes[begin : begin + len(values)] = values
-        begin += len(values)
-    assert codes is not None, "an index has images"
-    return codes
 
 
 class Leading(NamedTuple):

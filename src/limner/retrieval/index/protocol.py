@@ -9,6 +9,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 import xxhash
 from numpy.typing import NDArray
+from torch import Tensor
 
 from limner.bounds import Few, Total
 from limner.data.dataset import FeatureSource
@@ -115,6 +116,20 @@ class IndexedImages(NamedTuple):
             yield collate_features(self.features.take(batch))
             if on_progress is not None:
                 on_progress(begin + len(batch), self.size)
+
+    def write_vectors(
+        self, path: Path, compute: Callable[[ImageFeatures], Tensor], on_progress: Progress | None
+    ) -> NDArray[np.float32]:
+        """Compute a vector of each image, and write them to a file that is mapped into memory, (N, D)."""
+        vectors, begin = None, 0
+        for image in self.batches(on_progress):
+            values = compute(image).cpu().numpy()
+            if vectors is None:
+                vectors = np.lib.format.open_memmap(path, "w+", np.float32, (self.size, values.shape[1]))
+            vectors[begin : begin + len(values)] = values
+            begin += len(values)
+        assert vectors is not None, "an index has images"
+        return vectors
 
 
 class IndexKind(NamedTuple):

@@ -27,7 +27,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from limner.data.examples import Example, collate
+from limner.data.examples import Example, ImageFeatures, collate
 from limner.layers.functional import require_numbers
 from limner.models.protocols import Model, device_of
 from limner.progress import Progress
@@ -205,23 +205,17 @@ _SAMPLE = 20_000
 
 def build(folder: Path, model: TrainedModel, images: IndexedImages, on_progress: Progress | None) -> NDArray[np.int64]:
     """Compute the image terms and write the index; return the image of each row."""
-    network = model.model
+    network, unordered = model.model, folder / "unordered.npy"
     assert is_affine_in_image(network), "the kind supports the model"
-    unordered = folder / "unordered.npy"
-    terms: NDArray[np.float32] | None = None
-    begin = 0
-    for image in images.batches(on_progress):
-        with torch.inference_mode():
-            computed = network.image_terms(image.to(device_of(model.model))).bias.float().cpu()
+
+    @torch.inference_mode()
+    def image_terms(image: ImageFeatures) -> Tensor:
+        computed = network.image_terms(image.to(device_of(network))).bias.float()
         require_numbers(computed, "vectors of images")
-        values = computed.numpy()
-        if terms is None:
-            terms = np.lib.format.open_memmap(unordered, "w+", np.float32, (images.size, values.shape[1]))
-        terms[begin : begin + len(values)] = values
-        begin += len(values)
-    assert terms is not None, "an index has images"
-    weight = _double(network.words)
-    order = write_cells(folder, terms, weight)
+        return computed
+
+    terms = images.write_vectors(unordered, image_terms, on_progress)
+    order = write_cells(folder, terms, _double(network.words))
     unordered.unlink()
     return order
 

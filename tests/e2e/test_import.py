@@ -98,7 +98,7 @@ def test_kill_at_any_step_leaves_the_old_or_the_new_collection(tmp_path, exists,
 def test_flickr8k(real_data, tmp_path):
     report = import_collection("flickr", real_data / "flickr8k", tmp_path / "c")
     assert (report.items, report.sentences) == (7000, 35000)
-    assert report.skipped == {"sentences whose image is missing": 40460 - 35000}
+    assert report.tally.skipped == {"sentences whose image is missing": 40460 - 35000}
     assert import_collection("flickr", real_data / "flickr8k", tmp_path / "c").changes == Changes(0, 0, 7000)
     collection = Collection.open(tmp_path / "c")
     assert collection.splits() == {"train": 5500, "val": 500, "test": 1000}

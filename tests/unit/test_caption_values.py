@@ -244,7 +244,7 @@ def test_null_languages_splits_and_images_are_missing(tmp_path, jpeg):
     reading = read_source("parquet", tmp_path / "p.parquet", ReaderOptions(lang="de"))
     found = [(item.image, item.split, [tuple(one[:2]) for one in item.sentences]) for item in reading.items]
     assert found == [(None, "val", [("de", "a")]), ("images/p/000000001.jpg", "train", [])]
-    assert reading.skipped == {"rows without an image and a text": 1}
+    assert reading.tally.skipped == {"rows without an image and a text": 1}
 
 
 def test_rows_of_an_item_have_groups_of_their_own(tmp_path):
@@ -260,7 +260,7 @@ def test_rows_of_an_item_have_groups_of_their_own(tmp_path):
 
 
 def test_null_captions_of_coco_are_counted(tmp_path, jpeg):
-    assert read_source("coco", write_coco(tmp_path, None, jpeg)).skipped == {"empty sentences": 1}
+    assert read_source("coco", write_coco(tmp_path, None, jpeg)).tally.skipped == {"empty sentences": 1}
 
 
 def test_captions_of_an_import_are_lines(tmp_path, jpeg):

@@ -102,7 +102,7 @@ def test_folders_of_imdb(tmp_path):
     items = {item.id: item for item in result.items}
     assert {(one.split, one.label) for one in result.items} == {("train", "pos"), ("train", "neg"), ("test", "pos")}
     assert items["train/pos/1_9"].texts("en") == ["good film"]
-    assert result.skipped == {"texts without a label": 1}
+    assert result.tally.skipped == {"texts without a label": 1}
     for split in ("pos", "neg"):
         (tmp_path / "flat" / split).mkdir(parents=True)
         (tmp_path / "flat" / split / "1.txt").write_text(split)

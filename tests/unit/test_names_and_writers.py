@@ -91,7 +91,7 @@ def test_a_source_that_names_other_files_does_not_copy_them(photos, tmp_path):
     rows = [f"{number},train,{name},en,a dog" for number, name in enumerate(names)]
     (photos / "captions.csv").write_text("\n".join(["id,split,image,lang,text", *rows]))
     report = import_collection("csv", photos / "captions.csv", tmp_path / "c", copy=True)
-    assert (report.items, report.skipped[NO_MEDIA]) == (1, 4)
+    assert (report.items, report.tally.skipped[NO_MEDIA]) == (1, 4)
     copies = [path.name for path in (tmp_path / "c" / "images").rglob("*") if path.is_file()]
     assert copies == ["a.png"]
     with pytest.raises(CollectionError, match=r"secret\.txt: begins like no image"):
@@ -125,7 +125,7 @@ def test_importing_a_folder_into_itself_does_not_multiply_items(photos, target, 
     for _ in range(2):
         again = import_collection("folder", photos, photos / target, copy=copy)
         assert (again.changes.added, again.changes.updated) == (0, 0)
-        assert again.skipped[OWN_FILES] == (3 if copy else 0)
+        assert again.tally.skipped[OWN_FILES] == (3 if copy else 0)
     assert Collection.open(photos / target).fingerprint() == fingerprint
 
 

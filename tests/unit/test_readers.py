@@ -52,8 +52,8 @@ def test_flickr(flickr):
         "b": ("train", [("en", "b says 0 .", 0), ("en", "b says 1 .", 1)]),
         "a": ("test", [("en", "a says 0 .", 0), ("en", "a says 1 .", 1)]),
     }
-    assert reading.skipped == {"sentences whose image is missing": 2, "sentences whose image is in no split": 2}
-    assert reading.examples["sentences whose image is missing"] == ("gone.jpg",)
+    assert reading.tally.skipped == {"sentences whose image is missing": 2, "sentences whose image is in no split": 2}
+    assert reading.tally.examples["sentences whose image is missing"] == ("gone.jpg",)
 
 
 def test_flickr_in_the_layout_of_the_download(tmp_path):
@@ -139,7 +139,7 @@ def test_multi30k_finds_images_by_their_number_on_flickr(multi30k, tmp_path):
     reading = read_source("multi30k", multi30k / "task1", ReaderOptions(images=tmp_path / "p"))
     images = {item.id: item.image and item.image.rpartition("/")[2] for item in reading.items}
     assert images == {"10": "10_0a1b2c.jpg", "20": "20.jpg", "30": None}
-    assert reading.skipped == {"images that are missing (their sentences are kept as text)": 1}
+    assert reading.tally.skipped == {"images that are missing (their sentences are kept as text)": 1}
 
 
 def test_multi30k_with_lists_of_splits(multi30k, tmp_path):
@@ -148,7 +148,7 @@ def test_multi30k_with_lists_of_splits(multi30k, tmp_path):
     options = ReaderOptions(images=tmp_path / "p", splits=tmp_path / "s")
     reading = read_source("multi30k", multi30k / "task1", options)
     assert {item.id: item.split for item in reading.items} == {"10": "test"}
-    assert reading.skipped == {"images in none of the lists of splits": 2}
+    assert reading.tally.skipped == {"images in none of the lists of splits": 2}
 
 
 def test_multi30k_image_in_two_splits_is_an_error_that_names_both_lines(multi30k):
@@ -172,7 +172,7 @@ def test_coco(tmp_path):
     draw(tmp_path / "val2014", "COCO_val2014_07.jpg")
     reading = read_source("coco", tmp_path)
     assert table(reading) == {"COCO_val2014_07": ("val", [("en", "A cup.", 0), ("en", "A white cup.", 1)])}
-    assert sorted(reading.skipped.values()) == [1, 1, 1]
+    assert sorted(reading.tally.skipped.values()) == [1, 1, 1]
     assert read_source("coco", tmp_path, AUTO).items[0].split == assign_split("COCO_val2014_07", AUTO)
 
 
@@ -264,7 +264,7 @@ def test_a_name_with_another_folder_finds_nothing(tmp_path):
     draw(tmp_path / "images", "002.jpg")  # below the folder that the name begins with
     reading = read_source("coco", source)
     assert [item.id for item in reading.items] == ["002"]
-    assert reading.examples["images that are missing"] == ("dogs/001.jpg",)
+    assert reading.tally.examples["images that are missing"] == ("dogs/001.jpg",)
 
 
 def test_karpathy(tmp_path):
@@ -279,7 +279,7 @@ def test_karpathy(tmp_path):
         "a": ("train", [("en", "One.", 0), ("en", "Two.", 1)]),
         "b": ("test", [("en", "Three.", 0)]),
     }
-    assert reading.skipped == {"images that are missing": 1}
+    assert reading.tally.skipped == {"images that are missing": 1}
 
 
 ANNOTATION = """<DOC>
@@ -306,7 +306,7 @@ def test_iapr(tmp_path):
     aligned = [("en", "a café & a bar", 0), ("en", "two palms", 1), ("de", "ein Café", 0), ("de", "zwei Palmen", 1)]
     apart = [("en", "a hill", 0), ("en", "a lake", 1), ("de", "ein Hügel mit See", 2)]
     assert table(reading) == {"25": ("train", aligned), "1000": ("test", apart)}
-    assert reading.skipped == {"images that are missing": 1}
+    assert reading.tally.skipped == {"images that are missing": 1}
 
 
 def test_whole_descriptions_of_iapr_are_one_sentence_with_semicolons_as_tokens(tmp_path):
@@ -349,7 +349,7 @@ def test_csv(dog):
     }
     assert reading.items[0].image == str(dog / "p/dog.png")
     assert reading.items[1].image is None
-    assert reading.skipped == {"images that are missing": 1, "sentences whose image is missing": 1}
+    assert reading.tally.skipped == {"images that are missing": 1, "sentences whose image is missing": 1}
 
 
 def test_tables_agree(dog):
@@ -425,7 +425,7 @@ def test_an_empty_text_file_of_an_image_is_skipped(tmp_path):
     write(tmp_path / "b.txt", "a dog\n")
     reading = read_source("folder", tmp_path)
     assert table(reading) == {"a": ("train", []), "b": ("train", [("en", "a dog", 0)])}
-    assert reading.skipped == {"empty text files (the images are kept)": 1}
+    assert reading.tally.skipped == {"empty text files (the images are kept)": 1}
 
 
 def test_a_folder_without_images_is_an_error_with_a_remedy(tmp_path):

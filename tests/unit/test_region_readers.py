@@ -86,7 +86,7 @@ def test_flickr30k_entities_in_its_original_form(entities):
     assert set(item.regions) == REGIONS and len(item.regions) == len(REGIONS)
     assert item.boxes("5") == [(10.0, 5.0, 20.0, 20.0), (50.0, 0.0, 50.0, 50.0)]
     assert item.boxes("7") == [] == item.boxes("")
-    assert reading.skipped == SKIPPED
+    assert reading.tally.skipped == SKIPPED
     with pytest.raises(CollectionError, match=r"77\.xml: '77: entity"):
         read_source("flickr30k-entities", entities, strict=True)
 
@@ -113,7 +113,7 @@ def test_json_lines_hold_the_same(tmp_path, name):
     reading = read_source("flickr30k-entities", source)
     (item,) = reading.items
     assert (item.id, item.split, item.sentences, set(item.regions)) == ("77_ab", "val", SENTENCES, REGIONS)
-    assert reading.skipped == SKIPPED | {"images that are missing (with their sentences and boxes)": 1}
+    assert reading.tally.skipped == SKIPPED | {"images that are missing (with their sentences and boxes)": 1}
 
 
 def test_lists_and_options_replace_the_splits_of_json_lines(tmp_path):
@@ -123,7 +123,7 @@ def test_lists_and_options_replace_the_splits_of_json_lines(tmp_path):
     write(tmp_path / "lists" / "test.txt", "77_ab.jpg\n")
     reading = read_source("flickr30k-entities", source, ReaderOptions(splits=tmp_path / "lists"))
     assert [(item.id, item.split) for item in reading.items] == [("77_ab", "test")]
-    assert reading.skipped["images in none of the lists of splits"] == 1
+    assert reading.tally.skipped["images in none of the lists of splits"] == 1
     assert [item.split for item in read_source("flickr30k-entities", source, TRAIN).items] == ["train", "train"]
 
 
@@ -146,7 +146,7 @@ def test_a_phrase_at_another_position_is_skipped(tmp_path):
     draw(tmp_path / "images" / "77_ab.jpg", (100, 50))
     reading = read_source("flickr30k-entities", write(tmp_path / "images.jsonl", line))
     assert reading.items[0].sentences[0].phrases == (Phrase(0, "A man", "1", ("people",)),)
-    assert reading.skipped == {"phrases that are not at their position in the sentence": 1}
+    assert reading.tally.skipped == {"phrases that are not at their position in the sentence": 1}
 
 
 def test_tagged_sentences_without_phrases_and_with_entities_without_types():
@@ -187,7 +187,7 @@ def test_visual_genome(genome):
     (item,) = reading.items
     clock, tree = Region((40.0, 20.0, 40.0, 20.0), "the clock is green"), Region((0.0, 60.0, 20.0, 40.0), "a tree")
     assert (item.id, item.split, item.sentences, item.regions) == ("1", "train", (), (clock, tree))
-    assert reading.skipped == {
+    assert reading.tally.skipped == {
         "boxes outside their image": 1,
         "regions without a description": 1,
         "parts of boxes beyond the edge of the image (the boxes are clipped)": 1,

@@ -46,7 +46,7 @@ def test_shards_of_img2dataset(tmp_path):
         "000000001": ("images/00000/000000001.jpg", ["a blue wall"]),
     }
     assert (tmp_path / "c" / found["000000001"][0]).read_bytes() == jpeg("blue")
-    assert report.skipped == {
+    assert report.tally.skipped == {
         "images that cannot be read": 1,
         "samples without an image, or with several of other names": 1,
     }
@@ -88,7 +88,7 @@ def test_names_of_members(tmp_path, names, expected, skipped, noted):
     path = shard(tmp_path / "s.tar", [*members, ("ok.jpg", jpeg())])
     reading = read_source("webdataset", path)
     assert {item.id: len(item.sentences) for item in reading.items} == {**expected, "ok": 0}
-    assert sum(reading.skipped.values()) == skipped
+    assert sum(reading.tally.skipped.values()) == skipped
     assert sum(count for reason, count in reading.tally.noted.items() if "not read" in reason) == noted
 
 
@@ -156,7 +156,7 @@ def test_parquet_with_images_as_hugging_face_stores_them(tmp_path):
     assert (item.id, item.image) == ("part-000000000", "images/part/000000000.jpg")
     assert item.texts("en") == ["a red wall", "red"]
     assert (tmp_path / "c" / item.image).read_bytes() == jpeg()
-    assert report.skipped == {"images that cannot be read": 1}
+    assert report.tally.skipped == {"images that cannot be read": 1}
 
 
 def test_parquet_with_paths_and_labels(tmp_path):

@@ -52,7 +52,7 @@ def test_a_folder_counts_every_file_that_is_no_item_or_has_no_sentence(tmp_path)
     (source / "album").symlink_to(tmp_path)
     report = import_collection("folder", source, tmp_path / "collection")
     assert report.sentences == 3
-    assert report.skipped == {"empty sentences": 1, "text files without an image or video of the same name": 1}
+    assert report.tally.skipped == {"empty sentences": 1, "text files without an image or video of the same name": 1}
     assert report.tally.noted == {
         "items without sentences": 1,
         "hidden files and folders, which are not read": 3,

@@ -132,11 +132,6 @@ class ImportReport:
     tally: Tally
     """Counts of skipped entries, and of oddities of the source and of the collection."""
 
-    @property
-    def skipped(self) -> Counter[str]:
-        """Number of skipped entries by reason."""
-        return self.tally.skipped
-
     def lines(self) -> list[str]:
         """Lines of text that summarise the import."""
         changes = self.changes

@@ -39,16 +39,6 @@ class ReaderResult:
     tally: Tally = field(default_factory=Tally)
     """Counts of skipped entries and of oddities of the source."""
 
-    @property
-    def skipped(self) -> Counter[str]:
-        """Number of skipped entries by reason."""
-        return self.tally.skipped
-
-    @property
-    def examples(self) -> dict[str, tuple[str, ...]]:
-        """Some names of skipped or noted entries by reason."""
-        return self.tally.examples
-
 
 class _Draft(NamedTuple):
     location: SourceLocation

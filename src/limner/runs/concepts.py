@@ -217,10 +217,6 @@ class Concepts:
         return np.array([column for column, concept in enumerate(self.file.concepts) if concept.sentence], np.int64)
 
     @cached_property
-    def _is_thing(self) -> list[bool]:
-        return [bool(concept.sentence) for concept in self.file.concepts]
-
-    @cached_property
     def _kinds(self) -> dict[int, int]:
         """Number of the kind of each thing that has one."""
         numbers = {concept.name: column for column, concept in enumerate(self.file.concepts)}
@@ -291,7 +287,7 @@ class Concepts:
         """
         values, counts = self.evidence_of_each(probabilities), Counter(self.mentions(text))
         kinds = {self._kinds.get(column) for columns in counts for column in columns}
-        repeats = sum(count - 1 for columns, count in counts.items() if self._is_thing[columns[0]])
+        repeats = sum(count - 1 for columns, count in counts.items() if self.file.concepts[columns[0]].sentence)
         repeats += sum(not kinds.isdisjoint(columns) for columns in counts)
         total = sum(values[list(columns)].max() for columns in counts) - self.rules.margin * repeats
         return self.rules.weight * float(total)

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from importlib import import_module
 from importlib.metadata import version
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -78,6 +78,7 @@ ROUGE_L = Metric("rouge_l", rouge_statistics, _mean, lambda: f"beta:1.2|{_coco_s
 
 MAX_ORDER = 4  # largest order of the n-grams that BLEU-4 and CIDEr count
 Ngram = tuple[str, ...]
+Token = TypeVar("Token")
 SIGMA = 6.0  # standard deviation of the Gaussian penalty of the difference in length
 CACHED_ITEMS = 10_000  # number of items whose reference vectors are kept in memory, about 50 KB each
 
@@ -90,12 +91,12 @@ class TfIdfVector(NamedTuple):
     length: int
 
 
-def count_ngrams(tokens: Sequence[str]) -> Counter[Ngram]:
+def count_ngrams(tokens: Sequence[Token]) -> Counter[tuple[Token, ...]]:
     """Count the n-grams of orders 1 to 4 of a sentence."""
     words = tuple(tokens)
     # Tuples of the shifted sentence: faster than slicing, since a reward counts many sentences at every training step.
     shifted = [words[k:] for k in range(MAX_ORDER)]
-    counts: Counter[Ngram] = Counter()
+    counts: Counter[tuple[Token, ...]] = Counter()
     for order in range(1, MAX_ORDER + 1):
         counts.update(zip(*shifted[:order], strict=False))
     return counts

@@ -18,19 +18,14 @@ from typing import NamedTuple
 import numpy as np
 
 from limner.compiled import compiled
+from limner.metrics.caption import MAX_ORDER, count_ngrams
 from limner.smt import NUM_FEATURES, Floats, Ints
 from limner.smt.features import NUM_TUNED
 from limner.smt.system import ScoredTranslation, System
 
-MAX_ORDER = 4
 NUM_STATISTICS = 2 * MAX_ORDER + 2
 """Matched n-grams of each order, n-grams of each order, words, and words of the reference."""
 MIN_GAIN = 1e-5  # smallest gain of BLEU, 0 to 1, for which another round over all directions is made
-
-
-def ngram_counts(tokens: Sequence[int]) -> Counter[tuple[int, ...]]:
-    """Count the n-grams of up to four tokens."""
-    return Counter(tuple(tokens[i : i + n]) for n in range(1, MAX_ORDER + 1) for i in range(len(tokens) - n + 1))
 
 
 class Reference:
@@ -39,13 +34,13 @@ class Reference:
     def __init__(self, references: Sequence[Sequence[int]]) -> None:
         self.counts: Counter[tuple[int, ...]] = Counter()
         for tokens in references:
-            self.counts |= ngram_counts(tokens)
+            self.counts |= count_ngrams(tokens)
         self.lengths = sorted(len(tokens) for tokens in references)
 
     def statistics(self, hypothesis: Sequence[int]) -> Floats:
         """Compute the statistics of a hypothesis, (NUM_STATISTICS,), with the length of the closest reference."""
         result = np.zeros(NUM_STATISTICS)
-        for ngram, count in ngram_counts(hypothesis).items():
+        for ngram, count in count_ngrams(hypothesis).items():
             result[len(ngram) - 1] += min(count, self.counts[ngram])
             result[MAX_ORDER + len(ngram) - 1] += count
         result[-2] = len(hypothesis)

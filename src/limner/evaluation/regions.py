@@ -25,7 +25,6 @@ from limner.inference.collection_features import open_features
 from limner.inference.generate import generate
 from limner.inference.regions import (
     REGIONS_PER_IMAGE,
-    RegionText,
     describe_regions,
     locate_regions,
     region_log_probs,
@@ -71,6 +70,8 @@ class _DescribedImage(NamedTuple):
     texts: list[RegionText]
 
 
+RegionText = tuple[str, str]
+"""Description of a region as running text, and as tokens joined by spaces, which the metrics read."""
 _Describe = Callable[[Item, DetectedRegions], list[RegionText]]
 
 
@@ -131,7 +132,11 @@ def _region_features(examples: Examples) -> RegionStore:
 
 
 def _by_model(model: TrainedModel, decoding: DecodingSettings) -> _Describe:
-    return lambda item, detected: describe_regions(model, detected.codes, decoding)
+    def describe(item: Item, detected: DetectedRegions) -> list[RegionText]:
+        sentences = describe_regions(model, detected.codes, decoding)
+        return [(sentence.text, sentence.tokenised(model.tokenizer)) for sentence in sentences]
+
+    return describe
 
 
 def _precision(model: TrainedModel, images: Sequence[_DescribedImage], options: RegionOptions) -> list[Score]:
@@ -141,7 +146,7 @@ def _precision(model: TrainedModel, images: Sequence[_DescribedImage], options: 
         dense_captioning.DenseCaptions(
             image.boxes,
             image.detected.scores.double().cpu().numpy(),
-            [text.tokens for text in image.texts],
+            [tokens for _, tokens in image.texts],
             np.array([region.box for region in image.item.regions], dtype=np.float64).reshape(-1, 4),
             [" ".join(words(region.text)) for region in image.item.regions],
         )
@@ -166,19 +171,19 @@ def _baseline(
         return None
     if options.baseline == "caption":
         captions = _captions(model, collection, examples.images, options)
-        return lambda item, detected: [RegionText(captions[item.id], captions[item.id], 0.0)] * len(detected.boxes)
+        return lambda item, detected: [(captions[item.id], captions[item.id])] * len(detected.boxes)
     features = _region_features(examples)
     items = [item for item in collection.items(model.recipe.data.train) if item.image and features.covers(item)]
     train = region_items(items, model.target.lang, features)
     texts = [" ".join(model.tokenizer.words(item.regions[0].text)) for item in train]
     if options.baseline == "frequent":
         ((text, _),) = Counter(texts).most_common(1)
-        return lambda item, detected: [RegionText(text, text, 0.0)] * len(detected.boxes)
+        return lambda item, detected: [(text, text)] * len(detected.boxes)
     codes = _codes(model, features, train)
 
     def nearest(item: Item, detected: DetectedRegions) -> list[RegionText]:
         rows = (normalize(detected.codes, dim=1) @ codes.T).argmax(1).tolist() if len(detected.codes) else []
-        return [RegionText(texts[row], texts[row], 0.0) for row in rows]
+        return [(texts[row], texts[row]) for row in rows]
 
     return nearest
 
@@ -247,8 +252,8 @@ def _shown(images: Sequence[_DescribedImage], collection: Collection) -> list[Im
             id=image.item.id,
             image=collection.absolute_image_path(image.item),
             detected=tuple(
-                RegionRecord(box=tuple(box), text=text.text, score=score)
-                for box, text, score in zip(
+                RegionRecord(box=tuple(box), text=text, score=score)
+                for box, (text, _), score in zip(
                     image.boxes.tolist()[:SHOWN_REGIONS], image.texts, image.detected.scores.tolist(), strict=False
                 )
             ),

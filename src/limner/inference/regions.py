@@ -15,6 +15,7 @@ from torch import Tensor
 from limner.data.collection import Collection
 from limner.data.dataset import FeatureSource
 from limner.data.examples import Example, ImageFeatures, Item, collate, collate_features
+from limner.decoding.sentence import Sentence
 from limner.decoding.settings import DecodingSettings, change_decoding
 from limner.decoding.torch_models import beam_search
 from limner.errors import CollectionError, RunError
@@ -59,17 +60,6 @@ class LocatedRegions(NamedTuple):
     item: Item
     detected: DetectedRegions
     boxes: NDArray[np.float64]  # (R, 4): left, top, width and height in pixels
-
-
-class RegionText(NamedTuple):
-    """Description of a region."""
-
-    text: str
-    """Running text."""
-    tokens: str
-    """Tokens joined by spaces, as scored by metrics."""
-    log_prob: float
-    """Natural logarithm of its probability given the region."""
 
 
 class RetrievedRegion(NamedTuple):
@@ -177,15 +167,7 @@ def detect_regions(
     count: int | None = None,
     min_confidence: float = 0.0,
 ) -> Iterator[DetectedRegions]:
-    """Detect the regions of the image of each item.
-
-    Args:
-        model: dense captioner.
-        items: items of whole images.
-        features: features of the images.
-        count: largest number of regions of an image; None for all.
-        min_confidence: regions of a lower confidence are left out.
-    """
+    """Detect the regions of the images of items: at most `count` of each, of a confidence from `min_confidence` on."""
     detector, device = require_detector(model), device_of(model.model)
     for begin in range(0, len(items), IMAGES_PER_BATCH):
         batch = features.take(items[begin : begin + IMAGES_PER_BATCH])
@@ -210,23 +192,15 @@ def locate_regions(
         yield LocatedRegions(item, detected, boxes.reshape(-1, 4))
 
 
-def describe_regions(model: TrainedModel, codes: Tensor, settings: DecodingSettings) -> list[RegionText]:
-    """Generate a description of each region from its code.
-
-    Args:
-        model: dense captioner.
-        codes: codes of the regions, (R, D), as `detect_regions` returns them.
-        settings: decoding settings.
-    """
-    texts: list[RegionText] = []
+def describe_regions(model: TrainedModel, codes: Tensor, settings: DecodingSettings) -> list[Sentence]:
+    """Generate a description of each region from its code, (R, D), as `detect_regions` returns them."""
+    sentences: list[Sentence] = []
     for part in torch.split(codes, REGIONS_PER_BATCH) if len(codes) else ():
         present = torch.ones(len(part), dtype=torch.bool, device=part.device)
         batch = collate([Example(str(number)) for number in range(len(part))]).to(part.device)
         batch = replace(batch, image=ImageFeatures(present, pooled=part))
-        for best, *_ in beam_search([model.model], batch, settings):
-            text = model.tokenizer.decode(best.tokens, detokenise=True)
-            texts.append(RegionText(text, model.tokenizer.decode(best.tokens), best.log_prob))
-    return texts
+        sentences += [best.decoded(model.tokenizer) for best, *_ in beam_search([model.model], batch, settings)]
+    return sentences
 
 
 @torch.inference_mode()
@@ -290,14 +264,7 @@ def retrieve_regions(
 def region_log_probs(
     model: TrainedModel, codes: Tensor, sentences: Sequence[Sequence[int]], budget: int = MEMORY_BUDGET
 ) -> Tensor:
-    """Compute log P(sentence | region) of S sentences and R regions, (S, R).
-
-    Args:
-        model: dense captioner.
-        codes: codes of the regions, (R, D), as `detect_regions` returns them.
-        sentences: token ids of each sentence.
-        budget: working memory in bytes.
-    """
+    """Compute log P(sentence | region) of S sentences, as token ids, and R regions by their codes (R, D), (S, R)."""
     if not len(codes):
         return codes.new_zeros(len(sentences), 0)
     batch = collate([Example("", sentence) for sentence in sentences]).to(codes.device)

@@ -156,16 +156,9 @@ class Examples:
     ) -> Self:
         """Tokenise the examples of one split; items without a sentence in the languages are skipped.
 
-        Of descriptions of regions, the images without a region have no example, but are in `images`.
-
-        Args:
-            collection: collection with the split.
-            split: name of the split.
-            target: language and tokenizer of the target sentences.
-            features: feature tables of the collection; None for text-only models.
-            source: language and tokenizer of the source sentences of a translation model.
-            max_tokens: maximum number of tokens of a sentence; None for no limit.
-            leave_out: whether to exclude items that a feature table lacks instead of raising an error.
+        Of descriptions of regions, the images without a region have no example, but are in `images`. With `leave_out`,
+        items that a feature table lacks are excluded instead of being an error. The other arguments are as of
+        `Examples`.
 
         Raises:
             CollectionError: the collection has no such split.

@@ -95,7 +95,7 @@ def back_translate(
 
     Args:
         models: one translation model, or an ensemble.
-        collection: sentences to translate; the translations are written to it.
+        collection: sentences to translate, and the features of models that use images.
         generated_by: name that the translations are marked with, see `run_name`.
         settings: selection and decoding.
         generate: decodes the sentences.
@@ -130,20 +130,10 @@ def translate_untranslated(
 ) -> Iterator[list[BackTranslation]]:
     """Translate the sentences of a split that people wrote and whose group has no translation.
 
-    Args:
-        models: one translation model, or an ensemble; the recipe of the model gives the languages.
-        collection: sentences to translate, and the features of models that use images.
-        settings: selection and decoding.
-        generate: decodes the sentences.
-        on_progress: called with the number of sentences done and their total.
+    The recipe of the first model gives the languages. See `back_translate` for arguments and errors.
 
     Yields:
         About `settings.write_batch_size` translations; the translations of one item are in the same batch.
-
-    Raises:
-        CollectionError: there is no such split.
-        FeatureError: the models use images, and the collection lacks their features.
-        SettingsError: the models are not translation models.
     """
     first = models[0]
     language, lang = languages(first)

@@ -101,14 +101,7 @@ class TextGenerator:
         rules: RuleOptions = NO_RULE_OPTIONS,
         trace: Trace | None = None,
     ) -> Request:
-        """Return the request for the sentences of an input.
-
-        Args:
-            source: image to describe, or source sentence to translate.
-            settings: decoding settings.
-            prefix: words that the sentence starts with.
-            rules: options of the rules of the generator.
-            trace: called with every step of the search.
+        """Return the request for the sentences of an input; see `Request` for the arguments.
 
         Raises:
             SettingsError: the words that the sentence must include are not in the vocabulary, or too many.

@@ -33,11 +33,7 @@ class Captioner(TextGenerator, BaseCaptioner):
     """
 
     def __init__(self, models: Sequence[TrainedModel], backbone: Backbone | None = None) -> None:
-        """Combine models that share their vocabulary and features.
-
-        Args:
-            models: one model, or several as an ensemble.
-            backbone: computes the features of new images; None for models without features.
+        """Combine models that share their vocabulary and features, see `TextGenerator`.
 
         Raises:
             RunError: the vocabularies or features of the models differ, or they are translation models.

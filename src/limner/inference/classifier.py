@@ -76,13 +76,7 @@ def label_probabilities(
 def predicted_labels(
     entries: Sequence[str], hypothesis: Sentence, probabilities: Probabilities
 ) -> list[PredictedLabel]:
-    """Return the decoded labels with their probabilities.
-
-    Args:
-        entries: labels by token id.
-        hypothesis: decoded labels, T tokens.
-        probabilities: their probabilities, (T, V).
-    """
+    """Return the T decoded labels by their entries in the vocabulary, with their probabilities, of (T, V)."""
     return [
         PredictedLabel(entries[token], float(row[token]))
         for token, row in zip(hypothesis.tokens, probabilities, strict=True)
@@ -149,11 +143,7 @@ class Classifier(TextGenerator):
     """A model trained on labels (`data.lang: label`, `frame_labels` or `track`), or an ensemble of several."""
 
     def __init__(self, models: Sequence[TrainedModel], backbone: Backbone | None = None) -> None:
-        """Combine models that share their labels and inputs.
-
-        Args:
-            models: one model, or several as an ensemble.
-            backbone: computes the features of new files; None for models of sentences.
+        """Combine models that share their labels and inputs, see `TextGenerator`.
 
         Raises:
             RunError: the vocabularies or features of the models differ, or they generate sentences.

@@ -22,10 +22,7 @@ if TYPE_CHECKING:
 def open_features(model: TrainedModel, collection: Collection, cache_mib: int | None = None) -> FeatureStore | None:
     """Open the features of a collection that a model was trained on; None for a model without features.
 
-    Args:
-        model: trained model.
-        collection: collection with the feature tables.
-        cache_mib: size in MiB up to which a table is held in memory; None for the size in the recipe.
+    A table of up to `cache_mib` MiB is held in memory; None stands for the size in the recipe.
 
     Raises:
         FeatureError: a table is missing, or was computed by another backbone or with other settings.

@@ -177,14 +177,7 @@ def explain_beam(
     settings: DecodingSettings,
     prefix: str | None = None,
 ) -> BeamExplanation:
-    """Decode one input and record its beam.
-
-    Args:
-        models: one model, or several as an ensemble.
-        source: image to describe, or source sentence to translate.
-        features: features of the image; None for models that use none.
-        settings: decoding settings.
-        prefix: words that the sentence starts with; None for none.
+    """Decode an input and record its beam; see `generate` for the arguments.
 
     Raises:
         SettingsError: the settings sample, so that there is no beam.

@@ -367,13 +367,9 @@ def _path(item: Item, collection: Collection) -> str | None:
 def _with_features(
     collection: Collection, split: str | None, features: FeatureStore, *, of_media: bool = False
 ) -> StoredItems:
-    """Return the items of a split whose features are stored, or that need none; the others are counted in the log.
+    """Return the items of a split, or of all, whose features are stored; the others are counted in the log.
 
-    Args:
-        collection: collection of the items.
-        split: split of the items; None for all.
-        features: features of the collection.
-        of_media: whether items without an image or audio file are left out as well.
+    Items without an image or audio file need no features, and are left out only with `of_media`.
     """
     without = 0
 

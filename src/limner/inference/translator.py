@@ -55,11 +55,7 @@ class Translator(TextGenerator):
     """A translation model, or an ensemble of several."""
 
     def __init__(self, models: Sequence[TrainedModel], backbone: Backbone | None = None) -> None:
-        """Combine models that share their vocabularies and features.
-
-        Args:
-            models: one model, or several as an ensemble.
-            backbone: computes the features of new images; None where no image will be given.
+        """Combine models that share their vocabularies and features, see `TextGenerator`.
 
         Raises:
             RunError: the models do not translate, or their vocabularies or features differ.

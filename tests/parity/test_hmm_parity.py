@@ -48,6 +48,6 @@ def test_beliefs_next_words_and_states_equal_the_oracle(sentence):
     state, beliefs = model.start(model.encode(data)), []
     for token in data.target_in[0]:
         state = model.step(token[None], None, state)[1]
-        beliefs.append(state.belief[0])
+        beliefs.append(state[0])
     np.testing.assert_allclose(torch.stack(beliefs), oracle_beliefs(oracle, sentence), rtol=1e-9, atol=1e-12)
     assert tuple(model.states(sentence)) == best_path_by_enumeration(oracle, [*sentence, EOS])[0]

@@ -10,7 +10,7 @@ from limner.data.examples import Example, collate
 from limner.decoding.settings import DecodingSettings, SampleSettings
 from limner.decoding.torch_models import beam_search
 from limner.errors import RunError, TrainingError
-from limner.models.ngram import NGram, NGramSettings, NGramState
+from limner.models.ngram import NGram, NGramSettings
 from limner.models.protocols import ModelInputs
 from limner.text.vocab import SPECIAL_TOKENS
 
@@ -36,7 +36,7 @@ def fitted(sentences, order=3, cutoff=5, vocab=VOCAB):
 def after(model, *words):
     """The distribution after some words."""
     tokens = torch.tensor([[BOS] * (model.settings.order - len(words)) + list(words)])
-    logits, _ = model.step(tokens[:, -1], model.encode(batch([[]])), NGramState(tokens[:, :-1]))
+    logits, _ = model.step(tokens[:, -1], model.encode(batch([[]])), tokens[:, :-1])
     return logits[0].exp().tolist()
 
 

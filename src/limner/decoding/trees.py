@@ -45,7 +45,7 @@ def signature(tree: Tree) -> Any:  # noqa: ANN401
 
 
 def flatten(tree: Tree, name: str) -> dict[str, Any]:
-    """Return the tensors of a memory or state by their paths, such as `state.lstm.hidden`; parts of None have none."""
+    """Return the tensors of a memory or state by their paths, such as `state.hidden`; parts of None have none."""
     if tree is None:
         return {}
     if not isinstance(tree, tuple | list):

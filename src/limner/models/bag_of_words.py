@@ -7,7 +7,7 @@ I images.
 from __future__ import annotations
 
 import math
-from typing import Annotated, ClassVar, Literal, NamedTuple
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -15,13 +15,10 @@ from torch.nn.functional import binary_cross_entropy_with_logits, embedding_bag,
 
 from limner.bounds import Bounds
 from limner.data.examples import Batch, ImageFeatures
-from limner.layers.functional import precise
+from limner.layers.functional import precise, repeat_rows
 from limner.layers.image_encoder import ImageEncoder, ImageEncoderSettings
-from limner.models.protocols import ConditionalLMSettings, Mean, ModelInputs, Output, repeat_memory
+from limner.models.protocols import EXCLUDED, ConditionalLMSettings, Mean, ModelInputs, Output
 from limner.text.vocab import SPECIAL_TOKENS
-
-EXCLUDED = -1e4
-"""Logit of <pad> and <s>, which are never generated; finite, because a mask of 0 multiplies the scores at padding."""
 
 
 class BagOfWordsSettings(ConditionalLMSettings):
@@ -33,16 +30,6 @@ class BagOfWordsSettings(ConditionalLMSettings):
     """Scaling and dropout of the image features. Maps are flattened, so the settings of the convnet have no effect."""
     init_std: Annotated[float, Bounds(0, 1e3, whole=False)] = 0.01
     """Standard deviation of the normal initialisation of the weights."""
-
-
-class BagOfWordsMemory(NamedTuple):
-    """Logits of the next token, which do not depend on the previous tokens."""
-
-    logits: Tensor  # (B, V)
-
-
-class BagOfWordsState(NamedTuple):
-    """Empty state: the model does not depend on the previous tokens."""
 
 
 class BagOfWords(nn.Module):
@@ -96,16 +83,16 @@ class BagOfWords(nn.Module):
         """Compute log s_v(x) of every word given each image, (B, V); `EXCLUDED` for <pad> and <s>."""
         return _add_excluded(logsigmoid(precise(self.units(self.image_vector(image)))))
 
-    def encode(self, batch: Batch) -> BagOfWordsMemory:
+    def encode(self, batch: Batch) -> Tensor:
         """Compute the logits of the next token given each image, (B, V)."""
-        return BagOfWordsMemory(self.log_probs(batch.image))
+        return self.log_probs(batch.image)
 
-    def start(self, memory: BagOfWordsMemory) -> BagOfWordsState:
-        return BagOfWordsState()
+    def start(self, memory: Tensor) -> None:
+        """Return no state: the model does not depend on the previous tokens."""
 
-    def step(self, tokens: Tensor, memory: BagOfWordsMemory, state: BagOfWordsState) -> tuple[Tensor, BagOfWordsState]:
-        """Return the logits (N K, V) of the next token, which do not depend on the previous tokens (N K,)."""
-        return repeat_memory(memory, tokens.shape[0]).logits, state
+    def step(self, tokens: Tensor, memory: Tensor, state: None) -> tuple[Tensor, None]:
+        """Return the logits (N K, V) of the next token."""
+        return repeat_rows(memory, tokens.shape[0]), None
 
     def forward(self, batch: Batch) -> Output:
         """Compute the logits of all positions, and the loss of the units."""

@@ -96,12 +96,6 @@ class DenseCaptionerSettings(ConditionalLMSettings):
     """Width of the convnet on pixels."""
 
 
-class RegionMemory(NamedTuple):
-    """Encoded region, constant over the time steps."""
-
-    visual: Tensor  # (B, E): x_{-1}
-
-
 class DenseLosses(NamedTuple):
     """The five losses of section 3.3, unweighted means over regions or tokens."""
 
@@ -198,15 +192,15 @@ class DenseCaptioner(nn.Module):
         features = sample_regions(maps, boxes, side)
         return self._codes(features) * image.present[:, None]
 
-    def encode(self, batch: Batch) -> RegionMemory:
-        """Encode the region of each example."""
-        return RegionMemory(torch.relu(self.visual(self.region_codes(batch.image))))  # x_{-1}
+    def encode(self, batch: Batch) -> Tensor:
+        """Encode the region of each example: x_{-1}, (B, E)."""
+        return torch.relu(self.visual(self.region_codes(batch.image)))
 
-    def start(self, memory: RegionMemory) -> CellState:
+    def start(self, memory: Tensor) -> CellState:
         """Return the state after x_{-1}."""
-        return self.cell(self.cell.project(memory.visual), self.cell.start(len(memory.visual)))  # type: ignore[no-any-return]
+        return self.cell(self.cell.project(memory), self.cell.start(len(memory)))  # type: ignore[no-any-return]
 
-    def step(self, tokens: Tensor, memory: RegionMemory, state: CellState) -> tuple[Tensor, CellState]:
+    def step(self, tokens: Tensor, memory: Tensor, state: CellState) -> tuple[Tensor, CellState]:
         """Compute the logits (N K, V) after one more token (N K,) of hypotheses whose state has read the region."""
         state = self.cell(self.cell.project(self.embedding(tokens)), state)
         return self.softmax(state.hidden), state
@@ -223,7 +217,7 @@ class DenseCaptioner(nn.Module):
             return Output(logits, loss=tuple(weighted))
         return Output(self._logits(self.encode(batch), batch.target_in))
 
-    def _logits(self, memory: RegionMemory, tokens: Tensor) -> Tensor:
+    def _logits(self, memory: Tensor, tokens: Tensor) -> Tensor:
         """Compute the logits (B, T, V) after each of the tokens (B, T)."""
         state, hidden = self.start(memory), []
         for projected in self.cell.project(self.embedding(tokens)).unbind(1):
@@ -247,8 +241,7 @@ class DenseCaptioner(nn.Module):
         codes = self._codes(sampled.features)
         positive = codes[: len(sampled.boxes)]
         targets = regions.box[sampled.annotated]
-        memory = RegionMemory(torch.relu(self.visual(positive)))
-        logits = self._logits(memory, regions.target_in[sampled.annotated])
+        logits = self._logits(torch.relu(self.visual(positive)), regions.target_in[sampled.annotated])
         words = regions.target_mask[sampled.annotated]
         expected = regions.target_out[sampled.annotated]
         return DenseLosses(

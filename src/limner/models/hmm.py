@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from limner.bounds import EpochsOrNone, Few, Seed, Weight, Width
 from limner.data.examples import Batch
-from limner.models.protocols import ConditionalLMSettings, ModelInputs, Output, TextOnlyMemory, require_words
+from limner.models.protocols import ConditionalLMSettings, ModelInputs, Output, require_words
 from limner.text.vocab import SPECIAL_TOKENS
 
 logger = logging.getLogger(__name__)
@@ -52,12 +52,6 @@ class HMMParameters(NamedTuple):
     initial: Tensor  # (K,): P(h_1)
     transition: Tensor  # (K, K): P(h_t | h_{t-1}), previous state first
     emission: Tensor  # (K, V): P(x_t | h_t)
-
-
-class HMMState(NamedTuple):
-    """Belief over the hidden states, given the tokens so far."""
-
-    belief: Tensor  # (B, K): P(h_t | x_1 … x_{t-1})
 
 
 class HMM(nn.Module):
@@ -117,22 +111,22 @@ class HMM(nn.Module):
         assert best is not None, "at least one initialisation"
         self._set(HMMParameters(*(values.to(self.emission) for values in best.parameters)))
 
-    def encode(self, batch: Batch) -> TextOnlyMemory:
-        """Return the number and the device of the examples; the image is not used."""
-        return TextOnlyMemory(batch.image.present)
+    def encode(self, batch: Batch) -> Tensor:
+        """Return a tensor (B,) for the number and the device of the examples; the image is not used."""
+        return batch.image.present
 
-    def start(self, memory: TextOnlyMemory) -> HMMState:
+    def start(self, memory: Tensor) -> Tensor:
         """Return the initial belief (eq. 2), (B, K)."""
-        return HMMState(self.initial.expand(len(memory.present), -1))
+        return self.initial.expand(len(memory), -1)
 
-    def step(self, tokens: Tensor, memory: TextOnlyMemory, state: HMMState) -> tuple[Tensor, HMMState]:
+    def step(self, tokens: Tensor, memory: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
         """Compute the log-probabilities (B, V) after one more token (B,) of each hypothesis, and the belief."""
-        belief = self._update(state.belief, tokens)
-        return self._log_probs(belief), HMMState(belief)
+        belief = self._update(state, tokens)
+        return self._log_probs(belief), belief
 
     def forward(self, batch: Batch) -> Output:
         """Compute the log-probabilities (B, T, V) of all positions; only eq. 4 runs in a loop over time."""
-        belief, beliefs = self.start(self.encode(batch)).belief, []
+        belief, beliefs = self.start(self.encode(batch)), []
         for tokens in batch.target_in.unbind(1):
             belief = self._update(belief, tokens)
             beliefs.append(belief)

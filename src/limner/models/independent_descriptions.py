@@ -5,7 +5,7 @@ Shapes: B batch, T target length, S source length, E embedding, H hidden, V voca
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal, NamedTuple
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -45,18 +45,6 @@ class IndependentSettings(ConditionalLMSettings):
     """Dropout rate before the vocabularies."""
     image_encoder: ImageEncoderSettings = ImageEncoderSettings()
     """Scaling of the image features, dropout of them in addition to `input_dropout`, and sizes of the convnet."""
-
-
-class IndependentMemory(NamedTuple):
-    """The input of the target-language model, constant while a sentence is generated."""
-
-    initial: LayerState  # (B, H): s_0
-
-
-class IndependentState(NamedTuple):
-    """The state s_{t-1} of the target-language model."""
-
-    layer: LayerState  # (B, H)
 
 
 class RecurrentLanguageModel(nn.Module):
@@ -129,7 +117,7 @@ class IndependentDescriptions(nn.Module):
         for layer in (self.image, self.initial):
             _initialise(layer)
 
-    def encode(self, batch: Batch) -> IndependentMemory:
+    def encode(self, batch: Batch) -> LayerState:
         """Encode images and source sentences, and compute s_0, (B, H)."""
         return self._transfer(self._encode_source(batch)[0])
 
@@ -144,7 +132,7 @@ class IndependentDescriptions(nn.Module):
         states, _ = self.source.recurrent(inputs, self.source.recurrent.start(len(batch)), mask)
         return states, words, mask
 
-    def _transfer(self, states: Tensor) -> IndependentMemory:
+    def _transfer(self, states: Tensor) -> LayerState:
         """Compute s_0 = tanh(W_init h_N + b_init) from the states of the source-language model."""
         last = states[:, -1]  # h_N, which padding does not change
         if self.settings.transfer == "fixed":
@@ -152,24 +140,22 @@ class IndependentDescriptions(nn.Module):
         last = dropout(last, self.settings.input_dropout, self.training)
         hidden = precise(torch.tanh(self.initial(last)))
         cell = torch.zeros_like(hidden) if self.target.recurrent.cell.has_memory_cell else None
-        return IndependentMemory(LayerState(CellState(hidden, cell)))
+        return LayerState(CellState(hidden, cell))
 
-    def start(self, memory: IndependentMemory) -> IndependentState:
-        return IndependentState(memory.initial)
+    def start(self, memory: LayerState) -> LayerState:
+        return memory
 
-    def step(
-        self, tokens: Tensor, memory: IndependentMemory, state: IndependentState
-    ) -> tuple[Tensor, IndependentState]:
+    def step(self, tokens: Tensor, memory: LayerState, state: LayerState) -> tuple[Tensor, LayerState]:
         embedded = self.target.embed(tokens)
         recurrent = self.target.recurrent
-        after = recurrent.step(recurrent.cell.project(embedded), state.layer)
-        return self.target.read_out(after.state.hidden, embedded), IndependentState(after)
+        after = recurrent.step(recurrent.cell.project(embedded), state)
+        return self.target.read_out(after.state.hidden, embedded), after
 
     def forward(self, batch: Batch) -> Output:
         """Compute the logits of all positions, and in training the auxiliary loss of the source sentences."""
         states, words, mask = self._encode_source(batch)
         embedded = self.target.embed(batch.target_in)
-        hidden, _ = self.target.recurrent(embedded, self._transfer(states).initial)
+        hidden, _ = self.target.recurrent(embedded, self._transfer(states))
         auxiliary_loss = self._source_loss(batch, states, words, mask) if self.training else None
         return Output(self.target.read_out(hidden, embedded), auxiliary_loss=auxiliary_loss)
 

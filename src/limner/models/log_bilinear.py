@@ -49,12 +49,6 @@ class LBLMemory(NamedTuple):
     gates: Tensor | None  # (B, f): W_fx x of eq. 8 in MLBL-F; else None
 
 
-class LBLState(NamedTuple):
-    """Context of the next token."""
-
-    tokens: Tensor  # (B, n - 1), the most recent token last
-
-
 class LBL(EncodedImages, nn.Module):
     """LBL (eqs. 1-2), MLBL-B (eqs. 3-4) and MLBL-F (eqs. 5-9) of Kiros et al. (2014).
 
@@ -111,17 +105,17 @@ class LBL(EncodedImages, nn.Module):
         gates = None if self.visual_factors is None else self.visual_factors(vector)  # W_fx x, eq. 8
         return LBLMemory(bias, gates)
 
-    def start(self, memory: LBLMemory) -> LBLState:
+    def start(self, memory: LBLMemory) -> Tensor:
         """Return a context of <s> only, (B, n - 1)."""
         shape = (memory.bias.shape[0], self.settings.context)
-        return LBLState(memory.bias.new_full(shape, SPECIAL_TOKENS.bos, dtype=torch.long))
+        return memory.bias.new_full(shape, SPECIAL_TOKENS.bos, dtype=torch.long)
 
-    def step(self, tokens: Tensor, memory: LBLMemory, state: LBLState) -> tuple[Tensor, LBLState]:
+    def step(self, tokens: Tensor, memory: LBLMemory, state: Tensor) -> tuple[Tensor, Tensor]:
         """Compute the logits (N K, V) after one more token (N K,) of each hypothesis (eqs. 1-9), and their context."""
         memory = repeat_memory(memory, tokens.shape[0])
-        context = torch.cat([state.tokens[:, 1:], tokens.unsqueeze(1)], 1)  # (N K, n - 1)
+        context = torch.cat([state[:, 1:], tokens.unsqueeze(1)], 1)  # (N K, n - 1)
         predicted = self.context(self.vectors(context).flatten(1)) + memory.bias  # eqs. 1, 3 and 7
-        return self._logits(predicted, memory.gates), LBLState(context)
+        return self._logits(predicted, memory.gates), context
 
     def forward(self, batch: Batch) -> Output:
         """Compute the logits (B, T, V) of all positions, without a loop over time."""

@@ -87,12 +87,6 @@ class MRNNMemory(NamedTuple):
     word: Tensor | None  # (B, H): V_I^(1) I, added to word embedding layer II in the visInRnn variants; else None
 
 
-class MRNNState(NamedTuple):
-    """Recurrent state r(t-1)."""
-
-    recurrent: CellState  # (B, H)
-
-
 class MRNN(EncodedImages, nn.Module):
     """The m-RNN of Mao et al. (2015), section 3.2, and the seven variants of Table 8 and section 7.3.
 
@@ -168,17 +162,17 @@ class MRNN(EncodedImages, nn.Module):
             multimodal = term + self.multimodal_bias
         return MRNNMemory(multimodal, word)
 
-    def start(self, memory: MRNNMemory) -> MRNNState:
+    def start(self, memory: MRNNMemory) -> CellState:
         """Return the initial state r(0) = 0, (B, H)."""
-        return MRNNState(self._initial(memory.multimodal.shape[0]))
+        return self._initial(memory.multimodal.shape[0])
 
-    def step(self, tokens: Tensor, memory: MRNNMemory, state: MRNNState) -> tuple[Tensor, MRNNState]:
+    def step(self, tokens: Tensor, memory: MRNNMemory, state: CellState) -> tuple[Tensor, CellState]:
         """Compute the logits (N K, V) after one more token (N K,) of each hypothesis (eqs. 2-4), and r(t)."""
         memory = repeat_memory(memory, tokens.shape[0])
         first, word = self._embed(tokens, memory.word)  # e(t), w(t)
-        recurrent = self._recur(self._project(word), state.recurrent)  # r(t)
+        recurrent = self._recur(self._project(word), state)  # r(t)
         multimodal = scaled_tanh(self.multimodal_terms(first, word, recurrent.hidden, memory.multimodal))  # eqs. 3, 4
-        return self.softmax(multimodal), MRNNState(recurrent)
+        return self.softmax(multimodal), recurrent
 
     def forward(self, batch: Batch) -> Output:
         """Compute the logits (B, T, V) of all positions; only eq. 2 runs in a loop over time."""

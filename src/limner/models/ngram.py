@@ -19,14 +19,10 @@ from torch.nn.functional import pad
 from limner.bounds import Count, Order
 from limner.data.examples import Batch
 from limner.errors import RunError
-from limner.models.protocols import ConditionalLMSettings, ModelInputs, Output, TextOnlyMemory, require_words
+from limner.models.protocols import EXCLUDED, ConditionalLMSettings, ModelInputs, Output, require_words
 from limner.text.vocab import SPECIAL_TOKENS
 
 logger = logging.getLogger(__name__)
-
-EXCLUDED = -1e4
-"""Log-probability of <pad> and <s>, which are never generated. Its exponential is exactly 0. It is finite, because a
-mask of 0 multiplies the scores at padding, and 0 times -inf is NaN."""
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -42,12 +38,6 @@ class NGramSettings(ConditionalLMSettings):
     """Number of tokens of an n-gram: 2 for GT2, 3 for GT3; the paper reports no gain above 3."""
     cutoff: Count = 5
     """Largest count that is discounted; 1 disables discounting."""
-
-
-class NGramState(NamedTuple):
-    """Context of the next token."""
-
-    tokens: Tensor  # (B, order - 1), the most recent token last
 
 
 class Table(NamedTuple):
@@ -185,19 +175,19 @@ class NGram(nn.Module):
         row[observed] = probs
         return row
 
-    def encode(self, batch: Batch) -> TextOnlyMemory:
-        """Return the number and the device of the examples; the image is not used."""
-        return TextOnlyMemory(batch.image.present)
+    def encode(self, batch: Batch) -> Tensor:
+        """Return a tensor (B,) for the number and the device of the examples; the image is not used."""
+        return batch.image.present
 
-    def start(self, memory: TextOnlyMemory) -> NGramState:
+    def start(self, memory: Tensor) -> Tensor:
         """Return a context of <s> only, (B, order - 1)."""
-        shape = (memory.present.shape[0], self.settings.order - 1)
-        return NGramState(memory.present.new_full(shape, SPECIAL_TOKENS.bos, dtype=torch.long))
+        shape = (memory.shape[0], self.settings.order - 1)
+        return memory.new_full(shape, SPECIAL_TOKENS.bos, dtype=torch.long)
 
-    def step(self, tokens: Tensor, memory: TextOnlyMemory, state: NGramState) -> tuple[Tensor, NGramState]:
+    def step(self, tokens: Tensor, memory: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
         """Compute the log-probabilities (B, V) after one more token (B,) of each hypothesis, and their context."""
-        context = torch.cat((state.tokens, tokens[:, None]), 1)[:, 1:]
-        return self._log_probs(context), NGramState(context)  # eqs. 1 and 2
+        context = torch.cat((state, tokens[:, None]), 1)[:, 1:]
+        return self._log_probs(context), context  # eqs. 1 and 2
 
     def forward(self, batch: Batch) -> Output:
         """Compute the log-probabilities (B, T, V) of all positions from a sliding window of contexts."""

@@ -100,12 +100,6 @@ class NMTMemory(NamedTuple):
     initial: CellState  # (B, H): s_0
 
 
-class NMTState(NamedTuple):
-    """The decoder state s_{t-1}."""
-
-    decoder: CellState  # (B, H)
-
-
 class NMT(nn.Module):
     """The translation models of three papers, selected by the settings:
 
@@ -225,13 +219,13 @@ class NMT(nn.Module):
             return None
         return self.decoder.image_attention.annotate(*grid)
 
-    def start(self, memory: NMTMemory) -> NMTState:
-        return NMTState(memory.initial)
+    def start(self, memory: NMTMemory) -> CellState:
+        return memory.initial
 
-    def step(self, tokens: Tensor, memory: NMTMemory, state: NMTState) -> tuple[Tensor, NMTState]:
+    def step(self, tokens: Tensor, memory: NMTMemory, state: CellState) -> tuple[Tensor, CellState]:
         embedded = self.target_embedding(tokens)
-        step = self.decoder(self.decoder.words(embedded), state.decoder, memory.source, memory.image)
-        return self._read_out(embedded, step.state.hidden, step.context, step.image), NMTState(step.state)
+        step = self.decoder(self.decoder.words(embedded), state, memory.source, memory.image)
+        return self._read_out(embedded, step.state.hidden, step.context, step.image), step.state
 
     def forward(self, batch: Batch) -> Output:
         """Compute the logits of all positions; only the recurrence runs in a loop over time."""

@@ -23,10 +23,14 @@ from limner.settings import Settings
 from limner.text.vocab import SPECIAL_TOKENS
 
 Memory = Any
-"""Tensors that are constant while a sentence is generated: a NamedTuple of batch-first tensors (or None)."""
+"""What is constant while a sentence is generated: a batch-first tensor, or nested tuples of them (or None)."""
 
 State = Any
-"""Recurrent state between two steps: a NamedTuple of batch-first tensors (or None)."""
+"""Recurrent state between two steps, likewise."""
+
+EXCLUDED = -1e4
+"""Log-probability of tokens that cannot follow. Its exponential is exactly 0. It is finite, so that a label outside the
+vocabulary has a finite loss, and because a mask of 0 multiplies the scores at padding, and 0 times -inf is NaN."""
 
 
 class ConditionalLMSettings(Settings):
@@ -223,12 +227,6 @@ class EncodedImages:
         assert self.image_encoder is not None, "this variant of the model uses no image"
         vector: Tensor = self.image_encoder(image)
         return vector
-
-
-class TextOnlyMemory(NamedTuple):
-    """Number of examples and their device, for a model that does not use the image."""
-
-    present: Tensor  # (B,)
 
 
 @runtime_checkable

@@ -22,11 +22,8 @@ from limner.layers.frame_encoder import FrameEncoder
 from limner.layers.functional import precise
 from limner.layers.image_encoder import ImageEncoderSettings
 from limner.layers.stack import BidirectionalLayers, LayerState, RecurrentLayers, RecurrentSettings
-from limner.models.protocols import ConditionalLMSettings, ModelInputs, Output
+from limner.models.protocols import EXCLUDED, ConditionalLMSettings, ModelInputs, Output
 from limner.text.vocab import SPECIAL_TOKENS
-
-EXCLUDED = -1e4
-"""Log-probability of tokens that cannot follow; finite, so that a label outside the vocabulary has a finite loss."""
 
 
 class SequenceLabellerSettings(ConditionalLMSettings):

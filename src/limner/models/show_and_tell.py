@@ -36,16 +36,10 @@ class ShowAndTellSettings(ConditionalLMSettings):
     """Scaling and dropout of the image features, and sizes of the convnet on pixels or feature maps."""
 
 
-class ShowAndTellMemory(NamedTuple):
-    """State after the image; nothing else depends on the image."""
-
-    layers: tuple[LayerState, ...]  # (B, H) each: after x_{-1}
-
-
 class ShowAndTellState(NamedTuple):
-    """State of the recurrent layers."""
+    """State of the recurrent layers; the state after the image is all that depends on the image."""
 
-    layers: tuple[LayerState, ...]
+    layers: tuple[LayerState, ...]  # (B, H) each
 
 
 class ShowAndTell(EmbeddedWords, EncodedImages, nn.Module):
@@ -81,20 +75,20 @@ class ShowAndTell(EmbeddedWords, EncodedImages, nn.Module):
         nn.init.normal_(self.embedding.weight, std=0.1)
         nn.init.zeros_(self.softmax.bias)
 
-    def encode(self, batch: Batch) -> ShowAndTellMemory:
+    def encode(self, batch: Batch) -> ShowAndTellState:
         """Compute the state after the image (eq. 10)."""
         image = self.image_embedding(self.image_vector(batch.image))  # x_{-1}
         image = dropout(image, self.settings.dropout, self.training) * batch.image.present[:, None]
         zeros = self.recurrent.start(image.shape[0])
         after = self.recurrent.step(image, zeros)[1]
         present = batch.image.present
-        return ShowAndTellMemory(tuple(where(present, a, b) for a, b in zip(after, zeros, strict=True)))
+        return ShowAndTellState(tuple(where(present, a, b) for a, b in zip(after, zeros, strict=True)))
 
-    def start(self, memory: ShowAndTellMemory) -> ShowAndTellState:
-        return ShowAndTellState(memory.layers)
+    def start(self, memory: ShowAndTellState) -> ShowAndTellState:
+        return memory
 
     def step(
-        self, tokens: Tensor, memory: ShowAndTellMemory, state: ShowAndTellState
+        self, tokens: Tensor, memory: ShowAndTellState, state: ShowAndTellState
     ) -> tuple[Tensor, ShowAndTellState]:
         """Compute the logits (N K, V) after one more token (N K,) of each hypothesis (eqs. 11 and 12)."""
         hidden, layers = self.recurrent.step(self.embedding(tokens), state.layers)

@@ -11,6 +11,7 @@ from limner.decoding.automaton import Automaton
 from limner.decoding.scoring import sentence_log_probs
 from limner.decoding.settings import DecodingSettings
 from limner.decoding.torch_models import beam_search, select
+from limner.layers.all_pairs import PairOptions
 from limner.models import Model
 from limner.models.protocols import CountBasedModel
 from limner.retrieval.fast import pair_scorer, tree_log_probs
@@ -176,7 +177,7 @@ def test_all_pairs_scores_equal_scores_one_by_one(case: Case) -> None:
         if scorer := pair_scorer(model):
             for budget in (1, 3000, 1 << 20):
                 halves = [images.select(torch.tensor(rows)) for rows in ([0, 1], [2])]
-                fast = torch.cat(list(scorer.log_probs(halves, data, budget, torch.float64)), 1)
+                fast = torch.cat(list(scorer.log_probs(halves, data, PairOptions(budget, torch.float64))), 1)
                 torch.testing.assert_close(fast.float(), general, rtol=1e-5, atol=1e-5)
 
 

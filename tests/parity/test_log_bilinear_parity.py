@@ -41,7 +41,7 @@ def model_and_images(variant: str, kind: str, count: int) -> tuple[LBL, ImageFea
 def test_float32_all_pairs_matrix_equals_the_generic_computation(variant, kind) -> None:
     model, image = model_and_images(variant, kind, 9)
     batch = collate([Example("", sentence) for sentence in SENTENCES])
-    (fast,) = pair_scorer(model).log_probs([image], batch, 1 << 16, torch.float32)
+    (fast,) = pair_scorer(model).log_probs([image], batch, all_pairs.PairOptions(1 << 16))
     torch.testing.assert_close(fast, tree_log_probs(model, image, batch, 1 << 20), rtol=1e-6, atol=1e-4)
 
 
@@ -61,7 +61,7 @@ def test_pairs_that_underflow_are_recomputed(strength, monkeypatch) -> None:
         lambda z, pairs, *rest: (counts.append(len(pairs)), recompute(z, pairs, *rest)),
     )
     with torch.inference_mode():
-        (fast,) = pair_scorer(model).log_probs([image], batch, 1 << 16, torch.float32)
+        (fast,) = pair_scorer(model).log_probs([image], batch, all_pairs.PairOptions(1 << 16))
         general = tree_log_probs(model.double(), image._replace(pooled=image.pooled.double()), batch, 1 << 20)
     assert (sum(counts) > 0) is (strength > 1)
     torch.testing.assert_close(fast, general, rtol=1e-5, atol=1e-4)

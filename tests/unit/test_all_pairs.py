@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from limner.data.examples import Example, collate
-from limner.layers.all_pairs import PrefixTree, additive_log_probs, softmax_log_probs
+from limner.layers.all_pairs import PairOptions, PrefixTree, additive_log_probs, softmax_log_probs
 from limner.text.vocab import SPECIAL_TOKENS
 
 EOS = SPECIAL_TOKENS.eos
@@ -41,7 +41,7 @@ def plain_loop(tree, language, image, weight, bias):
 @pytest.mark.parametrize("budget", [1, 4_000, 30_000, 1 << 26])
 def test_equals_a_plain_loop_for_every_memory_budget(budget):
     tree, *numbers = parts()
-    result = softmax_log_probs(*numbers, tree, budget)
+    result = softmax_log_probs(*numbers, tree, PairOptions(budget))
     assert result.dtype == torch.float32
     torch.testing.assert_close(result.double(), plain_loop(tree, *numbers), rtol=1e-5, atol=1e-5)
 
@@ -49,7 +49,7 @@ def test_equals_a_plain_loop_for_every_memory_budget(budget):
 def test_bfloat16_is_close_to_float32():
     """With 8 mantissa bits, logits up to about 12 have errors up to 0.05; sentences have at most three words."""
     tree, language, image, weight, bias = parts()
-    result = softmax_log_probs(language, image, weight.bfloat16(), bias, tree, 1 << 20)
+    result = softmax_log_probs(language, image, weight, bias, tree, PairOptions(1 << 20, torch.bfloat16))
     expected = plain_loop(tree, language, image, weight, bias)
     assert (result - expected).abs().max() < 0.15
     assert (result - expected).abs().mean() < 0.03
@@ -60,7 +60,7 @@ def test_bfloat16_is_close_to_float32():
 def test_products_that_overflow_or_underflow_are_recomputed(shift, dtype):
     tree, language, image, weight, bias = parts(bias=0)
     exact = plain_loop(tree, language, image, weight, bias)  # a common shift changes no probability
-    result = softmax_log_probs(language, image, weight.to(dtype), bias + shift, tree, 1 << 20)
+    result = softmax_log_probs(language, image, weight, bias + shift, tree, PairOptions(1 << 20, dtype))
     # bfloat16 keeps multiples of 2 at 300 * log2(e), of a half at 88: the result is coarse but finite.
     tolerance = 1e-3 if dtype == torch.float32 else 3 * 1.5
     assert torch.isfinite(result).all()
@@ -94,14 +94,14 @@ def test_estimated_normalisers_are_closer_than_bfloat16_keep_the_ranking_and_do_
     kinds = torch.randn(6, UNITS)  # images are of few kinds, as photographs are
     image = 0.5 * (kinds[torch.arange(300) % 6] + 0.3 * torch.randn(300, UNITS))
     numbers = torch.randn(len(tree.row), UNITS), image, 1.2 * torch.randn(400, UNITS), torch.randn(400)
-    exact = softmax_log_probs(*numbers, tree, 1 << 22)
-    estimated, threads = softmax_log_probs(*numbers, tree, 1 << 22, tail=0.15), torch.get_num_threads()
+    exact = softmax_log_probs(*numbers, tree, PairOptions(1 << 22))
+    with_tail = PairOptions(1 << 22, tail=0.15)
+    estimated, threads = softmax_log_probs(*numbers, tree, with_tail), torch.get_num_threads()
     torch.set_num_threads(threads + 2)
-    in_threads = softmax_log_probs(*numbers, tree, 1 << 22, tail=0.15)
+    in_threads = softmax_log_probs(*numbers, tree, with_tail)
     torch.set_num_threads(threads)
     torch.testing.assert_close(in_threads, estimated)
-    language, image, weight, bias = numbers
-    rounded = softmax_log_probs(language, image, weight.bfloat16(), bias, tree, 1 << 22)
+    rounded = softmax_log_probs(*numbers, tree, PairOptions(1 << 22, torch.bfloat16))
     error, rounding = ((scores - exact).square().mean().sqrt() for scores in (estimated, rounded))
     assert 0 < error < 2 * rounding
     for k in (1, 5, 10):

@@ -98,6 +98,19 @@ class PrefixTree(NamedTuple):
             scores.index_add_(0, sentence.to(scores.device), log_probs[edge])
 
 
+class PairOptions(NamedTuple):
+    """How all pairs are scored."""
+
+    budget: int
+    """Bytes of working memory."""
+    dtype: torch.dtype = torch.float32
+    """Data type of the large matrix products, float32 or bfloat16."""
+    tail: float = 0.0
+    """Largest share of a softmax that may be estimated, see `HeadFinder`; 0 for none."""
+    on_progress: Progress | None = None
+    """Called with the number of pairs of the next result that are done, and their total."""
+
+
 def tanh_of_sum(language: Tensor, image: Tensor) -> Tensor:
     """Compute tanh(language + image) of every pair: (p, M) and (i, M) to (p, i, M); 2 σ(2x) - 1 takes a third of it."""
     return (language.unsqueeze(1) + image).mul_(2).sigmoid_().mul_(2).sub_(1)
@@ -121,10 +134,8 @@ def softmax_log_probs(
     weight: Tensor,
     bias: Tensor,
     tree: PrefixTree,
-    budget: int,
+    options: PairOptions,
     combine: Callable[[Tensor, Tensor], Tensor] = tanh_of_sum,
-    tail: float = 0.0,
-    on_progress: Progress | None = None,
 ) -> Tensor:
     """Compute the log-probability of every sentence given every image.
 
@@ -133,29 +144,27 @@ def softmax_log_probs(
     Args:
         language: term of each prefix of the tree, (P, M).
         image: term of each image, (I, M), or another second dimension that `combine` accepts.
-        weight: softmax weights, (V, M); the matrix products are computed in their data type, float32 or bfloat16.
+        weight: softmax weights, (V, M).
         bias: softmax biases, (V,).
         tree: prefix tree of the sentences.
-        budget: bytes of working memory of a tile.
+        options: arithmetic, and working memory of a tile.
         combine: computes the hidden units (p, i, M) of all pairs from the terms of p prefixes and of i images.
-        tail: largest share of a softmax that may be estimated, see `HeadFinder`; 0 for none.
-        on_progress: called with the number of pairs done, in proportion to the prefixes, and their total.
 
     Returns:
         Natural logarithms in float32, (S, I).
     """
-    dtype = weight.dtype
+    budget, dtype, tail, on_progress = options
     scores = torch.zeros(tree.sentence_count, len(image), device=image.device)
-    weight_2 = (weight.float() * LOG2E).to(dtype)
+    weight_2 = (weight.to(dtype).float() * LOG2E).to(dtype)
     bias_2 = (bias.float() * LOG2E).to(dtype)
     language, image = language.float(), image.float()
     many = len(image) >= LEAST_IMAGES and len(language) >= LEAST_PREFIXES
     if tail and many and image.is_cpu:
         finder = HeadFinder(language, image, weight_2, bias_2, combine, tail)
         if finder.is_close:
-            _add_scores_by_heads(scores, language, image, finder, tree, budget, on_progress)
+            _add_scores_by_heads(scores, language, image, finder, tree, options)
             return scores.div_(LOG2E)
-    for prefixes, images in _tiles(len(language), len(image), weight, budget):
+    for prefixes, images in _tiles(len(language), len(image), weight_2, budget):
         hidden = combine(language[prefixes], image[images]).to(dtype)  # (p, i, M)
         parents, tokens = tree.edges(prefixes)
         log_probs = _log2_probs(hidden, weight_2, bias_2, parents, tokens)
@@ -235,18 +244,13 @@ def _log2_probs(hidden: Tensor, weight_2: Tensor, bias_2: Tensor, parents: Tenso
 
 
 def _add_scores_by_heads(
-    scores: Tensor,
-    language: Tensor,
-    image: Tensor,
-    finder: HeadFinder,
-    tree: PrefixTree,
-    budget: int,
-    on_progress: Progress | None,
+    scores: Tensor, language: Tensor, image: Tensor, finder: HeadFinder, tree: PrefixTree, options: PairOptions
 ) -> None:
     """Add binary logarithms to the scores (S, I) by sums over heads and an estimated rest; see `softmax_log_probs`.
 
     Each thread computes other prefixes, as the products of a prefix are too small to be divided among threads.
     """
+    budget, _, _, on_progress = options
     row_bytes = 8 * language.shape[1] + 2 * len(finder.bias_2) * finder.bias_2.element_size()
     threads = torch.get_num_threads()
     width = max(1, budget // (row_bytes * threads))

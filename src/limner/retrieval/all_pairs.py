@@ -17,6 +17,7 @@ from torch import Tensor
 from limner.data.dataset import Examples, FeatureSource
 from limner.data.examples import Example, ImageFeatures, Item, collate, collate_features
 from limner.errors import counted
+from limner.layers.all_pairs import PairOptions
 from limner.layers.functional import require_numbers
 from limner.layers.softmax_heads import TAIL
 from limner.models.protocols import Model, device_of, evaluation_mode
@@ -78,12 +79,13 @@ def score_tiles(
     """
     require_budget(budget)
     scorer = pair_scorer(model)
-    half, dtype, pairs, total = budget // 2, torch.bfloat16 if bf16 else torch.float32, 0, len(targets) * len(items)
+    half, pairs, total = budget // 2, 0, len(targets) * len(items)
 
     def on_part(done: int, _total: int) -> None:  # pairs of the next tile
         if on_progress is not None:
             on_progress(pairs + done, total)
 
+    options = PairOptions(half, torch.bfloat16 if bf16 else torch.float32, tail, on_part)
     with evaluation_mode([model]):
         for rows in _blocks(targets, half // (scorer.bytes_per_token if scorer else COLLATED_TOKEN_BYTES)):
             sentences = collate([Example("", targets[row]) for row in rows]).to(device_of(model))
@@ -92,7 +94,7 @@ def score_tiles(
             if isinstance(model, TwoTower):
                 tiles = (model.pair_scores(image, sentences) for image in images)
             elif scorer is not None:
-                tiles = scorer.log_probs(images, sentences, half, dtype, tail, on_part)
+                tiles = scorer.log_probs(images, sentences, options)
             else:
                 tiles = (tree_log_probs(model, image, sentences, half, bf16, on_part) for image in images)
             begin = 0

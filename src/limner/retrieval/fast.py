@@ -18,7 +18,7 @@ from torch import Tensor
 
 from limner.data.examples import Batch, Example, ImageFeatures, collate
 from limner.decoding.torch_models import select
-from limner.layers.all_pairs import PrefixTree, additive_log_probs, joined_terms, softmax_log_probs
+from limner.layers.all_pairs import PairOptions, PrefixTree, additive_log_probs, joined_terms, softmax_log_probs
 from limner.layers.functional import precise
 from limner.models.bag_of_words import BagOfWords, pool_tokens
 from limner.models.log_bilinear import LBL
@@ -36,24 +36,13 @@ class PairScorer(Protocol):
     bytes_per_token: int
     """Bytes of memory that `log_probs` needs for each token of the sentences."""
 
-    def log_probs(
-        self,
-        images: Iterable[ImageFeatures],
-        sentences: Batch,
-        budget: int,
-        dtype: torch.dtype,
-        tail: float = 0.0,
-        on_progress: Progress | None = None,
-    ) -> Iterator[Tensor]:
+    def log_probs(self, images: Iterable[ImageFeatures], sentences: Batch, options: PairOptions) -> Iterator[Tensor]:
         """Compute the log-probability of every sentence given every image.
 
         Args:
             images: batches of images.
             sentences: S sentences; images in this batch are ignored.
-            budget: bytes of working memory, in addition to `bytes_per_token` a token.
-            dtype: data type of the large matrix products, float32 or bfloat16.
-            tail: largest share of a softmax that may be estimated, see `limner.layers.softmax_heads`; 0 for none.
-            on_progress: called with the number of pairs of the next result that are done, and their total.
+            options: arithmetic, and working memory in addition to `bytes_per_token` a token.
 
         Yields:
             Natural logarithms (S, I) for consecutive groups of I images, which may join several batches.
@@ -69,15 +58,7 @@ class BagOfWordsPairs:
     def __init__(self, model: BagOfWords) -> None:
         self.model = model
 
-    def log_probs(
-        self,
-        images: Iterable[ImageFeatures],
-        sentences: Batch,
-        budget: int,
-        dtype: torch.dtype,
-        tail: float = 0.0,
-        on_progress: Progress | None = None,
-    ) -> Iterator[Tensor]:
+    def log_probs(self, images: Iterable[ImageFeatures], sentences: Batch, options: PairOptions) -> Iterator[Tensor]:
         for image in images:
             log_probs = self.model.log_probs(image).log_softmax(dim=1)
             yield pool_tokens(sentences, log_probs, "sum", include_eos=True)
@@ -117,26 +98,18 @@ class LBLPairs:
         # A node of the prefix tree, and its prediction.
         self.bytes_per_token = 256 + (model.words.shape[1] + model.word_dim) * model.words.element_size()
 
-    def log_probs(
-        self,
-        images: Iterable[ImageFeatures],
-        sentences: Batch,
-        budget: int,
-        dtype: torch.dtype,
-        tail: float = 0.0,
-        on_progress: Progress | None = None,
-    ) -> Iterator[Tensor]:
-        model, tree = self.model, PrefixTree.of(sentences)
+    def log_probs(self, images: Iterable[ImageFeatures], sentences: Batch, options: PairOptions) -> Iterator[Tensor]:
+        model, tree, budget = self.model, PrefixTree.of(sentences), options.budget
         language = self._prefix_terms(sentences.target_in, tree, budget)  # (P, d)
         if model.word_factors is None:
             for image in images:
                 bias = model.image_terms(image).bias
                 yield additive_log_probs(language, bias, model.words, model.bias, tree, budget)
             return
-        language, weight = model.word_factors(language), model.words.to(dtype)
+        language = model.word_factors(language)
         terms = (self._gated_terms(image) for image in images)
         for image_terms in joined_terms(terms, tree.sentence_count, budget):
-            yield softmax_log_probs(language, image_terms, weight, model.bias, tree, budget, gated, tail, on_progress)
+            yield softmax_log_probs(language, image_terms, model.words, model.bias, tree, options, gated)
 
     def _gated_terms(self, image: ImageFeatures) -> Tensor:
         """Compute W_fr C_m x and W_fx x (eq. 8) of each image of a model with factors, side by side, (I, 2f)."""
@@ -180,24 +153,14 @@ class MRNNPairs:
         # A node of the prefix tree, and its terms of eq. 3.
         self.bytes_per_token = 256 + model.settings.multimodal_dim * model.softmax.weight.element_size()
 
-    def log_probs(
-        self,
-        images: Iterable[ImageFeatures],
-        sentences: Batch,
-        budget: int,
-        dtype: torch.dtype,
-        tail: float = 0.0,
-        on_progress: Progress | None = None,
-    ) -> Iterator[Tensor]:
+    def log_probs(self, images: Iterable[ImageFeatures], sentences: Batch, options: PairOptions) -> Iterator[Tensor]:
         softmax, tree = self.model.softmax, PrefixTree.of(sentences)
         # The constants of eq. 4 are multiplied into the terms of eq. 3 and into the softmax weights.
-        language = self._prefix_terms(sentences.target_in, tree, budget).mul_(SLOPE)
-        weight = (softmax.weight * SCALE).to(dtype)
+        language = self._prefix_terms(sentences.target_in, tree, options.budget).mul_(SLOPE)
+        weight = softmax.weight * SCALE
         terms = (self.model.image_terms(image).multimodal * SLOPE for image in images)
-        for image_term in joined_terms(terms, tree.sentence_count, budget):
-            yield softmax_log_probs(
-                language, image_term, weight, softmax.bias, tree, budget, tail=tail, on_progress=on_progress
-            )
+        for image_term in joined_terms(terms, tree.sentence_count, options.budget):
+            yield softmax_log_probs(language, image_term, weight, softmax.bias, tree, options)
 
     def _prefix_terms(self, tokens: Tensor, tree: PrefixTree, budget: int) -> Tensor:
         """Compute V_w w(t) + V_r r(t) of eq. 3 after each prefix of tokens (S, T), (P, M), in `budget` bytes."""

@@ -30,10 +30,6 @@ class ReviewSettings(GeneratedSettings):
     val: CountOrNone = 500
     test: CountOrNone = 500
 
-    @property
-    def file_bytes(self) -> float:
-        return 0
-
     def make_item(self, split: str, index: int, folder: Path) -> Item:
         text, label = write_review(self.seed, split, index)
         return Item(f"{split}-{index:05d}", split, sentences=(ItemSentence("en", text),), label=label)

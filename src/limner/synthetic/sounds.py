@@ -62,24 +62,16 @@ class SoundSettings(GeneratedSettings):
         return Item(name, split, audio=audio, sentences=describe_sound(sound), label=sound.kind)
 
 
-class SoundSequenceSettings(GeneratedSettings):
+class SoundSequenceSettings(SoundSettings):
     """Size and contents of a generated collection of recordings of several sounds."""
 
     kind = "sound sequences"
 
     train: CountOrNone = 600
-    val: CountOrNone = 100
-    test: CountOrNone = 100
     seconds: Seconds = 2.0
     """Duration of a recording in seconds."""
-    rate: SampleRate = 16000
-    """Sampling rate in Hz."""
     frame: Window = 0.032
     """Duration of a labelled frame in seconds, equal to the frames of the backbone `logmel:FRAMES`."""
-
-    @property
-    def file_bytes(self) -> float:
-        return 2 * self.seconds * self.rate
 
     def make_item(self, split: str, index: int, folder: Path) -> Item:
         samples, labels = make_sequence(self, split, index)

@@ -45,9 +45,9 @@ class GeneratedSettings(Settings, ABC):
     """Version of the generated files, increased when the same settings give other items."""
 
     @property
-    @abstractmethod
     def file_bytes(self) -> float:
-        """Typical size of the file of an item, rather too low than too high."""
+        """Typical size of the file of an item, rather too low than too high; 0 for text alone."""
+        return 0
 
     @abstractmethod
     def make_item(self, split: str, index: int, folder: Path) -> Item:

@@ -51,14 +51,14 @@ def test_an_expansion_has_the_value_and_the_slopes_of_the_log_probability(name):
     model, image = build(SMOOTH[name], POOLED), images(2, (4,))
     codes = ImageCodes(model, image)
     points, step = codes.encode(image).double(), 1e-5
-    expansion = codes.expand(TOKENS, points)
+    values, gradients = codes.expand(TOKENS, points)
     with torch.no_grad():
-        torch.testing.assert_close(expansion.values, codes.log_probs(TOKENS, points))
+        torch.testing.assert_close(values, codes.log_probs(TOKENS, points))
         for column in range(points.shape[1]):
             moved = torch.zeros_like(points)
             moved[:, column] = step
             slope = (codes.log_probs(TOKENS, points + moved) - codes.log_probs(TOKENS, points - moved)) / (2 * step)
-            torch.testing.assert_close(expansion.gradients[:, column], slope, rtol=1e-4, atol=1e-6)
+            torch.testing.assert_close(gradients[:, column], slope, rtol=1e-4, atol=1e-6)
 
 
 def test_the_best_images_are_among_the_candidates(tmp_path, monkeypatch):

@@ -187,18 +187,10 @@ class TuningOptions(NamedTuple):
     seed: int
 
 
-class Tuned(NamedTuple):
-    """Result of a tuning."""
-
-    weights: Floats
-    history: tuple[float, ...]
-    """BLEU, 0 to 1, of the translations of each iteration; the iteration with the largest gives the weights."""
-
-
 def tune(
     system: System, data: TuningSet, options: TuningOptions, on_iteration: Callable[[int, float], None] | None = None
-) -> Tuned:
-    """Tune the weights of a system on BLEU.
+) -> tuple[Floats, tuple[float, ...]]:
+    """Tune the weights of a system on BLEU; return them, and BLEU, 0 to 1, of the translations of each iteration.
 
     The iteration whose own translations have the largest BLEU gives the weights. `on_iteration` gets the number of each
     iteration, from 1, and its BLEU.
@@ -226,7 +218,7 @@ def tune(
         if np.abs(weights - tried[-1]).max() < 1e-5:
             break
         tried.append(weights)
-    return Tuned(tried[int(np.argmax(history))], tuple(history))
+    return tried[int(np.argmax(history))], tuple(history)
 
 
 class _Lists:

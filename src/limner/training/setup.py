@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple, cast
+from typing import cast
 
 import torch
 from torch import nn
@@ -237,20 +237,15 @@ LOGIT_TENSORS = 2
 """Tensors of the size of the logits in a step: the logits and their gradient."""
 
 
-class TrainingMemory(NamedTuple):
-    """Memory of a training in bytes, besides the weights; rather too low than too high."""
-
-    states: int
-    """Gradients, moments of the optimizer and the moving average of the weights."""
-    batch: int
-    """Logits and hidden layers of a batch, with their gradients."""
-
-
-def estimate_memory(model: Model, settings: TrainingSettings, examples: Examples) -> TrainingMemory:
-    """Estimate the memory that the steps of a training need.
+def estimate_memory(model: Model, settings: TrainingSettings, examples: Examples) -> tuple[int, int]:
+    """Estimate the memory of a training in bytes, besides the weights, rather too low than too high.
 
     Each weight matrix writes its rows once for each position of the sentences; a table of the size of a vocabulary is
     an embedding, or computes the logits. Activations of convolutions are not counted.
+
+    Returns:
+        Memory of the gradients, the moments of the optimizer and the moving average of the weights; and of the logits
+        and hidden layers of a batch, with their gradients.
     """
     parameters = list(cast(nn.Module, model).parameters())
     weights = NUMBER_BYTES * sum(parameter.numel() for parameter in parameters)
@@ -263,7 +258,7 @@ def estimate_memory(model: Model, settings: TrainingSettings, examples: Examples
         rows *= settings.scst.samples
     tokens = rows * (1 + sum(map(len, examples.targets)) // max(1, len(examples)))
     batch = NUMBER_BYTES * tokens * (LOGIT_TENSORS * model.vocab_size + widths)
-    return TrainingMemory(weights * (1 + moments + (settings.ema_decay > 0)), batch)
+    return weights * (1 + moments + (settings.ema_decay > 0)), batch
 
 
 def require_training_memory(model: Model, recipe: Recipe, examples: Examples, devices: Devices = ONE_DEVICE) -> None:
@@ -272,15 +267,15 @@ def require_training_memory(model: Model, recipe: Recipe, examples: Examples, de
     Raises:
         ResourceError: there is less; the message names the setting that needs most memory.
     """
-    needed = estimate_memory(model, recipe.training, examples)
+    states, batch = estimate_memory(model, recipe.training, examples)
     remedy = f"lower training.batch_size ({recipe.training.batch_size:,})"
-    if needed.states > needed.batch:
+    if states > batch:
         sizes = {name: value for name, value in recipe.model if type(value) is int}
         name = max(sizes, key=sizes.__getitem__, default=None)
         remedy = "lower the sizes of the model (model.*)" if name is None else f"lower model.{name} ({sizes[name]:,})"
     device = training_device(devices.device)
     sharing = devices.per_machine if device.type == "cpu" else 1
-    total = sharing * (needed.states + needed.batch // devices.total)
+    total = sharing * (states + batch // devices.total)
     require_memory(total, "training", remedy, available_memory(device))
 
 

@@ -164,7 +164,7 @@ class ImageFolder:
     def __init__(self, folder: Path, builder: ItemBuilder) -> None:
         self._paths: dict[str, dict[str, Path]] = {}  # by key, then by path relative to the folder
         self._by_number: dict[str, list[Path]] = {}
-        paths = list_media_files(folder, (IMAGE,), "specify the image folder with --images", builder).media
+        paths, _ = list_media_files(folder, (IMAGE,), "specify the image folder with --images", builder)
         builder.offer_files(paths)
         for path in paths:
             key = image_key(path.name)
@@ -204,30 +204,26 @@ class ImageFolder:
         return paths[0] if len(paths) == 1 else None
 
 
-class FolderFiles(NamedTuple):
-    """Files below a folder, sorted by path."""
+def list_media_files(
+    folder: Path, modalities: Sequence[Modality], remedy: str, builder: ItemBuilder
+) -> tuple[list[Path], list[Path]]:
+    """List the files of some modalities below a folder, and all other files, both sorted by path.
 
-    media: list[Path]
-    """Files of the requested modalities."""
-    others: list[Path]
-    """All other files."""
-
-
-def list_media_files(folder: Path, modalities: Sequence[Modality], remedy: str, builder: ItemBuilder) -> FolderFiles:
-    """List the files below a folder; hidden files and folders, and links to folders, are noted and not read.
+    Hidden files and folders, and links to folders, are noted and not read.
 
     Raises:
         CollectionError: the folder does not exist or has no files of the modalities; ends with the remedy.
     """
-    files = FolderFiles([], [])
+    media: list[Path] = []
+    others: list[Path] = []
     for path in _visible_files(folder, builder):
-        (files.media if find_modality(path) in modalities else files.others).append(path)
-    if files.media:
-        return files
+        (media if find_modality(path) in modalities else others).append(path)
+    if media:
+        return media, others
     if not folder.is_dir():
         raise CollectionError(f"{folder}: expected a folder; {remedy}")
     plural = " and no ".join(modality.plural for modality in modalities)
-    for available in filter(None, map(find_modality, files.others)):
+    for available in filter(None, map(find_modality, others)):
         raise CollectionError(
             f"{folder}: no {plural} below this folder, but {available.plural}; choose a reader of {available.plural}"
         )

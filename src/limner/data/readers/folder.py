@@ -48,9 +48,9 @@ def read_media_folder(
     """
     paths: dict[str, Path] = {}
     plural = " or ".join(modality.plural for modality in modalities)
-    files = list_media_files(source, modalities, f"specify a folder of {plural}", builder)
-    texts = _texts(files.others)
-    for path in files.media:
+    media, others = list_media_files(source, modalities, f"specify a folder of {plural}", builder)
+    texts = _texts(others)
+    for path in media:
         relative = path.relative_to(source)
         id = relative.with_suffix("").as_posix()
         if (first_path := paths.setdefault(id, path)) != path:
@@ -68,7 +68,7 @@ def read_media_folder(
     kinds = " or ".join(modality.noun for modality in modalities)
     for path in texts.values():
         builder.skip(f"text files without an {kinds} of the same name", str(path), SourceLocation(path))
-    for path in files.others:
+    for path in others:
         if path.suffix.lower() != TEXT_SUFFIX:
             builder.tally.note("files of other kinds, which are not read", str(path))
 

@@ -80,13 +80,6 @@ ITERATIONS = 3
 """Iterations of k-means for the groups of a search."""
 
 
-class Expansion(NamedTuple):
-    """f and its gradient at C points."""
-
-    values: Tensor  # (C,)
-    gradients: Tensor  # (C, D)
-
-
 class ImageCodes:
     """Memories of the images of a model as vectors, and log-probabilities of sentences as functions of them."""
 
@@ -133,13 +126,13 @@ class ImageCodes:
         )
         return rebuild(self._template, "", dict(zip(parts, restored, strict=True)))
 
-    def expand(self, tokens: Sequence[int], points: Tensor) -> Expansion:
-        """Compute f and its gradient at C points, (C, D)."""
+    def expand(self, tokens: Sequence[int], points: Tensor) -> tuple[Tensor, Tensor]:
+        """Compute f, (C,), and its gradient, (C, D), at C points, (C, D)."""
         with torch.enable_grad():
             inputs = points.detach().requires_grad_(True)
             values = self.log_probs(tokens, inputs)
             (gradients,) = torch.autograd.grad(values.sum(), inputs)
-        return Expansion(values.detach(), gradients)
+        return values.detach(), gradients
 
 
 def _batch(image: ImageFeatures) -> Batch:
@@ -296,9 +289,9 @@ class ExpansionIndex:
 
     def _expand(self, tokens: Sequence[int], points: Tensor) -> tuple[Vectors, NDArray[np.float32]]:
         """Compute the slopes (C, D) and the constants (C,) of the estimates by the expansion at C points."""
-        expansion = self._coder.expand(tokens, points)
-        constants = expansion.values - (expansion.gradients * points).sum(1)
-        return expansion.gradients.cpu().numpy(), constants.cpu().numpy()
+        values, gradients = self._coder.expand(tokens, points)
+        constants = values - (gradients * points).sum(1)
+        return gradients.cpu().numpy(), constants.cpu().numpy()
 
     def _leading_estimates(self, slopes: Vectors, constants: NDArray[np.float32]) -> NDArray[np.float32]:
         """Estimate the score of each image by the expansion of its cell in the leading coordinates, (N,)."""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from functools import cache
 from pathlib import Path
+from queue import SimpleQueue
 from threading import Thread
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -71,7 +72,16 @@ def graph_limits() -> GraphLimits:
 
 
 def within(seconds: float, function: Callable[[], ResultT], cancel: Callable[[], object]) -> ResultT:
-    """Call a function in a thread of its own, which does not keep the process from ending.
+_waiting: list[SimpleQueue[Callable[[], None]]] = []
+"""Queues of the threads that wait for a function to call."""
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_waiting.clear)  # a forked process has no other threads
+
+
+    """Call a function in another thread, which does not keep the process from ending.
+
+    The thread then waits for the next function: its start, and buffers of ONNX Runtime for each thread, take as long as
+    a small graph.
 
     Args:
         seconds: time that the function may take.
@@ -90,8 +100,12 @@ def within(seconds: float, function: Callable[[], ResultT], cancel: Callable[[],
         except BaseException as error:
             result.set_exception(error)
 
-    thread = Thread(target=call, daemon=True)
-    thread.start()
+    try:
+        calls = _waiting.pop()
+    except IndexError:
+        calls = SimpleQueue()
+        Thread(target=_call_each, args=(calls,), daemon=True).start()
+    calls.put(call)
     try:
         return result.result(seconds)
     except TimeoutError:
@@ -99,11 +113,17 @@ def within(seconds: float, function: Callable[[], ResultT], cancel: Callable[[],
         raise
     except KeyboardInterrupt:
         cancel()
-        thread.join(seconds)
+        wait([result], seconds)
         raise
 
 
 class Graph:
+def _call_each(calls: SimpleQueue[Callable[[], None]]) -> None:
+    while True:
+        calls.get()()
+        _waiting.append(calls)
+
+
     """One graph of an exported model."""
 
     def __init__(

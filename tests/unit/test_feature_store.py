@@ -13,6 +13,7 @@ from limner.data.examples import Item
 from limner.errors import CollectionError, FeatureError, MediaError
 from limner.features import tables as feature_tables
 from limner.features.extract import extract
+from limner.features.spec import in_float32
 from limner.features.store import TABLE_OPTIONS, FeatureTable
 
 COUNT = 23
@@ -220,3 +221,8 @@ def test_error_creates_no_empty_table(collection):
         extract(collection, ColourBackbone(("pooled", "grid")))
     assert collection.features() == ()
     assert not (collection.path / "features").exists()
+
+
+def test_all_numbers_of_16_bits_are_converted():
+    numbers = np.arange(1 << 16, dtype=np.uint16).view(np.float16).reshape(256, -1)
+    np.testing.assert_array_equal(in_float32(numbers[:, ::2]), numbers[:, ::2].astype(np.float32))

@@ -28,7 +28,7 @@ from safetensors.numpy import load_file
 from limner.bounds import CountOrNone, Measured, Probability
 from limner.errors import RunError, SettingsError, system_reason
 from limner.features.encoders.published_weights import read_weights
-from limner.features.spec import FeatureSpec
+from limner.features.spec import FeatureSpec, in_float32
 from limner.files.structured import StructureError, read_json_file
 from limner.runs.pretrained import pretrained_run
 from limner.settings import Settings
@@ -356,7 +356,7 @@ class Concepts:
 def pooled_vector(features: StoredFeatures) -> Vector:
     """Return the pooled features (D,) of an image, of which the mean of a grid (L, D) is as good."""
     pooled = features.get("pooled")
-    vector: Vector = np.asarray(features["grid"] if pooled is None else pooled, np.float32)
+    vector: Vector = in_float32(features["grid"] if pooled is None else pooled)
     return vector.mean(0) if vector.ndim == 2 else vector
 
 

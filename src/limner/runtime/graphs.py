@@ -18,6 +18,7 @@ from limner.bounds import Bounds
 from limner.decoding.next_tokens import NumpyNextTokens
 from limner.decoding.trees import map_leaves
 from limner.errors import RunError, SettingsError
+from limner.features.spec import in_float32
 from limner.process import available_memory, has_vnni, usable_cores
 from limner.runtime.manifest import EXPORT_AGAIN, FeatureInput
 from limner.runtime.wire_format import require_self_contained
@@ -71,13 +72,13 @@ def graph_limits() -> GraphLimits:
     return GraphLimits(seconds or DEFAULT_SECONDS, memory if mebibytes is None else int(mebibytes) * MEBIBYTE)
 
 
-def within(seconds: float, function: Callable[[], ResultT], cancel: Callable[[], object]) -> ResultT:
 _waiting: list[SimpleQueue[Callable[[], None]]] = []
 """Queues of the threads that wait for a function to call."""
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_waiting.clear)  # a forked process has no other threads
 
 
+def within(seconds: float, function: Callable[[], ResultT], cancel: Callable[[], object]) -> ResultT:
     """Call a function in another thread, which does not keep the process from ending.
 
     The thread then waits for the next function: its start, and buffers of ONNX Runtime for each thread, take as long as
@@ -117,13 +118,13 @@ if hasattr(os, "register_at_fork"):
         raise
 
 
-class Graph:
 def _call_each(calls: SimpleQueue[Callable[[], None]]) -> None:
     while True:
         calls.get()()
         _waiting.append(calls)
 
 
+class Graph:
     """One graph of an exported model."""
 
     def __init__(
@@ -321,7 +322,7 @@ class GraphModel:
                 if (values := features.get(expected.kind)) is None or values.shape != expected.shape:
                     shapes = {kind: values.shape for kind, values in features.items() if values is not None}
                     raise SettingsError(f"expected {expected.kind} features of shape {expected.shape}, got {shapes}")
-                row[:] = values
+                row[:] = in_float32(values)
             inputs[expected.kind] = rows
         if requests[0].source_tokens is not None:
             inputs |= pad([request.source_tokens or () for request in requests])

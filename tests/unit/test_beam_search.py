@@ -359,7 +359,7 @@ def test_the_signature_names_all_settings_that_differ_from_defaults():
 
 def test_the_greatest_values_are_those_of_a_stable_sort():
     random = np.random.default_rng(0)
-    for groups, hypotheses, tokens in itertools.product((1, 3), (1, 4), (1, 2, 9)):
+    for groups, hypotheses, tokens in itertools.product((1, 3), (1, 4), (1, 2, 9, 43)):
         values = random.choice([-math.inf, -2.0, -1.0, 0.0], (groups, hypotheses, tokens)).astype(np.float32)  # ties
         order = np.argsort(-values.reshape(groups, -1), axis=1, kind="stable")
         for count in range(1, hypotheses * tokens + 1):

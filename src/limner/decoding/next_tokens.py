@@ -19,6 +19,8 @@ from limner.decoding.settings import SampleSettings
 
 Floats = NDArray[np.floating[Any]]
 Tokens = NDArray[np.int64]
+BLOCK = 8
+"""Tokens of a set whose maximum is compared in place of their values."""
 
 
 class Best(NamedTuple):
@@ -136,8 +138,10 @@ def first_best(values: Floats, count: int) -> Tokens:
     rows = values.reshape(len(values), -1)
     if count == 1:
         return np.asarray(rows.argmax(1))[:, None]
-    # The maxima of the tokens are fewer than the values, and as many values as maxima are at least as great.
+    # Maxima of disjoint sets of values are fewer than the values, and as many values as maxima are at least as great.
     maxima = values.max(1) if count <= values.shape[2] else rows
+    if count <= (size := maxima.shape[1] // BLOCK):
+        maxima = maxima[:, : BLOCK * size].reshape(len(maxima), BLOCK, size).max(1)
     least = np.partition(maxima, -count, axis=1)[:, -count]
     places = []
     for row, low in zip(rows, least, strict=True):

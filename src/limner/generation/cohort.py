@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import zip_longest
 
 import numpy as np
 
@@ -90,23 +91,31 @@ class Cohort:
         tokenizer = request.generator.tokenizer
         sentences = [sentence._replace(copied=request.copied).decoded(tokenizer) for sentence in kept]
         if rules is not None and has_rules:
-            sentences = [self._scored(row, sentence) for sentence in rules.finish(request, sentences)]
+            sentences = self._scored(row, rules.finish(request, sentences))
         request.finished(sentences)
 
-    def _scored(self, row: int, sentence: Sentence) -> Sentence:
-        """Return a sentence that the rules have made, or changed, with its log-probability under the model."""
-        if sentence.totals or not sentence.text:
-            return sentence
-        tokens = sentence.tokens or self.requests[row].generator.tokenizer.encode(sentence.text)
-        memory, last, totals = self.model.select(self.memory, np.array([row])), SPECIAL_TOKENS.bos, [0.0]
-        state = self.model.start(memory)
-        for token in (*tokens, SPECIAL_TOKENS.eos):
-            next_tokens, state = self.model.step(np.array([[last]]), memory, state)
-            totals.append(totals[-1] + next_tokens.gather(np.array([[[token]]])).item())
-            last = token
-        if sentence.tokens:
-            return sentence._replace(log_prob=totals[-1], totals=tuple(totals[1:-1]))
-        return sentence._replace(log_prob=totals[-1], score=totals[-1] / (len(tokens) + 1))
+    def _scored(self, row: int, sentences: Sequence[Sentence]) -> list[Sentence]:
+        """Return sentences of a request, with the log-probability of the ones that the rules have made or changed."""
+        changed = [place for place, sentence in enumerate(sentences) if sentence.text and not sentence.totals]
+        if not changed:
+            return list(sentences)
+        encode, eos, scored = self.requests[row].generator.tokenizer.encode, SPECIAL_TOKENS.eos, list(sentences)
+        tokens = [(*(sentences[place].tokens or encode(sentences[place].text)), eos) for place in changed]
+        padded = np.array([*zip_longest(*tokens, fillvalue=eos)])  # (T, K)
+        memory, last = self.model.select(self.memory, np.array([row])), np.full((1, len(changed)), SPECIAL_TOKENS.bos)
+        state = self.model.select(self.model.start(memory), np.zeros(len(changed), np.int64))
+        log_probs = np.zeros(padded.shape)
+        for position, following in enumerate(padded):
+            next_tokens, state = self.model.step(last, memory, state)
+            log_probs[position] = next_tokens.gather(following[None, :, None])[0, :, 0]
+            last = following[None]
+        for place, ids, totals in zip(changed, tokens, log_probs.cumsum(0).T.tolist(), strict=True):
+            sentence, log_prob = sentences[place], totals[len(ids) - 1]
+            if sentence.tokens:
+                scored[place] = sentence._replace(log_prob=log_prob, totals=tuple(totals[: len(ids) - 1]))
+            else:
+                scored[place] = sentence._replace(log_prob=log_prob, score=log_prob / len(ids))
+        return scored
 
     def completed(self) -> list[int]:
         """Return the requests whose search was completed since the last call, by their row."""

@@ -1,10 +1,13 @@
 """Work that is stuck, of the service or of a client, delays nothing else."""
 
 import asyncio
+import base64
 import threading
+import time
+from collections.abc import Coroutine
 
 import pytest
-from running_service import caption, captioners, run_with_engine, scope_of
+from running_service import caption, captioners, png, run_with_engine, scope_of, with_service
 
 from limner.apps.server.errors import QueueFullError
 from limner.apps.server.protection import Keys, ProtectedApp
@@ -117,3 +120,47 @@ def test_a_request_that_the_end_of_the_service_cancels_is_answered_if_its_answer
     run_with_engine(models, use)
     assert [one["status"] for one in sent if "status" in one] == [200 if begun else 503]
     assert len(sent) == (1 if begun else 2)
+
+
+class TimedSteps(Coroutine):
+    """A coroutine that adds the processor time of each of its steps, from one wait to the next, to a list."""
+
+    def __init__(self, inner, seconds):
+        self.inner, self.seconds = inner, seconds
+
+    def send(self, value):
+        start = time.thread_time()
+        try:
+            return self.inner.send(value)
+        finally:
+            self.seconds.append(time.thread_time() - start)
+
+    def throw(self, *error):
+        return self.inner.throw(*error)
+
+    def close(self):
+        self.inner.close()
+
+    def __await__(self):
+        return self
+
+
+def test_no_request_holds_up_the_event_loop(models):
+    size, seconds = 7 << 20, []
+    large = base64.b64encode(png() + bytes(size)).decode()
+    bodies = [{"json": {"image": large}}, {"files": {"image": png() + bytes(size)}}]
+    bodies += [{"files": {"image": png((shade, 0, 0))}} for shade in range(32)]
+
+    async def use(client):
+        requests = [client.build_request("POST", "/v1/describe", **body) for body in bodies]
+        await asyncio.gather(*(request.aread() for request in requests))  # the client's part
+        await client.send(requests[-1])  # with the first request, FastAPI completes its routes
+        loop = asyncio.get_running_loop()
+        loop.set_task_factory(
+            lambda loop, inner, **options: asyncio.Task(TimedSteps(inner, seconds), loop=loop, **options)
+        )
+        answers = await asyncio.gather(*map(client.send, requests))
+        assert [answer.status_code for answer in answers] == [200] * len(bodies)
+
+    with_service(models, use)
+    assert len(seconds) > len(bodies) and max(seconds) <= 0.02

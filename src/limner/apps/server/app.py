@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import mimetypes
 from collections.abc import AsyncIterator
@@ -52,8 +53,10 @@ def create_app(settings: ServerSettings, open_folder: FolderOpener, models: Mode
         engine = ServiceEngine(served, settings, open_indexes(settings, served, open_folder))
         app.state.engine = engine
         engine.start()
+        gc.freeze()  # a collection of cyclic garbage stops all threads: it leaves out what stays, models and modules
         yield
         await engine.stop()
+        gc.unfreeze()
 
     app = FastAPI(title="Limner", lifespan=lifespan, docs_url=None, redoc_url=None)
     app.state.settings, app.state.keys = settings, Keys(read_keys(settings))

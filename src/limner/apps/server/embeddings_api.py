@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 from collections.abc import Sequence
+from functools import partial
 from typing import Annotated, Any
 
 import numpy as np
@@ -17,7 +19,7 @@ from limner.apps.server.images import decode_image_text
 from limner.apps.server.jobs import GenerationRequest
 from limner.apps.server.libretranslate_api import MAX_CHARACTERS
 from limner.apps.server.limner_api import ERRORS, EngineOf
-from limner.apps.server.request_bodies import MULTIPART, LenientBody, UploadRoute, reads
+from limner.apps.server.request_bodies import MULTIPART, LenientBody, UploadRoute, converted, reads
 from limner.apps.server.service import ServiceEngine
 from limner.files.structured import StructureError, parse_json
 from limner.media.image import image_size
@@ -57,7 +59,7 @@ router = APIRouter(tags=["Immich"], responses=ERRORS, route_class=UploadRoute)
 @openai_api.router.post("/v1/embeddings")
 async def embeddings(body: EmbeddingBody, engine: EngineOf) -> dict[str, Any]:
     """Compute the vectors of sentences and images, whose cosine says how well they fit each other."""
-    vectors = await _vectors(engine, body.model, _inputs(body))
+    vectors = await _vectors(engine, body.model, await _inputs(body))
     is_base64 = body.encoding_format == "base64"
     values = [base64.b64encode(row.astype("<f4").tobytes()).decode() if is_base64 else row.tolist() for row in vectors]
     data = [{"object": "embedding", "index": index, "embedding": value} for index, value in enumerate(values)]
@@ -67,7 +69,7 @@ async def embeddings(body: EmbeddingBody, engine: EngineOf) -> dict[str, Any]:
 @ollama_api.router.post("/embed")
 async def embed(body: EmbeddingBody, engine: EngineOf) -> dict[str, Any]:
     """Compute the vectors of sentences and images; see /v1/embeddings."""
-    vectors = await _vectors(engine, body.model, _inputs(body))
+    vectors = await _vectors(engine, body.model, await _inputs(body))
     return {"model": body.model, "embeddings": [vector.tolist() for vector in vectors]}
 
 
@@ -86,7 +88,7 @@ async def predict(body: ImmichBody, engine: EngineOf) -> dict[str, Any]:
         raise InvalidRequestError(f"entries: {error}; correct the JSON", "entries") from None
     if not isinstance(tasks, dict) or {*tasks} != {"clip"}:
         raise NotSupportedError("entries: the models embed images and sentences; leave out tasks but 'clip'", "entries")
-    image = None if body.image is None else decode_image_text(body.image)
+    image = None if body.image is None else await converted(decode_image_text, body.image)
     content = body.text if image is None else image
     if content is None:
         raise InvalidRequestError("image: expected an image or a text; add one", "image")
@@ -94,13 +96,14 @@ async def predict(body: ImmichBody, engine: EngineOf) -> dict[str, Any]:
     padded = np.pad(vector, (0, max(0, IMMICH_SIZE - len(vector))))
     response: dict[str, Any] = {"clip": to_json(padded.tolist())}
     if image is not None:
-        response["imageWidth"], response["imageHeight"] = image_size(image)
+        response["imageWidth"], response["imageHeight"] = await asyncio.to_thread(image_size, image)
     return response
 
 
-def _inputs(body: EmbeddingBody) -> list[str | bytes]:
+async def _inputs(body: EmbeddingBody) -> list[str | bytes]:
     inputs = [body.input] if isinstance(body.input, str) else body.input
-    return [decode_image_text(text, "input") if text.startswith("data:image/") else text for text in inputs]
+    decode = partial(decode_image_text, param="input")
+    return [await converted(decode, text) if text.startswith("data:image/") else text for text in inputs]
 
 
 async def _vectors(engine: ServiceEngine, name: str | None, contents: Sequence[str | bytes]) -> list[Vector]:

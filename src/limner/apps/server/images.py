@@ -23,6 +23,7 @@ from aiohttp.abc import AbstractResolver, ResolveResult
 from yarl import URL
 
 from limner.apps.server.errors import InvalidRequestError, QueueFullError, TooLargeError
+from limner.apps.server.request_bodies import converted
 from limner.apps.server.settings import BODIES_AT_ONCE, ServerSettings
 from limner.errors import MediaError
 from limner.files.structured import one_line
@@ -46,7 +47,7 @@ async def read_image_reference(reference: str, fetcher: ImageFetcher, param: str
     """
     if reference.startswith(("http:", "https:")):
         return await fetcher.fetch(reference, param)
-    return decode_image_text(reference, param)
+    return await converted(lambda text: decode_image_text(text, param), reference)
 
 
 def decode_image_text(text: str, param: str = "image") -> bytes:

@@ -21,7 +21,7 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from limner.apps.server.errors import InvalidRequestError, QueueFullError, ServerError, TooLargeError, error_response
-from limner.apps.server.request_bodies import FORM, MULTIPART, form_fields
+from limner.apps.server.request_bodies import FORM, LARGE, MULTIPART, converted, form_fields
 from limner.apps.server.service import ServiceEngine
 from limner.apps.server.settings import BODIES_AT_ONCE, ServerSettings
 from limner.errors import LimnerError
@@ -173,36 +173,41 @@ class ProtectedApp:
             )
         if scope["method"] == "POST" and engine.active >= self.settings.max_queue:
             raise engine.queue_full()
-        body = bytearray()
+        size, chunks = 0, list[bytes]()
         try:
             async with asyncio.timeout(self.settings.body_timeout):
                 while (message := await receive())["type"] != "http.disconnect":
                     chunk = message.get("body", b"")
                     self._buffered += len(chunk)
-                    body += chunk
-                    if len(body) > limit:
+                    size += len(chunk)
+                    chunks.append(chunk)
+                    if size > limit:
                         raise TooLargeError(f"body of more than {limit:,} bytes; send a smaller image")
                     if self._buffered > BODIES_AT_ONCE * limit:
                         raise QueueFullError("too many large bodies at once; repeat the request later", 1.0)
                     if not message.get("more_body", False):
-                        return bytes(body)
+                        return b"".join(chunks)
             return None
         except TimeoutError:
             seconds = f"{self.settings.body_timeout:g}"
             late = f"the body was not received within {seconds} seconds; send it faster"
             raise ServerError(late, status=408) from None
         finally:
-            self._buffered -= len(body)
+            self._buffered -= size
 
     async def _run(self, scope: Scope, receive: Receive, send: Send, body: bytes, answer: _Answer) -> None:
         """Run the application on a received body; it is cancelled when the client leaves."""
-        left, replayed = asyncio.Event(), False
+        left, position = asyncio.Event(), 0
+        is_form = Headers(scope=scope).get("content-type", "").lower().startswith(MULTIPART)
+        step = LARGE if is_form else max(1, len(body))
 
         async def replay() -> Message:
-            nonlocal replayed
-            if not replayed:
-                replayed = True
-                return {"type": "http.request", "body": body, "more_body": False}
+            nonlocal position
+            if position < len(body) or not position:
+                if position:
+                    await asyncio.sleep(0)  # other requests between two parts of a form
+                part, position = body[position : position + step], position + step
+                return {"type": "http.request", "body": part, "more_body": position < len(body)}
             await left.wait()
             return {"type": "http.disconnect"}
 
@@ -259,6 +264,6 @@ async def _key_in(scope: Scope, body: bytes) -> str | None:
         fields = {name: values[0] for name, values in (await form_fields(Request(scope, receive))).items()}
     else:
         with suppress(ValueError):
-            fields = parse_json(body)
+            fields = await converted(parse_json, body)
     key = fields.get("api_key") if isinstance(fields, dict) else None
     return key if isinstance(key, str) else None

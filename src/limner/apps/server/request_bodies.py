@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import logging
 import re
 from collections.abc import Callable, Coroutine
 from functools import cache
-from typing import Any, get_args
+from typing import Any, TypeVar, get_args
 
 from fastapi import Request, Response
 from fastapi.routing import APIRoute
@@ -26,9 +27,13 @@ MAX_IGNORED = 40
 MAX_LOGGED = 1_000
 """Number of fields without effect that are logged by one process."""
 _FIELD = re.compile(r"[A-Za-z0-9_.-]{1,60}")
+LARGE = 1 << 18
+"""Bytes from which a text is converted in a thread, as it would hold up the event loop."""
 IGNORED = "Limner-Ignored"
 """Header with the fields of a request that had no effect."""
 Handler = Callable[[Request], Coroutine[Any, Any, Response]]
+Content = TypeVar("Content", str, bytes)
+Result = TypeVar("Result")
 logger = logging.getLogger(__name__)
 
 
@@ -97,7 +102,7 @@ class JSONRoute(APIRoute):
             raise ServerError(f"expected {JSON}, got '{kind[:60]}'", status=415)
         body = await request.body()
         try:
-            return parse_json(body) if body else None
+            return await converted(parse_json, body) if body else None
         except StructureError as error:
             if error.place is not None:
                 raise _half_pair(error.place) from None
@@ -138,7 +143,7 @@ async def form_fields(request: Request, max_files: int = 0) -> dict[str, list[st
     try:
         async with request.form(max_files=max_files, max_fields=100 if max_files else 1_000) as form:
             for name, value in form.multi_items():
-                text = value if isinstance(value, str) else base64.b64encode(await value.read()).decode()
+                text = value if isinstance(value, str) else await converted(_base64, await value.read())
                 if (place := half_pair_in({name: value if isinstance(value, str) else ""})) is not None:
                     raise _half_pair(place)
                 fields.setdefault(name, []).append(text)
@@ -147,6 +152,15 @@ async def form_fields(request: Request, max_files: int = 0) -> dict[str, list[st
         remedy = "send fields of text, " + ("one image" if max_files else "without files")
         raise InvalidRequestError(f"the form cannot be read ({one_line(str(reason))}); {remedy}") from None
     return fields
+
+
+async def converted(function: Callable[[Content], Result], content: Content) -> Result:
+    """Return what a function makes of the content of a request, in a thread if it is large."""
+    return await asyncio.to_thread(function, content) if len(content) > LARGE else function(content)
+
+
+def _base64(content: bytes) -> str:
+    return base64.b64encode(content).decode()
 
 
 def _half_pair(place: str) -> InvalidRequestError:

@@ -356,7 +356,7 @@ class Concepts:
 def pooled_vector(features: StoredFeatures) -> Vector:
     """Return the pooled features (D,) of an image, of which the mean of a grid (L, D) is as good."""
     pooled = features.get("pooled")
-    vector: Vector = in_float32(features["grid"] if pooled is None else pooled)
+    vector: Vector = in_float32(np.asarray(features["grid"] if pooled is None else pooled))
     return vector.mean(0) if vector.ndim == 2 else vector
 
 

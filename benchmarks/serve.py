@@ -104,7 +104,7 @@ def running(log: IO[bytes] | None = None, **settings: object) -> Iterator[tuple[
     """Run a service of the built-in captioner, with its log of requests in a file; yields its address and process."""
     chosen = {"port": 0, "timeout": TIMEOUT, "access_log": log is not None, **settings}
     program = (
-        "from limner.process import *; set_wait_policy(); allow_thread_choice(); keep_freed_memory()\n"
+        "from limner.process import *; prepare_threads(); keep_freed_memory()\n"
         "from limner.apps.photos.index import *\n"
         "from limner.apps.server.run import *; from limner.apps.server.settings import *\n"
         f"settings = ServerSettings.parse({chosen!r})\n"

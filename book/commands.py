@@ -10,7 +10,7 @@ from typing import cast
 import typer
 from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
 
-from limner.apps.cli import app
+from limner.apps.cli import app, find_commands
 
 PAGE = Path(__file__).parents[1] / "docs" / "cli.md"
 INTRODUCTION = """\
@@ -65,9 +65,8 @@ EXAMPLE = re.compile(r"Example: `(.+?)`", re.DOTALL)
 
 def reference() -> str:
     """Return the page `docs/cli.md`."""
-    group = typer.main.get_command(app)
-    assert isinstance(group, TyperGroup)
-    commands = [cast("TyperCommand", group.commands[name]) for name in sorted(group.commands)]
+    group = cast("TyperGroup", typer.main.get_command(app))
+    commands = [cast("TyperCommand", group.get_command(typer.Context(group), name)) for name in sorted(find_commands())]
     return "\n".join([INTRODUCTION, *(_section(command) for command in commands)])
 
 

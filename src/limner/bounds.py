@@ -8,14 +8,13 @@ same words. A type has a name here if several fields or options have it.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any, get_args
 
 _WHOLE = re.compile(r"\s*[+-]?[0-9]{1,4000}\s*")  # Python refuses to convert more digits
-_SHOWN = 1e6
-"""Numbers from here on, and below its inverse, are printed as powers of ten where they are not whole."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +31,7 @@ class Bounds:
 
     def __str__(self) -> str:
         kind = f"a multiple of {self.step}" if self.step > 1 else "a whole number" if self.whole else "a number"
-        low, high = _format(self.low), _format(self.high)
+        low, high = f"{self.low:,.15g}", f"{self.high:,.15g}"
         return f"{kind} {f'above {low}' if self.low_excluded else f'from {low}'}" + (
             f" and below {high}" if self.high_excluded else f" to {high}"
         )
@@ -43,15 +42,18 @@ class Bounds:
         Raises:
             ValueError: it is not a number, or outside of the range; the message is one line.
         """
+        number = value
         if isinstance(value, str):
-            if self.whole and not _WHOLE.fullmatch(value):
-                raise ValueError(self._message(value))
             try:
-                value = int(value) if self.whole else float(value)
+                number = float(value) if not self.whole else int(value) if _WHOLE.fullmatch(value) else math.nan
             except ValueError:
-                raise ValueError(self._message(value)) from None
-        self._require(value)
-        return value  # type: ignore[no-any-return]
+                number = math.nan
+        above = self.low < number if self.low_excluded else self.low <= number
+        below = number < self.high if self.high_excluded else number <= self.high
+        if not (above and below) or (self.whole and number % self.step):
+            text = str(value if math.isnan(number) else number)
+            raise ValueError(f"expected {self}, got {text if len(text) <= 40 else f'{text[:40]}…'}")
+        return number  # type: ignore[no-any-return]
 
     def __get_pydantic_core_schema__(self, source: Any, handler: Callable[[Any], Any]) -> Any:  # noqa: ANN401
         """Return the pydantic schema of the number with its range; 'true' is not 1."""
@@ -75,22 +77,6 @@ class Bounds:
         if self.whole:
             return core_schema.int_schema(**limits, multiple_of=self.step if self.step > 1 else None)
         return core_schema.float_schema(**limits, allow_inf_nan=False)
-
-    def _require(self, number: float) -> None:
-        """Check that a number is in the range."""
-        above = self.low < number if self.low_excluded else self.low <= number
-        below = number < self.high if self.high_excluded else number <= self.high
-        if not (above and below) or (self.whole and number % self.step):
-            raise ValueError(self._message(str(number)))
-
-    def _message(self, value: str) -> str:
-        return f"expected {self}, got {value if len(value) <= 40 else f'{value[:40]}…'}"
-
-
-def _format(number: float) -> str:
-    if number == int(number):
-        return f"{int(number):,}"
-    return f"{number:g}" if 1 / _SHOWN <= number < _SHOWN else f"{number:.0e}"
 
 
 def bounds_of(number: Any) -> Bounds:  # noqa: ANN401  (a type with metadata has no type)

@@ -196,17 +196,14 @@ def map_in_threads(function: Callable[[Part], Result], parts: Iterable[Part]) ->
         torch.set_num_threads(threads)  # the initialiser changed the number for every new thread
 
 
-def set_wait_policy() -> None:
-    """Let idle OpenMP threads sleep instead of spinning, unless OMP_WAIT_POLICY is set; call before importing torch.
+def prepare_threads() -> None:
+    """Let idle OpenMP threads sleep, and let `use_threads_for` change the number of threads; before torch is imported.
 
-    Spinning threads take the processor from other programs, and on a shared machine from the thread they wait for.
+    OMP_WAIT_POLICY and OMP_NUM_THREADS take precedence. Threads that spin while they wait take the processor from other
+    programs, and on a shared machine from the thread they wait for.
     """
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-
-
-def allow_thread_choice() -> None:
-    """Let `use_threads_for` change the number of threads of this process, unless OMP_NUM_THREADS is set."""
     global _choose_threads
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     _choose_threads = "OMP_NUM_THREADS" not in os.environ
 
 

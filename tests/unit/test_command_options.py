@@ -5,7 +5,8 @@ import typer
 from limner.apps import cli
 from limner.apps.cli.options import option_texts
 
-COMMANDS = typer.main.get_command(cli.app).commands
+GROUP = typer.main.get_command(cli.app)
+COMMANDS = {name: GROUP.get_command(None, name) for name in GROUP.list_commands(None)}
 
 
 def test_texts_are_read_with_names_values_and_groups():

@@ -60,5 +60,5 @@ def test_the_manifest_runs_a_command_that_limner_has():
     manifest = yaml.safe_load((ROOT / "docs" / "assets" / "rayjob.yaml").read_text(encoding="utf-8"))
     program, command, *arguments = manifest["spec"]["entrypoint"].split()
     assert program == "limner"
-    context = get_command(app).commands[command].make_context(command, arguments)
+    context = get_command(app).get_command(None, command).make_context(command, arguments)
     assert context.params["ray"] == "auto"

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-import copy
 import inspect
 import logging
 import os
+import pkgutil
 import re
 import shlex
 import sys
 import warnings
 from collections.abc import Sequence
+from importlib import import_module
 from typing import Annotated, Any, cast
 
 import typer
+import typer.models
 from typer.core import TyperGroup
 
 from limner.apps.cli.terminal import LineFormatter, err, print_error, print_usage_error
 from limner.errors import LimnerError, did_you_mean, missing_extra, system_reason
-from limner.process import allow_thread_choice, flush_streams, keep_freed_memory, prepare_streams, set_wait_policy
+from limner.process import flush_streams, keep_freed_memory, prepare_streams, prepare_threads
 
 PANELS = USE, DATA, TRAIN, MEASURE, MORE = (
     "Use a trained model",
@@ -30,10 +32,26 @@ PANELS = USE, DATA, TRAIN, MEASURE, MORE = (
 """Headings of the groups of commands in `limner --help`, in this order."""
 
 VERBOSE = "--verbose"
+COMMANDS: dict[str, typer.models.CommandInfo] = {}
+"""Commands of the modules that are imported, by name; see `limner.apps.cli.options.command`."""
+
+
+def find_commands(name: str | None = None) -> dict[str, typer.models.CommandInfo]:
+    """Import the module of the command of a name, or those of all commands; return the commands by name.
+
+    Most commands have the name of their module; for another one, all modules are imported.
+    """
+    modules = [module.name for module in pkgutil.iter_modules([os.path.dirname(__file__)])]
+    for module in [name] if name in modules else modules:
+        import_module(f"{__package__}.{module}")
+    return COMMANDS if name is None or name in COMMANDS else find_commands()
 
 
 class CommandGroup(TyperGroup):
-    """All commands; `--verbose` works before and after their names, and unknown names get a suggestion."""
+    """All commands, of which each is imported and built when it is needed.
+
+    `--verbose` works before and after their names, and unknown names get a suggestion.
+    """
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # noqa: ANN401  (typer does not export its context)
         """Move `--verbose` to the front, where it is an option of the program."""
@@ -44,9 +62,22 @@ class CommandGroup(TyperGroup):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:  # noqa: ANN401
         """Find a command by its name."""
-        if args and args[0] not in self.commands and not args[0].startswith("-"):
-            ctx.fail(f"No such command '{args[0]}'{did_you_mean(args[0], self.commands)}")
+        if args and self.get_command(ctx, args[0]) is None and not args[0].startswith("-"):
+            ctx.fail(f"No such command '{args[0]}'{did_you_mean(args[0], COMMANDS)}")
         return super().resolve_command(ctx, args)
+
+    def list_commands(self, ctx: Any) -> list[str]:  # noqa: ANN401
+        """Return the names of all commands by their headings."""
+        commands = find_commands()
+        return sorted(commands, key=lambda name: PANELS.index(commands[name].rich_help_panel or MORE))
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ANN401
+        """Build a command; None for another name."""
+        if cmd_name not in self.commands and (command := find_commands(cmd_name).get(cmd_name)) is not None:
+            self.commands[cmd_name] = typer.main.get_command_from_info(
+                command, pretty_exceptions_short=True, rich_markup_mode=self.rich_markup_mode
+            )
+        return self.commands.get(cmd_name)
 
 
 app = typer.Typer(
@@ -74,8 +105,7 @@ READING_COMMANDS = ("classify", "correlate", "doctor", "recipes", "score", "sear
 def main() -> None:
     """Run the command line and exit; errors that the user can correct are printed as one line."""
     prepare_streams()
-    set_wait_policy()
-    allow_thread_choice()
+    prepare_threads()
     warnings.simplefilter("default")
     warnings.simplefilter("ignore", ResourceWarning)
     warnings.formatwarning = _one_line
@@ -88,7 +118,7 @@ def main() -> None:
 
 def _run() -> int:
     try:
-        status = _with_named_command(sys.argv[1:])(prog_name="limner", standalone_mode=False)
+        status = app(prog_name="limner", standalone_mode=False)
     except UsageError as error:
         command = error.ctx.command_path if error.ctx else " ".join(["limner", *sys.argv[1:2]])
         print_usage_error(_usage_message(error), command)
@@ -123,30 +153,14 @@ def _run() -> int:
     return status or 0
 
 
-def _with_named_command(arguments: Sequence[str]) -> typer.Typer:
-    """Return the application with the one command that is named: building the others takes longer than most of them."""
-    name, commands = _named_command(arguments), _commands()
-    if name not in commands:  # help, the version, or an error that names similar commands
-        return app
-    alone = copy.copy(app)
-    alone.registered_commands = [commands[name]]
-    return alone
-
-
-def _commands() -> dict[str | None, typer.models.CommandInfo]:
-    """Return all commands by the name that is typed."""
-    return {known.name or getattr(known.callback, "__name__", None): known for known in app.registered_commands}
-
-
 def _named_command(arguments: Sequence[str]) -> str | None:
     return next((argument for argument in arguments if argument != VERBOSE), None)
 
 
 def name_options(message: str) -> str:
     """Name the options of the command as they are typed: --must-include in place of the parameter must_include."""
-    command = _named_command(sys.argv[1:])
-    known = _commands().get(command)
-    names = [] if known is None or known.callback is None else list(inspect.signature(known.callback).parameters)
+    command = COMMANDS.get(_named_command(sys.argv[1:]) or "")
+    names = [] if command is None or command.callback is None else list(inspect.signature(command.callback).parameters)
     message = re.sub(r"\bdecoding\.sample\b", "--sample", message) if "sample" in names else message
     for name in names:
         place = r"(?<!['\w./-])" if "_" in name else "^" if name in ("lang", "prefix") else None
@@ -163,24 +177,19 @@ def _usage_message(error: Any) -> str:  # noqa: ANN401  (typer does not export i
     return f"No such option: {error.option_name}{did_you_mean(error.option_name, possibilities)}"
 
 
-def _print_version(requested: bool) -> None:
-    if requested:
-        import limner
-
-        typer.echo(f"limner {limner.__version__}")
-        raise typer.Exit
-
-
 @app.callback(invoke_without_command=True)
 def _global_options(
     context: typer.Context,
     verbose: Annotated[
         bool, typer.Option("--verbose", help="Log every step to standard error; works after the command as well.")
     ] = False,
-    version: Annotated[
-        bool, typer.Option("--version", help="Print the version and exit.", callback=_print_version, is_eager=True)
-    ] = False,
+    version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
 ) -> None:
+    if version:
+        import limner
+
+        typer.echo(f"limner {limner.__version__}")
+        raise typer.Exit
     if context.invoked_subcommand is None:
         typer.echo(context.get_help())
         raise typer.Exit

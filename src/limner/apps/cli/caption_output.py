@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 from unicodedata import normalize
 
-from limner.apps.cli.options import refuse
 from limner.apps.cli.terminal import err, printable, tab_separated
 from limner.errors import LimnerError, SettingsError, did_you_mean
 from limner.files import read_bytes, write_error, write_text
@@ -211,11 +210,7 @@ class CaptionTable:
         write_text(self.path, "".join(_row(line, "csv") for line in lines))
 
     def append(self, file: Path, result: Captions) -> None:
-        """Add the rows of an image, or of the error that it cannot be read.
-
-        Raises:
-            WriteError: they cannot be written; the rows before them are complete.
-        """
+        """Add the rows of an image, or of its error; after a WriteError the rows before them are complete."""
         try:
             with self.path.open("a", encoding="utf-8", newline="") as stream:
                 for write in _write(stream.write, self._kind, self.columns, head=False):
@@ -228,16 +223,14 @@ class StoredCaptions:
     """Where captions are stored, which images need one, and what has become of them."""
 
     def __init__(self, kind: WriteKind | None, embed: bool, replace: bool, force: bool = False) -> None:
-        """Check the options; SettingsError for one without effect."""
-        if kind is None and not embed:
-            refuse({"--replace": replace}, "has an effect only with --write or --embed; add one of them")
+        """Take the options of `limner describe`."""
         self._kind, self._embed, self._replace, self._force = kind, embed, replace, force
         self._tables: dict[Path, CaptionTable] = {}
         self._table_of: dict[Path, CaptionTable] = {}  # of each file that gets rows, in their order
         self._results: dict[Path, Captions] = {}
         self._waiting: list[Path] = []  # files without rows yet, the last one first
         self.errors: list[LimnerError] = []
-        self.total = self.written = self.kept = self.unsure = 0
+        self.written = self.kept = self.unsure = 0
         self._kept_texts: list[str] = []
 
     def select(self, files: Sequence[Path], named: Sequence[Path] = ()) -> list[Path]:
@@ -246,7 +239,6 @@ class StoredCaptions:
         `named` are the files and folders that the user named; a table is in the folder named, else in the folder of its
         files. SettingsError if two files have the same text file, or a table cannot be read or written.
         """
-        self.total = len(files)
         self._require_files_beside(files)
         for file in files if self._kind in TABLES else ():
             folder = next((path for path in named if path.is_dir() and file.is_relative_to(path)), file.parent)
@@ -261,7 +253,7 @@ class StoredCaptions:
         self._results[file] = result
         if isinstance(result, LimnerError):
             self.errors.append(result)
-        if isinstance(result, list) and (self._kind or self._embed):
+        else:
             self.unsure += not result[0].is_sure
             if result[0].is_sure and result[0].text.strip():
                 self._store(file, result[0].text, lang)
@@ -282,7 +274,7 @@ class StoredCaptions:
 
     def report(self, lang: str) -> None:
         """Print how many images have got a caption in a language, have kept theirs, and have none that is sure."""
-        if not self.written + self.kept + self.unsure or (self._kind is None and not self._embed):
+        if not self.written + self.kept + self.unsure:
             return
         from limner.text.queries import guess_language, language_name
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -94,6 +95,8 @@ def describe(
     options.refuse({} if sample else sampling, "has an effect only with --sample; add it, or leave it out")
     options.refuse({"must_include": sample and must_include}, "needs beam search; leave out --sample")
     options.refuse({"compare": attention is None and compare}, "adds models to the plots of --attention DIR; give both")
+    if not (write or embed):
+        options.refuse({"replace": replace}, "has an effect only with --write or --embed; add one of them")
     if attention or explain_beam or not (output or write or embed):
         reason = "has an effect only with --output, --write or --embed, and without plots; leave it out"
         options.refuse({"ray": ray}, reason)
@@ -114,12 +117,14 @@ def describe(
 
     features = () if graphs else options.check_runs(runs, device, decoding, backbone).features
     modality = MODALITIES[features[0].modality] if features else IMAGE
-    stored = StoredCaptions(write, embed, replace, force)
-    files = stored.select(find_input_files(images, modality, readable_by(modality), recursive), images)
-    if not files:
+    files = find_input_files(images, modality, readable_by(modality), recursive)
+    stored, total = StoredCaptions(write, embed, replace, force) if write or embed else None, len(files)
+    errors: list[LimnerError] = [] if stored is None else stored.errors
+    files = files if stored is None else stored.select(files, images)
+    if stored is not None and not files:
         stored.begin_tables()
         stored.report(runs[0].name if is_pretrained(runs[0]) else "")
-        return report_unreadable(stored.errors, stored.total)
+        return report_unreadable(errors, total)
     from limner.generation.request import RuleOptions
 
     rules = RuleOptions(tags, not no_concepts, min_confidence)
@@ -137,28 +142,30 @@ def describe(
         results = describe_distributed(
             runs, files, ray, place, prefix=prefix, options=changes, backbone=backbone, device=device
         )
-    stored.begin_tables(columns)
+    if stored is not None:
+        stored.begin_tables(columns)
     ranked, attended = change_decoding(captioner.decoding, decoding).n_best > 1, []
     opened = caption_output(output, kind, columns, ranked=ranked)
-    with opened as write_caption, progress_bar("describing", prints=True) as bar:
+    progress = progress_bar("describing", prints=True) if len(files) > 1 else nullcontext(lambda done, total: None)
+    with opened as write_caption, progress as bar:
         for done, (file, (_, result)) in enumerate(zip(files, results, strict=True), 1):
             write_caption(file, result)
-            stored.store(file, result, captioner.lang)
+            if stored is not None:
+                stored.store(file, result, captioner.lang)
+            elif isinstance(result, LimnerError):
+                errors.append(result)
             attended += [(file, result[0])] if attention is not None and isinstance(result, list) else []
-            if len(files) > 1:
-                bar(done, len(files))
+            bar(done, len(files))
     if attention is not None and attended:
         plot_captions(captioners, [runs[0], *(compare or ())], attended, attention)
-    stored.report(captioner.lang)
-    report_unreadable(stored.errors, stored.total)
+    if stored is not None:
+        stored.report(captioner.lang)
+    if errors:
+        report_unreadable(errors, total)
 
 
 def uses_clips(run: Path, files: Sequence[Path]) -> bool:
-    """Whether a video is among the files, which only the built-in captioner as a run describes.
-
-    Raises:
-        SettingsError: the model is an exported one, or one of the hub.
-    """
+    """Whether there are videos, which the built-in captioner as a run describes; SettingsError for another model."""
     from limner.media.modality import VIDEO, find_modality
 
     videos = [file for file in files if find_modality(file) is VIDEO]

@@ -13,9 +13,9 @@ from types import UnionType
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import typer
-import typer.models
+from typer.models import CommandInfo, ParameterInfo
 
-from limner.apps.cli.app import app
+from limner.apps.cli.app import COMMANDS
 from limner.apps.cli.terminal import activity
 from limner.bounds import Bounds
 from limner.decoding.settings import DecodingSettings, SampleSettings, change_decoding
@@ -284,7 +284,10 @@ def command(panel: str, name: str | None = None) -> Callable[[_Command], _Comman
 
     def register(function: _Command) -> _Command:
         summary, described = option_texts(function.__doc__)
-        app.command(name, rich_help_panel=panel, help=summary)(_CommandFunction(function, described))
+        callback = _CommandFunction(function, described)
+        COMMANDS[name or function.__name__] = CommandInfo(
+            name or function.__name__, callback=callback, help=summary, rich_help_panel=panel
+        )
         return function
 
     return register
@@ -305,7 +308,7 @@ class _CommandFunction:
         for parameter in inspect.signature(self._function).parameters.values():
             hint = hints[parameter.name]
             first, *names = getattr(hint, "__metadata__", (None,))
-            if isinstance(first, typer.models.ParameterInfo):
+            if isinstance(first, ParameterInfo):
                 parameters.append(parameter.replace(annotation=hint))
             elif isinstance(first, type) and issubclass(first, Settings):
                 names = names or [name for name in self._described if name in first.model_fields]
@@ -323,35 +326,21 @@ class _CommandFunction:
 
 
 def _with_text(parameter: inspect.Parameter, hint: Any, text: OptionText) -> inspect.Parameter:  # noqa: ANN401
-    """Return a parameter that typer shows with a text, and parses by the bounds of its type."""
-    kind, parser = _plain(hint)
+    """Return a parameter that typer shows with a text, and parses by the bounds of its type.
+
+    Types of typer have no bounds; a tuple of settings is an option that can be repeated.
+    """
+    is_union, parser = get_origin(hint) in (Union, UnionType), None
+    kinds: list[Any] = [
+        list[str] if kind == tuple[str, ...] else kind for kind in (get_args(hint) if is_union else (hint,))
+    ]
+    for place, kind in enumerate(kinds):
+        for bounds in getattr(kind, "__metadata__", ()):
+            if isinstance(bounds, Bounds):
+                kinds[place], parser = kind.__origin__, bounds.parse
     name, _, metavar = text.spec.partition(" ") if text.spec.startswith("--") else ("", "", text.spec)
     shown: dict[str, Any] = {"help": text.text, "metavar": metavar or None, "rich_help_panel": text.panel}
     option = name or f"--{parameter.name.strip('_').replace('_', '-')}"
     is_option = parameter.kind is inspect.Parameter.KEYWORD_ONLY
     info = typer.Option(option, parser=parser, **shown) if is_option else typer.Argument(parser=parser, **shown)
-    return parameter.replace(annotation=Annotated[kind, info])
-
-
-@functools.cache
-def _plain(hint: Any) -> tuple[Any, Callable[[Any], Any] | None]:  # noqa: ANN401  (types have no type)
-    """Return a type without its bounds, and their parser; a tuple of settings is an option that can be repeated."""
-    for bounds in getattr(hint, "__metadata__", ()):
-        if isinstance(bounds, Bounds):
-            return hint.__origin__, _number(bounds)
-    if get_origin(hint) is UnionType or get_origin(hint) is Union:
-        kinds, parsers = zip(*map(_plain, get_args(hint)), strict=True)
-        return functools.reduce(operator.or_, kinds), next(filter(None, parsers), None)
-    return list[str] if hint == tuple[str, ...] else hint, None
-
-
-def _number(bounds: Bounds) -> Callable[[Any], int | float]:
-    """Return the parser of a numeric option; typer adds the name of the option to an error."""
-
-    def number(value: Any) -> int | float:  # noqa: ANN401  (a text, or the default value)
-        try:
-            return bounds.parse(value)
-        except ValueError as error:
-            raise typer.BadParameter(str(error)) from None
-
-    return number
+    return parameter.replace(annotation=Annotated[functools.reduce(operator.or_, kinds), info])

@@ -79,20 +79,24 @@ def test_evidence_and_confidence_by_hand():
     concepts = concepts_with(weight=2.0, word_weight=0.5, margin=2.0)
     seen = probabilities(cat=0.5, black=0.3, club=0.7)
     things = math.log(0.5) + 2
-    assert concepts.evidence("a cat", seen) == pytest.approx(2 * things, rel=1e-5)
-    assert concepts.evidence("a cat and another cat", seen) == pytest.approx(2 * (things - 2), rel=1e-5)
+
+    def evidence(text):
+        return concepts.evidence(concepts.mentions(text), concepts.evidence_of_each(seen))
+
+    assert evidence("a cat") == pytest.approx(2 * things, rel=1e-5)
+    assert evidence("a cat and another cat") == pytest.approx(2 * (things - 2), rel=1e-5)
     kind = math.log(0.001) + 2
-    assert concepts.evidence("a cat and an animal", seen) == pytest.approx(2 * (things + kind - 2), rel=1e-5)
-    assert concepts.evidence("an animal", seen) == pytest.approx(2 * kind, rel=1e-5)
+    assert evidence("a cat and an animal") == pytest.approx(2 * (things + kind - 2), rel=1e-5)
+    assert evidence("an animal") == pytest.approx(2 * kind, rel=1e-5)
     black = 0.5 * (math.log(0.3) - math.log(0.1))
-    assert concepts.evidence("black on black", seen) == pytest.approx(2 * black, rel=1e-5)
-    assert concepts.evidence("a black cat", seen) == pytest.approx(2 * (things + black), rel=1e-5)
-    assert concepts.evidence("a dog", seen) == pytest.approx(2 * (math.log(0.001) + 2), rel=1e-5)
-    assert concepts.evidence("a bat", seen) == pytest.approx(2 * (math.log(0.7) + 2), rel=1e-5)
-    assert concepts.evidence("something else", seen) == 0
-    assert concepts.confidence("a black cat and a club", seen) == pytest.approx(0.5)
-    assert concepts.confidence("a black cat sees a dog", seen) == pytest.approx(0.001)
-    assert concepts.confidence("black", seen) == 0
+    assert evidence("black on black") == pytest.approx(2 * black, rel=1e-5)
+    assert evidence("a black cat") == pytest.approx(2 * (things + black), rel=1e-5)
+    assert evidence("a dog") == pytest.approx(2 * (math.log(0.001) + 2), rel=1e-5)
+    assert evidence("a bat") == pytest.approx(2 * (math.log(0.7) + 2), rel=1e-5)
+    assert evidence("something else") == 0
+    assert concepts.confidence(concepts.mentions("a black cat and a club"), seen) == pytest.approx(0.5)
+    assert concepts.confidence(concepts.mentions("a black cat sees a dog"), seen) == pytest.approx(0.001)
+    assert concepts.confidence(concepts.mentions("black"), seen) == 0
 
 
 @pytest.mark.parametrize(

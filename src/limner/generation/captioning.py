@@ -138,7 +138,7 @@ class BaseCaptioner(ABC):
                     described, cut = described + 1, cut + (not request.sentences[0].ended)
                     yield image, request.sentences
             done += len(batch)
-        if log_cut_off and described:
+        if log_cut_off and cut:
             warn_of_cut_off(cut, described, "caption", requests[0].decoding.max_length, "raise max_length")
 
     def tags(self, images: Sequence[ImageInput], *, batch_size: int = CAPTION_BATCH_SIZE) -> list[tuple[Tag, ...]]:
@@ -180,8 +180,9 @@ class BaseCaptioner(ABC):
         rules = RuleOptions(**{name: options.pop(name) for name in RuleOptions._fields if name in options})
         settings = change_decoding(self.decoding, options)
         self.rules.check(rules)
-        warn_of_unknown_words(self.tokenizer, prefixes or (), UNKNOWN_PREFIX)
-        included = words_of_inputs(self.tokenizer, must_include, len(images))
+        if prefixes:
+            warn_of_unknown_words(self.tokenizer, prefixes, UNKNOWN_PREFIX)
+        included = words_of_inputs(self.tokenizer, must_include, len(images)) if must_include else [()] * len(images)
         constraints = {words: compile_words(self.tokenizer, words) for words in dict.fromkeys(included) if words}
         starts = [""] * len(images) if prefixes is None else prefixes
         requests = [

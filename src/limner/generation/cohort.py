@@ -69,10 +69,6 @@ class Cohort:
         precision, width = self.search.settings.precision, beam.total.shape[1]
         return id(generator), precision, width, signature(beam.memory), signature(beam.state)
 
-    def leave_out_done(self) -> None:
-        """Leave out requests that are cancelled or have failed; their rows leave with the next step."""
-        self.search.left |= {row for row, request in enumerate(self.requests) if request.is_done}
-
     def finish(self, row: int, requests: Sequence[Request]) -> None:
         """Apply the rules to the hypotheses of the request of a row, whose search is done, and deliver its sentences.
 

@@ -70,14 +70,16 @@ class Engine:
 
     def encode(self, requests: Sequence[Request]) -> Sequence[Request]:
         """Take the features of the images of requests, and what the rules compute of them; return the requests."""
-        self._together(self._take_features, requests)
-        self._together(_prepare_rules, requests)
+        self._together(self._encode, requests)
         return requests
 
-    def _take_features(self, requests: Sequence[Request]) -> None:
+    def _encode(self, requests: Sequence[Request]) -> None:
         if self.features is not None:
             for request, features in zip(requests, self.features(requests), strict=True):
                 request.features = features
+        for request in requests:
+            if (rules := request.generator.rules) is not None:
+                rules.prepare(request)
 
     def start(self, requests: Sequence[Request]) -> None:
         """Start the searches of requests whose images are encoded."""
@@ -92,7 +94,7 @@ class Engine:
         """Continue all live searches by one token, and hand on what they have decided and completed."""
         groups: dict[object, list[Cohort]] = {}
         for cohort in self.live:
-            cohort.leave_out_done()
+            cohort.search.left |= {row for row, request in enumerate(cohort.requests) if request.is_done}
             if cohort.search.beam is not None:
                 groups.setdefault(cohort.key if len(self.live) > 1 else None, []).append(cohort)
         self._memories = {key: joined for key, joined in self._memories.items() if key in groups}
@@ -103,7 +105,10 @@ class Engine:
                 for cohort in cohorts:
                     self._step_alone(cohort)
         for cohort in self.live:
-            self._hand_on(cohort)
+            for row in cohort.completed():
+                self._together(partial(cohort.finish, row), [cohort.requests[row]])
+            if any(request.streams for request in cohort.requests):
+                cohort.stream()
         self.live = [cohort for cohort in self.live if cohort.search.beam is not None]
 
     def _inputs(self, key: object, cohorts: Sequence[Cohort]) -> tuple[Tokens, Memory, State]:
@@ -144,12 +149,6 @@ class Engine:
             self._memories[key] = parts, joined
         return joined
 
-    def _hand_on(self, cohort: Cohort) -> None:
-        """Deliver decided tokens, and the sentences of the requests whose search is done."""
-        for row in cohort.completed():
-            self._together(partial(cohort.finish, row), [cohort.requests[row]])
-        cohort.stream()
-
     def _together(self, work: Callable[[Sequence[Request]], None], requests: Sequence[Request]) -> None:
         """Do some work for requests at once, or one by one where it fails."""
         requests = [request for request in requests if not request.is_done]
@@ -171,13 +170,3 @@ def groups_of(requests: Iterable[Request]) -> list[list[Request]]:
             kind = request.features is None, request.states > 1
             groups.setdefault((id(request.generator), request.decoding, *kind), []).append(request)
     return list(groups.values())
-
-
-def _prepare_rules(requests: Sequence[Request]) -> None:
-    """Let the rules of each generator compute what they need to know of the images."""
-    by_generator: dict[int, list[Request]] = {}
-    for request in requests:
-        by_generator.setdefault(id(request.generator), []).append(request)
-    for group in by_generator.values():
-        if (rules := group[0].generator.rules) is not None:
-            rules.prepare(group)

@@ -96,6 +96,8 @@ class Request:
         self.generator, self.id, self.decoding = generator, id_, decoding
         self.source: Any = source
         self.source_tokens, self.constraint = source_tokens, constraint
+        self.states = 1 if constraint is None else constraint.size
+        """Number of states of the constraint, each of which has a beam."""
         self.prefix: Sequence[int] = generator.tokenizer.encode(prefix) if prefix else ()
         """Tokens that the sentence starts with."""
         self.copied = generator.tokenizer.unknown_pieces(prefix) if prefix else ()
@@ -114,11 +116,6 @@ class Request:
         """What the rules have computed of the image."""
         self.sentences: list[Sentence] = []
         self.error: Exception | None = None
-
-    @property
-    def states(self) -> int:
-        """Number of states of the constraint, each of which has a beam."""
-        return 1 if self.constraint is None else self.constraint.size
 
     def decided(self, tokens: Sequence[int], totals: Sequence[float]) -> None:
         """Receive the beginning of the best sentence that no further step can change.

@@ -50,13 +50,11 @@ class CaptionRules:
                 "out (--min-confidence), or use the built-in captioner"
             )
 
-    def prepare(self, requests: Sequence[Request]) -> None:
-        """Compute the probabilities of the concepts in the images of requests."""
-        if self.tagger is None:
-            return
-        for request in requests:
-            if request.features is not None and (self.concepts is not None or request.rules.with_tags):
-                request.evidence = self.tagger.probabilities(request.features)
+    def prepare(self, request: Request) -> None:
+        """Compute the probabilities of the concepts in the image of a request."""
+        is_read = self.concepts is not None or request.rules.with_tags
+        if self.tagger is not None and request.features is not None and is_read:
+            request.evidence = self.tagger.probabilities(request.features)
 
     def chooses(self, request: Request) -> bool:
         """Whether the concepts choose among the hypotheses of a beam."""
@@ -90,8 +88,9 @@ class CaptionRules:
             return captions[:count]
         least = request.rules.min_confidence
         threshold = concepts.rules.min_confidence if least is None else least
-        captions = [self._with_confidence(request, caption, threshold) for caption in captions]
-        if self.chooses(request):
+        evidence = concepts.evidence_of_each(request.evidence) if self.chooses(request) else None
+        captions = [self._with_confidence(request, caption, threshold, evidence) for caption in captions]
+        if evidence is not None:
             captions = [self._with_articles(request, caption) for caption in captions]
             by_text = {caption.text: caption for caption in sorted(captions, key=lambda caption: caption.score)}
             sure, doubtful = (
@@ -104,8 +103,7 @@ class CaptionRules:
                 sentences = concepts.overlooked(first.text, request.evidence, first.confidence or 0.0)
             else:
                 sentences = concepts.plain_sentences(request.evidence)
-            plain = self._plain_captions(request, sentences, tags)
-            if plain:
+            if sentences and (plain := self._plain_captions(request, sentences, tags)):
                 ranked = (plain[0], *(caption for caption in captions if caption.is_sure), *plain[1:])
                 return [*{caption.text: caption for caption in ranked}.values()][:count]
             if not request.prefix and request.constraint is None:
@@ -149,15 +147,17 @@ class CaptionRules:
                 captions.append(Sentence((), 0.0, 0.0, text=text, confidence=probability, tags=tags))
         return captions
 
-    def _with_confidence(self, request: Request, caption: Sentence, threshold: float) -> Sentence:
-        """Return a caption with its confidence, and the evidence added to its score."""
+    def _with_confidence(
+        self, request: Request, caption: Sentence, threshold: float, evidence: Floats | None
+    ) -> Sentence:
+        """Return a caption with its confidence, and the evidence of the concepts (C,) added to its score, if any."""
         concepts, probabilities = self.concepts, request.evidence
         assert concepts is not None, "the captions of a model without concepts have no confidence"
-        confidence = concepts.confidence(caption.text, probabilities)
+        mentions, score = concepts.mentions(caption.text), caption.score
+        confidence = concepts.confidence(mentions, probabilities)
         confidence *= float(probabilities[concepts.file.photograph])
-        score = caption.score
-        if self.chooses(request):
-            score = caption.log_prob / (len(caption.tokens) + 1) + concepts.evidence(caption.text, probabilities)
+        if evidence is not None:
+            score = caption.log_prob / (len(caption.tokens) + 1) + concepts.evidence(mentions, evidence)
         return caption._replace(score=score, confidence=confidence, is_sure=confidence >= threshold)
 
 

@@ -135,6 +135,11 @@ class Concepts:
         self.gain = np.zeros_like(bias) if gain is None else gain
         self.rules = file.rules
         self._rates = np.array(file.rates, np.float32)
+        self.things = np.array([column for column, concept in enumerate(file.concepts) if concept.sentence], np.int64)
+        """Numbers of the concepts that are things or kinds of things."""
+        numbers = {concept.name: column for column, concept in enumerate(file.concepts)}
+        kinds = ((column, numbers.get(concept.kind)) for column, concept in enumerate(file.concepts))
+        self._kinds = {column: kind for column, kind in kinds if kind is not None}  # of each thing that has one
         self._between = "" if file.lang in UNSPACED else " "  # the words of a name
         self._names = {name.lower(): columns for name, columns in file.names.items()}
         lengths = (len(name.split(self._between) if self._between else name) for name in self._names)
@@ -211,18 +216,6 @@ class Concepts:
             classes[column, list(concept.classes)] = 1
         return layer["classifier.weight"], layer["classifier.bias"], classes
 
-    @cached_property
-    def things(self) -> NDArray[np.int64]:
-        """Numbers of the concepts that are things or kinds of things."""
-        return np.array([column for column, concept in enumerate(self.file.concepts) if concept.sentence], np.int64)
-
-    @cached_property
-    def _kinds(self) -> dict[int, int]:
-        """Number of the kind of each thing that has one."""
-        numbers = {concept.name: column for column, concept in enumerate(self.file.concepts)}
-        kinds = ((column, numbers.get(concept.kind)) for column, concept in enumerate(self.file.concepts))
-        return {column: kind for column, kind in kinds if kind is not None}
-
     def is_photograph(self, probabilities: Vector) -> bool:
         """Whether an image is more likely a photograph than a drawing, a screenshot or noise."""
         return bool(probabilities[self.file.photograph] >= 0.5)
@@ -280,12 +273,16 @@ class Concepts:
         values[self.things] = log_probs[self.things] + self.rules.margin
         return values
 
-    def evidence(self, text: str, probabilities: Vector) -> float:
+    def evidence(self, mentions: Sequence[tuple[int, ...]], values: Vector) -> float:
         """Compute how much the concepts of an image speak for a sentence; 0 for one that names nothing.
 
         A name counts once; a thing that is named again, and a kind beside a thing of this kind, cost `margin` each.
+
+        Args:
+            mentions: concepts that the sentence names, as `mentions` returns them.
+            values: result of `evidence_of_each`, (C,).
         """
-        values, counts = self.evidence_of_each(probabilities), Counter(self.mentions(text))
+        counts = Counter(mentions)
         kinds = {self._kinds.get(column) for columns in counts for column in columns}
         repeats = sum(count - 1 for columns, count in counts.items() if self.file.concepts[columns[0]].sentence)
         repeats += sum(not kinds.isdisjoint(columns) for columns in counts)
@@ -315,10 +312,10 @@ class Concepts:
         parts = [log_probs[:, start:end].max(1) for start, end in pairwise(starts.tolist())]
         return np.asarray(np.sum(parts, axis=0), np.float32) if parts else np.zeros(len(vectors), np.float32)
 
-    def confidence(self, text: str, probabilities: Vector) -> float:
-        """Return the probability of the least probable thing that a sentence names; 0 where it names none."""
+    def confidence(self, mentions: Sequence[tuple[int, ...]], probabilities: Vector) -> float:
+        """Return the probability of the least probable thing among the `mentions` of a sentence; 0 for no thing."""
         concepts = self.file.concepts
-        things = [columns for columns in self.mentions(text) if any(concepts[column].sentence for column in columns)]
+        things = [columns for columns in mentions if any(concepts[column].sentence for column in columns)]
         return float(min((probabilities[list(columns)].max() for columns in things), default=0.0))
 
     def plain_sentences(self, probabilities: Vector) -> list[tuple[str, float]]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -67,11 +68,11 @@ class NextTokens(Protocol):
         """
 
 
+@dataclass(eq=False)
 class NumpyNextTokens:
     """Log-probabilities as an array of NumPy, which the methods modify."""
 
-    def __init__(self, values: Floats) -> None:
-        self.values = values
+    values: Floats
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -94,7 +95,7 @@ class NumpyNextTokens:
         self.values += totals[:, :, None]
 
     def add_bonus(self, bonus: Floats, used: Tokens) -> None:
-        kept = self.gather(used)
+        kept = np.take_along_axis(self.values, used, 2)
         self.values += bonus[:, None]
         np.put_along_axis(self.values, used, kept, 2)
 

@@ -7,12 +7,17 @@ from __future__ import annotations
 
 import bisect
 import math
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING
 
+from limner.decoding.next_tokens import Floats, Tokens
 from limner.decoding.sentence import Sentence
 from limner.decoding.settings import DecodingSettings
 from limner.errors import SettingsError
 from limner.text.vocab import SPECIAL_TOKENS
+
+if TYPE_CHECKING:
+    from limner.decoding.search import Beam
 
 
 def ranking_score(log_prob: float, length: int, settings: DecodingSettings) -> float:
@@ -32,19 +37,20 @@ class HypothesisLists:
 
     def insert(
         self,
-        examples: Sequence[int],
-        log_probs: Iterable[float],
-        tokens: Iterable[Sequence[int]],
-        totals: Iterable[Sequence[float]],
+        beam: Beam,
+        n: Tokens,
+        k: Tokens,
+        log_probs: Floats,
         *,
         ended: bool,
     ) -> None:
-        """Add one hypothesis to each of some examples; hypotheses of probability zero are left out."""
-        for example, log_prob, ids, before in zip(examples, log_probs, tokens, totals, strict=True):
+        """Add the hypotheses at indices `n` and `k` of a beam with their log-probabilities, without impossible ones."""
+        rows = zip(n.tolist(), log_probs.tolist(), beam.tokens[n, k].tolist(), beam.totals[n, k].tolist(), strict=True)
+        for row, log_prob, tokens, totals in rows:
             if log_prob > -math.inf:
-                score = ranking_score(log_prob, len(ids) + ended, self.settings)
-                hypothesis = Sentence(tuple(ids), log_prob, score, ended, tuple(before))
-                bisect.insort(self.hypotheses[example], hypothesis, key=lambda ranked: -ranked.score)
+                score = ranking_score(log_prob, len(tokens) + ended, self.settings)
+                hypothesis = Sentence(tuple(tokens), log_prob, score, ended, tuple(totals))
+                bisect.insort(self.hypotheses[beam.live[row]], hypothesis, key=lambda ranked: -ranked.score)
 
     def n_best(self, ids: Sequence[str]) -> list[list[Sentence]]:
         """Return the `n_best` hypotheses of every example.
@@ -63,9 +69,9 @@ class HypothesisLists:
         """Return the number of hypotheses of each of some examples."""
         return [len(self.hypotheses[example]) for example in examples]
 
-    def is_stuck(self, example: int, best: float) -> bool:
-        """Whether every next token has probability zero, so that the best hypothesis so far counts as cut off."""
-        return example not in self.constrained and best == -math.inf and not self.hypotheses[example]
+    def is_stuck(self, example: int) -> bool:
+        """Whether the best hypothesis so far counts as cut off where every next token has probability zero."""
+        return example not in self.constrained and not self.hypotheses[example]
 
     def is_done(self, example: int, best: float, length: int) -> bool:
         """Whether no continuation of log-probability `best` or less can enter the `n_best` of an example.

@@ -18,11 +18,11 @@ from numpy.typing import NDArray
 from limner.decoding.automaton import Automaton
 from limner.decoding.constrained import BestOfEachState
 from limner.decoding.next_tokens import Floats, NextTokens, Tokens
-from limner.decoding.ranking import HypothesisLists, banned_tokens, require_prefixes
+from limner.decoding.ranking import HypothesisLists, banned_tokens, ranking_score, require_prefixes
 from limner.decoding.selection import BestContinuations, Choice, Sampler
 from limner.decoding.sentence import Sentence
 from limner.decoding.settings import DecodingSettings
-from limner.process import require_memory
+from limner.process import NEGLIGIBLE, require_memory
 from limner.text.vocab import SPECIAL_TOKENS
 
 Memory = Any
@@ -121,11 +121,15 @@ class Search:
             ResourceError: there is not enough memory.
         """
         machines = constraints if constraints and any(machine.size > 1 for machine in constraints) else None
-        _require_memory(model, len(ids), settings, machines)
+        beams = max((machine.size for machine in machines or ()), default=1)
+        needed = len(ids) * settings.beam_size * beams * 8 * (model.vocab_size + settings.max_length)
+        if needed > NEGLIGIBLE:
+            _require_memory(needed, model, len(ids), settings, beams)
         prefixes = require_prefixes(prefixes, ids, settings.max_length, model.vocab_size)
         shared = min(map(len, prefixes))  # tokens before the first choice
         self.model, self.settings, self.trace, self.bonus = model, settings, trace, bonus
-        self._rules = TokenRules(settings, prefixes)
+        self._prefixes, self._banned = prefixes, np.array(banned_tokens(settings), np.int64)
+        self._banned_early = np.append(self._banned, SPECIAL_TOKENS.eos)
         constrained = [number for number, machine in enumerate(machines or ()) if machine.size > 1]
         self.results = HypothesisLists(len(ids), settings, constrained)
         self._select: Callable[[NextTokens, Beam], Choice]
@@ -148,7 +152,7 @@ class Search:
         assert beam is not None, "a search that is done"
         if self.bonus is not None:
             next_tokens.add_bonus(self.bonus[beam.live], beam.tokens)
-        self._rules.apply(next_tokens, beam)
+        self._exclude(next_tokens, beam)
         choice = self._select(next_tokens, beam)
         if self.trace is not None:
             self.trace(beam, choice)
@@ -161,8 +165,29 @@ class Search:
         hypotheses = self.results.hypotheses[example]
         if self.bonus is None:
             return hypotheses
-        bonus, exponent = self.bonus[example], self.settings.length_penalty
-        return sorted((_subtract(bonus, exponent, entry) for entry in hypotheses), key=lambda entry: -entry.score)
+        results = []
+        for hypothesis in hypotheses:
+            tokens = hypothesis.tokens
+            first = [token not in tokens[:position] for position, token in enumerate(tokens)]
+            values = np.where(first, self.bonus[example, list(tokens)], 0.0)
+            log_prob = hypothesis.log_prob - float(values.sum())
+            totals = tuple((np.array(hypothesis.totals) - values.cumsum()).tolist()) if hypothesis.totals else ()
+            score = ranking_score(log_prob, len(tokens) + hypothesis.ended, self.settings)
+            results.append(hypothesis._replace(log_prob=log_prob, totals=totals, score=score))
+        return sorted(results, key=lambda hypothesis: -hypothesis.score)
+
+    def _exclude(self, next_tokens: NextTokens, beam: Beam) -> None:
+        """Exclude tokens: other ones than the prefix, an early end, special and banned tokens."""
+        length, prefixes = beam.length, [self._prefixes[example] for example in beam.live]
+        rows = [n for n, prefix in enumerate(prefixes) if length < len(prefix)]
+        if rows:
+            forced = np.array([prefixes[n][length] for n in rows], np.int64)
+            of_all = np.zeros((*beam.total.shape, 1), np.int64)
+            of_all[rows] = forced[:, None, None]
+            values = next_tokens.gather(of_all)[rows, :, 0]
+        next_tokens.exclude(self._banned_early if length < self.settings.min_length else self._banned)
+        if rows:
+            next_tokens.force(np.array(rows), forced, values)
 
     def _continue(self, beam: Beam, choice: Choice, keep: list[int], state: State) -> Beam:
         """Append the chosen tokens to the hypotheses that they continue, of the examples at `keep`."""
@@ -189,7 +214,7 @@ class Search:
         if self.trace is not None:
             self.trace(beam, None)
         n, k = (indices.reshape(-1) for indices in np.indices(beam.total.shape))
-        _insert(self.results, beam, n, k, beam.total[n, k], ended=False)
+        self.results.insert(beam, n, k, beam.total[n, k], ended=False)
         self.beam = None
 
 
@@ -215,49 +240,11 @@ def search(
     return running.results.n_best(ids)
 
 
-def _subtract(bonus: Floats, exponent: float, hypothesis: Sentence) -> Sentence:
-    """Subtract the bonus (V,) of the tokens from the log-probability of a hypothesis."""
-    first = [token not in hypothesis.tokens[:position] for position, token in enumerate(hypothesis.tokens)]
-    values = np.where(first, bonus[list(hypothesis.tokens)], 0.0)
-    log_prob = hypothesis.log_prob - float(values.sum())
-    totals = tuple((np.array(hypothesis.totals) - values.cumsum()).tolist()) if hypothesis.totals else ()
-    length = len(hypothesis.tokens) + hypothesis.ended
-    return hypothesis._replace(log_prob=log_prob, totals=totals, score=log_prob / max(length, 1) ** exponent)
-
-
-class TokenRules:
-    """Next tokens that are not allowed: other tokens than the prefix, an early end, special and banned tokens."""
-
-    def __init__(self, settings: DecodingSettings, prefixes: Sequence[Sequence[int]]) -> None:
-        """Create the rules of a batch whose sentences start with `prefixes`, the tokens of each example."""
-        banned = banned_tokens(settings)
-        self._banned = np.array(banned, np.int64)
-        self._banned_early = np.array([*banned, SPECIAL_TOKENS.eos], np.int64)
-        self._min_length, self._prefixes, self._longest = settings.min_length, prefixes, max(map(len, prefixes))
-
-    def apply(self, next_tokens: NextTokens, beam: Beam) -> None:
-        """Set the log-probabilities of the tokens that are not allowed to -inf."""
-        length = beam.length
-        rows = []
-        if length < self._longest:
-            rows = [n for n, example in enumerate(beam.live) if length < len(self._prefixes[example])]
-            forced = np.array([self._prefixes[beam.live[n]][length] for n in rows], np.int64)
-            of_all = np.zeros((*beam.total.shape, 1), np.int64)
-            of_all[rows] = forced[:, None, None]
-            values = next_tokens.gather(of_all)[rows, :, 0]
-        next_tokens.exclude(self._banned_early if length < self._min_length else self._banned)
-        if rows:
-            next_tokens.force(np.array(rows), forced, values)
-
-
-def _require_memory(
-    model: StepModel, count: int, settings: DecodingSettings, machines: Sequence[Automaton] | None
-) -> None:
+def _require_memory(needed: int, model: StepModel, count: int, settings: DecodingSettings, beams: int) -> None:
     """Check that the log-probabilities and tokens of all hypotheses fit into memory; ResourceError if not."""
-    beams = max((machine.size for machine in machines or ()), default=1)
     states = f" in each of {beams} states of the constraints" if beams > 1 else ""
     require_memory(
-        count * settings.beam_size * beams * (8 * model.vocab_size + 8 * settings.max_length),
+        needed,
         f"beams of {settings.beam_size:,} hypotheses{states} for {count:,} inputs",
         "lower beam_size (--beam-size), or the number of inputs in a batch (--batch-size)",
         model.free_memory,
@@ -300,17 +287,11 @@ def _record(results: HypothesisLists, beam: Beam, choice: Choice) -> list[int]:
     """Add the hypotheses that are complete; return the indices of the examples that are decoded further."""
     n, k = choice.ends.nonzero()
     if len(n):
-        _insert(results, beam, n, choice.end_parent[n, k], choice.end_total[n, k], ended=True)
+        results.insert(beam, n, choice.end_parent[n, k], choice.end_total[n, k], ended=True)
     best = choice.total.max(1).tolist()
-    stuck = [row for row, example in enumerate(beam.live) if results.is_stuck(example, best[row])]
+    stuck = [row for row, value in enumerate(best) if value == -math.inf and results.is_stuck(beam.live[row])]
     if stuck:
         rows = np.array(stuck)
         parents = beam.total[rows].argmax(1)
-        _insert(results, beam, rows, parents, beam.total[rows, parents], ended=False)
+        results.insert(beam, rows, parents, beam.total[rows, parents], ended=False)
     return [row for row, example in enumerate(beam.live) if not results.is_done(example, best[row], beam.length + 1)]
-
-
-def _insert(results: HypothesisLists, beam: Beam, n: Tokens, k: Tokens, log_probs: Floats, *, ended: bool) -> None:
-    """Add the hypotheses at indices `n` and `k` of a beam with their log-probabilities."""
-    tokens, totals = beam.tokens[n, k].tolist(), beam.totals[n, k].tolist()
-    results.insert([beam.live[row] for row in n.tolist()], log_probs.tolist(), tokens, totals, ended=ended)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -30,12 +31,13 @@ class Choice(NamedTuple):
     end_parent: Tokens  # (N, K): index of the hypothesis that each completes
 
 
+@dataclass(frozen=True)
 class BestContinuations:
     """Selection of the most probable continuations of each example (`divide`)."""
 
-    def __init__(self, settings: DecodingSettings, results: HypothesisLists) -> None:
-        """Select for a search with these settings, which adds its complete hypotheses to `results`."""
-        self.settings, self.results = settings, results
+    settings: DecodingSettings
+    results: HypothesisLists
+    """Complete hypotheses of the search."""
 
     def __call__(self, next_tokens: NextTokens, beam: Beam) -> Choice:
         """Select continuations; the log-probabilities are modified."""
@@ -44,7 +46,7 @@ class BestContinuations:
             best = next_tokens.best(1)
             return continue_each(best.token[:, 0], best.total[:, 0])
         best = next_tokens.best(2 * self.settings.beam_size)
-        complete = self.results.complete(beam.live)
+        complete = self.results.complete(beam.live) if self.settings.stop == "shrink" else ()
         return divide(best.total[:, 0], best.parent[:, 0], best.token[:, 0], self.settings, complete)
 
 
@@ -60,7 +62,7 @@ def divide(total: Floats, parent: Tokens, token: Tokens, settings: DecodingSetti
     """Divide the 2K best continuations of N examples, best first, into those that are complete and those that continue.
 
     With `settings.stop` full, those that end within the first K are complete, and the K best others continue. With
-    shrink, all but the first K - C are left out, where C hypotheses of the example are complete.
+    shrink, all but the first K - C are left out, where C hypotheses of the example are `complete`.
     """
     none = total.dtype.type(-math.inf)
     if settings.stop == "shrink":

@@ -101,9 +101,7 @@ def load_compared(
 ) -> list[Captioner]:
     """Return a captioner, which is in a run directory, and the captioners that are compared with it.
 
-    Raises:
-        RunError: a compared model has another vocabulary.
-        SettingsError: a model has no attention that can be plotted.
+    RunError for a model of another vocabulary, SettingsError for one without attention that can be plotted.
     """
     from limner.apps.report.attention import require_attention
     from limner.inference.captioner import Captioner

@@ -188,9 +188,7 @@ class Cluster:
 def connected(address: str) -> Iterator[Cluster]:
     """Connect to a Ray cluster, or start one on this machine; it is stopped or left at the end.
 
-    Args:
-        address: 'local' for a cluster on this machine, 'auto' for the cluster that this machine belongs to, or
-            HOST:PORT.
+    The address is 'local' for a cluster on this machine, 'auto' for the one that this machine belongs to, or HOST:PORT.
     """
     require_ray()
     _require_answer(address)

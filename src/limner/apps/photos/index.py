@@ -134,11 +134,7 @@ class FolderIndex:
 
     @classmethod
     def open(cls, folder: Path | str, index: Path | str | None = None, searcher: Searcher | None = None) -> Self:
-        """Open an existing index; see the constructor for the arguments.
-
-        Raises:
-            FolderError: there is no index, it is damaged, or it was made with other features.
-        """
+        """Open an index, see the constructor; FolderError for none, a damaged one, or one of other features."""
         result = cls(folder, index, searcher)
         if not has_index(result.path):
             raise FolderError(f"{folder}: has no index; run 'limner index {folder}'")
@@ -150,11 +146,7 @@ class FolderIndex:
         return result
 
     def require_run(self, run: Path) -> None:
-        """Check before a model is loaded that the index, if there is one, was made with the model.
-
-        Raises:
-            FolderError: it was made with another model, or is damaged.
-        """
+        """Check before a model is loaded that an index was made with it; FolderError if not, or if it is damaged."""
         if has_index(self.path):
             _require_captioner(self.path, self.record, run_digest(run))
 
@@ -220,17 +212,9 @@ class FolderIndex:
             return updater.run(scan, verify, batch_size, on_progress)
 
     def find_unchanged(self, run: Path, *, recursive: bool = True) -> FolderUpdate | None:
-        """Find out whether an update with the model of a run directory would change nothing; no model is loaded.
+        """Return the numbers of an update with the model of a run directory if it would change nothing, else None.
 
-        Args:
-            run: run directory of the captioner.
-            recursive: whether images in folders of the folder belong to the index.
-
-        Returns:
-            The numbers of the update; None if it is needed.
-
-        Raises:
-            FolderError: the index is damaged, or the folder has no image any more.
+        No model is loaded. FolderError if the index is damaged, or the folder has no image any more.
         """
         if not has_index(self.path):
             return None
@@ -293,17 +277,7 @@ class FolderIndex:
         return [match for match in matches if query is None or match.path.resolve() != query][:count]
 
     def thumbnail(self, path: str) -> bytes | None:
-        """Return the small copy of an indexed image, a JPEG file.
-
-        Args:
-            path: path relative to the folder.
-
-        Returns:
-            None if the index has no such image.
-
-        Raises:
-            FolderError: the index is damaged.
-        """
+        """Return the small copy of the image at a path in the folder, a JPEG file; None if it is not indexed."""
         snapshot = self._newest()
         row = snapshot.row_of.get(path)
         return None if row is None else snapshot.index.details([row])[0].thumbnail

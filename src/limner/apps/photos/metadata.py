@@ -23,6 +23,7 @@ from PIL.ImageFile import ImageFile
 from PIL.PngImagePlugin import PngImageFile, iTXt
 
 from limner.errors import MetadataError
+from limner.files import read_bytes
 from limner.media.image import IMAGE_SUFFIXES, opened_image
 
 MAX_PACKET = 16 << 20
@@ -156,23 +157,7 @@ _WORD = re.compile(r"[^\W_]+")
 _STRUCTURED = re.compile(r"\{.*\}|\[[\[{\"].*\]|<.*(xmlns|\?>).*|\w+=\S.*|.*\bSteps: \d+, Sampler: .*", re.DOTALL)
 """JSON, XML, settings (`ImageJ=1.53t`), and parameters of image generators."""
 _FILLER = re.compile(r"(.)\1+", re.DOTALL)
-_MACHINE_WORDS = frozenset(
-    """
-    acd acer adobe agfa aiptek applemark arw ascii asus balong beautiful benq binary btf btfhdr btfmdn btr burst
-    by cam camedia camera cameras canon caption casio charset cof comment compressed concord converted coolpix
-    created creator cyber cybershot dav dc dcim default description digimax digital digitalcamera dimage dji dng
-    dsc dslr dvc easyshare edf edited empty epson exif exilim exported fbt fbthdr file finepix frem from
-    frontbhdp fshbty fuji fujifilm generated gimp gopro hdr hdrb hdrpl hisilicon hp htc huawei image
-    imagedescription imagemagick imaging img imlib in iphone irfanview jenoptik jpeg jpg jvc kenox kodak konica
-    kyocera leica lg lightroom lumix made mavica mde media medion minolta mobile mon motorola mov mp4 my nef net
-    nikon no nokia none nor null olympus oneplus oplus oppo optimized orf oznor oznorwo paint panasonic pentax
-    phone photo photos photoshop photosmart picasa picture pictures polaroid powershot praktica preset processed
-    ptr qrf raf rbt realme rhdr ricoh rpt samsung sanyo saved scan scanned screenshot sdr sigma snapseed soft
-    software sony still stillcamera systems taken technologies techwin the title toshiba traveler undefined
-    unknown untitled user using version vivitar vivo vsco vscocam with written xiaomi yashica zoom
-    ducky inc intel lead library on optio quickcam shot videomask ycard
-    """.split()  # noqa: SIM905
-)
+_MACHINE_WORDS = frozenset(read_bytes(Path(__file__).with_name("machine_words.txt")).decode().split())
 """Words that names of cameras, messages of programs and placeholders consist of, besides numbers."""
 _SHORT = 5
 """Largest number of letters and digits of a caption without words; longer ones are times and numbers of files."""

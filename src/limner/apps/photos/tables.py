@@ -243,11 +243,7 @@ def end_update(index: Path, record: IndexRecord) -> None:
 
 
 def write_files(index: Path, rows: Iterable[FileRow], mode: str) -> None:
-    """Append the state of files, or replace the table with mode 'overwrite'.
-
-    Raises:
-        WriteError: the table cannot be written; it is unchanged.
-    """
+    """Append the state of files, or replace the table with mode 'overwrite'; after a WriteError it is unchanged."""
     plain = [{**row._asdict(), "path": os.fsencode(row.path)} for row in rows]
     table = pa.Table.from_pylist([{**row, CHECKSUM: _checksum(*row.values())} for row in plain], _FILES_SCHEMA)
     with write_errors(index):
@@ -255,11 +251,7 @@ def write_files(index: Path, rows: Iterable[FileRow], mode: str) -> None:
 
 
 def append_images(index: Path, record: IndexRecord, rows: Sequence[ImageRow], vectors: FeatureArray) -> None:
-    """Append what is known of N new contents, with their pooled features (N, D).
-
-    Raises:
-        WriteError: the table cannot be written; it is unchanged.
-    """
+    """Append N new contents with their pooled features (N, D); after a WriteError the table is unchanged."""
     values = [{**row._asdict(), DETAILS_CHECKSUM: _checksum(*row)} for row in rows]
     columns = [
         *pa.Table.from_pylist(values, _DETAILS_SCHEMA).columns,

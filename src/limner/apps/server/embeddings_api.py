@@ -109,9 +109,7 @@ async def _inputs(body: EmbeddingBody) -> list[str | bytes]:
 async def _vectors(engine: ServiceEngine, name: str | None, contents: Sequence[str | bytes]) -> list[Vector]:
     """Return the vector of each sentence or image; None for the first model that has a joint space.
 
-    Raises:
-        NotSupportedError: the model has no joint space.
-        MediaError: an image cannot be decoded.
+    NotSupportedError if the model has no joint space, MediaError if an image cannot be decoded.
     """
     able = next((served for served in engine.models if served.joint_folder(None)), None)
     served, lang = (able or engine.models.get(None, "describe"), None) if name is None else engine.models.find(name)

@@ -41,9 +41,7 @@ _MAX_HEADER = 200
 async def read_image_reference(reference: str, fetcher: ImageFetcher, param: str = "image") -> bytes:
     """Return the encoded bytes of an image that the field `param` names: base64, a `data:` URL, or an allow-listed URL.
 
-    Raises:
-        InvalidRequestError: it is none of them, or a URL of a host that is not allow-listed.
-        LimnerError: see `ImageFetcher.fetch`.
+    InvalidRequestError for another text, or another host; for other errors see `ImageFetcher.fetch`.
     """
     if reference.startswith(("http:", "https:")):
         return await fetcher.fetch(reference, param)
@@ -51,11 +49,7 @@ async def read_image_reference(reference: str, fetcher: ImageFetcher, param: str
 
 
 def decode_image_text(text: str, param: str = "image") -> bytes:
-    """Decode base64 or a `data:` URL; whitespace in base64 is ignored, as line breaks of mail programs are.
-
-    Raises:
-        InvalidRequestError: the text is neither.
-    """
+    """Decode base64, in which white space is ignored, or a `data:` URL; InvalidRequestError for other text."""
 
     def refused(reason: str) -> InvalidRequestError:
         return InvalidRequestError(f"{param}: {reason}", param)
@@ -96,12 +90,7 @@ class PublicAddresses(AbstractResolver):
     async def resolve(
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
     ) -> list[ResolveResult]:
-        """Return the addresses of a host.
-
-        Raises:
-            InvalidRequestError: an address is private and not allow-listed itself.
-            OSError: the name is not known.
-        """
+        """Return the addresses of a host; InvalidRequestError for private ones, OSError for an unknown name."""
         loop = asyncio.get_running_loop()
         addresses = await loop.run_in_executor(
             self._threads[host.lower()], socket.getaddrinfo, host, port, family, socket.SOCK_STREAM
@@ -155,12 +144,8 @@ class ImageFetcher:
     async def fetch(self, url: str, param: str) -> bytes:
         """Fetch the image that the field `param` names.
 
-        Raises:
-            InvalidRequestError: the host is not allow-listed, or it resolves to a private address and its address is
-                not.
-            MediaError: the host does not answer with an image within `fetch_timeout`.
-            TooLargeError: the image is larger than `max_body`.
-            QueueFullError: too many large images are fetched at once.
+        InvalidRequestError for a host, or its private address, that is not allow-listed; MediaError for no image within
+        `fetch_timeout`; TooLargeError above `max_body`; QueueFullError for too many large images at once.
         """
         address = self._allowed(url, param)
         seconds = self.settings.fetch_timeout

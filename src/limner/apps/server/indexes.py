@@ -48,10 +48,8 @@ class ServedCollection:
     def __init__(self, path: Path | str, models: Models) -> None:
         """Choose the first served captioner with an index of the collection, or else the first that can search it.
 
-        Raises:
-            CollectionError: there is no collection, or it is damaged.
-            NotSupportedError: no captioner is served.
-            FeatureError: the collection lacks the features of all captioners.
+        CollectionError if it is damaged or missing, NotSupportedError without captioners, FeatureError
+        without features.
         """
         self._opened = _OpenCollection(path)
         trained = [trained_models(captioner)[0] for captioner in models.captioners]
@@ -72,11 +70,7 @@ class ServedCollection:
         return self._retriever.search_images(sentence, self._current.collection, count=count)
 
     def thumbnail(self, item_id: str) -> bytes | None:
-        """Return a small copy of the image of an item, a JPEG file; None if there is no such item or image.
-
-        Raises:
-            MediaError: the image cannot be read.
-        """
+        """Return a small copy of the image of an item, a JPEG file; None for no image, MediaError for a damaged one."""
         opened = self._current
         row = int(opened.rows.find([item_id])[0])
         if row < 0:
@@ -132,12 +126,7 @@ class ServedIndexes:
         return iter(self.by_name.items())
 
     def get(self, name: str | None) -> tuple[str, SearchableFolder | ServedCollection]:
-        """Return an index by its name; None for the first.
-
-        Raises:
-            NotFoundError: there is no such index.
-            NotSupportedError: no index is served.
-        """
+        """Return an index by its name, or the first; NotFoundError for another one, NotSupportedError without any."""
         if not self.by_name:
             raise NotSupportedError("no folder is indexed; run limner index FOLDER, and limner serve --index FOLDER")
         if name is None:
@@ -149,10 +138,7 @@ class ServedIndexes:
     def search(self, name: str, query: str | bytes, count: int) -> SearchResponse:
         """Search an index by a sentence, or a folder by the encoded bytes of an image.
 
-        Raises:
-            NotSupportedError: a collection is searched by an image.
-            SettingsError: the query has no word that the model knows.
-            MediaError: the image cannot be decoded.
+        NotSupportedError for an image and a collection, SettingsError for unknown words, MediaError for a damaged one.
         """
         index = self.by_name[name]
 
@@ -178,12 +164,7 @@ class ServedIndexes:
 
 
 def open_indexes(settings: ServerSettings, models: Models, open_folder: FolderOpener) -> ServedIndexes:
-    """Open the indexes of the settings.
-
-    Raises:
-        FolderError: a folder has no index, or a damaged one.
-        LimnerError: a collection cannot be opened, or searched by a served captioner.
-    """
+    """Open the indexes of the settings; LimnerError for a folder without one, or a collection without features."""
     indexes: dict[str, SearchableFolder | ServedCollection] = {}
     for folder in settings.indexes:
         index = ServedCollection(folder, models) if is_collection(folder) else open_folder(folder)

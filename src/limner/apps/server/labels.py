@@ -22,14 +22,9 @@ KEYWORDS |= {"description", "default", "examples", "$schema", "$id", "$defs", *L
 
 
 def schema_of(requested: str | dict[str, Any] | None, param: str) -> dict[str, Any] | None:
-    """Return the schema of a response; None for plain text.
+    """Return the schema of a response that `json`, a schema (Ollama) or a format of OpenAI requests; None for text.
 
-    Args:
-        requested: `json` or a schema (Ollama), or an object whose type is text, json_object or json_schema (OpenAI).
-        param: field of the request, for errors.
-
-    Raises:
-        NotSupportedError: the format is another one, or labels do not fit the schema.
+    NotSupportedError, which names the field `param`, for another format, or a schema that labels do not fit.
     """
     kind = requested.get("type") if isinstance(requested, dict) else requested
     if not requested or kind == "text":

@@ -167,11 +167,7 @@ async def _images(body: TranslateBody, count: int, engine: ServiceEngine) -> lis
 
 
 async def _sources(texts: Sequence[str], body: TranslateBody, engine: ServiceEngine) -> list[DetectedLanguage]:
-    """Return the source language of each text, detected where it is `auto`.
-
-    Raises:
-        NotSupportedError: no model translates from the language to the target.
-    """
+    """Return the language of each text, detected where it is `auto`; NotSupportedError if no model reads it."""
     able = [source for source, target in _pairs(engine) if target == body.target]
     if body.source != AUTO:
         engine.models.translator(None, body.source, body.target)
@@ -191,11 +187,9 @@ async def _detect(text: str, engine: ServiceEngine) -> list[DetectedLanguage]:
 async def _translate(
     engine: ServiceEngine, text: str, source: str, body: TranslateBody, image: bytes | None
 ) -> tuple[list[str], bool]:
-    """Translate each sentence of a text.
+    """Translate each sentence of a text; return the text with the best translations, with the second, and so on.
 
-    Returns:
-        The text with the best translations, with the second, and so on; and whether a sentence is outside of what the
-        model knows, which the log says.
+    The second value is whether a sentence is outside of what the model knows, which the log says.
     """
     is_html, outside = body.format == "html", 0
     parts = SENTENCE_ENDS[body.format].split(text)

@@ -48,9 +48,7 @@ CONFIG, WEIGHTS, GRAPH = "config.json", "model.safetensors", "encoder.onnx"
 def trained_models(generator: ServedGenerator) -> Sequence[TrainedModel]:
     """Return the models of torch behind a generator, which explain and score.
 
-    Raises:
-        MissingExtraError: torch is not installed.
-        NotSupportedError: the model was exported to a folder without its run, or is of the hub.
+    MissingExtraError without torch, NotSupportedError for a model of the hub, or one that was exported without its run.
     """
     if isinstance(generator, ExportedModel):
         return _load_trained(generator.folder)
@@ -116,11 +114,7 @@ class ServedModel:
         return next(iter(self.by_lang.values())).backbone
 
     def generator(self, lang: str | None = None) -> ServedGenerator:
-        """Return the captioner or translator of a language, by default of the first.
-
-        Raises:
-            InvalidRequestError: the model does not generate the language.
-        """
+        """Return the generator of a language, by default the first; InvalidRequestError for a language of none."""
         chosen = self.languages[0] if lang is None else lang
         if chosen not in self.by_lang:
             raise InvalidRequestError(
@@ -189,9 +183,7 @@ class Models:
     def get(self, name: str | None = None, task: Task | None = None, lang: str | None = None) -> ServedModel:
         """Find a model by its name, or the first that can do a task, and that generates a language if there is such.
 
-        Raises:
-            NotFoundError: there is no model of this name.
-            NotSupportedError: the model has another task, or no model has the task.
+        NotFoundError for another name, NotSupportedError if the model has another task, or no model has the task.
         """
         if name is None:
             able = [model for model in self if task in (None, model.task)]
@@ -208,11 +200,7 @@ class Models:
         return model
 
     def find(self, name: str) -> tuple[ServedModel, str | None]:
-        """Find a model by its name, or by its name with a tag: a language of the model, or 'latest'.
-
-        Raises:
-            NotFoundError: there is no such model, or it has no such language.
-        """
+        """Find a model by NAME, NAME:LANG of one of its languages, or NAME:latest; NotFoundError if there is none."""
         base, _, tag = name.rpartition(":")
         if name not in self.by_name and base in self.by_name:
             served = self.get(base)
@@ -232,11 +220,7 @@ class Models:
         self.by_name[name] = replace(served, name=name, by_lang=by_lang)
 
     def translator(self, name: str | None, source: str | None, target: str | None) -> ServedModel:
-        """Find a translator by its name, or the first from a language, or any, to another; see `get` for errors.
-
-        Raises:
-            InvalidRequestError: the model of this name translates from another language.
-        """
+        """Find a translator by its name, or the first for two languages, see `get`; InvalidRequestError for others."""
         if name is not None:
             served = self.get(name, "translate")
             if source not in (None, served.source):
@@ -255,10 +239,7 @@ class Models:
 def load_served_models(settings: ServerSettings) -> Models:
     """Load the models of the settings, or the built-in captioner and translator.
 
-    Raises:
-        SettingsError: a run is of labels, or has a search of its own, which the service does not serve.
-        RunError: a run cannot be loaded.
-        NotFoundError: there is no model of an alias.
+    SettingsError for a run that is not served, RunError for a damaged one, NotFoundError for an alias of no model.
     """
     loaded = [_load_run(run, settings) for run in settings.models]
     if not loaded:

@@ -58,11 +58,7 @@ class CompletionMessage(LenientBody):
     content: str | list[ContentPart] | None = None
 
     def read(self, param: str) -> Message:
-        """Return the text and the images of a message of the field `param`.
-
-        Raises:
-            NotSupportedError: a part is neither text nor an image.
-        """
+        """Return the text and the images of a message of the field `param`; NotSupportedError for other parts."""
         if self.content is None or isinstance(self.content, str):
             return Message(self.role, self.content or "")
         texts, images = [], []

@@ -86,11 +86,7 @@ class JSONRoute(APIRoute):
         return handle
 
     async def _read(self, request: Request, model: type[BaseModel]) -> Any:  # noqa: ANN401  (any JSON value)
-        """Return the value of the body, or the fields of a form; None for an empty one.
-
-        Raises:
-            ServerError: the body has another type, or is not valid.
-        """
+        """Return the value of the body, or the fields of a form; None without one, ServerError for an invalid one."""
         kind = request.headers.get("content-type", JSON).partition(";")[0].strip().lower()
         if kind in self.forms:
             fields = await form_fields(request, self.max_files)
@@ -134,11 +130,7 @@ def _list_fields(model: type[BaseModel]) -> frozenset[str]:
 
 
 async def form_fields(request: Request, max_files: int = 0) -> dict[str, list[str]]:
-    """Return the fields of a form, files in base64.
-
-    Raises:
-        InvalidRequestError: the form cannot be read, has too many files or fields, or half a surrogate pair.
-    """
+    """Return the fields of a form, files in base64; InvalidRequestError for a damaged form, or one with too many."""
     fields: dict[str, list[str]] = {}
     try:
         async with request.form(max_files=max_files, max_fields=100 if max_files else 1_000) as form:

@@ -44,11 +44,7 @@ _Base: Any = AutoHTTPProtocol
 
 
 def bind(settings: ServerSettings) -> socket.socket:
-    """Open the socket that the service listens at.
-
-    Raises:
-        SettingsError: the address is not of this machine, or the port is in use; or see `read_keys`.
-    """
+    """Open the socket that the service listens at; SettingsError if this is not possible, or as `read_keys`."""
     keys = read_keys(settings)
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
@@ -77,10 +73,7 @@ def address_of(bound: socket.socket) -> str:
 def load(settings: ServerSettings, open_folder: FolderOpener) -> Models | None:
     """Load the models, and check the indexes; None for several processes, which load their own models.
 
-    Raises:
-        SettingsError: a run is of labels.
-        RunError: a run cannot be loaded.
-        FolderError: a folder has no index, or a damaged one.
+    The errors are described at `load_served_models` and `open_indexes`.
     """
     models = load_served_models(settings)
     open_indexes(settings, models, open_folder)

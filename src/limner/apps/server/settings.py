@@ -83,11 +83,7 @@ class ServerSettings(Settings):
 
 
 def read_keys(settings: ServerSettings) -> tuple[str, ...]:
-    """Return the API keys of the key file and of the environment.
-
-    Raises:
-        SettingsError: the file is missing or has no key, or a key has characters that no header carries.
-    """
+    """Return the API keys of the key file and of the environment; SettingsError for a missing file, or a wrong key."""
     keys = os.environ.get(KEYS_VARIABLE, "").replace(",", " ").split()
     if settings.key_file is not None:
         try:

@@ -27,10 +27,11 @@ _QUOTED = re.compile(r"'([^']*)'")
 class Settings(BaseModel):
     """Base class of all settings: immutable, and unknown keys are errors.
 
-    The docstrings of the attributes are for readers alone: to find them, pydantic parses the source of every class.
+    The docstrings of the attributes are for readers alone: to find them, pydantic parses the source of every class. A
+    class is built when values are first validated.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
+    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=(), defer_build=True)
 
     @classmethod
     def parse(cls, values: dict[str, Any], where: str = "") -> Self:

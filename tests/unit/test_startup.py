@@ -6,10 +6,8 @@ import sys
 from pathlib import Path
 
 import pytest
-import typer
 from PIL import Image
 
-from limner.apps import cli
 from limner.errors import TRAIN_PACKAGES
 
 PROGRAM = """
@@ -76,15 +74,16 @@ def test_importing_the_package_imports_no_dependencies():
     assert done.stdout == "[]\n"
 
 
-def test_only_the_named_command_is_built():
-    program = sys.modules["limner.apps.cli.app"]  # the package has an `app` of its own
-    everything = list(cli.app.registered_commands)
-    for arguments in (["describe", "search"], ["--verbose", "describe"]):
-        named = program._with_named_command(arguments)
-        assert list(typer.main.get_command(named).commands) == ["describe"]
-    for arguments in ([], ["--help"], ["unknown"]):
-        assert program._with_named_command(arguments) is cli.app
-    assert cli.app.registered_commands == everything
+def test_only_the_named_command_is_imported(image):
+    modules, _ = modules_of("describe", image)
+    assert "limner.apps.cli.describe" in modules
+    assert modules & {f"limner.apps.cli.{name}" for name in ("doctor", "serve", "train", "translate")} == set()
+
+
+def test_translating_a_sentence_imports_no_records_of_runs_and_no_metrics():
+    modules, printed = modules_of("translate", "Two dogs run.", "--to", "de")
+    assert printed.startswith("Zwei Hunde ")
+    assert modules & {"yaml", "limner.metrics", "limner.runs.records"} == set()
 
 
 @pytest.mark.parametrize("line", ["evaluate --model missing --collection c", "translate one --model missing --write"])

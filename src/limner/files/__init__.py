@@ -63,7 +63,8 @@ def open_file(path: Path | str) -> io.BufferedReader:
     # Without O_NONBLOCK, opening a named pipe waits for a writer.
     handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
     try:
-        require_regular(path, os.fstat(handle).st_mode)
+        if not stat.S_ISREG(mode := os.fstat(handle).st_mode):
+            require_regular(path, mode)
     except BaseException:
         os.close(handle)
         raise

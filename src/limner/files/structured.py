@@ -21,6 +21,7 @@ MAX_DEPTH = 64
 HALF_PAIR = "has one half of a surrogate pair (\\ud800 to \\udfff)"
 """What is wrong with a text that no UTF-8 can have."""
 _HALF = re.compile("[\ud800-\udfff]")
+_CONTAINERS = (dict, list)
 MAX_JSON_BYTES = 1 << 30
 """Maximum size of a JSON file of a run, a backbone or a feature table; corpora are limited by the memory alone."""
 
@@ -44,6 +45,7 @@ def parse_json(text: str | bytes) -> Any:  # noqa: ANN401  (any JSON value)
             with one half of a surrogate pair.
     """
     try:
+        text = text.decode(json.detect_encoding(text), "surrogatepass") if isinstance(text, bytes) else text
         value = json.loads(text, object_pairs_hook=_unique_keys)
     except json.JSONDecodeError as error:
         raise StructureError(f"not valid JSON: {error.msg}", error.lineno) from None
@@ -54,34 +56,23 @@ def parse_json(text: str | bytes) -> Any:  # noqa: ANN401  (any JSON value)
     except ValueError as error:  # bytes that are not UTF-8, integers of 5,000 digits
         raise StructureError(f"not valid JSON: {one_line(str(error))}") from None
     _require_depth(value)
-    if _may_have_half_pairs(text) and (place := half_pair_in(value)) is not None:
+    has_surrogates = "\\ud" in text or "\\uD" in text or (not text.isascii() and _HALF.search(text))
+    if has_surrogates and (place := half_pair_in(value)) is not None:
         raise StructureError(f"not valid JSON: {place or 'the text'} {HALF_PAIR}", place=place)
     return value
 
 
 def _require_depth(value: object) -> None:
-    level: list[Any] = [value]
-    for _ in range(MAX_DEPTH + 1):
-        containers = [element for element in level if isinstance(element, dict | list)]
-        if not containers:
-            return
-        level = [
+    containers: list[Any] = [value] if type(value) in _CONTAINERS else []
+    for _ in range(MAX_DEPTH):
+        containers = [
             child
             for container in containers
-            for child in (container.values() if isinstance(container, dict) else container)
-            if isinstance(child, dict | list)
+            for child in (container.values() if type(container) is dict else container)
+            if type(child) in _CONTAINERS
         ]
-    raise StructureError(too_deep())
-
-
-def _may_have_half_pairs(text: str | bytes) -> bool:
-    """Whether a JSON text has escapes of surrogates, or their bytes, which `json.loads` accepts."""
-    if isinstance(text, bytes):
-        try:
-            text = text.decode()
-        except UnicodeDecodeError:
-            return True
-    return "\\ud" in text or "\\uD" in text
+    if containers:
+        raise StructureError(too_deep())
 
 
 def half_pair_in(value: object, place: str = "") -> str | None:

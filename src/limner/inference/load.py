@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from limner.errors import RunError, SettingsError, missing_extra
 from limner.runs.pretrained import choose_runs, local_folder, model_type, pretrained_translator
-from limner.runs.records import require_run_directory
 from limner.runtime import generators
 from limner.runtime.generators import BaseTranslator
 from limner.runtime.manifest import is_exported
@@ -73,6 +72,8 @@ def load(
         raise SettingsError(f"{', '.join(hub)}: has an effect only on a model of the hub, which {runs[0]} is not")
     if len(runs) == 1 and is_exported(Path(runs[0])) and backbone is None and device == "cpu":
         return generators.load(runs[0])
+    from limner.runs.records import require_run_directory
+
     for run in runs:  # before torch is imported
         require_run_directory(Path(run))
     try:

@@ -189,7 +189,9 @@ def _decode(image: Image.Image, name: str, min_side: int | None) -> Image.Image:
     if min_side is not None:
         image.draft(None, (min_side, min_side))
     image.load()
-    return _to_rgb(_upright(image), name)
+    with contextlib.suppress(Exception):  # unreadable EXIF data does not affect the pixels
+        image = ImageOps.exif_transpose(image)
+    return _to_rgb(image, name)
 
 
 def _from_array(values: NDArray[Any], name: str) -> Image.Image:
@@ -214,13 +216,6 @@ def _not_an_image(source: ImageInput, name: str) -> str:
         return f"{name}: the file is empty (0 bytes); copy it again from its source or remove it"
     extra = "" if "HEIF" in _formats() else " (HEIC needs the optional extra 'heic': pip install 'limner[heic]')"
     return f"{name}: not an image; expected one of {', '.join(_formats())}{extra}; convert it or leave it out"
-
-
-def _upright(image: Image.Image) -> Image.Image:
-    try:
-        return ImageOps.exif_transpose(image)
-    except Exception:  # unreadable EXIF data does not affect the pixels
-        return image
 
 
 def _to_rgb(image: Image.Image, name: str) -> Image.Image:

@@ -176,7 +176,7 @@ class Graph:
 
     def each(self, values: Sequence[Mapping[str, NDArray[Any]]]) -> list[dict[str, NDArray[Any]]]:
         """Compute the outputs of several inputs, as many at once as there are cores for; errors as of a call."""
-        together = min(len(values), usable_cores() // self._threads)
+        together = 1 if len(values) == 1 else min(len(values), usable_cores() // self._threads)
         if together <= 1:
             return [self(inputs) for inputs in values]
         with ThreadPoolExecutor(together) as pool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import xxhash
 
@@ -122,7 +122,8 @@ def file_checksum(data: bytes) -> str:
 def save_manifest(folder: Path, manifest: Manifest) -> None:
     """Write generation.json with its digest."""
     values = manifest.model_dump(mode="json")
-    write_text(folder / MANIFEST, to_json({_DIGEST: _digest(values), **values}, indent=1) + "\n")
+    digest = file_checksum(to_json(values, sort_keys=True).encode())
+    write_text(folder / MANIFEST, to_json({_DIGEST: digest, **values}, indent=1) + "\n")
 
 
 def read_manifest(folder: Path) -> Manifest:
@@ -147,7 +148,7 @@ def read_manifest(folder: Path) -> Manifest:
     if values["format"] != FORMAT:
         actual = str(values["format"])[:20]
         raise RunError(f"{path}: expected an exported model of format {FORMAT}, found {actual!r}; {EXPORT_AGAIN}")
-    if values.pop(_DIGEST, None) != _digest(values):
+    if values.pop(_DIGEST, None) != file_checksum(to_json(values, sort_keys=True).encode()):
         raise RunError(
             f"{path}: damaged or edited, as its digest does not match; {EXPORT_AGAIN}, and change settings with the "
             "options of the commands"
@@ -204,7 +205,3 @@ def _require_consistent(path: Path, manifest: Manifest) -> None:
         raise RunError(
             f"{path}: expected the special tokens {SPECIAL_TOKENS._asdict()}, found {actual}; {EXPORT_AGAIN}"
         )
-
-
-def _digest(values: dict[str, Any]) -> str:
-    return xxhash.xxh3_64_hexdigest(to_json(values, sort_keys=True).encode())

@@ -245,25 +245,19 @@ class Tokenizer:
             raise RunError(f"{path}: not a tokenizer saved by Limner; train the model again") from None
         except Exception as error:  # `tokenizers` raises plain Exception for a damaged file
             raise RunError(f"{path}: damaged ({error}); restore it from a copy of the run") from None
-        _require_entries(inner, path)
         try:
             splitter = None if compound_parts is None else CompoundSplitter.parse(compound_parts)
-            return cls(inner, TextSettings.parse(settings), splitter)
+            tokenizer = cls(inner, TextSettings.parse(settings), splitter)
         except SettingsError as error:
             raise RunError(f"{path}: {error}; restore it from a copy of the run") from None
-
-
-def _require_entries(inner: tokenizers.Tokenizer, path: Path) -> None:
-    """Check that token ids are consecutive and begin with the special tokens, and that every word has an id."""
-    vocab = inner.get_vocab()
-    entries = sorted(vocab, key=vocab.__getitem__)
-    consecutive = all(vocab[entry] == token_id for token_id, entry in enumerate(entries))
-    special = tuple(entries[: len(SPECIAL_TOKEN_STRINGS)]) == tuple(SPECIAL_TOKEN_STRINGS)
-    if not consecutive or not special or inner.model.unk_token != SPECIAL_TOKEN_STRINGS[SPECIAL_TOKENS.unk]:
-        raise RunError(
-            f"{path}: damaged: expected consecutive token ids that begin with {', '.join(SPECIAL_TOKEN_STRINGS)}; "
-            "restore it from a copy of the run"
-        )
+        is_consecutive = sorted(inner.get_vocab().values()) == list(range(len(tokenizer.entries)))
+        special = tokenizer.entries[: len(SPECIAL_TOKEN_STRINGS)] == tuple(SPECIAL_TOKEN_STRINGS)
+        if not is_consecutive or not special or inner.model.unk_token != SPECIAL_TOKEN_STRINGS[SPECIAL_TOKENS.unk]:
+            raise RunError(
+                f"{path}: damaged: expected consecutive token ids that begin with {', '.join(SPECIAL_TOKEN_STRINGS)}; "
+                "restore it from a copy of the run"
+            )
+        return tokenizer
 
 
 def _units(words: Sequence[str], settings: TextSettings) -> Sequence[str]:

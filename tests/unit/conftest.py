@@ -175,7 +175,6 @@ def command_line(capsys, monkeypatch):
 
     def call(*arguments):
         monkeypatch.setattr(sys, "argv", ["limner", *map(str, arguments)])
-        monkeypatch.setattr(cli.err, "_file", sys.stderr)
         with pytest.raises(SystemExit) as stop:
             cli.main()
         printed = capsys.readouterr()

@@ -395,7 +395,6 @@ def test_verbose_works_before_and_after_the_command(collection, monkeypatch, com
 def test_progress_without_a_terminal_is_a_line_for_each_tenth(capsys, monkeypatch):
     seconds = itertools.count(step=1)
     monkeypatch.setattr(terminal, "time", SimpleNamespace(monotonic=lambda: next(seconds)))
-    monkeypatch.setattr(cli.err, "_file", sys.stderr)
     with terminal.progress_bar("describing") as bar:
         for done in range(1, 1001):
             bar(done, 1000)
@@ -405,7 +404,7 @@ def test_progress_without_a_terminal_is_a_line_for_each_tenth(capsys, monkeypatc
 
 def test_progress_beside_results_in_a_pipe_is_printed_as_lines(monkeypatch):
     screen = Console(file=io.StringIO(), force_terminal=True, width=80)
-    monkeypatch.setattr(terminal, "err", screen)
+    monkeypatch.setattr(terminal.err, "console", screen)
     seconds = itertools.count(step=11)
     monkeypatch.setattr(terminal, "time", SimpleNamespace(monotonic=lambda: next(seconds)))
     reader, writer = os.pipe()
@@ -418,7 +417,7 @@ def test_progress_beside_results_in_a_pipe_is_printed_as_lines(monkeypatch):
 
 def test_the_bar_of_a_training_shows_the_times_in_80_columns(monkeypatch):
     screen = Console(file=io.StringIO(), force_terminal=True, width=80)
-    monkeypatch.setattr(terminal, "err", screen)
+    monkeypatch.setattr(terminal.err, "console", screen)
     with terminal.training_bar("perplexity") as bar:
         bar(TrainProgress(TrainState(step=50, epoch=20, best=14.08, loss_sum=1.3, tokens=1, step_seconds=0.0002), 100))
     last = screen.file.getvalue()
@@ -427,7 +426,7 @@ def test_the_bar_of_a_training_shows_the_times_in_80_columns(monkeypatch):
 
 
 def test_scores_fit_80_columns_and_each_signature_is_one_line(monkeypatch, capsys):
-    monkeypatch.setattr(terminal, "out", Console(width=80, file=sys.stdout))
+    monkeypatch.setattr(terminal.out, "console", Console(width=80, file=sys.stdout))
     scores = [Score("bleu1", 60.1, "nrefs:5|" + "x" * 90), Score("r1", 20.0, "a"), Score("r5", 40.0, "a")]
     terminal.print_scores(scores, {"bleu1": 59.0}, "Calixto et al. (2017), Table 2, PBSMT")
     *table, bleu, recall = capsys.readouterr().out.splitlines()
@@ -465,7 +464,6 @@ def test_warnings_of_libraries_are_shown_with_verbose_only():
 def test_progress_of_a_training_without_a_terminal_has_rounded_figures(capsys, monkeypatch):
     seconds = itertools.count(step=11)
     monkeypatch.setattr(terminal, "time", SimpleNamespace(monotonic=lambda: next(seconds)))
-    monkeypatch.setattr(cli.err, "_file", sys.stderr)
     state = TrainState(step=50, epoch=2, best=19.650103020830308, loss_sum=0.27895354, tokens=1)
     with terminal.training_bar("perplexity") as bar:
         bar(TrainProgress(state, 100))

@@ -299,6 +299,15 @@ def test_concepts_choose_name_and_withhold(captioner, colour_concepts, monkeypat
     assert [caption.display_text for caption in withheld] == [""] and not withheld[0].is_sure
 
 
+def test_the_evidence_of_an_image_is_not_computed_for_each_hypothesis(captioner, colour_concepts, monkeypatch):
+    rules, computed = colour_concepts(), []
+    evidence_of_each = rules.concepts.evidence_of_each
+    monkeypatch.setattr(captioner, "rules", rules)
+    monkeypatch.setattr(rules.concepts, "evidence_of_each", lambda seen: computed.append(0) or evidence_of_each(seen))
+    captioner.describe([RED], beam_size=12)
+    assert len(computed) == 2  # for the search, and for all hypotheses
+
+
 def test_requirements_are_met_and_captions_withheld_only_where_nothing_is_probable(
     captioner, colour_concepts, monkeypatch
 ):

@@ -135,6 +135,19 @@ def test_what_is_missing_is_named_with_what_there_is(name, layer, message, monke
         load_backbone(name, layer=layer)
 
 
+def test_a_weight_file_that_has_changed_is_verified_again(tmp_path, monkeypatch):
+    file, content = tmp_path / "weights.pth", bytearray(find_weights("efficientnet-lite2").read_bytes())
+    file.write_bytes(content)
+    monkeypatch.setattr(published_weights, "find_weights", lambda name: file)
+    digest = hashlib.sha256(content).hexdigest()
+    (first, again) = (read_weights("efficientnet-lite2", digest, "_fc") for _ in range(2))
+    assert all((first[name] == again[name]).all() for name in first)
+    content[-1] ^= 1
+    file.write_bytes(content)
+    with pytest.raises(BackboneError, match="another SHA-256"):
+        read_weights("efficientnet-lite2", digest, "_fc")
+
+
 class Harmful:
     """What a hostile weight file may hold: building it would run code."""
 

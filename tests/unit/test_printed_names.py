@@ -36,15 +36,8 @@ def test_a_field_stays_in_its_column_and_its_line():
     assert line.split("\t") == [ESCAPED, "1", ESCAPED] and len(line.splitlines()) == 1
 
 
-@pytest.fixture
-def consoles(monkeypatch):
-    """Consoles that write to the captured streams."""
-    monkeypatch.setattr(terminal.err, "_file", None)
-    monkeypatch.setattr(terminal.out, "_file", None)
-
-
 @pytest.mark.parametrize("print_it", [print_error, echo, terminal.out.print, terminal.err.print])
-def test_every_function_that_prints_escapes(print_it, capsys, consoles):
+def test_every_function_that_prints_escapes(print_it, capsys):
     print_it(HOSTILE)
     captured = capsys.readouterr()
     printed = captured.out + captured.err
@@ -52,7 +45,7 @@ def test_every_function_that_prints_escapes(print_it, capsys, consoles):
     assert print_it is not print_error or printed.count("\n") == 1
 
 
-def test_cells_of_tables_are_escaped(capsys, consoles):
+def test_cells_of_tables_are_escaped(capsys):
     table = Table("column")
     table.add_row(HOSTILE.replace("\n", ""))
     terminal.out.print(table)

@@ -83,7 +83,7 @@ def test_only_the_named_command_is_imported(image):
 def test_translating_a_sentence_imports_no_records_of_runs_and_no_metrics():
     modules, printed = modules_of("translate", "Two dogs run.", "--to", "de")
     assert printed.startswith("Zwei Hunde ")
-    assert modules & {"yaml", "limner.metrics", "limner.runs.records"} == set()
+    assert modules & {"yaml", "rich", "limner.metrics", "limner.runs.records"} == set()
 
 
 @pytest.mark.parametrize("line", ["evaluate --model missing --collection c", "translate one --model missing --write"])

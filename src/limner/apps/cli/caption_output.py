@@ -34,7 +34,6 @@ LANGUAGE_SAMPLE = 100
 COLUMNS = ("image", "rank", "caption", "log_prob")
 """Header of tables of captions."""
 
-
 Captions: TypeAlias = "list[Sentence] | str | LimnerError"
 """Captions of an input, the text of a caption that is kept, or the error that the input cannot be read."""
 WriteCaptions = Callable[[Path, Captions], None]

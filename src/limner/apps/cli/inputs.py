@@ -44,9 +44,7 @@ def find_input_files(
     files is logged. SettingsError if there is no other input, or standard input lists none; MediaError if none of the
     files exists.
     """
-    files: list[Path] = []
-    empty: list[SettingsError] = []
-    any_folder = False
+    files, empty, any_folder = list[Path](), list[SettingsError](), False
     for path in _with_listed(paths):
         if path.is_dir():
             any_folder = True

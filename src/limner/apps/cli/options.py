@@ -87,11 +87,11 @@ def require_models(runs: list[Path] | None) -> list[Path]:
         raise SettingsError(
             "no model: expected --model RUN, a run folder written by 'limner train'; 'limner demo' trains one to try"
         )
-    known: set[Path] = set()
-    for run in runs:
-        if run.resolve() in known:
-            raise SettingsError(f"--model {run}: given twice, which has no effect on an ensemble; give each run once")
-        known.add(run.resolve())
+    places = [run.resolve() for run in runs]
+    if repeated := [run for number, run in enumerate(runs) if places[number] in places[:number]]:
+        raise SettingsError(
+            f"--model {repeated[0]}: given twice, which has no effect on an ensemble; give each run once"
+        )
     return [Path(local_folder(run)) for run in runs]
 
 

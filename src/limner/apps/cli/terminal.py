@@ -9,11 +9,10 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
 import typer
-from rich.console import Console
-from rich.text import Text
 
 from limner.storage.json_text import LineFormatter as LineFormatter
 from limner.storage.json_text import printable as printable
@@ -21,6 +20,8 @@ from limner.storage.json_text import tab_separated as tab_separated
 from limner.storage.json_text import to_json
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from limner.metrics import Score
     from limner.training.context import TrainProgress
 
@@ -33,22 +34,39 @@ CAPTION_SCORES = frozenset(("bleu4", "meteor", "cider", "perplexity", *RETRIEVAL
 TRANSLATION_SCORES = frozenset(("sacrebleu", "chrf", "meteor", "ter"))  # names of the scores that are read first
 
 
-class _SafeConsole(Console):
-    """Console that escapes the control characters of texts and of cells of tables."""
+class Stream:
+    """Standard output or standard error; rich, which captions and translations do not need, is imported when used."""
 
-    def render_str(self, text: str, **options: Any) -> Text:  # noqa: ANN401  (options of rich)
-        """Convert a text to what is printed."""
-        return super().render_str(printable(text, keep="\n"), **options)
+    def __init__(self, **options: Any) -> None:  # noqa: ANN401  (options of rich)
+        self._options = options
+
+    @cached_property
+    def console(self) -> Console:
+        """Console that escapes the control characters of texts and of cells of tables."""
+        from rich.console import Console
+        from rich.text import Text
+
+        class SafeConsole(Console):
+            def render_str(self, text: str, **options: Any) -> Text:  # noqa: ANN401
+                return super().render_str(printable(text, keep="\n"), **options)
+
+        return SafeConsole(markup=False, emoji=False, **self._options)
+
+    def print(self, *values: object, **options: Any) -> None:  # noqa: ANN401
+        """Print texts or tables."""
+        self.console.print(*values, **options)
 
 
-out = _SafeConsole(soft_wrap=True, width=None if sys.stdout and sys.stdout.isatty() else 250, markup=False, emoji=False)
+out = Stream(soft_wrap=True, width=None if sys.stdout and sys.stdout.isatty() else 250)
 """Standard output; files get lines of up to 250 characters."""
-err = _SafeConsole(stderr=True, markup=False, emoji=False)
+err = Stream(stderr=True)
 """Standard error; names with brackets or colons are printed unchanged."""
 
 
 def print_error(error: Exception | str) -> None:
     """Print an error as one line on standard error."""
+    from rich.text import Text
+
     err.print(Text.assemble(("error:", "bold red"), " ", printable(error)), soft_wrap=True)
 
 
@@ -113,7 +131,7 @@ def print_scores(scores: Sequence[Score], published: dict[str, float], row: str,
 
 def activity(description: str) -> AbstractContextManager[object]:
     """Show on a terminal that work goes on whose length is not known."""
-    return err.status(description) if err.is_terminal else nullcontext()
+    return err.console.status(description) if err.console.is_terminal else nullcontext()
 
 
 @contextmanager
@@ -147,7 +165,7 @@ def progress_bars(*, as_lines: bool = False, counts: bool = True) -> Iterator[Sh
 
     With `as_lines`, lines are printed on a terminal as well; with `counts`, the bars show what is done and the total.
     """
-    if as_lines or not err.is_terminal:
+    if as_lines or not err.console.is_terminal:
         yield _print_progress()
         return
     from rich import progress as rich
@@ -155,13 +173,10 @@ def progress_bars(*, as_lines: bool = False, counts: bool = True) -> Iterator[Sh
 
     columns = [rich.TextColumn("{task.description}"), rich.BarColumn()]
     columns += [rich.MofNCompleteColumn()] if counts else []
-    # A narrow terminal leaves the times whole at the expense of the bar.
-    columns += [
-        rich.TimeElapsedColumn(Column(no_wrap=True)),
-        rich.TimeRemainingColumn(table_column=Column(no_wrap=True)),
-    ]
+    for times in (rich.TimeElapsedColumn, rich.TimeRemainingColumn):  # whole on a narrow terminal, unlike the bar
+        columns.append(times(table_column=Column(no_wrap=True)))
     # A piped standard output keeps its lines; on a terminal rich prints them above the bar.
-    progress = rich.Progress(*columns, console=err, redirect_stdout=sys.stdout.isatty())
+    progress = rich.Progress(*columns, console=err.console, redirect_stdout=sys.stdout.isatty())
     tasks: dict[str, rich.TaskID] = {}
 
     def on_progress(stage: str, done: int, total: int, text: str | None = None) -> None:
@@ -208,7 +223,7 @@ def training_bar(metric: str) -> Iterator[Callable[[TrainProgress], None]]:
             from limner.metrics.base import format_value
 
             state = now.state
-            speed = f", {state.tokens_per_second:,.0f} tokens/s" if err.is_terminal else ""
+            speed = f", {state.tokens_per_second:,.0f} tokens/s" if err.console.is_terminal else ""
             best = "" if state.best is None else f", best {metric} {format_value(state.best)}"
             best = best if state.target_perplexity is None else ", with validation data"
             text = f"{'' if speed else 'training, '}epoch {state.epoch + 1}, loss {state.loss:.3f}{speed}{best}"

@@ -6,6 +6,7 @@ import logging
 import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -126,7 +127,7 @@ def translate(
     saved = []
     if explain_beam is not None:
         saved.append(write_beam(translator.explain_beam(texts[0], image=images[0], **decoding), explain_beam))
-    with progress_bar("translating") as bar:
+    with progress_bar("translating") if len(texts) > 1 else nullcontext() as bar:
         translations = translator.translate(texts, images=images, batch_size=batch_size, on_progress=bar, **decoding)
     if not model:
         _warn_of_guesses(translator, texts, translations)

@@ -37,8 +37,7 @@ def existing_path(path: Path) -> Path:
 def caption_of_sidecar(image: Path) -> str:
     """Return the caption in the sidecar of an image, or else in photo.xmp, as of Adobe's programs; empty for none.
 
-    Raises:
-        MetadataError: the sidecar cannot be read.
+    MetadataError if the sidecar cannot be read.
     """
     caption = ""
     if (sidecar := sidecar_path(image)).exists():
@@ -158,9 +157,8 @@ class Part(NamedTuple):
 def write_packet(data: bytes, packet: bytes, before: bytes | None = None) -> bytes:
     """Return an image file with another XMP packet in place of the one before, if it has one.
 
-    Raises:
-        MetadataError: the format is another one, the file is damaged, the packet is too large for the format, or the
-            file has parts that refer to positions in it or a packet in another form.
+    MetadataError for another format, a damaged file, a packet that is too large, or a file with parts that refer to
+    positions in it or a packet in another form.
     """
     if data.startswith(b"\xff\xd8\xff"):
         written = _write_jpeg(data, packet, before)

@@ -113,16 +113,13 @@ class FolderIndex:
     """
 
     def __init__(self, folder: Path | str, index: Path | str | None = None, searcher: Searcher | None = None) -> None:
-        """Refer to the index of a folder, which need not exist yet.
+        """Refer to the index of a folder, which need not exist yet; FolderError if there is no such folder.
 
         Args:
             folder: folder of images.
             index: folder of the index; default: `.limner` in the folder.
             searcher: features and scores of a search, such as a `HubSpace`; default: those that the index was made
                 with, or else the built-in ones in the language of the captions.
-
-        Raises:
-            FolderError: there is no such folder.
         """
         self.folder = Path(folder)
         if not self.folder.is_dir():
@@ -244,16 +241,14 @@ class FolderIndex:
     def search(self, query: str, count: int = DEFAULT_COUNT) -> list[FolderMatch]:
         """Find the images that a sentence describes best, by the concepts that it names and the joint space.
 
+        SettingsError if no word of the query is known, FolderError if the index is damaged.
+
         Args:
             query: a sentence or some words, in the language of the captions.
             count: number of results.
 
         Returns:
             The best matches, best first; a file with the contents of another one is a match of its own.
-
-        Raises:
-            SettingsError: no word of the query is known.
-            FolderError: the index is damaged.
         """
         snapshot = self._newest()
         return self._matches(snapshot, snapshot.score_sentence(query), count)
@@ -261,13 +256,11 @@ class FolderIndex:
     def similar(self, image: ImageInput, count: int = DEFAULT_COUNT) -> list[FolderMatch]:
         """Find the images that are most similar to an image, by the cosine of their pooled features.
 
+        MediaError if the image cannot be read, FolderError if the index is damaged.
+
         Args:
             image: path, encoded bytes, PIL image or array (H, W, 3); the file of a path is no result, its copies are.
             count: number of results.
-
-        Raises:
-            MediaError: the image cannot be read.
-            FolderError: the index is damaged.
         """
         snapshot = self._newest()
         searcher = snapshot.searcher

@@ -142,9 +142,7 @@ class IndexParts:
 def open_index(index: Path) -> IndexParts:
     """Open the newest state of an index, also while another process updates it.
 
-    Raises:
-        FolderError: a part is missing or damaged, or not in the state that the record has of it; or the record is of
-            another version of Limner.
+    FolderError for a part that is missing, damaged or of another state, or a record of another version of Limner.
     """
     if not (index / RECORD).exists() and has_index(index):
         raise damaged(index, f"{RECORD} is gone")

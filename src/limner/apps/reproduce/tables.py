@@ -26,7 +26,6 @@ CorpusUse = Literal["pretraining", "pairs", "sentences"]
 """How a row uses the sentence pairs of another collection: its preceding stages are trained on them, they are added to
 its training pairs, or their target sentences are added without sources, for the language model."""
 
-
 RECOGNISED_SHARE = 0.9
 """Minimum share of the items whose ids have the form of a data set."""
 

@@ -44,8 +44,7 @@ def schema_of(requested: str | dict[str, Any] | None, param: str) -> dict[str, A
 def labels_of(tags: Sequence[tuple[str, float]], schema: Any, param: str) -> dict[str, Any]:  # noqa: ANN401
     """Return an object of a schema (any JSON value) with tags and their probabilities: a list of labels.
 
-    Raises:
-        NotSupportedError: the schema requires something else, or has keywords that are not understood.
+    NotSupportedError if the schema requires something else, or has keywords that are not understood.
     """
 
     def refused(place: str, reason: str) -> NotSupportedError:

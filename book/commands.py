@@ -7,10 +7,9 @@ import re
 from pathlib import Path
 from typing import cast
 
-import typer
-from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
+from typer.core import TyperArgument, TyperCommand, TyperOption
 
-from limner.apps.cli import app, find_commands
+from limner.apps.cli import build_commands
 
 PAGE = Path(__file__).parents[1] / "docs" / "cli.md"
 INTRODUCTION = """\
@@ -65,9 +64,7 @@ EXAMPLE = re.compile(r"Example: `(.+?)`", re.DOTALL)
 
 def reference() -> str:
     """Return the page `docs/cli.md`."""
-    group = cast("TyperGroup", typer.main.get_command(app))
-    commands = [cast("TyperCommand", group.get_command(typer.Context(group), name)) for name in sorted(find_commands())]
-    return "\n".join([INTRODUCTION, *(_section(command) for command in commands)])
+    return "\n".join([INTRODUCTION, *(_section(command) for _, command in sorted(build_commands().items()))])
 
 
 def _section(command: TyperCommand) -> str:

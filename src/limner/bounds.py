@@ -51,7 +51,7 @@ class Bounds:
         above = self.low < number if self.low_excluded else self.low <= number
         below = number < self.high if self.high_excluded else number <= self.high
         if not (above and below) or (self.whole and number % self.step):
-            text = str(value if math.isnan(number) else number)
+            text = str(value if number != number else number)  # NaN: not a number
             raise ValueError(f"expected {self}, got {text if len(text) <= 40 else f'{text[:40]}…'}")
         return number  # type: ignore[no-any-return]
 
@@ -62,21 +62,18 @@ class Bounds:
         no_bool = core_schema.union_schema(
             [core_schema.int_schema(strict=True), core_schema.float_schema(strict=True), core_schema.str_schema()]
         )
-        steps = core_schema.chain_schema([no_bool, self._schema()])
+        low, high = "gt" if self.low_excluded else "ge", "lt" if self.high_excluded else "le"
+        limits: dict[str, Any] = {low: self.low, high: self.high}
+        if self.whole:
+            number = core_schema.int_schema(**limits, multiple_of=self.step if self.step > 1 else None)
+        else:
+            number = core_schema.float_schema(**limits, allow_inf_nan=False)
+        steps = core_schema.chain_schema([no_bool, number])
         return core_schema.custom_error_schema(steps, "bounds", custom_error_message=f"expected {self}")
 
     def __get_pydantic_json_schema__(self, schema: Any, handler: Callable[[Any], Any]) -> Any:  # noqa: ANN401
         """Return the JSON schema of the number with its range."""
-        return handler(self._schema())
-
-    def _schema(self) -> Any:  # noqa: ANN401
-        from pydantic_core import core_schema
-
-        low, high = "gt" if self.low_excluded else "ge", "lt" if self.high_excluded else "le"
-        limits: dict[str, Any] = {low: self.low, high: self.high}
-        if self.whole:
-            return core_schema.int_schema(**limits, multiple_of=self.step if self.step > 1 else None)
-        return core_schema.float_schema(**limits, allow_inf_nan=False)
+        return handler(schema["schema"]["steps"][1])
 
 
 def bounds_of(number: Any) -> Bounds:  # noqa: ANN401  (a type with metadata has no type)

@@ -17,7 +17,6 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-import typer
 from rich.console import Console
 
 from limner.apps import cli
@@ -29,7 +28,7 @@ from limner.metrics import Score
 from limner.training.context import TrainProgress
 from limner.training.state import TrainState
 
-COMMANDS = typer.main.get_command(cli.app).commands
+COMMANDS = cli.build_commands()
 DOCS = Path(__file__).parents[2] / "docs"
 with pytest.MonkeyPatch.context() as patch:  # a script, which is not installed
     patch.syspath_prepend(DOCS.parent / "book")

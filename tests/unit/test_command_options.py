@@ -1,12 +1,9 @@
 """Options that are made from types and docstrings."""
 
-import typer
-
 from limner.apps import cli
 from limner.apps.cli.options import option_texts
 
-GROUP = typer.main.get_command(cli.app)
-COMMANDS = {name: GROUP.get_command(None, name) for name in GROUP.list_commands(None)}
+COMMANDS = cli.build_commands()
 
 
 def test_texts_are_read_with_names_values_and_groups():

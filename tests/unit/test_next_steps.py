@@ -4,7 +4,6 @@ import shlex
 from pathlib import Path
 
 import pytest
-import typer
 
 from limner.apps import cli
 from limner.apps.cli.collections import after_import
@@ -15,7 +14,7 @@ from limner.data.examples import Item, ItemSentence
 from limner.features.spec import FeatureSpec
 from limner.media.video import FrameSampling
 
-COMMANDS = typer.main.get_command(cli.app).commands
+COMMANDS = cli.build_commands()
 
 
 def collection_of(path: Path, count: int = 2, split: str = "train", **media: str) -> Collection:

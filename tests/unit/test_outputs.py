@@ -8,10 +8,8 @@ import socket
 from pathlib import Path
 
 import pytest
-import typer
 from matplotlib.figure import Figure
 from PIL import Image
-from typer.core import TyperGroup
 
 from limner.apps import cli
 from limner.apps.cli.caption_output import caption_output
@@ -131,10 +129,8 @@ def test_no_run_is_written_into_a_collection_or_over_a_file(command_line, name, 
 
 
 def test_every_command_with_an_output_is_tested_and_has_the_option_force():
-    group = typer.main.get_command(cli.app)
-    assert isinstance(group, TyperGroup)
     found = set()
-    for name, command in group.commands.items():
+    for name, command in cli.build_commands().items():
         options = {option for parameter in command.params for option in parameter.opts}
         found |= {(name, option) for option in options & OUTPUT_OPTIONS}
         if name not in RUN_FOLDERS:

@@ -4,7 +4,6 @@ import json
 import shlex
 
 import pytest
-import typer
 
 from limner.apps import cli
 from limner.features.store import TABLE_OPTIONS
@@ -58,7 +57,7 @@ def test_mistakes_are_explained(command_line, arguments, message):
 
 
 def test_every_recipe_has_a_description_and_commands_that_make_what_it_needs():
-    commands = typer.main.get_command(cli.app).commands
+    commands = cli.build_commands()
     for summary in summarise_recipes(recipe_names()):
         assert summary.description, summary.name
         tables = load_recipe(summary.name, []).features.tables

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
@@ -72,6 +73,11 @@ def load(
         raise SettingsError(f"{', '.join(hub)}: has an effect only on a model of the hub, which {runs[0]} is not")
     if len(runs) == 1 and is_exported(Path(runs[0])) and backbone is None and device == "cpu":
         return generators.load(runs[0])
+    return _load_runs(runs, backbone, device, encode_images)
+
+
+def _load_runs(runs: Sequence[Path | str], backbone: str | None, device: str, encode_images: bool) -> Loaded:
+    """Load trained models; arguments and errors are described at `load`."""
     from limner.runs.records import require_run_directory
 
     for run in runs:  # before torch is imported

@@ -82,7 +82,8 @@ def tokenise(text: str, lang: str) -> list[str]:
 
 def detokenise(tokens: Sequence[str], lang: str) -> str:
     """Join tokens to running text as in Moses' detokenizer.perl; the case of the first letter is kept."""
-    _require_rules(lang)
+    if lang not in LANGUAGES:
+        _require_rules(lang)
     joined = " ".join(tokens)
     if _PLAIN_TOKENS.fullmatch(joined):
         return joined.replace(" ,", ",").replace(" .", ".")

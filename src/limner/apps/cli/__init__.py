@@ -4,7 +4,7 @@ The module of a command is imported when the command is named. Commands import w
 so that `limner --help` does not import torch.
 """
 
-from limner.apps.cli.app import app, find_commands, main
+from limner.apps.cli.app import app, build_commands, find_commands, main
 from limner.apps.cli.terminal import err
 
-__all__ = ["app", "err", "find_commands", "main"]
+__all__ = ["app", "build_commands", "err", "find_commands", "main"]

@@ -16,7 +16,7 @@ from typing import Annotated, Any, cast
 
 import typer
 import typer.models
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 from limner.apps.cli.terminal import LineFormatter, err, print_error, print_usage_error
 from limner.errors import LimnerError, did_you_mean, missing_extra, system_reason
@@ -89,6 +89,14 @@ app = typer.Typer(
     "`limner demo`, which generates a collection, trains two models on it and writes reports.\n\n"
     "Every command also takes `--verbose`, before or after its name.",
 )
+
+
+def build_commands() -> dict[str, TyperCommand]:
+    """Build all commands, by name."""
+    group = cast("CommandGroup", typer.main.get_command(app))
+    return {name: group.get_command(None, name) for name in group.list_commands(None)}
+
+
 UsageError = cast("type[typer.BadParameter]", typer.BadParameter.__mro__[1])
 """Base class of the errors of typer in the command line, which typer does not export."""
 INTERRUPTED = 130  # exit status after Ctrl-C

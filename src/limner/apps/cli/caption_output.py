@@ -9,7 +9,7 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
@@ -40,23 +40,20 @@ WriteCaptions = Callable[[Path, Captions], None]
 """Called with each input and its captions."""
 
 
-def choose_format(
-    chosen: CaptionFormat | None, as_json: bool, output: Path | None, force: bool = False
-) -> CaptionFormat:
+def choose_format(chosen: CaptionFormat | None, as_json: bool, output: Path | None, force: bool) -> CaptionFormat:
     """Return the format of the captions: as chosen, else by the suffix of the file, else text."""
     if as_json and chosen not in (None, "json"):
         raise SettingsError(f"--json and --format {chosen}: give one or the other")
-    kind: CaptionFormat = "json" if as_json else chosen or "text"
-    if output is not None and chosen is None and not as_json:
-        if output.suffix.lower() not in SUFFIXES:
-            known = ", ".join(get_args(CaptionFormat))
-            raise SettingsError(
-                f"--output {output}: expected a file that ends in {', '.join(SUFFIXES)}; rename it, or choose one of "
-                f"--format {known}{did_you_mean(output.suffix, SUFFIXES)}"
-            )
-        kind = SUFFIXES[output.suffix.lower()]
-    if output is not None:
-        claim_file(output, "--output", force=force)
+    kind = "json" if as_json else chosen
+    if output is None:
+        return kind or "text"
+    kind = kind or SUFFIXES.get(output.suffix.lower())
+    if kind is None:
+        raise SettingsError(
+            f"--output {output}: expected a file that ends in {', '.join(SUFFIXES)}; rename it, or choose one of "
+            f"--format {', '.join(get_args(CaptionFormat))}{did_you_mean(output.suffix, SUFFIXES)}"
+        )
+    claim_file(output, "--output", force=force)
     return kind
 
 
@@ -70,11 +67,9 @@ def caption_output(
     'model' for generated captions and 'file' for captions that are kept. The captions are printed if the file cannot be
     written. `ranked` says whether text has log-probabilities, also of an input with one caption.
     """
-    if output is None:
-        yield from _write(partial(print, end="", flush=True), kind, columns, ranked)
-        return
-    with OutputStream(output) as stream:
-        yield from _write(stream.write, kind, columns, ranked)
+    with nullcontext() if output is None else OutputStream(output) as stream:
+        emit: Callable[[str], object] = partial(print, end="", flush=True) if stream is None else stream.write
+        yield from _write(emit, kind, columns, ranked)
 
 
 def _write(

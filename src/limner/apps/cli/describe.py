@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import nullcontext
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -21,6 +21,7 @@ from limner.errors import LimnerError, SettingsError
 from limner.runs.pretrained import is_pretrained
 
 if TYPE_CHECKING:
+    from limner.decoding.sentence import Sentence
     from limner.generation.captioning import BaseCaptioner
     from limner.generation.request import RuleOptions
     from limner.inference.captioner import Captioner
@@ -95,8 +96,8 @@ def describe(
     options.refuse({} if sample else sampling, "has an effect only with --sample; add it, or leave it out")
     options.refuse({"must_include": sample and must_include}, "needs beam search; leave out --sample")
     options.refuse({"compare": attention is None and compare}, "adds models to the plots of --attention DIR; give both")
-    if not (write or embed):
-        options.refuse({"replace": replace}, "has an effect only with --write or --embed; add one of them")
+    reason = "has an effect only with --write or --embed; add one of them"
+    options.refuse({"replace": replace and not (write or embed)}, reason)
     if attention or explain_beam or not (output or write or embed):
         reason = "has an effect only with --output, --write or --embed, and without plots; leave it out"
         options.refuse({"ray": ray}, reason)
@@ -119,12 +120,10 @@ def describe(
     modality = MODALITIES[features[0].modality] if features else IMAGE
     files = find_input_files(images, modality, readable_by(modality), recursive)
     stored, total = StoredCaptions(write, embed, replace, force) if write or embed else None, len(files)
-    errors: list[LimnerError] = [] if stored is None else stored.errors
-    files = files if stored is None else stored.select(files, images)
-    if stored is not None and not files:
+    if stored is not None and not (files := stored.select(files, images)):
         stored.begin_tables()
         stored.report(runs[0].name if is_pretrained(runs[0]) else "")
-        return report_unreadable(errors, total)
+        return report_unreadable(stored.errors, total)
     from limner.generation.request import RuleOptions
 
     rules = RuleOptions(tags, not no_concepts, min_confidence)
@@ -144,31 +143,40 @@ def describe(
         )
     if stored is not None:
         stored.begin_tables(columns)
-    ranked, attended = change_decoding(captioner.decoding, decoding).n_best > 1, []
-    opened = caption_output(output, kind, columns, ranked=ranked)
-    progress = progress_bar("describing", prints=True) if len(files) > 1 else nullcontext(lambda done, total: None)
-    with opened as write_caption, progress as bar:
-        for done, (file, (_, result)) in enumerate(zip(files, results, strict=True), 1):
-            write_caption(file, result)
-            if stored is not None:
-                stored.store(file, result, captioner.lang)
-            elif isinstance(result, LimnerError):
-                errors.append(result)
-            attended += [(file, result[0])] if attention is not None and isinstance(result, list) else []
-            bar(done, len(files))
-    if attention is not None and attended:
-        plot_captions(captioners, [runs[0], *(compare or ())], attended, attention)
+    opened = caption_output(output, kind, columns, ranked=change_decoding(captioner.decoding, decoding).n_best > 1)
+    described, errors = _write(zip(files, results, strict=True), len(files), opened, stored, captioner.lang)
+    if attention is not None and described:
+        plot_captions(captioners, [runs[0], *(compare or ())], described, attention)
     if stored is not None:
         stored.report(captioner.lang)
     if errors:
         report_unreadable(errors, total)
 
 
+def _write(
+    results: Iterable[Any], count: int, opened: AbstractContextManager[Any], stored: StoredCaptions | None, lang: str
+) -> tuple[list[tuple[Path, Sentence]], list[LimnerError]]:
+    """Write the captions of files as they are decided, and store them; return the best of each file, and all errors."""
+    best: list[tuple[Path, Sentence]] = []
+    errors: list[LimnerError] = [] if stored is None else stored.errors
+    progress = progress_bar("describing", prints=True) if count > 1 else nullcontext(lambda done, total: None)
+    with opened as write_caption, progress as bar:
+        for done, (file, (_, result)) in enumerate(results, 1):
+            write_caption(file, result)
+            if stored is not None:
+                stored.store(file, result, lang)
+            elif isinstance(result, LimnerError):
+                errors.append(result)
+            best += [(file, result[0])] if isinstance(result, list) else []
+            bar(done, count)
+    return best, errors
+
+
 def uses_clips(run: Path, files: Sequence[Path]) -> bool:
     """Whether there are videos, which the built-in captioner as a run describes; SettingsError for another model."""
-    from limner.media.modality import VIDEO, find_modality
+    from limner.media.modality import VIDEO
 
-    videos = [file for file in files if find_modality(file) is VIDEO]
+    videos = [file for file in files if VIDEO.matches(file)]
     if videos and not is_pretrained(run):
         raise SettingsError(f"{videos[0]}: {run} is no run, and describes images only; name a run for videos")
     return bool(videos)

@@ -50,13 +50,12 @@ def doctor(*, as_json: bool = False) -> None:
         facts = examine()
     if as_json:
         return print_json(facts)
-    names = ("limner", "python", "platform")
     extras = {}
     for name, extra in facts["extras"].items():
         missing = f"missing ({', '.join(extra['missing'])}): {extra['command']}"
         extras[name] = f"{extra['purpose']}: {'installed' if extra['installed'] else missing}"
     sections = {
-        "versions": {name: facts[name] for name in names},
+        "versions": {name: facts[name] for name in ("limner", "python", "platform")},
         "packages": {name: version or "missing" for name, version in facts["packages"].items()},
         "devices": dict(device.split(": ", 1) for device in facts["devices"]),
         "threads": facts["threads"],

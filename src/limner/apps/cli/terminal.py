@@ -9,6 +9,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
@@ -34,11 +35,11 @@ CAPTION_SCORES = frozenset(("bleu4", "meteor", "cider", "perplexity", *RETRIEVAL
 TRANSLATION_SCORES = frozenset(("sacrebleu", "chrf", "meteor", "ter"))  # names of the scores that are read first
 
 
+@dataclass
 class Stream:
     """Standard output or standard error; rich, which captions and translations do not need, is imported when used."""
 
-    def __init__(self, **options: Any) -> None:  # noqa: ANN401  (options of rich)
-        self._options = options
+    options: dict[str, Any]
 
     @cached_property
     def console(self) -> Console:
@@ -50,16 +51,16 @@ class Stream:
             def render_str(self, text: str, **options: Any) -> Text:  # noqa: ANN401
                 return super().render_str(printable(text, keep="\n"), **options)
 
-        return SafeConsole(markup=False, emoji=False, **self._options)
+        return SafeConsole(markup=False, emoji=False, **self.options)
 
     def print(self, *values: object, **options: Any) -> None:  # noqa: ANN401
         """Print texts or tables."""
         self.console.print(*values, **options)
 
 
-out = Stream(soft_wrap=True, width=None if sys.stdout and sys.stdout.isatty() else 250)
+out = Stream({"soft_wrap": True, "width": None if sys.stdout and sys.stdout.isatty() else 250})
 """Standard output; files get lines of up to 250 characters."""
-err = Stream(stderr=True)
+err = Stream({"stderr": True})
 """Standard error; names with brackets or colons are printed unchanged."""
 
 

@@ -90,9 +90,8 @@ def embed_caption(image: Path, text: str, lang: str, *, replace: bool = False) -
     that an interrupted write leaves the old one. False where it has a caption and `replace` is false: it is unchanged.
 
     Raises:
-        MetadataError: the format is another one, the file is damaged or protected, or it has changed meanwhile; it is
-            unchanged.
-        WriteError: the file cannot be written; it is unchanged.
+        LimnerError: the format is another one, the file is damaged or protected, it has changed meanwhile, or it cannot
+            be written; it is unchanged.
     """
     target = image.resolve()
     with _named(image):

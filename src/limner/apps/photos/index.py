@@ -219,11 +219,8 @@ class FolderIndex:
         if record.updating or record.captioner != run_digest(run):
             return None
         scan = self._scan(recursive)
-        if scan.unreadable or len(scan.files) != len(rows):
-            return None
-        if not all(is_unchanged(file, rows.get(file.path)) for file in scan.files):
-            return None
-        return FolderUpdate(unchanged=len(rows))
+        is_same = all(is_unchanged(file, rows.get(file.path)) for file in scan.files) and len(scan.files) == len(rows)
+        return FolderUpdate(unchanged=len(rows)) if is_same and not scan.unreadable else None
 
     def _scan(self, recursive: bool) -> Scan:
         """Find the images of the folder; FolderError if there is none, as in a folder whose disk is not connected."""

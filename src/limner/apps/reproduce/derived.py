@@ -105,10 +105,8 @@ def back_translated(data: DataSettings, translator: Path, job: ReproductionJob) 
         _write(folder, job.collection.items(), derived, job.collection.path)
     model, collection = load_trained_model(translator), Collection.open(folder)
     decoding = model.recipe.decoding.model_copy(update={"beam_size": 1})
-    settings, show = (
-        BackTranslationSettings(data.train, decoding=decoding),
-        partial(job.on_progress, "back-translation"),
-    )
+    settings = BackTranslationSettings(data.train, decoding=decoding)
+    show = partial(job.on_progress, "back-translation")
     back_translate([model], collection, generated_by=derived.generated_by, settings=settings, on_progress=show)
     if needs_back_translation(data, translated := Collection.open(folder)):
         raise RunError(

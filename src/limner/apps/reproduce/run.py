@@ -168,9 +168,8 @@ def reproduce_table(
         on_progress: called with the stage, the units done and their total.
 
     Raises:
-        SettingsError: the collection, a row, a corpus or a recipe does not fit.
-        FeatureError: the collection lacks features that a recipe uses.
-        RunError: `out` has other results, or these rows with other settings, features, initial weights or corpus.
+        LimnerError: the collection, a row, a corpus or a recipe does not fit, or the collection lacks features; or
+            `out` has other results, or these rows with other settings, features, initial weights or corpus.
     """
     settings = settings or ReproductionSettings()
     table = table_of_collection(table, collection, settings.dataset)
@@ -284,9 +283,7 @@ def _back_translation(trainings: Iterable[TrainingRun], job: ReproductionJob) ->
 
 
 def _remaining_alternatives(plan: RowPlan, job: ReproductionJob) -> tuple[TrainingSequence, ...]:
-    """The alternatives to train: all with the first seed; with later seeds the alternative selected with the first
-    seed.
-    """
+    """The alternatives to train: with the first seed all, with later seeds the one that the first seed selected."""
     first = plan_row(plan.row, job)
     if len(plan.alternatives) == 1 or plan.result_path == first.result_path:
         return plan.alternatives

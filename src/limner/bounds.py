@@ -65,7 +65,7 @@ class Bounds:
         low, high = "gt" if self.low_excluded else "ge", "lt" if self.high_excluded else "le"
         limits: dict[str, Any] = {low: self.low, high: self.high}
         if self.whole:
-            number = core_schema.int_schema(**limits, multiple_of=self.step if self.step > 1 else None)
+            number: Any = core_schema.int_schema(**limits, multiple_of=self.step if self.step > 1 else None)
         else:
             number = core_schema.float_schema(**limits, allow_inf_nan=False)
         steps = core_schema.chain_schema([no_bool, number])

@@ -150,13 +150,18 @@ def read_log(path: Path) -> list[LogLine]:
     return log
 
 
-class EvaluatedItem(Record):
-    """The hypothesis for one image or source sentence, with its references."""
+class ItemRecord(Record):
+    """A record about an item."""
 
     id: str
     """Id of the item."""
     image: str | None = None
     """Absolute path of the image."""
+
+
+class EvaluatedItem(ItemRecord):
+    """The hypothesis for one image or source sentence, with its references."""
+
     references: tuple[str, ...] = ()
     """Reference sentences as running text."""
     source: str | None = None
@@ -185,24 +190,16 @@ class RetrievedSentence(Record):
     """Whether the sentence belongs to the query image."""
 
 
-class RetrievedImage(Record):
+class RetrievedImage(ItemRecord):
     """An image among the top results of a sentence query."""
 
-    id: str
-    """Id of the item."""
-    image: str | None = None
-    """Absolute path of the image."""
     right: bool
     """Whether the query sentence belongs to the image."""
 
 
-class ImageToTextExample(Record):
+class ImageToTextExample(ItemRecord):
     """An image used as a query for sentences, with the top results."""
 
-    id: str
-    """Id of the item."""
-    image: str | None = None
-    """Absolute path of the image."""
     rank: int
     """Rank of the first of its own sentences, from 1."""
     top: tuple[RetrievedSentence, ...]
@@ -284,13 +281,9 @@ class RegionRecord(Record):
     """Confidence of a detected region, 0 to 1."""
 
 
-class ImageRegions(Record):
+class ImageRegions(ItemRecord):
     """Detected and annotated regions of one image."""
 
-    id: str
-    """Id of the item."""
-    image: str | None = None
-    """Absolute path of the image."""
     detected: tuple[RegionRecord, ...]
     """Regions that the model found, by descending confidence."""
     annotated: tuple[RegionRecord, ...]

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from limner.apps.reproduce import find_table as find_table
     from limner.apps.reproduce import reproduce_table as reproduce_table
     from limner.data.collection import Collection as Collection
+    from limner.data.examples import Batch as Batch
     from limner.data.readers import import_collection as import_collection
     from limner.decoding.sentence import Sentence as Sentence
     from limner.decoding.settings import DecodingSettings as DecodingSettings
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from limner.evaluation.evaluate import EvaluationOptions as EvaluationOptions
     from limner.evaluation.evaluate import evaluate as evaluate
     from limner.evaluation.gates import gate_statistics as gate_statistics
+    from limner.features.encoders.base import FunctionBackbone as FunctionBackbone
     from limner.features.encoders.load import load_backbone as load_backbone
     from limner.features.extract import extract as extract
     from limner.features.kmeans import KMeansSettings as KMeansSettings
@@ -45,8 +47,14 @@ if TYPE_CHECKING:
     from limner.inference.scorer import SentenceScore as SentenceScore
     from limner.inference.scorer import nearest_words as nearest_words
     from limner.inference.translator import Translator as Translator
+    from limner.media.image import open_image as open_image
+    from limner.models.protocols import ConditionalLMSettings as ConditionalLMSettings
+    from limner.models.protocols import ModelInputs as ModelInputs
+    from limner.models.protocols import Output as Output
+    from limner.runs.pretrained import pretrained_run as pretrained_run
     from limner.runs.recipe import Recipe as Recipe
     from limner.runs.recipe import load_recipe as load_recipe
+    from limner.runs.recipe import register as register
     from limner.runs.trained_model import load_trained_model as load_trained_model
     from limner.synthetic.reviews import ReviewSettings as ReviewSettings
     from limner.synthetic.scenes import ClipSettings as ClipSettings
@@ -54,6 +62,7 @@ if TYPE_CHECKING:
     from limner.synthetic.sounds import SoundSequenceSettings as SoundSequenceSettings
     from limner.synthetic.sounds import SoundSettings as SoundSettings
     from limner.synthetic.storage import generate_collection as generate_collection
+    from limner.text.vocab import SPECIAL_TOKENS as SPECIAL_TOKENS
     from limner.training.cross_validation import CrossValidation as CrossValidation
     from limner.training.cross_validation import CrossValidationSettings as CrossValidationSettings
     from limner.training.cross_validation import cross_validate as cross_validate
@@ -65,12 +74,14 @@ _NAMES = {
     "apps.reproduce": "ReproductionSettings find_table reproduce_table",
     "data.collection": "Collection",
     "data.readers": "import_collection",
+    "data.examples": "Batch",
     "decoding.sentence": "Sentence",
     "decoding.settings": "DecodingSettings",
     "errors": "LimnerError",
     "evaluation.evaluate": "EvaluationOptions evaluate",
     "evaluation.gates": "gate_statistics",
     "features.encoders.load": "load_backbone",
+    "features.encoders.base": "FunctionBackbone",
     "features.extract": "extract",
     "features.kmeans": "KMeansSettings learn_filters save_filters",
     "inference.back_translation": "back_translate",
@@ -81,13 +92,17 @@ _NAMES = {
     "inference.retriever": "RetrievalResult Retriever",
     "inference.scorer": "Scorer SentenceScore nearest_words",
     "inference.translator": "Translator",
-    "runs.recipe": "Recipe load_recipe",
+    "runs.recipe": "Recipe load_recipe register",
+    "media.image": "open_image",
+    "models.protocols": "ConditionalLMSettings ModelInputs Output",
+    "runs.pretrained": "pretrained_run",
     "runs.trained_model": "load_trained_model",
     "synthetic.reviews": "ReviewSettings",
     "synthetic.scenes": "ClipSettings SceneSettings",
     "synthetic.sounds": "SoundSequenceSettings SoundSettings",
     "synthetic.storage": "generate_collection",
     "training.cross_validation": "CrossValidation CrossValidationSettings cross_validate",
+    "text.vocab": "SPECIAL_TOKENS",
     "training.loop": "train",
 }
 """Public names of each module."""

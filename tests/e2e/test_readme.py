@@ -1,4 +1,4 @@
-"""The marked blocks of the README and of the tour, run as written on a small replacement of the demo folder."""
+"""The marked blocks of the README, the tour and the page of Python, run as written; small files replace the demo."""
 
 import os
 import re
@@ -14,7 +14,10 @@ from limner.apps.cli import find_commands
 from limner.features.store import FeatureTable
 
 ROOT = Path(__file__).parents[2]
-README, TOUR = (page.read_text(encoding="utf-8") for page in (ROOT / "README.md", ROOT / "docs" / "tour.md"))
+README, TOUR, PYTHON = (
+    (ROOT / name).read_text(encoding="utf-8") for name in ("README.md", "docs/tour.md", "docs/python.md")
+)
+NUMBER = re.compile(r"-?\d+\.\d+")
 
 
 def blocks(text: str, language: str) -> list[str]:
@@ -128,3 +131,16 @@ def test_a_python_example(page, place, monkeypatch, capsys):
     assert len(example.strip().replace("\n\n", "\n").splitlines()) <= 5
     exec(compile(example, "example", "exec"), {})
     assert capsys.readouterr().out.count("\n") == 1
+
+
+def test_the_page_of_python_prints_what_it_shows(tmp_path):
+    shutil.copytree(ROOT / "docs" / "assets" / "photographs", tmp_path / "photos")
+    pairs = re.findall(r"<!-- tested -->\n```python\n(.*?)```\n\n```text\n(.*?)```", PYTHON, re.DOTALL)
+    assert len(pairs) == PYTHON.count("```python") == 8
+    (tmp_path / "page.py").write_text("print('---')\n".join(code for code, _ in pairs), encoding="utf-8")
+    printed = shell(f"'{sys.executable}' page.py", tmp_path).split("---\n")
+    for output, (code, shown) in zip(printed, pairs, strict=True):
+        assert NUMBER.sub("#", output) == NUMBER.sub("#", shown), code
+        values, expected = ([float(value) for value in NUMBER.findall(text)] for text in (output, shown))
+        assert values == pytest.approx(expected, abs=0.11), code  # printed with one decimal
+    assert len(PYTHON.split()) <= 900

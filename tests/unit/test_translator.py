@@ -70,7 +70,7 @@ def test_a_sentence_of_too_many_tokens_is_an_error(translator):
 
 
 def test_a_string_instead_of_a_list_is_an_error(translator):
-    with pytest.raises(SettingsError, match="expected a list of strings, got the string 'eins'"):
+    with pytest.raises(SettingsError, match="expected a list of sentences, got one sentence"):
         translator.translate("eins")
 
 

@@ -9,13 +9,13 @@ from typing import Any, TypeVar
 
 from limner.decoding.sentence import Sentence
 from limner.decoding.settings import DecodingSettings, change_decoding
-from limner.errors import MediaError, SettingsError
+from limner.errors import MediaError
 from limner.generation.engine import Engine
 from limner.generation.must_include import MustInclude, compile_words, words_of_inputs
 from limner.generation.request import Features, GenerationModel, Request, RuleOptions
 from limner.generation.rules import CaptionRules
 from limner.generation.sentences import warn_of_cut_off, warn_of_unknown_words
-from limner.media.image import ImageInput, image_name
+from limner.media.image import ImageInput, image_name, require_list
 from limner.runs.concepts import Tag
 from limner.text.tokenizer import Tokenizer
 
@@ -155,6 +155,7 @@ class BaseCaptioner(ABC):
             MediaError: an image cannot be read.
             SettingsError: the model does not read the features of the last layer of a built-in backbone.
         """
+        require_list(images, "image")
         self.rules.check(RuleOptions(with_tags=True))
         tagger, port = self.rules.tagger, self.features_port(images)
         assert tagger is not None, "checked before"
@@ -175,8 +176,7 @@ class BaseCaptioner(ABC):
         **options: Any,  # noqa: ANN401
     ) -> list[Request]:
         """Check the options of `describe`; return a request for each image."""
-        if isinstance(images, str | bytes | Path):
-            raise SettingsError("images: expected a list of images, got one image; put it into a list, [image]")
+        require_list(images, "image")
         rules = RuleOptions(**{name: options.pop(name) for name in RuleOptions._fields if name in options})
         settings = change_decoding(self.decoding, options)
         self.rules.check(rules)

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Literal, get_args
-
-if TYPE_CHECKING:
-    from limner.media.image import ImageInput
+from typing import Any, Literal, get_args
 
 from limner.decoding.sentence import Sentence
 from limner.errors import SettingsError, counted
+from limner.media.image import is_image, require_list
 from limner.text.queries import language_name, quoted
 from limner.text.tokenizer import Tokenizer
 from limner.text.vocab import SPECIAL_TOKENS
@@ -47,10 +45,8 @@ def is_outside_domain(source_tokens: Sequence[int], translation: Sentence) -> bo
     return is_unknown or translation.log_prob < LEAST_LOG_PROB * (len(translation.tokens) + 1)
 
 
-def images_of_sentences(
-    sentences: Sequence[str], images: Sequence[ImageInput | None] | None, missing: str
-) -> Sequence[ImageInput | None]:
-    """Check the arguments of `translate`; return the image of each sentence, None where it has none.
+def images_of_sentences(sentences: Sequence[str], images: Any, missing: str = "refuse") -> Any:  # noqa: ANN401
+    """Return the image of each sentence: one image is the image of all sentences, and None stands for no image.
 
     Raises:
         SettingsError: a string is given in place of a list, the numbers of sentences and images differ, or `missing` is
@@ -58,9 +54,8 @@ def images_of_sentences(
     """
     if missing not in get_args(MissingImage):
         raise SettingsError(f"missing: expected one of {', '.join(get_args(MissingImage))}, got '{missing}'")
-    if isinstance(sentences, str):  # a sequence of characters
-        raise SettingsError(f"sentences: expected a list of strings, got the string '{sentences}'")
-    images = [None] * len(sentences) if images is None else images
+    require_list(sentences, "sentence")
+    images = [images] * len(sentences) if images is None or is_image(images) else [*images]
     if len(images) != len(sentences):
         raise SettingsError(
             f"expected one image for each sentence, got {counted(len(images), 'image')} and "

@@ -10,19 +10,20 @@ from typing import Self
 import torch
 
 from limner.data.dataset import FeatureSource, GenerationInput
-from limner.data.examples import Example, collate
+from limner.data.examples import Batch, Example, collate
 from limner.decoding.search import Trace
 from limner.decoding.sentence import Sentence
 from limner.decoding.settings import DecodingSettings
 from limner.decoding.torch_models import TorchModels
-from limner.errors import RunError, SettingsError
-from limner.features.encoders.base import Backbone
+from limner.errors import RunError, SettingsError, counted
+from limner.features.encoders.base import AnyBackbone, Backbone
 from limner.generation.must_include import compile_words
 from limner.generation.request import NO_RULE_OPTIONS, Request, RuleOptions
 from limner.generation.rules import CaptionRules
+from limner.generation.sentences import images_of_sentences
 from limner.inference.explain import Explanation, explain
-from limner.inference.new_images import BackboneFeatures, load_backbone_of
-from limner.media.image import ImageInput
+from limner.inference.new_images import BackboneFeatures, load_backbone_of, new_item
+from limner.media.image import ImageInput, ImageInputs, is_image
 from limner.models.protocols import Memory, device_of
 from limner.progress import Progress
 from limner.runs.trained_model import TrainedModel, load_trained_model
@@ -67,13 +68,13 @@ class TextGenerator:
 
     @classmethod
     def load(
-        cls, *runs: Path | str, backbone: str | None = None, device: str = "cpu", encode_images: bool = True
+        cls, *runs: Path | str, backbone: AnyBackbone = None, device: str = "cpu", encode_images: bool = True
     ) -> Self:
         """Load trained models.
 
         Args:
             runs: run directories; several are an ensemble.
-            backbone: where the network is that computed the features, if it has moved since the training.
+            backbone: where the network is that computed the features, if it has moved since; or a backbone.
             device: 'cpu' or 'cuda'.
             encode_images: false where no image will be given; the backbone is then not loaded.
 
@@ -118,6 +119,37 @@ class TextGenerator:
         )
         request.rules, request.trace = rules, trace
         return request
+
+    def batch(
+        self,
+        targets: Sequence[str] | None = None,
+        *,
+        images: ImageInputs | None = None,
+        sources: Sequence[str] | None = None,
+    ) -> Batch:
+        """Collate sentences and their inputs to the tensors that the models read, `models[k].model(batch)`.
+
+        Args:
+            targets: N captions or translations; None for none, as decoding needs.
+            images: N images, or one image of all sentences; None for none.
+            sources: N source sentences of a translation model; None for another model.
+
+        Raises:
+            SettingsError: the numbers of sentences and images differ.
+            MediaError: an image cannot be read.
+        """
+        count = 1 if images is None or is_image(images) else len(images)  # type: ignore[arg-type]  # a list
+        texts = targets or sources or [""] * count
+        if sources is not None and len(sources) != len(texts):
+            raise SettingsError(f"expected {counted(len(texts), 'source sentence')}, got {len(sources):,}")
+        inputs = images_of_sentences(texts, images)
+        nothing: list[None] = [None] * len(texts)
+        features, tokenizer = self.features_of(inputs), self.models[0].source_tokenizer
+        encoded = nothing if tokenizer is None else map(tokenizer.encode, sources or [""] * len(texts))
+        stored = nothing if features is None else features.take(list(map(new_item, inputs)))
+        written = map(self.tokenizer.encode, targets or [""] * len(texts))
+        ids = map(str, range(len(texts)))
+        return collate(list(map(Example, ids, written, encoded, stored))).to(self._device)
 
     def features_of(self, images: Iterable[ImageInput | None]) -> FeatureSource | None:
         """Return the source of the features of new images; None without a backbone."""
@@ -167,7 +199,7 @@ def require_ensemble(models: Sequence[TrainedModel]) -> None:
 
 
 def load_models(
-    runs: Sequence[Path | str], backbone: str | None, device: str, encode_images: bool = True
+    runs: Sequence[Path | str], backbone: AnyBackbone, device: str, encode_images: bool = True
 ) -> tuple[list[TrainedModel], Backbone | None]:
     """Load trained models and the backbone of the first model; see `TextGenerator.load` for arguments and errors."""
     models = [load_trained_model(run, device) for run in runs]

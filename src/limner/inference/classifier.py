@@ -22,7 +22,7 @@ from limner.generation.sentences import warn_of_unknown_words
 from limner.inference.base import TextGenerator
 from limner.inference.generate import generate
 from limner.inference.new_images import new_item
-from limner.media.image import ImageInput
+from limner.media.image import ImageInput, require_list
 from limner.media.modality import names_file
 from limner.models.protocols import device_of
 from limner.runs.trained_model import TrainedModel
@@ -211,6 +211,7 @@ class Classifier(TextGenerator):
         Returns:
             For each input its labels, or the error that it cannot be read.
         """
+        require_list(inputs, "input")
         results: list[Classification | LimnerError | None] = [self._input_error(source) for source in inputs]
         rows = [row for row, error in enumerate(results) if error is None]
         size = len(rows) if self.reads_sentences else batch_size  # sentences at once: unknown words are reported once
@@ -250,6 +251,7 @@ class Classifier(TextGenerator):
         return None
 
     def _inputs(self, inputs: Sequence[ImageInput]) -> list[GenerationInput]:
+        require_list(inputs, "input")
         language = self.models[0].source
         for source in inputs:
             if error := self._input_error(source):

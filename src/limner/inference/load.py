@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, cast, overload
 
 from limner.errors import RunError, SettingsError, missing_extra
 from limner.runs.pretrained import choose_runs, local_folder, model_type, pretrained_translator
@@ -14,39 +14,48 @@ from limner.runtime.manifest import is_exported
 from limner.text.labels import LABEL_LANGUAGES
 
 if TYPE_CHECKING:
+    from limner.features.encoders.base import AnyBackbone
+    from limner.generation.captioning import BaseCaptioner
     from limner.hub.generators import HubCaptioner, HubTranslator
-    from limner.inference.captioner import Captioner
-    from limner.inference.classifier import Classifier
-    from limner.inference.translator import Translator
-
-Loaded: TypeAlias = (
-    "Captioner | Classifier | Translator | generators.ExportedCaptioner | generators.ExportedTranslator | "
-    "HubCaptioner | HubTranslator"
-)
-"""A `Classifier` for models of labels, a `Translator` for translation models, a `Captioner` for other runs; their
-exported forms; and models in the format of transformers."""
 
 
+@overload
+def load(*, lang: str | None = None, device: str = "cpu") -> BaseCaptioner: ...
+@overload
+def load(*, to: str, source: str | None = None, device: str = "cpu") -> BaseTranslator: ...
+@overload
 def load(
     *runs: Path | str,
     lang: str | None = None,
     to: str | None = None,
     source: str | None = None,
-    backbone: str | None = None,
+    backbone: AnyBackbone = None,
     device: str = "cpu",
     encode_images: bool = True,
     **hub: Any,  # noqa: ANN401
-) -> Loaded:
+) -> Any: ...  # noqa: ANN401  (the files of the run decide)
+def load(
+    *runs: Path | str,
+    lang: str | None = None,
+    to: str | None = None,
+    source: str | None = None,
+    backbone: AnyBackbone = None,
+    device: str = "cpu",
+    encode_images: bool = True,
+    **hub: Any,
+) -> Any:
     """Load a model, or several trained models as an ensemble; without arguments, the built-in captioner.
 
-    Built-in models are loaded as exported; `Captioner.load(pretrained_run())` explains captions and uses a GPU.
+    The files of a run decide between a `Captioner`, a `Translator`, a `Classifier` of labels and their exported forms;
+    the `load` of these classes loads one of them only. Built-in models are loaded as exported;
+    `Captioner.load(pretrained_run())` has their tensors, explains captions and uses a GPU.
 
     Args:
         runs: run directories, or one exported model, or one of transformers, its folder or `hub:ORG/NAME@REVISION`.
         lang: language of the built-in captioner, or of the default prompt of a model of the hub, 'en' by default.
         to: language that the built-in translator translates to, or a model of the hub; not with other `runs` or `lang`.
         source: language that is translated from; default: the other one, or what the model names.
-        backbone: where the network is that computed the features, if it has moved since the training.
+        backbone: where the network is that computed the features, if it has moved since the training; or a backbone.
         device: 'cpu' or 'cuda'.
         encode_images: false where no image will be given; the backbone is then not loaded.
         hub: of a model of transformers: `prompt`, `keep_preamble` and `dtype`, see `HubSettings`.

@@ -8,9 +8,10 @@ from pathlib import Path
 import numpy as np
 
 from limner.data.examples import Item, StoredFeatures
-from limner.features.encoders.base import Backbone, EncoderInput, encode
+from limner.features.encoders.base import AnyBackbone, Backbone, EncoderInput, encode
 from limner.features.encoders.clips import ImageOfClipBackbone
 from limner.features.encoders.load import load_backbone_for
+from limner.features.spec import require_compatible
 from limner.media.image import ImageInput, image_name
 from limner.media.modality import IMAGE, modality_of
 from limner.runs.trained_model import TrainedModel
@@ -80,7 +81,7 @@ def require_images(model: TrainedModel, images: Iterable[ImageInput]) -> None:
             modality_of(path).open(path)
 
 
-def load_backbone_of(model: TrainedModel, backbone: str | None = None, device: str = "cpu") -> Backbone | None:
+def load_backbone_of(model: TrainedModel, backbone: AnyBackbone = None, device: str = "cpu") -> Backbone | None:
     """Load the backbone that computed the features a model was trained on; None for a model without features.
 
     The backbone of a model that was trained on images reads videos as well, see `ImageOfClipBackbone`. Where the run
@@ -88,15 +89,20 @@ def load_backbone_of(model: TrainedModel, backbone: str | None = None, device: s
 
     Args:
         model: trained model.
-        backbone: where the network is, if it has moved since the training.
+        backbone: where the network is, if it has moved since the training; or the backbone.
         device: 'cpu' or 'cuda'.
 
     Raises:
         BackboneError: the network cannot be found or loaded.
+        FeatureError: the backbone computes other features.
     """
     if not model.config.features:
         return None
     loaded: Backbone | None = None
+    if not isinstance(backbone, str | None):
+        for computed, spec in zip(backbone.specs, model.config.features, strict=True):
+            require_compatible(computed, spec, "backbone", "give the backbone that the model was trained with")
+        return backbone
     if backbone is None and device == "cpu" and model.folder is not None and is_exported(model.folder):
         loaded = load_backbone_graph(model.folder, model.config.features)
     loaded = loaded or load_backbone_for(model.config.features, backbone, device=device)

@@ -14,7 +14,7 @@ from limner.data.dataset import Examples
 from limner.data.examples import Item
 from limner.data.stored_items import StoredItems
 from limner.errors import CollectionError, SettingsError, counted
-from limner.features.encoders.base import Backbone
+from limner.features.encoders.base import AnyBackbone, Backbone
 from limner.features.store import FeatureStore
 from limner.generation.sentences import warn_of_unknown_words
 from limner.inference.base import load_models, require_ranking
@@ -119,7 +119,7 @@ class Retriever:
 
     @classmethod
     def load(
-        cls, run: Path | str, *, backbone: str | None = None, device: str = "cpu", encode_images: bool = True
+        cls, run: Path | str, *, backbone: AnyBackbone = None, device: str = "cpu", encode_images: bool = True
     ) -> Self:
         """Load a trained model; see `Captioner.load` for arguments and errors."""
         (model,), encoder = load_models([run], backbone, device, encode_images)

@@ -13,9 +13,9 @@ from limner.data.collection import Collection
 from limner.data.dataset import Examples
 from limner.data.examples import Item, ItemSentence
 from limner.decoding.scoring import score_examples
-from limner.errors import SettingsError, counted
-from limner.features.encoders.base import Backbone
-from limner.generation.sentences import warn_of_unknown_words
+from limner.errors import SettingsError
+from limner.features.encoders.base import AnyBackbone, Backbone
+from limner.generation.sentences import images_of_sentences, warn_of_unknown_words
 from limner.hub.families import family_of
 from limner.hub.families.joint_space import HubSpace, Match
 from limner.hub.settings import HubSettings
@@ -24,7 +24,7 @@ from limner.inference.collection_features import open_features
 from limner.inference.load import load_hub_captioner
 from limner.inference.new_images import BackboneFeatures, new_item, require_images
 from limner.layers.functional import require_numbers
-from limner.media.image import ImageInput
+from limner.media.image import ImageInputs
 from limner.metrics import perplexity
 from limner.models.protocols import WordEmbeddingModel
 from limner.progress import Progress
@@ -74,18 +74,18 @@ class Scorer:
         self.model, self.backbone = model, backbone
 
     @classmethod
-    def load(cls, run: Path | str, *, backbone: str | None = None, device: str = "cpu") -> Self:
+    def load(cls, run: Path | str, *, backbone: AnyBackbone = None, device: str = "cpu") -> Self:
         """Load a trained model and its backbone; see `Captioner.load`."""
         (model,), encoder = load_models([run], backbone, device)
         return cls(model, encoder)
 
     def score(
-        self, images: Sequence[ImageInput], sentences: Sequence[str], *, on_progress: Progress | None = None
+        self, images: ImageInputs, sentences: Sequence[str], *, on_progress: Progress | None = None
     ) -> list[SentenceScore]:
-        """Compute the probability of each sentence given the image at the same position.
+        """Compute the probability of each sentence given the image at the same position, or one image of all.
 
         Args:
-            images: N paths, encoded bytes, PIL images or arrays (H, W, 3).
+            images: N paths, encoded bytes, PIL images or arrays (H, W, 3); or one of them.
             sentences: N sentences.
             on_progress: called with the number of sentences done and their total.
 
@@ -93,20 +93,16 @@ class Scorer:
             SettingsError: the numbers of images and sentences differ, or a sentence has no words.
             MediaError: an image cannot be read.
         """
-        if len(images) != len(sentences):
-            raise SettingsError(
-                f"expected one image for each sentence, got {counted(len(images), 'image')} and "
-                f"{counted(len(sentences), 'sentence')}"
-            )
+        inputs = images_of_sentences(sentences, images)
         require_words(self.model, sentences)
-        require_images(self.model, images)
+        require_images(self.model, inputs)
         warn_of_unknown_words(self.model.tokenizer, sentences, "the scores of such sentences are not comparable")
         lang = self.model.recipe.data.lang
         items = [
             replace(new_item(image), sentences=(ItemSentence(lang, text),))
-            for image, text in zip(images, sentences, strict=True)
+            for image, text in zip(inputs, sentences, strict=True)
         ]
-        features = BackboneFeatures(self.backbone, images) if self.backbone is not None else None
+        features = BackboneFeatures(self.backbone, inputs) if self.backbone is not None else None
         examples = Examples(items, self.model.target, features)
         scores = score_examples(self.model.model, examples, batch_size=SCORING_BATCH_SIZE, on_progress=on_progress)
         return [
@@ -160,12 +156,13 @@ class HubScorer:
         self.model = HubSpace(folder, device, options) if is_space else load_hub_captioner(folder, device, **settings)
 
     def score(
-        self, images: Sequence[ImageInput], sentences: Sequence[str], *, on_progress: Progress | None = None
+        self, images: ImageInputs, sentences: Sequence[str], *, on_progress: Progress | None = None
     ) -> list[SentenceScore] | list[Match]:
         """Compute the probability, or the score of a joint space, of each sentence; errors as `Scorer.score`."""
+        inputs = images_of_sentences(sentences, images)
         if isinstance(self.model, HubSpace):
-            return self.model.match(images, sentences, on_progress)
-        values = self.model.log_probs(images, sentences, on_progress)
+            return self.model.match(inputs, sentences, on_progress)
+        values = self.model.log_probs(inputs, sentences, on_progress)
         return [SentenceScore(total, count, perplexity(total, count).value, unk) for total, count, unk in values]
 
 

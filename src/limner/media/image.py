@@ -6,7 +6,7 @@ import contextlib
 import functools
 import hashlib
 import io
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -17,7 +17,7 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 from PIL.ExifTags import Base
 from PIL.ImageFile import ImageFile
 
-from limner.errors import ImageTooLargeError, MediaError
+from limner.errors import ImageTooLargeError, MediaError, SettingsError
 from limner.files import open_file
 
 MAX_PIXELS = 89_478_485
@@ -55,6 +55,19 @@ IMAGE_SUFFIXES = frozenset(suffix for suffixes in _FORMATS.values() for suffix i
 Pixels = NDArray[np.uint8]
 ImageInput = Path | str | bytes | Image.Image | NDArray[Any]
 """An image: the path of a file, the encoded bytes of one, a Pillow image, or an array of uint8, (H, W, 3) or (H, W)."""
+ImageInputs = ImageInput | Sequence[ImageInput]
+"""One image of several sentences, or an image of each."""
+
+
+def is_image(value: object) -> bool:
+    """Whether a value is one image, rather than a list of images."""
+    return isinstance(value, Path | str | bytes | Image.Image) or (isinstance(value, np.ndarray) and value.ndim < 4)
+
+
+def require_list(values: object, noun: str) -> None:
+    """Check that several inputs are given; SettingsError for one image or sentence, which has a length as well."""
+    if is_image(values):
+        raise SettingsError(f"{noun}s: expected a list of {noun}s, got one {noun}; put it into a list, [{noun}]")
 
 
 def open_image(source: ImageInput, *, min_side: int | None = None) -> Image.Image:

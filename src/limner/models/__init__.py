@@ -1,37 +1,34 @@
 """Models, and their construction from settings.
 
-To add a model, add its module, and an entry in `LANGUAGE_MODELS` (or `OTHER_MODELS`) and in `ModelSettings`.
+To add a model, add its module and an entry in `MODELS`; `limner.register` adds the class of another program.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, cast
+from typing import TYPE_CHECKING, Annotated, Union, cast
 
 from pydantic import Field
 
-from limner.models.bag_of_words import BagOfWords, BagOfWordsSettings
-from limner.models.dense_captioner import DenseCaptioner, DenseCaptionerSettings
-from limner.models.hmm import HMM, HMMSettings
-from limner.models.independent_descriptions import IndependentDescriptions, IndependentSettings
-from limner.models.log_bilinear import LBL, LBLSettings
-from limner.models.mrnn import MRNN, MRNNSettings
-from limner.models.ngram import NGram, NGramSettings
-from limner.models.nmt import NMT, NMTSettings
-from limner.models.phrase_based import PhraseBased, PhraseBasedSettings
-from limner.models.protocols import ConditionalLM, Model, ModelInputs, Output
-from limner.models.rnn import RNN, RNNSettings
-from limner.models.sequence_labeller import SequenceLabeller, SequenceLabellerSettings
-from limner.models.show_and_tell import ShowAndTell, ShowAndTellSettings
-from limner.models.show_attend_tell import ShowAttendTell, ShowAttendTellSettings
-from limner.models.transformer import Transformer, TransformerSettings
-from limner.models.two_tower import TwoTower, TwoTowerSettings
-from limner.models.video_captioner import VideoCaptioner, VideoCaptionerSettings
-from limner.settings import Settings
+from limner.models.bag_of_words import BagOfWords
+from limner.models.dense_captioner import DenseCaptioner
+from limner.models.hmm import HMM
+from limner.models.independent_descriptions import IndependentDescriptions
+from limner.models.log_bilinear import LBL
+from limner.models.mrnn import MRNN
+from limner.models.ngram import NGram
+from limner.models.nmt import NMT
+from limner.models.phrase_based import PhraseBased
+from limner.models.protocols import ConditionalLM, ConditionalLMSettings, Model, ModelInputs, Output
+from limner.models.rnn import RNN
+from limner.models.sequence_labeller import SequenceLabeller
+from limner.models.show_and_tell import ShowAndTell
+from limner.models.show_attend_tell import ShowAttendTell
+from limner.models.transformer import Transformer
+from limner.models.two_tower import TwoTower
+from limner.models.video_captioner import VideoCaptioner
 
 __all__ = [
-    "LANGUAGE_MODELS",
     "MODELS",
-    "OTHER_MODELS",
     "ConditionalLM",
     "Model",
     "ModelInputs",
@@ -40,7 +37,7 @@ __all__ = [
     "build_model",
 ]
 
-LANGUAGE_MODELS: dict[type[Settings], type] = {
+MODELS: dict[type[ConditionalLMSettings], type] = {
     model.Settings: model
     for model in (
         BagOfWords,
@@ -51,41 +48,25 @@ LANGUAGE_MODELS: dict[type[Settings], type] = {
         MRNN,
         NGram,
         NMT,
+        PhraseBased,
         RNN,
         SequenceLabeller,
         ShowAndTell,
         ShowAttendTell,
         Transformer,
+        TwoTower,
         VideoCaptioner,
     )
 }
-"""Class of each `ConditionalLM` by its settings class, which is the attribute `Settings` of the model."""
+"""Class of every model by its settings class, which is the attribute `Settings` of the model.
 
-OTHER_MODELS: dict[type[Settings], type] = {model.Settings: model for model in (PhraseBased, TwoTower)}
-"""Class of each model without `encode`, `start`, `step` and `forward`: of a search or a joint space of its own."""
+A `PhraseBased` and a `TwoTower` have a search or a joint space of their own in place of `encode`, `start` and `step`.
+"""
 
-MODELS = LANGUAGE_MODELS | OTHER_MODELS
-"""Class of every model by its settings class."""
-
-ModelSettings = Annotated[
-    BagOfWordsSettings
-    | DenseCaptionerSettings
-    | HMMSettings
-    | IndependentSettings
-    | LBLSettings
-    | MRNNSettings
-    | NGramSettings
-    | NMTSettings
-    | PhraseBasedSettings
-    | RNNSettings
-    | SequenceLabellerSettings
-    | ShowAndTellSettings
-    | ShowAttendTellSettings
-    | TransformerSettings
-    | TwoTowerSettings
-    | VideoCaptionerSettings,
-    Field(discriminator="name"),
-]
+if TYPE_CHECKING:
+    ModelSettings = ConditionalLMSettings
+else:
+    ModelSettings = Annotated[Union[tuple(MODELS)], Field(discriminator="name")]  # noqa: UP007
 
 
 def build_model(settings: ModelSettings, inputs: ModelInputs) -> Model:

@@ -36,6 +36,8 @@ vocabulary has a finite loss, and because a mask of 0 multiplies the scores at p
 class ConditionalLMSettings(Settings):
     """Base class of the settings of a model: what the model reads and describes, besides whole images."""
 
+    name: str
+    """Name of the model in recipes, a `Literal` in each model's settings."""
     translates: ClassVar[bool] = False
     """Whether the model reads a source sentence."""
     describes_regions: ClassVar[bool] = False

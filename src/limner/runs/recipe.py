@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from importlib import resources
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, TypeVar, Union
 
 from pydantic import field_validator, model_validator
 
@@ -12,7 +12,8 @@ from limner.bounds import Bounds, Count, FewOrNone, Length, LengthOrNone, Measur
 from limner.decoding.settings import DecodingSettings
 from limner.errors import SettingsError, did_you_mean
 from limner.metrics import REGION_METRICS, RETRIEVAL_METRICS
-from limner.models import ModelSettings
+from limner.models import MODELS, ModelSettings
+from limner.models.protocols import ConditionalLMSettings
 from limner.runs.training_settings import TrainingSettings
 from limner.settings import Settings, override, read_yaml
 from limner.storage.outputs import require_name
@@ -235,6 +236,37 @@ class Recipe(Settings):
                 "leave it out"
             )
         return self
+
+
+ModelT = TypeVar("ModelT", bound=type)
+
+
+def register(model: ModelT) -> ModelT:
+    """Add a model class to the models that recipes and runs name: a class decorator.
+
+    The class is an `nn.Module` that implements `limner.models.protocols.ConditionalLM` and is built as
+    `model(settings, inputs)`, of a `ModelInputs`. Its attribute `Settings` is a subclass of `ConditionalLMSettings`
+    with a `name: Literal["mine"] = "mine"`. A class that is defined again, in a cell of a notebook, takes the place of
+    the earlier one. A program that loads a run of the model registers it first.
+
+    Raises:
+        SettingsError: the class has no such settings, lacks a method, or has the name of another model.
+    """
+    settings = getattr(model, "Settings", None)
+    if not (isinstance(settings, type) and issubclass(settings, ConditionalLMSettings)):
+        raise SettingsError(f"{model.__name__}.Settings: expected a subclass of ConditionalLMSettings, got {settings}")
+    if missing := [name for name in ("encode", "start", "step") if not hasattr(model, name)]:
+        raise SettingsError(f"{model.__name__}: expected the methods of ConditionalLM, found no {', '.join(missing)}")
+    for known, other in list(MODELS.items()):
+        if (name := known.model_fields["name"].default) != settings.model_fields["name"].default:
+            continue
+        if (other.__module__, other.__qualname__) != (model.__module__, model.__qualname__):
+            raise SettingsError(f"{model.__name__}: the name '{name}' belongs to {other.__name__}; choose another one")
+        del MODELS[known]
+    MODELS[settings] = model
+    Recipe.model_fields["model"].annotation = Union[tuple(MODELS)]  # type: ignore[assignment]  # noqa: UP007
+    Recipe.model_rebuild(force=True)
+    return model
 
 
 def load_recipe(name: str, assignments: list[str]) -> Recipe:

@@ -142,7 +142,7 @@ def read_config(folder: Path) -> tuple[ModelConfig, Recipe]:
     try:
         return config, Recipe.parse(config.recipe)
     except SettingsError as error:
-        raise RunError(f"{folder / 'config.json'}: {error}; restore the file of the training") from None
+        raise RunError(f"{folder / 'config.json'}: {error}; restore the file, or limner.register its model") from None
 
 
 def load_trained_model(folder: Path | str, device: str = "cpu") -> TrainedModel:

@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 def train(
     recipe: Recipe,
     collection: Collection,
-    out: Path,
+    out: Path | str,
     *,
     resume: bool = False,
     init: Path | None = None,
@@ -64,7 +64,7 @@ def train(
         TrainingError: there are no training examples, `training.metric` cannot be computed on this machine, or the
             loss is not finite.
     """
-    began = Timestamp.now()
+    began, out = Timestamp.now(), Path(out)
     if resume:
         require_run(out)
     devices = device if isinstance(device, Devices) else Devices(device)

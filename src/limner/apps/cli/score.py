@@ -69,7 +69,7 @@ def score(
     with activity("loading the model"):
         scorer = HubScorer(run, device, **hub) if is_hub else Scorer.load(run, backbone=backbone, device=device)
     with progress_bar("scoring") as bar:
-        scores = scorer.score([image] * len(sentences), sentences, on_progress=bar)
+        scores = scorer.score(image, sentences, on_progress=bar)
     ratios = None
     if opened is not None and isinstance(scorer, Scorer):
         with progress_bar("estimating log P(w)") as bar:

@@ -203,7 +203,7 @@ def _search_folder(
     """Print the images of a folder that a sentence describes, or that are similar to an image."""
     with activity("searching"):
         matches = opened.similar(query, count) if by_file else opened.search(query, count)
-    saved = None if sheet is None else save_output(sheet, lambda file: _save_sheet(query, matches, file))
+    saved = None if sheet is None else save_output(sheet, lambda file: _save_sheet(query, opened, matches, file))
     if as_json:
         names = ("score", "caption", "confidence", "tags")
         facts = [{name: getattr(match, name) for name in names} | {"abstained": not match.is_sure} for match in matches]
@@ -226,7 +226,7 @@ def _claim_sheet(sheet: Path, force: bool) -> None:
     claim_file(sheet, "--sheet", force=force)
 
 
-def _save_sheet(query: str, matches: list[FolderMatch], file: Path) -> None:
+def _save_sheet(query: str, index: FolderIndex, matches: list[FolderMatch], file: Path) -> None:
     from PIL import Image
 
     from limner.apps.report.images import draw_tiles, jpeg_url, save_sheet
@@ -234,12 +234,14 @@ def _save_sheet(query: str, matches: list[FolderMatch], file: Path) -> None:
     from limner.files import write_text
 
     names = [os.fsencode(match.path).decode(errors="backslashreplace") for match in matches]
+    thumbnails = [index.thumbnail(match.path) or b"" for match in matches]
     if file.suffix.lower() == PAGE_SUFFIX:
-        pairs = [(name, match, jpeg_url(match.thumbnail)) for name, match in zip(names, matches, strict=True)]
+        pairs = list(zip(names, matches, map(jpeg_url, thumbnails), strict=True))
         page = render_page("matches.html", styles=STYLES[:1], scripts=(), query=query, matches=pairs, not_sure=NOT_SURE)
         write_text(file, page)
     elif matches:
-        tiles = [(Image.open(io.BytesIO(match.thumbnail)), match.caption or NOT_SURE) for match in matches]
+        opened = map(Image.open, map(io.BytesIO, thumbnails))
+        tiles = [(image, match.caption or NOT_SURE) for image, match in zip(opened, matches, strict=True)]
         notes = [f"{name}  {match.score:.2f}" for name, match in zip(names, matches, strict=True)]
         save_sheet(draw_tiles(tiles, notes), file)
     else:

@@ -43,8 +43,6 @@ class FolderMatch(NamedTuple):
     """Score of a sentence (`limner.inference.image_searcher`), or the cosine similarity to an image."""
     caption: str
     """Caption of the image; empty where the captioner has withheld it."""
-    thumbnail: bytes
-    """Small copy of the image, a JPEG file."""
     confidence: float | None = None
     """Confidence of the caption; None if the captioner computes none."""
     tags: tuple[str, ...] = ()
@@ -266,10 +264,14 @@ class FolderIndex:
         matches = self._matches(snapshot, snapshot.score_vector(searcher.vector_of(features)), count + 1)
         return [match for match in matches if query is None or match.path.resolve() != query][:count]
 
-    def thumbnail(self, path: str) -> bytes | None:
-        """Return the small copy of the image at a path in the folder, a JPEG file; None if it is not indexed."""
+    def thumbnail(self, path: Path | str) -> bytes | None:
+        """Return the small copy of an indexed image, a JPEG file; None if the index has no such image.
+
+        Args:
+            path: path of a match; or relative to the folder, as text.
+        """
         snapshot = self._newest()
-        row = snapshot.row_of.get(path)
+        row = snapshot.row_of.get(path if isinstance(path, str) else path.relative_to(self.folder).as_posix())
         return None if row is None else snapshot.index.details([row])[0].thumbnail
 
     def _newest(self) -> Snapshot:
@@ -285,7 +287,7 @@ class FolderIndex:
         best = ((path, row, score) for row, score in scored for path in snapshot.paths_of[row])
         paths, rows, scores = zip(*islice(best, count), strict=True) if scored and count else ((), (), ())
         return [
-            FolderMatch(self.folder / path, score, image.caption, image.thumbnail, image.confidence, image.tags)
+            FolderMatch(self.folder / path, score, image.caption, image.confidence, image.tags)
             for path, score, image in zip(paths, scores, snapshot.index.details(rows), strict=True)
         ]
 

@@ -177,7 +177,7 @@ async def score(body: schemas.ScoreBody, engine: EngineOf) -> schemas.ScoreRespo
         trained = served.trained(body.lang)  # without torch, an error that says so
         from limner.inference.scorer import Scorer
 
-        return Scorer(trained, served.backbone).score([image] * len(sentences), sentences)
+        return Scorer(trained, served.backbone).score(image, sentences)
 
     scores = await engine.compute("score", score)
     values = [{"text": text, **score._asdict()} for text, score in zip(sentences, scores, strict=True)]

@@ -8,12 +8,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from limner.data.collection import ITEMS, Collection
 from limner.data.collection_writer import CollectionWriter
 from limner.data.examples import Item
 from limner.data.items_table import Changes
-from limner.data.readers.arrow_tables import read_datasets, read_parquet
+from limner.data.readers.arrow_tables import Rows, read_datasets, read_parquet
 from limner.data.readers.coco import read_coco, read_karpathy, read_visual_genome
 from limner.data.readers.corpus_files import ReaderOptions
 from limner.data.readers.flickr import read_flickr, read_flickr30k_entities, read_multi30k
@@ -37,8 +38,8 @@ class Reader:
 
     description: str
     """Files of the source, in one line."""
-    read: Callable[[Path, ReaderOptions, ItemBuilder], None]
-    """Function that adds the items of a folder or a file to a builder in their order; CollectionError if a file is
+    read: Callable[[Any, ReaderOptions, ItemBuilder], None]
+    """Function that adds the items of a source to a builder in their order; CollectionError if a file is
     missing or malformed."""
     options: str
     """Names of the supported fields of `ReaderOptions`, separated by spaces."""
@@ -163,13 +164,13 @@ def read_source(
     return replace(result, items=[_with_modality(item, reader.modality) for item in result.items])
 
 
-def _read(kind: str, source: Path | str, options: ReaderOptions | None, builder: ItemBuilder) -> tuple[Reader, Path]:
+def _read(kind: str, source: Any, options: ReaderOptions | None, builder: ItemBuilder) -> tuple[Reader, Any]:  # noqa: ANN401
     """Check the arguments of `read_source` and read the source into a builder."""
     if kind not in READERS:
         raise CollectionError(
             f"'{kind}': unknown kind of source; expected one of {', '.join(READERS)}{did_you_mean(kind, READERS)}"
         )
-    source, options, reader = Path(source), options or ReaderOptions(), READERS[kind]
+    options, reader = options or ReaderOptions(), READERS[kind]
     for option in fields(options):
         if getattr(options, option.name) is not None and option.name not in (
             supported := sorted(reader.options.split())
@@ -186,7 +187,10 @@ def _read(kind: str, source: Path | str, options: ReaderOptions | None, builder:
     for folder in (options.images, options.splits):
         if folder is not None and not folder.is_dir():
             raise CollectionError(f"{folder}: no such folder; name a folder that exists")
-    if not source.exists():
+    source = Path(source) if isinstance(source, str) else source
+    if kind != "datasets" and not isinstance(source, Path):
+        raise CollectionError(f"'{kind}': expected a folder or a file; a list of dicts is of the kind 'datasets'")
+    if isinstance(source, Path) and not source.exists():
         raise CollectionError(f"{source}: does not exist; name a folder or a file that exists")
     reader.read(source, options, builder)
     return reader, source
@@ -208,7 +212,7 @@ def _with_modality(item: Item, modality: Modality) -> Item:
 
 def import_collection(
     kind: str,
-    source: Path | str,
+    source: Path | str | Rows,
     target: Path | str,
     options: ReaderOptions | None = None,
     *,
@@ -221,7 +225,8 @@ def import_collection(
 
     Args:
         kind: key of `READERS`.
-        source: folder or file.
+        source: folder or file; of the kind 'datasets' also a list of dicts, a `datasets.Dataset`, or either by split,
+            with the columns of `read_parquet`: image, text, id, split, lang, label.
         target: folder of the collection.
         options: options of the reader.
         strict: whether an entry that would be skipped raises an error.
@@ -232,7 +237,7 @@ def import_collection(
     Raises:
         CollectionError: see `read_source` and `write_items`; the collection is unchanged.
     """
-    importer = _Importer(kind, Path(source), place(target), copy=copy, strict=strict)
+    importer = _Importer(kind, source, place(target), copy=copy, strict=strict)
     with CollectionWriter(importer.target) as writer:
         importer.read(options or ReaderOptions(), writer, budget)
         changes = writer.finish(importer.files, on_progress)
@@ -248,8 +253,9 @@ def import_collection(
 class _Importer:
     """Reads a source in parts and adds them to a collection."""
 
-    def __init__(self, kind: str, source: Path, target: Path, *, copy: bool, strict: bool) -> None:
-        self.kind, self.source, self.target, self.copy, self.strict = kind, source, target, copy, strict
+    def __init__(self, kind: str, source: Path | str | Rows, target: Path, *, copy: bool, strict: bool) -> None:
+        self.kind, self.rows, self.target, self.copy, self.strict = kind, source, target, copy, strict
+        self.source = Path(source) if isinstance(source, Path | str) else Path("rows")
         self.files: dict[str, Path] = {}
         self.counts: Counter[str] = Counter()
         self.tally = Tally()
@@ -265,7 +271,7 @@ class _Importer:
         builder = ItemBuilder(self.strict, add if streams else None, budget)
         builder.store, self.written = writer.write_file, builder.written
         self.tally = builder.tally
-        _read(self.kind, self.source, options, builder)
+        _read(self.kind, self.rows, options, builder)
         rest = builder.result().items
         if not builder.passed:
             _require_items(rest, self.kind, self.source, self.tally)

@@ -1,11 +1,14 @@
-"""Parquet files and local data sets of Hugging Face `datasets`: one row an item, read in batches."""
+"""Parquet files, and data sets of Hugging Face `datasets` or in memory: one row an item, read in batches."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import io
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
+
+from PIL import Image
 
 from limner.data.readers.corpus_files import SPLIT_ALIASES, ReaderOptions, assign_split, find_files
 from limner.data.readers.item_builder import ItemBuilder, SourceLocation
@@ -16,6 +19,8 @@ from limner.files.structured import StructureError, parse_json
 from limner.media.image import image_size
 from limner.storage.lance_tables import damage_raised_as
 
+Rows = Iterable[Mapping[str, Any]] | Mapping[str, Iterable[Mapping[str, Any]]]
+"""A data set in memory: its rows by the names of their columns, possibly by split."""
 BATCH_ROWS = 64
 """Rows that are read together; each may hold an image."""
 IDS, IMAGES, TEXTS = ("id", "key"), ("image", "image_path", "file_name"), ("text", "caption", "sentences", "captions")
@@ -46,14 +51,19 @@ def read_parquet(source: Path, options: ReaderOptions, builder: ItemBuilder) -> 
             _add_rows(path, rows, options, builder, options.images or path.parent)
 
 
-def read_datasets(source: Path, options: ReaderOptions, builder: ItemBuilder) -> None:
+def read_datasets(source: Path | Rows, options: ReaderOptions, builder: ItemBuilder) -> None:
     """Read a folder that `Dataset.save_to_disk` or `DatasetDict.save_to_disk` wrote; columns as in `read_parquet`.
 
-    The splits of a `DatasetDict` become the splits of the items.
+    The splits of a `DatasetDict` become the splits of the items. Or read rows in memory: a list of dicts, a `Dataset`,
+    or one of them by split, in which images may be Pillow images too.
 
     Raises:
         CollectionError: the extra `datasets` is not installed, or the folder has no such data set.
     """
+    if not isinstance(source, Path):
+        for split, rows in source.items() if isinstance(source, Mapping) else (("", source),):
+            _add_rows(Path(split or "rows"), rows, options, builder, options.images or Path(), _split(split))
+        return
     try:
         import datasets
     except ImportError:
@@ -112,7 +122,7 @@ def _damaged_rows(path: Path, first: int, end: int, column: str, reason: str) ->
 
 def _add_rows(
     path: Path,
-    rows: Iterable[dict[str, Any]],
+    rows: Iterable[Mapping[str, Any]],
     options: ReaderOptions,
     builder: ItemBuilder,
     folder: Path,
@@ -142,13 +152,17 @@ def _add_rows(
         builder.add_sentences(id, location, names["lang"] or options.lang or "en", sentences)
 
 
-def _first(row: dict[str, Any], columns: tuple[str, ...]) -> tuple[str, Any]:
+def _first(row: Mapping[str, Any], columns: tuple[str, ...]) -> tuple[str, Any]:
     """Return the first of some columns that is not null in a row, and its value."""
     return next(((name, row[name]) for name in columns if not is_missing(row.get(name))), ("", None))
 
 
 def _image(value: Any, name: str, folder: Path, location: SourceLocation, builder: ItemBuilder) -> str | None:  # noqa: ANN401
     """Return the path of an image, whose bytes are written into the collection if the row has them."""
+    if isinstance(value, Image.Image):
+        value.save(encoded := io.BytesIO(), "PNG")
+        value = encoded.getvalue()
+    value = str(value) if isinstance(value, Path) else value
     data, path_value = (value.get("bytes"), value.get("path")) if isinstance(value, dict) else (value, value)
     if isinstance(data, bytes):
         image_size(data)

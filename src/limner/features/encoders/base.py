@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
-from numpy.typing import NDArray
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
 from limner.bounds import ImageSide
 from limner.errors import BackboneError
 from limner.features.preprocessing import Preprocessing, Resize
 from limner.features.spec import FeatureArray, FeatureKind, FeatureSpec
-from limner.media.image import ImageInput
-from limner.media.modality import Modality
+from limner.media.image import ImageInput, describe_input
+from limner.media.modality import IMAGE, Modality
 from limner.settings import Settings
 from limner.storage.hashes import infinite_rows
 
@@ -61,6 +62,10 @@ class RecordableBackbone(Backbone, Protocol):
         """Compute the features of pixels 0 to 255, (B, crops, H, W, 3), each (B, *shape)."""
 
 
+AnyBackbone = str | Backbone | None
+"""A backbone, or the place of its network; None for the place where it was when it computed the stored features."""
+
+
 class BackboneOptions(Settings):
     """Options of `load_backbone`."""
 
@@ -94,6 +99,46 @@ class CombinedBackbone:
 
     def __call__(self, inputs: EncoderInput) -> dict[FeatureKind, FeatureArray]:
         return {kind: values for backbone in self._backbones for kind, values in backbone(inputs).items()}
+
+
+class FunctionBackbone:
+    """A function of the user as a backbone: it computes the features of one image, or looks them up.
+
+    clip = FunctionBackbone("clip", lambda path: vectors[Path(path).stem], (512,))
+    extract(collection, clip)                       # for training, with features.tables=[clip]
+    Captioner.load(run, backbone=clip)              # for new images
+    """
+
+    modality = IMAGE
+
+    def __init__(
+        self, name: str, function: Callable[[ImageInput], ArrayLike], shape: tuple[int, ...], version: str = ""
+    ) -> None:
+        """Wrap a function.
+
+        Args:
+            name: name of the features, which with the shape and the version identifies them in trained models.
+            function: returns the features of an image as NumPy's `asarray` reads them; several threads call it.
+            shape: shape of the features, pooled (D,), grid (L, D) or maps (C, H, W), which decides their kind.
+            version: what else determines the features, such as a digest of the weights.
+
+        Raises:
+            SettingsError: the shape is none of these.
+        """
+        kinds: dict[int, FeatureKind] = {1: "pooled", 2: "grid", 3: "maps"}
+        self._function, self._kind = function, kinds.get(len(shape), "maps")
+        values = {"name": name, "kind": self._kind, "shape": shape, "backbone": name, "weights_sha256": version}
+        self.specs = (FeatureSpec.parse({**values, "preprocessing": {}}, f"features '{name}'"),)
+
+    def read(self, source: ImageInput) -> EncoderInput:
+        """Compute the features of an image; BackboneError if they have another shape."""
+        values = np.asarray(self._function(source), np.float16)
+        if values.shape != self.specs[0].shape:
+            raise BackboneError(f"{describe_input(source)}: expected {self.specs[0]}, got the shape {values.shape}")
+        return values
+
+    def __call__(self, inputs: EncoderInput) -> dict[FeatureKind, FeatureArray]:
+        return {self._kind: inputs}
 
 
 def encode(backbone: Backbone, inputs: EncoderInput, names: Sequence[str]) -> dict[FeatureKind, FeatureArray]:

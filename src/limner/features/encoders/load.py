@@ -169,6 +169,8 @@ def _load_one(specs: Sequence[FeatureSpec], name: str | None, precision: str, de
         from limner.features.regions import WholeImageBackbone, whole_image_spec
 
         return WholeImageBackbone(_load_one([whole_image_spec(first)], name, precision, device), first.regions)
+    if not first.preprocessing:
+        raise BackboneError(f"features '{first.name}' of a limner.FunctionBackbone: name it as backbone, in Python")
     if first.backbone == "logmel":
         return LogMelBackbone(LogMelSettings.parse(first.preprocessing, f"features '{first.name}'"))
     preprocessing = Preprocessing.parse(first.preprocessing, f"features '{first.name}'")

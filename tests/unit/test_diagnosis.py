@@ -26,7 +26,7 @@ from limner.errors import LimnerError, SettingsError
 from limner.evaluation.measurements import ConditionResult, ConditionScore, Diagnosis
 from limner.features.extract import extract
 from limner.inference.collection_features import open_features
-from limner.models import Output
+from limner.models.protocols import Output
 from limner.runs.recipe import Recipe
 from limner.runs.trained_model import load_trained_model, save_trained_model
 from limner.synthetic.scenes import SceneSettings

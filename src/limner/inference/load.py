@@ -46,9 +46,8 @@ def load(
 ) -> Any:
     """Load a model, or several trained models as an ensemble; without arguments, the built-in captioner.
 
-    The files of a run decide between a `Captioner`, a `Translator`, a `Classifier` of labels and their exported forms;
-    the `load` of these classes loads one of them only. Built-in models are loaded as exported;
-    `Captioner.load(pretrained_run())` has their tensors, explains captions and uses a GPU.
+    The files of a run decide between a `Captioner`, a `Translator`, a `Classifier` and their exported forms. Built-in
+    models are loaded as exported; `Captioner.load(pretrained_run())` has their tensors and uses a GPU.
 
     Args:
         runs: run directories, or one exported model, or one of transformers, its folder or `hub:ORG/NAME@REVISION`.
@@ -71,9 +70,7 @@ def load(
         runs, languages = (pretrained_translator(to, source),), {}
     elif languages and (lang is not None or model_type(Path(local_folder(runs[0]))) is None):
         name, value = next(iter(languages.items()))
-        raise SettingsError(
-            f"{name} '{value}': selects the built-in translator; leave out {runs[0] if runs else 'lang'}"
-        )
+        raise SettingsError(f"{name} '{value}': selects the built-in translator; leave out {(*runs, 'lang')[0]}")
     runs = tuple(map(local_folder, runs))
     if runs and model_type(Path(runs[0])) is not None:
         return _load_hub(*runs, device=device, lang=lang, **languages, **hub)

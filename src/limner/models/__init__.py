@@ -18,7 +18,7 @@ from limner.models.mrnn import MRNN
 from limner.models.ngram import NGram
 from limner.models.nmt import NMT
 from limner.models.phrase_based import PhraseBased
-from limner.models.protocols import ConditionalLM, ConditionalLMSettings, Model, ModelInputs, Output
+from limner.models.protocols import ConditionalLMSettings, Model, ModelInputs
 from limner.models.rnn import RNN
 from limner.models.sequence_labeller import SequenceLabeller
 from limner.models.show_and_tell import ShowAndTell
@@ -27,15 +27,7 @@ from limner.models.transformer import Transformer
 from limner.models.two_tower import TwoTower
 from limner.models.video_captioner import VideoCaptioner
 
-__all__ = [
-    "MODELS",
-    "ConditionalLM",
-    "Model",
-    "ModelInputs",
-    "ModelSettings",
-    "Output",
-    "build_model",
-]
+__all__ = ["MODELS", "Model", "ModelInputs", "ModelSettings", "build_model"]
 
 MODELS: dict[type[ConditionalLMSettings], type] = {
     model.Settings: model

@@ -2,6 +2,7 @@
 
 import copy
 import shutil
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -78,8 +79,9 @@ def test_an_exported_model_chooses_captions_by_the_concepts(
     expected = captioner.describe(pixels, beam_size=12, n_best=2)
     assert "blue" in expected[0][0].text
     runtime = limner.load(export(run, tmp_path / "out").folder)
-    features = [{"pooled": np.array(colour, np.float16) / 255} for colour in ((250, 20, 20), (20, 250, 20))]
-    found = runtime.describe_features(features, beam_size=12, n_best=2)
+    colours = {Path("red"): (250, 20, 20), Path("green"): (20, 250, 20)}
+    features = {path: {"pooled": np.array(colour, np.float16) / 255} for path, colour in colours.items()}
+    found = runtime.with_features(features).describe([*colours], beam_size=12, n_best=2)
     assert [[c.text for c in n_best] for n_best in found] == [[c.text for c in n_best] for n_best in expected]
 
 

@@ -20,7 +20,7 @@ from limner.errors import RunError, SettingsError
 from limner.features.encoders.published_weights import LAST, fold_normalisation, quantize_weights, read_weights
 from limner.features.preprocessing import Preprocessing, read_image
 from limner.features.spec import FeatureArray, FeatureKind, FeatureSpec
-from limner.generation.captioning import UNKNOWN_PREFIX, BaseCaptioner
+from limner.generation.captioning import BaseCaptioner
 from limner.generation.engine import Engine
 from limner.generation.must_include import MustInclude, compile_words, words_of_inputs
 from limner.generation.request import Features, GenerationModel, Request
@@ -192,26 +192,10 @@ class ExportedCaptioner(ExportedModel, BaseCaptioner):
         return lambda requests: [stored[request.source] for request in requests]
 
     def with_features(self, features: Mapping[Path, ImageFeatures]) -> Self:
-        """Return a copy that takes the features of images, by their paths, instead of computing them."""
+        """Return a copy that takes the features of images or videos by their paths, and opens no file."""
         result = copy.copy(self)
         result._features = features
         return result
-
-    def describe_features(
-        self,
-        features: Sequence[ImageFeatures],
-        *,
-        prefixes: Sequence[str] | None = None,
-        **decoding: Any,  # noqa: ANN401
-    ) -> list[list[Sentence]]:
-        """Generate captions of images or videos from their features by kind; see `describe` for the other arguments."""
-        settings = change_decoding(self.decoding, decoding)
-        warn_of_unknown_words(self.tokenizer, prefixes or (), UNKNOWN_PREFIX)
-        starts = prefixes or [""] * len(features)
-        requests = [Request(self, str(row), settings, prefix=start) for row, start in enumerate(starts)]
-        for request, values in zip(requests, features, strict=True):
-            request.features = values
-        return [request.sentences for batch in Engine().run([requests]) for request in batch]
 
 
 class BaseTranslator(ABC):

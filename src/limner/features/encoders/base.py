@@ -102,12 +102,7 @@ class CombinedBackbone:
 
 
 class FunctionBackbone:
-    """A function of the user as a backbone: it computes the features of one image, or looks them up.
-
-    clip = FunctionBackbone("clip", lambda path: vectors[Path(path).stem], (512,))
-    extract(collection, clip)                       # for training, with features.tables=[clip]
-    Captioner.load(run, backbone=clip)              # for new images
-    """
+    """A function as a backbone, which computes the features of one image or looks them up: features of your own."""
 
     modality = IMAGE
 

@@ -1,8 +1,7 @@
-"""CIDEr-D and ROUGE-L of tokens, computed by pycocoevalcap (extra `coco`), and CIDEr-D of single hypotheses.
+"""CIDEr-D and ROUGE-L of tokens, with the values of pycocoevalcap.
 
-The tokeniser of pycocoevalcap, a Java program, is not used. It takes the document frequencies of CIDEr-D from the
-references of the very items that it scores, all at once; a reward needs the frequencies of the training split, and the
-score of few sentences at every step: `CiderD`.
+As metrics, CIDEr-D takes its document frequencies from the references of the very items that it scores; a reward needs
+the frequencies of the training split, and the score of few sentences at every step.
 """
 
 from __future__ import annotations
@@ -12,24 +11,15 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from functools import lru_cache
-from importlib import import_module
-from importlib.metadata import version
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
-from limner.errors import MissingExtraError
 from limner.metrics.base import Metric, References, Statistics
 
 logger = logging.getLogger(__name__)
 
-
-def coco_module(name: str, need: str) -> Any:  # noqa: ANN401  (an untyped module)
-    """Import a module of pycocoevalcap; `need` is the metric, for the error if the extra `coco` is not installed."""
-    try:
-        return import_module(f"pycocoevalcap.{name}")
-    except ImportError:
-        raise MissingExtraError(need, "coco") from None
+ROUGE_BETA = 1.2  # weight of the recall of ROUGE-L
 
 
 def cider_statistics(hypotheses: Sequence[str], references: References) -> Statistics:
@@ -38,12 +28,10 @@ def cider_statistics(hypotheses: Sequence[str], references: References) -> Stati
     The statistics are the score of the segment and 1, (N, 2); resampling keeps the document frequencies of the whole
     corpus.
     """
-    scorer = coco_module("cider.cider_scorer", "CIDEr").CiderScorer(n=4, sigma=6.0)
-    for hypothesis, item_references in zip(hypotheses, references, strict=True):
-        scorer += (hypothesis, list(item_references))
     if len(hypotheses) == 1:
         logger.warning("cider: the score of a single item is always 0, because all document frequencies are 1")
-    _, scores = scorer.compute_score()
+    cider = CiderD([[reference.split() for reference in group] for group in references], cached_items=0)
+    scores = [cider.score(item, hypothesis.split()) for item, hypothesis in enumerate(hypotheses)]
     return np.stack([scores, np.ones(len(scores))], axis=1)
 
 
@@ -52,28 +40,38 @@ def rouge_statistics(hypotheses: Sequence[str], references: References) -> Stati
 
     The statistics are the score of the segment and 1, (N, 2).
     """
-    rouge = coco_module("rouge.rouge", "ROUGE-L").Rouge()
     rows = np.ones((len(hypotheses), 2))
     for row, (hypothesis, item_references) in enumerate(zip(hypotheses, references, strict=True)):
-        # pycocoevalcap splits at single spaces and would count an empty sentence as one empty token.
-        normal = [" ".join(reference.split()) for reference in item_references]
-        tokens = " ".join(hypothesis.split())
-        rows[row, 0] = rouge.calc_score([tokens], normal) if tokens else 0.0
+        tokens, groups = hypothesis.split(), [reference.split() for reference in item_references]
+        common = [_common_length(tokens, group) for group in groups]
+        precision = max(common) / max(1, len(tokens))
+        recall = max(length / max(1, len(group)) for length, group in zip(common, groups, strict=True))
+        denominator = recall + ROUGE_BETA**2 * precision
+        rows[row, 0] = (1 + ROUGE_BETA**2) * precision * recall / denominator if denominator else 0.0
     return rows
+
+
+def _common_length(a: Sequence[str], b: Sequence[str]) -> int:
+    """Return the length of the longest common subsequence; a row of its table is the bits of a number (Hyyrö, 2004)."""
+    positions: dict[str, int] = {}
+    for position, token in enumerate(a):
+        positions[token] = positions.get(token, 0) | 1 << position
+    row = every = (1 << len(a)) - 1
+    for token in b:
+        matches = row & positions.get(token, 0)
+        row = (row + matches | row - matches) & every
+    return len(a) - row.bit_count()
 
 
 def _mean(totals: Statistics) -> float:
     return float(100 * totals[0] / totals[1])
 
 
-def _coco_settings() -> str:
-    return f"tok:given|scale:x100|pycocoevalcap:{version('pycocoevalcap')}"
-
-
+_SETTINGS = "tok:given|scale:x100|implementation:limner"
 CIDER = Metric(
-    "cider", cider_statistics, _mean, lambda: f"n:4|sigma:6|idf:references of the scored items|{_coco_settings()}"
+    "cider", cider_statistics, _mean, lambda: f"n:4|sigma:6|idf:references of the scored items|{_SETTINGS}"
 )
-ROUGE_L = Metric("rouge_l", rouge_statistics, _mean, lambda: f"beta:1.2|{_coco_settings()}")
+ROUGE_L = Metric("rouge_l", rouge_statistics, _mean, lambda: f"beta:{ROUGE_BETA}|{_SETTINGS}")
 
 
 MAX_ORDER = 4  # largest order of the n-grams that BLEU-4 and CIDEr count
@@ -115,15 +113,15 @@ class CiderD:
     length l counts bigrams.
     """
 
-    def __init__(self, references: Sequence[Sequence[Sequence[str]]]) -> None:
-        """Count the document frequencies in the tokens of the references of N items."""
+    def __init__(self, references: Sequence[Sequence[Sequence[str]]], cached_items: int = CACHED_ITEMS) -> None:
+        """Count the document frequencies in the tokens of the references of N items; keep the vectors of some items."""
         frequencies: Counter[Ngram] = Counter()
         for item_references in references:
             frequencies.update({ngram for tokens in item_references for ngram in count_ngrams(tokens)})
         self.references = references
         self.max_idf = math.log(len(references))  # of an n-gram in one item or none
         self.idf = {ngram: self.max_idf - math.log(count) for ngram, count in frequencies.items() if count > 1}
-        self._own_references = lru_cache(CACHED_ITEMS)(self._vectors_of_references)
+        self._own_references = lru_cache(cached_items)(self._vectors_of_references)
 
     def score(self, item: int, hypothesis: Sequence[str]) -> float:
         """Compute the score of a hypothesis, given as tokens, for an item; 1.0 is 100 on the scale of `METRICS`."""

@@ -21,7 +21,7 @@ DEVELOPMENT_EXTRAS = ("dev", "docs")
 """Extras that users do not need."""
 PURPOSES = {
     "train": "training, evaluation, collections, and models that are not exported",
-    "coco": "CIDEr, ROUGE-L and METEOR",
+    "coco": "METEOR",
     "tensorboard": "training curves in TensorBoard",
     "video": "videos",
     "audio": "audio files",

@@ -10,6 +10,7 @@ import gzip
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 from typing import NamedTuple
 from zipfile import ZipFile
@@ -17,8 +18,8 @@ from zipfile import ZipFile
 import numpy as np
 from numpy.typing import NDArray
 
+from limner.errors import MissingExtraError
 from limner.metrics.base import Statistics
-from limner.metrics.caption import coco_module
 
 ARCHIVE = "meteor-1.5.jar"
 NAMES = {"cs": "czech", "de": "german", "en": "english", "es": "spanish", "fr": "french", "ru": "russian"}
@@ -29,7 +30,11 @@ BLOCK = 1 << 24  # bytes of the paraphrase table that are searched at once
 
 def folder() -> Path:
     """Return the folder of the data files; MissingExtraError if the extra `coco` is not installed."""
-    return Path(coco_module("meteor.meteor", "METEOR").__file__).resolve().parent
+    try:
+        program = import_module("pycocoevalcap.meteor.meteor")
+    except ImportError:
+        raise MissingExtraError("METEOR", "coco") from None
+    return Path(str(program.__file__)).resolve().parent
 
 
 def paraphrase_file(lang: str) -> Path:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
+from functools import cached_property
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -45,7 +46,7 @@ RETRIEVER = "retriever"
 """Folder of an index with the two-tower model."""
 RUN_FILES = ("config.json", "tokenizer.json", WEIGHTS)
 COMPARED = 100_000
-"""Number of images up to which all vectors are compared; larger tables get the vector index of Lance."""
+"""Number of images up to which all vectors are compared, in memory; larger tables get the vector index of Lance."""
 VALUES_PER_CODE = 8
 """Number of values of a vector that one byte of its product quantisation stands for."""
 PROBED_SHARE = 0.3
@@ -152,9 +153,17 @@ class EmbeddingIndex:
         batch = collate([Example("", self._retriever.tokenizer.encode(sentence))]).to(device_of(network))
         with torch.inference_mode():
             vector = network.sentence_vector(batch)[0].cpu().numpy()
-        nearest = {"column": "vector", "q": vector, "k": count, "metric": "cosine"}
-        if len(self) > COMPARED:
-            nearest |= {"nprobes": max(1, round(PROBED_SHARE * len(self) ** 0.5)), "refine_factor": REFINED}
+        probes = {"nprobes": max(1, round(PROBED_SHARE * len(self) ** 0.5)), "refine_factor": REFINED}
+        nearest = {"column": "vector", "q": vector, "k": count, "metric": "cosine", **probes}
         with damage_raised_as(lambda reason: SearchIndexError(f"{self._place}: damaged vectors ({reason}); {REBUILD}")):
+            if len(self) <= COMPARED:
+                return np.sort(np.argpartition(-(self._vectors @ vector), count - 1)[:count])
             neighbours = self._table.to_table(columns=["row", "_distance"], nearest=nearest)
         return np.sort(neighbours["row"].to_numpy())
+
+    @cached_property
+    def _vectors(self) -> NDArray[np.float32]:
+        """All vectors, (N, J): reading them takes Lance as long as comparing them once."""
+        vectors = self._table.to_table(columns=["vector"])["vector"].combine_chunks()
+        values: NDArray[np.float32] = vectors.flatten().to_numpy().reshape(len(self), -1)
+        return values

@@ -48,6 +48,7 @@ from limner.training.context import TrainProgress
 from measuring import CPU, median_time, product_rate, random_jpegs, real_data, report
 from memory import memory
 from meteor import meteor
+from peers import peers
 from phrase_based import phrase_based
 from ray_features import ray_features
 from recurrent import cells, soft_attention
@@ -437,6 +438,7 @@ BENCHMARKS = {
     "meteor": meteor,
     "translation": translation,
     "phrase_based": phrase_based,
+    "peers": peers,
     "ray": lambda: ray_features(random_jpegs),
     "serve": serve,
     "runtime": runtime,

@@ -1,7 +1,7 @@
 """Compare Limner with programs that do a part of its work, each side by its own program, in alternation.
 
     make bench ONLY=peers
-    LIMNER_PEERS_ROUNDS=5 LIMNER_PEERS_PAIRS=6400 make bench ONLY=peers
+    LIMNER_PEERS_ROUNDS=5 LIMNER_PEERS_ONLY=joeynmt make bench ONLY=peers
 
 The peers are installed into an environment in `LIMNER_PEERS` (~/.cache/limner/peers), about 1.5 GB, which is kept. Both
 sides have one thread and processes of their own; rates are per second of processor time, and the ratio of a line is the
@@ -32,6 +32,8 @@ from peer_programs import BEAM, LENGTH, NEIGHBOURS, WORDS, read
 ROUNDS = int(os.environ.get("LIMNER_PEERS_ROUNDS", "3"))
 PAIRS = int(os.environ.get("LIMNER_PEERS_PAIRS", "1280"))
 """Sentence pairs of an epoch; the second of two epochs is measured."""
+ONLY = os.environ.get("LIMNER_PEERS_ONLY", "")
+"""Part of the names of the programs to compare, such as `joeynmt` or `faiss`."""
 TRANSLATED, SCORED, VECTORS, DIM, QUERIES, SEED = 256, 1000, 100_000, 256, 20, 1
 """Translated and scored sentences, vectors of a search and their size, queries, seed."""
 CONSTRAINTS = Path(__file__).parents[1] / "constraints.txt"
@@ -248,7 +250,10 @@ def peers() -> None:
         origin = write_data(folder)
         write_language_model(folder)
         for comparison in COMPARISONS:
-            compare(comparison, environment, folder, origin)
+            if ONLY in comparison.program:
+                compare(comparison, environment, folder, origin)
+    if ONLY not in "generate":
+        return
     log = run_program([sys.executable, str(Path(__file__).with_name("hub.py")), "--random"])
     theirs, ours = (read_rate(rf"{side}: (?P<seconds>[\d.]+) s of", log) for side in ("generate", "limner"))
     details = {"limner": ours, "peer": theirs, "per_second_of": "captions, BLIP-base, beam 3, 20 tokens"}

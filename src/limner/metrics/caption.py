@@ -68,9 +68,7 @@ def _mean(totals: Statistics) -> float:
 
 
 _SETTINGS = "tok:given|scale:x100|implementation:limner"
-CIDER = Metric(
-    "cider", cider_statistics, _mean, lambda: f"n:4|sigma:6|idf:references of the scored items|{_SETTINGS}"
-)
+CIDER = Metric("cider", cider_statistics, _mean, lambda: f"n:4|sigma:6|idf:references of the scored items|{_SETTINGS}")
 ROUGE_L = Metric("rouge_l", rouge_statistics, _mean, lambda: f"beta:{ROUGE_BETA}|{_SETTINGS}")
 
 

@@ -69,17 +69,6 @@ class LanguageModel(NamedTuple):
             node = int(self.suffixes[node])
         return result
 
-    def score(self, sentence: Sequence[int], table: Ints) -> Floats:
-        """Compute the natural log-probabilities of the words of a sentence and of its end."""
-        context = np.zeros(max(1, self.order - 1), dtype=np.int64)
-        context[0], known = SPECIAL_TOKENS.bos, min(1, self.order - 1)
-        result = np.zeros(len(sentence) + 1)
-        for position, word in enumerate([*sentence, SPECIAL_TOKENS.eos]):
-            result[position], known = next_word(
-                table, self.log_probs, self.log_backoffs, self.vocab_size, context, known, word
-            )
-        return result
-
 
 @compiled
 def next_word(

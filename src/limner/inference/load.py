@@ -82,7 +82,7 @@ def load(
     return _load_runs(runs, backbone, device, encode_images)
 
 
-def _load_runs(runs: Sequence[Path | str], backbone: str | None, device: str, encode_images: bool) -> Loaded:
+def _load_runs(runs: Sequence[Path | str], backbone: AnyBackbone, device: str, encode_images: bool) -> Any:  # noqa: ANN401
     """Load trained models; arguments and errors are described at `load`."""
     from limner.runs.records import require_run_directory
 

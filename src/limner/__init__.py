@@ -8,6 +8,7 @@ The names below are imported at their first use, so `import limner` does not imp
 
 from __future__ import annotations
 
+import os
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from limner.data.collection import Collection as Collection
     from limner.data.examples import Batch as Batch
     from limner.data.readers import import_collection as import_collection
+    from limner.decoding.scoring import SentenceScore as SentenceScore
     from limner.decoding.sentence import Sentence as Sentence
     from limner.decoding.settings import DecodingSettings as DecodingSettings
     from limner.errors import LimnerError as LimnerError
@@ -44,7 +46,6 @@ if TYPE_CHECKING:
     from limner.inference.retriever import RetrievalResult as RetrievalResult
     from limner.inference.retriever import Retriever as Retriever
     from limner.inference.scorer import Scorer as Scorer
-    from limner.inference.scorer import SentenceScore as SentenceScore
     from limner.inference.scorer import nearest_words as nearest_words
     from limner.inference.translator import Translator as Translator
     from limner.media.image import open_image as open_image
@@ -68,6 +69,7 @@ if TYPE_CHECKING:
     from limner.training.cross_validation import cross_validate as cross_validate
     from limner.training.loop import train as train
 
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # before ONNX Runtime is imported, which otherwise sends events
 _NAMES = {
     "apps.photos.index": "FolderIndex FolderMatch",
     "apps.report.page": "write_report",
@@ -75,6 +77,7 @@ _NAMES = {
     "data.collection": "Collection",
     "data.examples": "Batch",
     "data.readers": "import_collection",
+    "decoding.scoring": "SentenceScore",
     "decoding.sentence": "Sentence",
     "decoding.settings": "DecodingSettings",
     "errors": "LimnerError",
@@ -90,7 +93,7 @@ _NAMES = {
     "inference.explain": "Explanation explain",
     "inference.load": "load",
     "inference.retriever": "RetrievalResult Retriever",
-    "inference.scorer": "Scorer SentenceScore nearest_words",
+    "inference.scorer": "Scorer nearest_words",
     "inference.translator": "Translator",
     "media.image": "open_image",
     "models.protocols": "ConditionalLMSettings ModelInputs Output",

@@ -10,7 +10,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
@@ -19,7 +19,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from limner.bounds import Length, bounds_of
 from limner.decoding.settings import DecodingSettings
-from limner.decoding.torch_models import TorchModels, TorchNextTokens
+from limner.decoding.torch_models import TorchModels, TorchNextTokens, select
 from limner.errors import RunError
 from limner.features.encoders.transformers import load_module, require_safe, without_output
 from limner.generation.request import Request
@@ -32,8 +32,9 @@ from limner.text.vocab import SPECIAL_TOKENS
 logger = logging.getLogger(__name__)
 
 Cache = tuple[tuple[Tensor, ...], ...]
-"""For each layer the keys and values of the tokens so far, and with cross-attention the keys and values of the input,
-each (R, heads, length, size)."""
+"""Keys and values of each layer, each (R, heads, length, size)."""
+State: TypeAlias = Any
+"""A `Cache`, or `Attended`; None before the first token."""
 READ = {
     *("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id", "forced_bos_token_id", "bad_words_ids"),
     *("suppress_tokens", "max_length", "max_new_tokens", "min_length", "min_new_tokens", "num_beams", "early_stopping"),
@@ -155,15 +156,15 @@ class HubNetwork(HubModel):
         """Whether the first token of a sentence names its language."""
         return False
 
-    def start(self, memory: Any) -> Cache | None:  # noqa: ANN401
+    def start(self, memory: Any) -> State:  # noqa: ANN401
         """Return the state before the first token."""
         return None
 
     @abstractmethod
-    def decode(self, ids: Tensor, memory: Any, state: Cache | None) -> tuple[Tensor, Cache]:  # noqa: ANN401
+    def decode(self, ids: Tensor, memory: Any, state: State) -> tuple[Tensor, State]:  # noqa: ANN401
         """Run the decoder on tokens of the hub (R, 1); return the logits (R, 1, V) and the next state."""
 
-    def step(self, tokens: Tensor, memory: Any, state: Cache | None) -> tuple[Tensor, Cache]:  # noqa: ANN401
+    def step(self, tokens: Tensor, memory: Any, state: State) -> tuple[Tensor, State]:  # noqa: ANN401
         """Compute the logits (R, `OFFSET` + V) after tokens (R,), and the next state."""
         logits, after = self.decode(self._ids[tokens][:, None], memory, state)
         logits = pad(logits[:, -1].float(), (OFFSET, 0), value=-math.inf)
@@ -214,16 +215,38 @@ class HubNetwork(HubModel):
         return DecodingSettings.parse(decoding, where=f"{self.folder}: generation_config")
 
 
+class Attended(NamedTuple):
+    """State of a decoder that attends to an encoder."""
+
+    cache: Cache
+    """Keys and values of the tokens so far."""
+    crossed: Cache
+    """Keys and values of the states of the encoder, which are equal for all hypotheses of an input."""
+    owner: Tensor
+    """Number of the input of each hypothesis, (R,)."""
+
+    def select(self, rows: Tensor) -> Attended:
+        """Select hypotheses; `crossed`, most of the memory, is copied only where an input has left."""
+        owner = self.owner[rows]
+        crossed = self.crossed if torch.equal(owner, self.owner) else select(self.crossed, rows)
+        return Attended(select(self.cache, rows), crossed, owner)
+
+
 class EncoderDecoder(HubNetwork):
     """A network whose decoder attends to an encoder; the memory is its states (N, S, H), and their mask (N, S)."""
 
-    def decode(self, ids: Tensor, memory: tuple[Tensor, Tensor | None], state: Cache | None) -> tuple[Tensor, Cache]:
+    def decode(self, ids: Tensor, memory: tuple[Tensor, Tensor | None], state: State) -> tuple[Tensor, State]:
         """Run the decoder on tokens of the hub (R, 1)."""
+        from transformers import EncoderDecoderCache
+
         rows, (hidden, mask) = len(ids), memory
+        owner = repeat_rows(torch.arange(len(hidden), device=ids.device), rows) if state is None else state.owner
         # After the first step the cache has the keys and values of the encoder: only the shape of its states is read.
         hidden = repeat_rows(hidden, rows) if state is None else hidden[:1].expand(rows, -1, -1)
-        output = self.attend(ids, hidden, None if mask is None else repeat_rows(mask, rows), cache_of(state))
-        return output.logits, tensors_of(output.cache)
+        cache = None if state is None else EncoderDecoderCache(cache_of(state.cache), cache_of(state.crossed))
+        output = self.attend(ids, hidden, None if mask is None else repeat_rows(mask, rows), cache)
+        parts = output.cache.self_attention_cache, output.cache.cross_attention_cache
+        return output.logits, Attended(tensors_of(parts[0]), tensors_of(parts[1]), owner)
 
     def attend(self, ids: Tensor, hidden: Tensor, mask: Tensor | None, cache: Any) -> Any:  # noqa: ANN401
         """Run the decoder with the states of the encoder (R, S, H)."""
@@ -262,28 +285,29 @@ class HubModels(TorchModels):
             next_tokens.exclude(self._banned)
         return next_tokens, state
 
+    def select(self, tree: Any, rows: Any) -> Any:  # noqa: ANN401
+        """Select rows of a memory or a state."""
+        if isinstance(tree[0], Attended):
+            return [tree[0].select(torch.from_numpy(rows).to(self.device))]
+        return super().select(tree, rows)
+
 
 def tensors_of(cache: Any) -> Cache:  # noqa: ANN401
     """Return the tensors of a cache of transformers."""
-    crossed = getattr(cache, "cross_attention_cache", None)
-    parts = [cache] if crossed is None else [cache.self_attention_cache, crossed]
-    layers = zip(*(part.layers for part in parts), strict=True)
-    return tuple(tuple(tensor for part in layer for tensor in (part.keys, part.values)) for layer in layers)
+    return tuple((layer.keys, layer.values) for layer in cache.layers)
 
 
 def cache_of(state: Cache | None) -> Any:  # noqa: ANN401
     """Return a cache of transformers with the tensors of a state, which are not copied; None at the start."""
     if state is None:
         return None
-    from transformers import DynamicCache, EncoderDecoderCache
+    from transformers import DynamicCache
     from transformers.cache_utils import DynamicLayer
 
-    caches = [DynamicCache() for _ in range(0, len(state[0]), 2)]
-    for tensors in state:
-        for place, cache in enumerate(caches):
-            keys, values = tensors[2 * place : 2 * place + 2]
-            layer = DynamicLayer()
-            layer.lazy_initialization(keys, values)
-            layer.keys, layer.values = keys, values
-            cache.layers.append(layer)
-    return caches[0] if len(caches) == 1 else EncoderDecoderCache(*caches)
+    cache = DynamicCache()
+    for keys, values in state:
+        layer = DynamicLayer()
+        layer.lazy_initialization(keys, values)
+        layer.keys, layer.values = keys, values
+        cache.layers.append(layer)
+    return cache

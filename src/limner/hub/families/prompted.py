@@ -15,7 +15,7 @@ from torch.nn.functional import pad
 from limner.errors import BackboneError, SettingsError, did_you_mean
 from limner.generation.request import Request
 from limner.hub.inputs import load_processor
-from limner.hub.networks import DEFAULTS, Cache, Sequence2Sequence, cache_of, tensors_of
+from limner.hub.networks import DEFAULTS, Cache, Sequence2Sequence, State, cache_of, tensors_of
 from limner.hub.settings import HubSettings
 from limner.layers.functional import repeat_rows
 from limner.runs.pretrained import model_type
@@ -121,7 +121,7 @@ class PromptedModel(Sequence2Sequence):
         position = position.expand(len(ids), *position.shape[1:])
         return Prompt(mask, position, output.logits[:, -1:], tensors_of(output.cache))
 
-    def decode(self, ids: Tensor, memory: Any, state: Cache | None) -> tuple[Tensor, Cache]:  # noqa: ANN401
+    def decode(self, ids: Tensor, memory: Any, state: State) -> tuple[Tensor, State]:  # noqa: ANN401
         """Run the decoder on tokens of the hub (R, 1); the first token is computed with the prompt."""
         if not self.is_decoder:
             return super().decode(ids, memory, state)

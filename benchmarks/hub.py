@@ -32,7 +32,7 @@ TRANSLATORS = (("Helsinki-NLP/opus-mt-en-de", {}), ("facebook/nllb-200-distilled
 def real(images: list[str]) -> bool:
     """Caption images, score the captions and translate one by real checkpoints; whether all captions are sentences."""
     import limner
-    from limner.inference.scorer import HubScorer
+    from limner.inference.load import load_hub
     from limner.runs.pretrained import local_folder
 
     good, sentence = True, "A dog runs on the beach ."
@@ -40,7 +40,7 @@ def real(images: list[str]) -> bool:
         began = time.perf_counter()
         try:
             if name in SPACES:
-                scorer = HubScorer(Path(local_folder(f"hub:{name}")))
+                scorer = load_hub(Path(local_folder(f"hub:{name}")), "match")
                 results = [str(score) for score in scorer.score(images, [sentence] * len(images))]
             elif name in CAPTIONERS:
                 results = [captions[0].text for captions in limner.load(f"hub:{name}").describe(images, max_length=60)]

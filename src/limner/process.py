@@ -127,6 +127,15 @@ def available_memory(device: torch.device | None = None) -> int | None:
     return min(limits, default=None)
 
 
+def peak_memory() -> int | None:
+    """Return the largest memory of this process in bytes, without the memory of its parent; None if it is not known."""
+    try:
+        lines = read_bytes(Path("/proc/self/status")).decode().splitlines()
+        return next(int(line.split()[1]) << 10 for line in lines if line.startswith("VmHWM:"))
+    except (OSError, StopIteration):  # not Linux
+        return None
+
+
 def _of_machine() -> int | None:
     try:
         lines = read_bytes(_MEMORY_INFORMATION).decode().splitlines()

@@ -15,6 +15,7 @@ import pytest
 import torch
 from ray_cluster import DAMAGED, ByValue, LocalCluster, photographs
 
+from hub_models import save_model
 from limner.apps import cli
 from limner.apps.distributed.cluster import connected, run_units
 from limner.apps.distributed.features import ExtractionOptions, extract_distributed
@@ -261,16 +262,20 @@ def test_sentences_decoded_on_a_cluster_are_those_of_one_process(cluster, runs, 
             assert found[0].score == pytest.approx(hypotheses[0].score, abs=1e-5)
 
 
-def test_captions_of_a_cluster_are_those_of_one_process(cluster, runs, tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize("kind", ["run", "hub"])
+def test_captions_of_a_cluster_are_those_of_one_process(cluster, runs, tmp_path, monkeypatch, capsys, kind):
     monkeypatch.chdir(tmp_path)
-    written = []
+    model, written = runs.captioner, []
+    if kind == "hub":
+        model = tmp_path / "blip"
+        save_model("blip", model, max_length=8)
     for name, options in (("alone", []), ("ray", ["--ray", cluster.address])):
         Path(name).mkdir()
         for number, image in enumerate(runs.images):
             shutil.copy(image, Path(name, f"{number}.png"))
         Path(name, "broken.png").write_bytes(b"")
         output = ["--output", f"{name}/captions.csv"]
-        command = ["describe", name, "--model", str(runs.captioner), *output, "--batch-size", "2", *options]
+        command = ["describe", name, "--model", str(model), *output, "--batch-size", "2", *options]
         monkeypatch.setattr(sys, "argv", ["limner", *command])
         with pytest.raises(SystemExit) as ended:
             cli.main()

@@ -86,12 +86,12 @@ def test_log_prob_of_a_caption_is_the_loss_of_the_model(pair):
     ours, theirs, inputs = pair
     if hasattr(ours, "translate"):
         pytest.skip("limner score is for captions")
-    (first, *_), (second, *_) = ours.log_probs(IMAGES[:2], CAPTIONS[:1] * 2)
+    (first, *_), (second, *_) = ours.score(IMAGES[:2], CAPTIONS[:1] * 2)
     assert abs(first - second) > 1e-5, "the image counts"
-    for row, score in enumerate(ours.log_probs(IMAGES, CAPTIONS)):
+    for row, score in enumerate(ours.score(IMAGES, CAPTIONS)):
         ids = [*ours.hub_tokenizer(CAPTIONS[row], add_special_tokens=False)["input_ids"], END]
         if ours.network.is_prompted:
-            assert score == (pytest.approx(-loss_of(ours, theirs, row, ids), abs=1e-4), len(ids), 0)
+            assert score[:2] == (pytest.approx(-loss_of(ours, theirs, row, ids), abs=1e-4), len(ids))
             continue
         pixels = {"pixel_values": inputs["pixel_values"][row : row + 1]}
         if theirs.config.model_type == "vision-encoder-decoder":
@@ -100,7 +100,8 @@ def test_log_prob_of_a_caption_is_the_loss_of_the_model(pair):
             pixels["input_ids"] = pixels["labels"] = torch.tensor([[START, *ids]])
         with torch.no_grad():
             loss = float(theirs(**pixels).loss)
-        assert score == (pytest.approx(-loss * len(ids), abs=1e-4), len(ids), 0)
+        assert score[:2] == (pytest.approx(-loss * len(ids), abs=1e-4), len(ids))
+        assert (score.perplexity, score.unknown) == (pytest.approx(2 ** (loss / np.log(2)), rel=1e-4), 0)
 
 
 def loss_of(ours, theirs, row, ids):
@@ -166,7 +167,7 @@ def test_scores_of_a_joint_space_equal_the_library(family, tmp_path):
         del words["attention_mask"]
     with torch.no_grad():
         expected = theirs(**pixels, input_ids=words["input_ids"], attention_mask=words.get("attention_mask"))
-    scores = ours.match(IMAGES, CAPTIONS)
+    scores = ours.score(IMAGES, CAPTIONS)
     assert [score.score for score in scores] == pytest.approx(expected.logits_per_image.diagonal().tolist(), abs=1e-4)
     if family == "clip":
         words = ours.tokenizer([f"A photo depicts {text}" for text in CAPTIONS], return_tensors="pt", **padding)

@@ -2,7 +2,12 @@
 
 import base64
 import json
+import os
+import shutil
 import socket
+import subprocess
+import sys
+from contextlib import chdir
 from itertools import permutations
 from pathlib import Path
 
@@ -25,14 +30,34 @@ from limner.errors import BackboneError, MissingExtraError, SettingsError
 from limner.evaluation.hub import evaluate_hub
 from limner.hub import generators as hub_generators
 from limner.hub import inputs
+from limner.hub.families.joint_space import HubSpace
 from limner.hub.inputs import HubTokenizer, without_preamble
-from limner.inference.load import load_hub_captioner
+from limner.inference.load import load_hub
+from limner.metrics.ranks import rank_all
 from limner.runs.pretrained import results_folder
 from limner.runs.recipe import load_recipe
-from limner.runs.records import Evaluation
+from limner.runs.records import Evaluation, load_evaluation
 from limner.synthetic.scenes import SceneSettings
 from limner.synthetic.storage import generate_collection
 from limner.text.tokenizer import Tokenizer
+
+OFFLINE = """
+import json, sys
+from pathlib import Path
+from limner.apps.cli import main
+events, opened = ("socket.connect", "socket.getaddrinfo"), []
+sys.addaudithook(lambda event, values: opened.append(event) if event in events else None)
+for arguments in json.loads(sys.argv[1]):
+    sys.argv = ["limner", *arguments]
+    try:
+        main()
+    except SystemExit as stop:
+        assert not stop.code, arguments
+lines = Path("/proc/self/net/snmp").read_text().splitlines()
+counts = dict(zip(*(line.split()[1:] for line in lines if line.startswith("Ip:"))))
+print(json.dumps([opened, int(counts["OutNoRoutes"]), int(counts["OutRequests"])]))
+"""
+"""Commands in one process, and what it has sent: also native code counts where the process has a network of its own."""
 
 
 @pytest.fixture(scope="module")
@@ -68,6 +93,22 @@ def test_a_folder_is_described_indexed_searched_and_written_as_sidecars(hub, pho
     assert matches[str(photos / "one.png")]["caption"] == expected[0]
     status, printed, _ = command_line("index", photos, "--model", blip)  # the joint space is that of the index
     assert status == 0 and "2 unchanged" in printed
+
+
+def test_no_connection_is_opened_without_a_name_of_the_hub(hub, photos, tmp_path):
+    cache, image, unshared = tmp_path / "cache", str(photos / "one.png"), ["unshare", "--map-root-user", "--net"]
+    if not shutil.which("unshare") or subprocess.run([*unshared, "true"], capture_output=True).returncode:
+        unshared = []  # not permitted here: Python's own connections are found, and the files of telemetry
+    commands = [["describe", image], ["index", str(photos)], ["search", "a dog", "--in", str(photos)]]
+    commands += [["translate", "a dog", "--to", "de"], ["score", image, "a dog", "--model", str(hub / "clip")]]
+    commands += [["describe", image, "--model", str(hub / "blip")]]
+    environment = {**os.environ, "XDG_CACHE_HOME": str(cache), "HOME": str(tmp_path)}
+    program = [sys.executable, "-c", OFFLINE, json.dumps(commands)]
+    done = subprocess.run([*unshared, *program], env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    opened, unreachable, sent = json.loads(done.stdout.splitlines()[-1])
+    assert opened == [] and (not unshared or unreachable == sent == 0)
+    assert not list(tmp_path.glob("**/.onnxruntime"))
 
 
 def test_scores_and_translations_are_printed(hub, photos, command_line):
@@ -124,13 +165,67 @@ def test_a_captioner_is_compared_with_a_run_of_own_photographs(hub, scenes, comm
     assert command_line("compare", hub / "blip", "mine", "--metric", "bleu4")[0] == 0
 
 
+def test_translators_are_evaluated_and_compared(hub, tiny, command_line, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    run = ("--collection", tiny.path, "--metric", "bleu4", "--metric", "chrf3", "--json")
+    languages = {"m2m_100": ("--from", "en", "--to", "de"), "marian": ("--source-lang", "en", "--lang", "de")}
+    for name, options in languages.items():
+        status, printed, _ = command_line("evaluate", "--model", hub / name, *run, *options)
+        assert status == 0 and [score["name"] for score in json.loads(printed)["scores"]] == ["bleu4", "chrf3"]
+    (stored,) = map(Evaluation.load, (tmp_path / "m2m_100/evaluation").iterdir())
+    pairs = [(f"look , {item.texts('en')[0]}", ("eine wand",)) for item in tiny.items("test")]
+    assert [(item.source, item.references) for item in stored.items] == pairs and stored.lang == "de"
+    expected = limner.load(hub / "m2m_100", to="de", source="en").translate([source for source, _ in pairs])
+    assert [item.hypothesis for item in stored.items] == [best.text for (best,) in expected]
+    status, printed, _ = command_line("compare", hub / "m2m_100", hub / "marian", "--metric", "bleu4", "--json")
+    assert status == 0 and json.loads(printed)["segments"] == len(pairs)
+    status, _, errors = command_line("evaluate", "--model", hub / "marian", *run)
+    assert status == 1 and "name --source-lang and --lang" in errors
+
+
+def test_joint_spaces_are_evaluated_and_compared_by_retrieval(hub, tiny, command_line, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    for name in ("siglip", "clip"):
+        assert command_line("evaluate", "--model", hub / name, "--collection", tiny.path)[0] == 0
+    (stored,) = map(Evaluation.load, (tmp_path / "clip/evaluation").iterdir())
+    images, texts = zip(*((tiny.media_source(item), item.texts("en")) for item in tiny.items("test")), strict=True)
+    pairs = [(image, text) for sentences in texts for text in sentences for image in images]
+    scores = np.array([match.score for match in HubSpace(hub / "clip").score(*zip(*pairs, strict=True))])
+    owners = np.repeat(np.arange(len(images)), [len(sentences) for sentences in texts])
+    ranks = rank_all(scores.reshape(len(owners), -1), owners)
+    assert np.abs(np.array(stored.retrieval.ranks["text_to_image"]) - ranks.text_to_image).max() <= 1  # near ties
+    status, printed, _ = command_line("compare", hub / "siglip", hub / "clip", "--json")
+    compared = {entry["metric"]: entry["value"] for entry in json.loads(printed)["scores"] if entry["system"] == "clip"}
+    assert status == 0 and compared == {
+        score.name: pytest.approx(score.value)
+        for score in stored.scores
+        if score.name[-3:-1] == "_r" or "_r10" in score.name
+    }
+    status, _, errors = command_line("compare", hub / "clip", hub / "siglip", "--metric", "bleu4")
+    assert status == 1 and len(errors.splitlines()) == 1
+
+
+def test_captioners_of_two_eras_are_evaluated_and_measured_together(hub, tiny, trained, command_line, tmp_path):
+    run = shutil.copytree(trained, tmp_path / "run", ignore=shutil.ignore_patterns("evaluation"))
+    with chdir(tmp_path):
+        together = ("compare", hub / "blip", run, "--collection", tiny.path, "--metric", "chrf3_text")
+        status, printed, errors = command_line(*together)
+        assert status == 0, errors
+        (_, *lines) = printed[printed.index("s an image") :].splitlines()
+        for line, place in zip(lines, (hub / "blip", run), strict=False):
+            name, parameters, seconds, *memory = line.split()
+            assert (name, parameters) == (place.name, f"{limner.load(place).parameters:,}") and float(seconds) > 0
+            assert not memory or 64 < float(memory[0].replace(",", "")) < 4096
+        assert load_evaluation(run, "test").scores and load_evaluation(hub / "blip", "test").scores
+
+
 def test_items_that_are_not_described_are_counted(hub, scenes, monkeypatch):
-    model, opened = load_hub_captioner(hub / "blip"), Collection.open(scenes)
+    model, opened = load_hub(hub / "blip", "describe"), Collection.open(scenes)
     first, texts = next(iter(opened.items("test"))).id, Item.texts
     monkeypatch.setattr(Item, "texts", lambda item, lang: () if item.id == first else texts(item, lang))
     result = evaluate_hub(model, opened, "test", ["bleu4"], on_progress=lambda *_: None)
     assert first not in {item.id for item in result.items}
-    assert any("skipped 1 item" in note and "without a sentence in 'en'" in note for note in result.notes)
+    assert any("skipped 1 item" in note and "a sentence in 'en'" in note for note in result.notes)
 
 
 def test_a_language_without_a_prompt_is_refused_before_weights_are_read(tmp_path):
@@ -180,9 +275,24 @@ def test_judged_pairs_are_scored_by_clip_score_and_by_captioners(hub, scenes, co
 def test_the_prompt_has_an_effect_and_a_language(hub, photos, command_line):
     prompts = [limner.load(hub / "idefics3", **given).network.text for given in ({}, {"lang": "fr"}, {"prompt": "dog"})]
     assert "Describe this image" in prompts[0] and "Décris cette image" in prompts[1] and " dog" in prompts[2]
-    _, printed, _ = command_line("describe", photos / "one.png", "--model", hub / "idefics3", "--prompt", "a red dog")
+    prompted = ("--model", hub / "idefics3", "--prompt", "a red dog")
+    _, printed, _ = command_line("describe", photos / "one.png", *prompted)
     (expected,) = limner.load(hub / "idefics3", prompt="a red dog").describe([photos / "one.png"])[0]
     assert printed.strip().endswith(expected.text)
+    assert command_line("index", photos, *prompted)[0] == 0
+    assert "2 unchanged" in command_line("index", photos, *prompted)[1]
+    _, printed, _ = command_line("search", "a dog", "--in", photos, "--json")
+    assert expected.text in {match["caption"] for match in json.loads(printed)}
+    status, _, errors = command_line("index", photos, *prompted[:2])
+    assert status == 1 and "another captioner" in errors
+
+
+def test_the_service_has_the_prompt_of_its_captioners(hub, photos):
+    served = ServerSettings.parse({"models": [str(hub / "idefics3"), str(hub / "marian")], "hub": {"prompt": "dog"}})
+    (captioner,) = load_served_models(served).captioners
+    assert " dog" in captioner.network.text
+    with pytest.raises(SettingsError, match=r"prompt:.*expected a captioner of the hub"):
+        load_served_models(ServerSettings.parse({"models": [str(hub / "marian")], "hub": {"prompt": "dog"}}))
 
 
 def test_a_chat_template_cannot_leave_the_sandbox(tmp_path):
@@ -309,12 +419,19 @@ def test_the_service_serves_a_captioner(hub, photos):
         (("describe", "{photo}", "--model", "{hub}/marian"), "use 'limner translate'"),
         (("describe", "{photo}", "--model", "{hub}/siglip"), "compares images and sentences"),
         (("describe", "{photo}", "--model", "{hub}/blip", "--attention", "{hub}/plots"), "needs a run"),
-        (("evaluate", "--model", "{hub}/clip", "--collection", "{scenes}"), "compares images and sentences"),
+        (
+            ("evaluate", "--model", "{hub}/clip", "--collection", "{scenes}", "--to", "de"),
+            "compares images and sentences",
+        ),
+        (("evaluate", "--model", "{hub}/blip", "--collection", "{scenes}", "--source-lang", "de"), "is of translators"),
+        (("evaluate", "--model", "{hub}/clip", "--collection", "{scenes}", "--metric", "bleu4"), "writes no sentence"),
+        (("export", "{hub}/out", "--model", "{hub}/blip"), "name a run, or another command"),
+        (("index", "{hub}", "--model", "{hub}/blip", "--prompt", "a"), "describes images without a prompt"),
         (("evaluate", "--model", "{hub}/blip", "--collection", "{scenes}", "--exact"), "needs a run"),
         (("diagnose", "--model", "{hub}/blip", "--collection", "{scenes}"), "found a model of transformers"),
-        (("describe", "{photo}", "--model", "{hub}/blip", "--prompt", "a"), "describes without a prompt"),
+        (("describe", "{photo}", "--model", "{hub}/blip", "--prompt", "a"), "describes images without a prompt"),
         (("describe", "{photo}", "--model", "{hub}/idefics3", "--lang", "xx"), "no default prompt"),
-        (("describe", "{photo}", "--model", "{hub}/blip", "--keep-preamble"), "describes without a prompt"),
+        (("describe", "{photo}", "--model", "{hub}/blip", "--keep-preamble"), "describes images without a prompt"),
         (("score", "{photo}", "a", "--model", "{hub}/siglip", "--prompt", "a"), "compares images and sentences"),
         (("score", "{photo}", "a", "--model", "{hub}/siglip", "--lang", "de"), "compares images and sentences"),
         (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import logging
 from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple, Protocol, Self
 
@@ -244,14 +244,7 @@ class Examples:
             ]
         if self.source is None:
             return [GenerationInput(item, None, tuple(item.texts(self.target.lang))) for item in self.items]
-        inputs: list[GenerationInput] = []
-        for item in self.items:
-            references: dict[tuple[str, int], list[str]] = {}
-            for source, target in item.pairs(self.source.lang, self.target.lang):
-                if not source.generated_by:
-                    references.setdefault((source.text, source.group), []).append(target.text)
-            inputs += [GenerationInput(item, text, tuple(targets)) for (text, _), targets in references.items()]
-        return inputs
+        return translation_inputs(self.items, self.source.lang, self.target.lang)
 
     def with_features(self, features: FeatureSource | None) -> Self:
         """Copy of the examples that reads its features from another provider."""
@@ -301,6 +294,18 @@ class Examples:
         lengths = self.lengths
         rows = sorted(range(len(self)), key=lengths.__getitem__)
         return list(bounded_batches(rows, array("q", map(max, lengths)), batch_size))
+
+
+def translation_inputs(items: Iterable[Item], source_lang: str, lang: str) -> list[GenerationInput]:
+    """Return an input for each human-written source sentence that has a translation, with its references."""
+    inputs: list[GenerationInput] = []
+    for item in items:
+        references: dict[tuple[str, int], list[str]] = {}
+        for source, target in item.pairs(source_lang, lang):
+            if not source.generated_by:
+                references.setdefault((source.text, source.group), []).append(target.text)
+        inputs += [GenerationInput(item, text, tuple(targets)) for (text, _), targets in references.items()]
+    return inputs
 
 
 class _Excluded:

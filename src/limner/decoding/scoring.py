@@ -27,6 +27,19 @@ TOKENS_PER_BATCH = 1 << 13
 """Maximum number of tokens of a batch, padding included, which bounds the memory of the logits."""
 
 
+class SentenceScore(NamedTuple):
+    """Probability of a sentence given an image."""
+
+    log_prob: float
+    """Natural logarithm of the probability, end-of-sentence token included."""
+    tokens: int
+    """Number of tokens, end-of-sentence token included."""
+    perplexity: float
+    """Perplexity of the sentence, Mao et al. (2015), eq. 5."""
+    unknown: int = 0
+    """Number of tokens that are not in the vocabulary and count as <unk>."""
+
+
 class SentenceScores(NamedTuple):
     """Scores of the N sentences of `Examples`, in their order."""
 

@@ -7,7 +7,7 @@ significantly better than the score of the first system, ‡ than the score of t
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from itertools import combinations, product
 from os.path import commonprefix
@@ -27,6 +27,7 @@ from limner.metrics import METRICS, MetricStatistics, available_statistics, requ
 from limner.metrics.base import Metric
 from limner.metrics.classification import METRICS_OF_LABELS
 from limner.metrics.hierarchical import HierarchicalDifference, RunScores
+from limner.metrics.ranks import RECALL_METRICS, recall_statistics
 from limner.metrics.significance import approximate_randomisation, holm, too_few_segments
 from limner.progress import StageProgress, offset_progress
 from limner.runs.pretrained import results_folder
@@ -91,8 +92,10 @@ def compare_evaluations(
 ) -> Comparison:
     """Compare systems by their evaluations; see `compare` for arguments and errors."""
     settings = settings or ComparisonSettings()
-    metrics = settings.metrics or METRICS_OF_LABELS.get(lang, SENTENCE_METRICS)
-    require_metrics(metrics)
+    ranks_only = all(part.retrieval and not part.items for runs in systems.values() for part in runs.values())
+    default = tuple(RECALL_METRICS) if systems and ranks_only else METRICS_OF_LABELS.get(lang, SENTENCE_METRICS)
+    metrics = settings.metrics or default
+    require_metrics(name for name in metrics if name not in RECALL_METRICS)
     if len(systems) < 2 or not all(systems.values()):
         runs = ", ".join(str(len(evaluations)) for evaluations in systems.values())
         raise SettingsError(
@@ -187,12 +190,19 @@ def _statistics(systems: Systems, lang: str, metrics: Sequence[str], on_progress
     statistics: StatisticsBySystem = {system: {} for system in systems}
     for done, (system, evaluation) in enumerate(runs):
         on_progress("metrics", done, len(runs))
+        recall = [name for name in metrics if name in RECALL_METRICS]
+        for measured in _recall(evaluation, recall):
+            statistics[system].setdefault(measured.metric.name, []).append(measured)
+        if len(recall) == len(metrics):
+            continue
         items = evaluation.items
         tokens = [item.tokens for item in items], [item.reference_tokens for item in items]
         texts = [item.hypothesis for item in items], [item.references for item in items]
         parts = (part for score in evaluation.scores for part in score.signature.split("|"))
         words = next((f"|{part}" for part in parts if part.startswith("words:")), "")  # how text was split into words
-        computed, left_out = available_statistics(*tokens, metrics, texts=None if tokens_only else texts, lang=lang)
+        computed, left_out = available_statistics(
+            *tokens, [name for name in metrics if name not in recall], texts=None if tokens_only else texts, lang=lang
+        )
         if not computed:
             why = "; ".join(left_out) or f"{', '.join(metrics)}: no reference has what they measure"
             raise SettingsError(f"no metric to compare by: {why}; name another metric with --metric")
@@ -205,6 +215,16 @@ def _statistics(systems: Systems, lang: str, metrics: Sequence[str], on_progress
         metrics = list(statistics[system])  # metrics that cannot be computed are logged once
     on_progress("metrics", len(runs), len(runs))
     return statistics
+
+
+def _recall(evaluation: Evaluation, metrics: Sequence[str]) -> Iterator[MetricStatistics]:
+    """Yield the statistics of recall@k; RunError for an evaluation without retrieval."""
+    ranks = {} if evaluation.retrieval is None else evaluation.retrieval.ranks
+    if metrics and not ranks:
+        raise RunError(f"evaluation '{evaluation.name}': has no ranks of retrieval; repeat 'limner evaluate'")
+    for name in metrics:
+        rows, metric = recall_statistics(name, ranks), RECALL_METRICS[name]
+        yield MetricStatistics(metric, rows, f"queries:{len(rows)}|{metric.settings()}")
 
 
 def _comparison(
@@ -271,7 +291,8 @@ def require_comparable(systems: Systems, metrics: Sequence[str]) -> None:
                 f"{first_run} and {run} cannot be compared: {difference}; evaluate both on the same split of the same "
                 "collection with 'limner evaluate'"
             )
-    for run, evaluation in further if any(METRICS[name].reads == "tokens" for name in metrics) else ():
+    by_tokens = any(name in METRICS and METRICS[name].reads == "tokens" for name in metrics)
+    for run, evaluation in further if by_tokens else ():
         for ours, theirs in zip(first.items, evaluation.items, strict=True):
             if ours.reference_tokens != theirs.reference_tokens:
                 text = ", ".join(name for name, metric in METRICS.items() if metric.reads == "text")
@@ -291,6 +312,12 @@ def _difference(first: Evaluation, other: Evaluation) -> str:
             return difference
     if len(other.items) != len(first.items):
         return f"{counted(len(first.items), 'sentence')} and {len(other.items):,}"
+    queries = [
+        sorted((key, len(ranks)) for key, ranks in part.retrieval.ranks.items()) if part.retrieval else []
+        for part in (first, other)
+    ]
+    if all(queries) and queries[0] != queries[1]:
+        return f"retrieval has other numbers of queries: {queries[0]} and {queries[1]}"
     return ""
 
 

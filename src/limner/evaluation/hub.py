@@ -1,113 +1,168 @@
-"""Evaluation of captioners of the hub on a collection, and scores of judged captions by models of the hub."""
+"""Evaluation of models of the hub on a collection, and scores of judged captions by models of the hub."""
 
 from __future__ import annotations
 
-import hashlib
 import time
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from limner.data.collection import Collection
-from limner.data.examples import Item
+from limner.data.dataset import GenerationInput, translation_inputs
 from limner.data.tally import Tally
 from limner.decoding.sentence import Sentence
 from limner.decoding.settings import DecodingSettings, change_decoding
-from limner.errors import CollectionError
+from limner.errors import CollectionError, SettingsError
 from limner.evaluation.correlate import Judgements, PairScores, judged_pairs
 from limner.evaluation.measurements import provenance
+from limner.evaluation.retrieval import retrieval_record
 from limner.hub.families.joint_space import HubSpace
-from limner.hub.generators import HubCaptioner
-from limner.hub.networks import DEFAULTS
-from limner.inference.scorer import HubScorer
-from limner.metrics import default_metrics, sentence_scores, sentence_statistics
+from limner.hub.generators import HubCaptioner, HubTranslator
+from limner.hub.networks import DEFAULTS, HubModel
+from limner.inference.load import load_hub
+from limner.metrics import default_metrics, ranks, sentence_scores, sentence_statistics
 from limner.progress import StageProgress
 from limner.runs.records import EvaluatedItem, Evaluation
 from limner.text.words import TextSettings, split_words
 
 BATCH_SIZE = 32
-"""Images that are described together."""
+"""Inputs that are decoded together."""
+
+
+class HubTask(NamedTuple):
+    """Inputs that are evaluated."""
+
+    collection: Collection
+    inputs: Sequence[GenerationInput]
+    lang: str
+    tally: Tally
+    on_progress: StageProgress
 
 
 def evaluate_hub(
-    captioner: HubCaptioner,
+    model: HubCaptioner | HubTranslator | HubSpace,
     collection: Collection,
     split: str,
     metrics: Sequence[str] = (),
     decoding: Mapping[str, Any] | None = None,
     *,
-    command: str = "limner.evaluate",
+    lang: str | None = None,
+    source_lang: str | None = None,
     on_progress: StageProgress,
 ) -> Evaluation:
-    """Evaluate a captioner of the hub by metrics of its captions, all metrics unless some are named.
+    """Evaluate a model of the hub: metrics of captions or translations, all unless some are named, or retrieval.
 
-    The images with a sentence in the language of the captions are described. Words are split, lowercased and without
-    punctuation, as of the built-in captioners and the recipe own/photos, so that results are comparable with them.
+    Words are split as of the models that results are compared with: of captions, lowercased and without punctuation, as
+    of the built-in captioners and the recipe own/photos; of translations as they are written. `lang` and `source_lang`
+    are what the collection calls the languages of the sentences and their sources; default: as the model does.
 
     Raises:
-        CollectionError: the split has no image with a sentence in the language.
+        CollectionError: the split has no image with a sentence, or no sentence with a translation, in the languages.
         MediaError: an image cannot be read.
-        SettingsError: there is no such decoding setting.
+        SettingsError: there is no such decoding setting, or the model has no sentences that it has an effect on.
     """
-    began, lang = time.perf_counter(), captioner.lang
-    changed = change_decoding(captioner.decoding, decoding or {})
-    items, captions, tally = _decode(captioner, collection, split, changed, on_progress)
-    pace, network = (time.perf_counter() - began) / len(items), captioner.network
-    texts, references = [caption.text for caption in captions], [tuple(item.texts(lang)) for item in items]
-    words = TextSettings(lang=lang, punctuation=False).resolve(text for row in references for text in row)
-    tokens, *tokens_of = [[" ".join(split_words(text, words)) for text in row] for row in [texts, *references]]
-    settings = _changed_settings(captioner)
-    signature = "|".join(["", words.signature, f"decoding:{changed.signature}", *settings])
-    measured = sentence_statistics(tokens, tokens_of, metrics or default_metrics(lang), lang=lang)
-    note = f"{captioner.parameters:,} parameters ({network.settings.dtype}); {pace:.3f} s an image on {network.device}"
+    began, lang = time.perf_counter(), str(lang or getattr(model, "lang", DEFAULTS.lang))
+    source = (source_lang or model.source_lang) if isinstance(model, HubTranslator) else None
+    inputs, tally = _inputs(collection, split, lang, source)
+    task = HubTask(collection, inputs, lang, tally, on_progress)
+    if isinstance(model, HubSpace):
+        if metrics or decoding:
+            raise SettingsError(f"{[*metrics, *(decoding or {})][0]}: a joint space writes no sentence; leave it out")
+        network: HubModel = model
+        results = _retrieve(model, task)
+    else:
+        network = model.network
+        results = _generate(model, task, change_decoding(model.decoding, decoding or {}), metrics)
+    pace, settings = (time.perf_counter() - began) / len(inputs), network.settings
+    note = f"{network.parameters:,} parameters ({settings.dtype}); {pace:.3f} s an item on {network.device}"
     return Evaluation(
         split=split,
-        decoding="" if changed == captioner.decoding else changed.signature,
-        measured="-".join(setting.replace(":", "_") for setting in settings),
+        measured="-".join(setting.replace(":", "_") for setting in settings.changed),
         notes=(note, *tally.lines()),
-        scores=tuple(part.score._replace(signature=part.score.signature + signature) for part in measured),
-        items=tuple(
+        lang=lang,
+        **results,
+        **provenance(collection, "limner.evaluate", began),
+    )
+
+
+def _inputs(collection: Collection, split: str, lang: str, source: str | None) -> tuple[list[GenerationInput], Tally]:
+    """Return the images with a sentence, or the source sentences with a translation; the other items are counted."""
+    in_split, tally = list(collection.items(split)), Tally()
+    what = f"an image and a sentence in '{lang}'; name --lang"
+    if source is None:
+        described = [item for item in in_split if item.image is not None and item.texts(lang)]
+        inputs = [GenerationInput(item, None, tuple(item.texts(lang))) for item in described]
+    else:
+        inputs = translation_inputs(in_split, source, lang)
+        what = f"a sentence in '{source}' with a translation in '{lang}'; name --source-lang and --lang"
+    if not inputs:
+        raise CollectionError(f"{collection.path}: split '{split}': no item has {what}")
+    skipped = len(in_split) - len({entry.item.id for entry in inputs})
+    tally.skip(f"items without {what.partition(';')[0]}", "", skipped)
+    return inputs, tally
+
+
+def _generate(
+    model: HubCaptioner | HubTranslator, task: HubTask, decoding: DecodingSettings, metrics: Sequence[str]
+) -> dict[str, Any]:
+    """Describe or translate the inputs; return the fields of the evaluation."""
+    inputs, translates, sentences = task.inputs, isinstance(model, HubTranslator), list[Sentence]()
+    for begin in range(0, len(inputs), BATCH_SIZE):
+        batch = inputs[begin : begin + BATCH_SIZE]
+        if isinstance(model, HubTranslator):
+            results = model.translate([entry.source or "" for entry in batch], **decoding.model_dump())
+        else:
+            images = [task.collection.media_source(entry.item) for entry in batch]
+            results = model.describe(images, log_cut_off=False, **decoding.model_dump())
+        sentences += [best for best, *_ in results]
+        task.on_progress("decoding", len(sentences), len(inputs))
+    cut = sum(not sentence.ended for sentence in sentences)
+    task.tally.note(f"hypotheses were cut off at decoding.max_length={decoding.max_length} before their end", "", cut)
+    texts, references = [sentence.text for sentence in sentences], [entry.references for entry in inputs]
+    words = TextSettings(lang=task.lang, lowercase=not translates, punctuation=translates)
+    words = words.resolve(text for row in references for text in row)
+    tokens, *tokens_of = [[" ".join(split_words(text, words)) for text in row] for row in [texts, *references]]
+    signature = "|".join(["", words.signature, f"decoding:{decoding.signature}", *model.network.settings.changed])
+    written, metrics = (texts, references) if translates else None, metrics or default_metrics(task.lang)
+    measured = sentence_statistics(tokens, tokens_of, metrics, texts=written, lang=task.lang)
+    return {
+        "decoding": "" if decoding == model.decoding else decoding.signature,
+        "scores": tuple(part.score._replace(signature=part.score.signature + signature) for part in measured),
+        "items": tuple(
             EvaluatedItem(
-                id=item.id,
-                image=collection.absolute_image_path(item),
-                references=references[row],
+                id=entry.item.id,
+                image=task.collection.absolute_image_path(entry.item),
+                references=entry.references,
+                source=entry.source,
                 hypothesis=texts[row],
                 tokens=tokens[row],
                 reference_tokens=tuple(tokens_of[row]),
                 sentence_score=quality,
             )
-            for row, (item, quality) in enumerate(zip(items, sentence_scores(tokens, tokens_of), strict=True))
+            for row, (entry, quality) in enumerate(zip(inputs, sentence_scores(tokens, tokens_of), strict=True))
         ),
-        lang=lang,
-        **provenance(collection, command, began),
-    )
+    }
 
 
-def _decode(
-    captioner: HubCaptioner, collection: Collection, split: str, decoding: DecodingSettings, on_progress: StageProgress
-) -> tuple[list[Item], list[Sentence], Tally]:
-    """Describe the items with an image and a sentence in the language; count the others, and captions cut off."""
-    lang, tally, captions, in_split = captioner.lang, Tally(), list[Sentence](), list(collection.items(split))
-    items = [item for item in in_split if item.image is not None and item.texts(lang)]
-    if not items:
-        raise CollectionError(f"{collection.path}: split '{split}': no image with a sentence in '{lang}'; name --lang")
-    tally.skip(f"items without an image, or without a sentence in '{lang}'", "", len(in_split) - len(items))
-    for begin in range(0, len(items), BATCH_SIZE):
-        images = [collection.media_source(item) for item in items[begin : begin + BATCH_SIZE]]
-        captions += [best for best, *_ in captioner.describe(images, log_cut_off=False, **decoding.model_dump())]
-        on_progress("decoding", len(captions), len(items))
-    cut = sum(not caption.ended for caption in captions)
-    tally.note(f"hypotheses were cut off at decoding.max_length={decoding.max_length} before their end", "", cut)
-    return items, captions, tally
-
-
-def _changed_settings(captioner: HubCaptioner) -> list[str]:
-    """Return settings of the model that differ from the defaults, a prompt by 8 digits of its SHA-256."""
-    changed = captioner.network.settings.model_dump(exclude_defaults=True)
-    if "prompt" in changed:
-        changed["prompt"] = hashlib.sha256(changed["prompt"].encode()).hexdigest()[:8]
-    return [key if value is True else f"{key}:{value}" for key, value in changed.items()]
+def _retrieve(model: HubSpace, task: HubTask) -> dict[str, Any]:
+    """Rank the images for each sentence, and the sentences for each image; return the fields of the evaluation."""
+    vectors = []
+    for begin in range(0, len(task.inputs), BATCH_SIZE):
+        images = [task.collection.media_source(entry.item) for entry in task.inputs[begin : begin + BATCH_SIZE]]
+        vectors += [features["pooled"] for features in model.features_of([model.read(image) for image in images])]
+        task.on_progress("encoding", len(vectors), len(task.inputs))
+    sentences = [text for entry in task.inputs for text in entry.references]
+    owners = [row for row, entry in enumerate(task.inputs) for _ in entry.references]
+    all_ranks = ranks.rank_all(model.sentence_vectors(sentences) @ np.stack(vectors).T, owners)
+    suffix = "|".join(["|score:cosine", *model.settings.changed])
+    scores = ranks.retrieval_scores(all_ranks, owners)
+    return {
+        "scores": tuple(score._replace(signature=score.signature + suffix) for score in scores),
+        "retrieval": retrieval_record(all_ranks, owners),
+    }
 
 
 def score_pairs_of_hub(
@@ -115,14 +170,14 @@ def score_pairs_of_hub(
 ) -> PairScores:
     """Score judged pairs by CLIPScore under a joint space, or by log P(w|I) under a captioner, of a name."""
     images, captions, judged = judged_pairs(collection, judgements, None, DEFAULTS.lang)
-    scorer = HubScorer(folder, device)
+    scorer = load_hub(folder, "describe", "match", device=device)
     sources = {image: collection.media_source(item) for image, item in images.items()}
     results = scorer.score(
         [sources[image] for image, _ in judged],
         [captions[caption].text for _, caption in judged],
         on_progress=partial(on_progress, "scoring"),
     )
-    signature = scorer.model.signature if isinstance(scorer.model, HubSpace) else "log_prob"
+    signature = scorer.signature if isinstance(scorer, HubSpace) else "log_prob"
     values = [getattr(result, signature.partition("|")[0]) for result in results]
     scores = dict(zip(judged, values, strict=True))
     missing = [pair for pair in judgements.correlated() if pair not in scores]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -205,7 +205,9 @@ def _record(
     sentences = random.permutation(len(examples))[:SHOWN_QUERIES].tolist()
     shown_images = {*images, *_first(scores[sentences]).flatten().tolist()}
     paths = {row: collection.absolute_image_path(items[row]) for row in shown_images}
-    return Retrieval(
+    return retrieval_record(
+        all_ranks,
+        owners,
         image_to_text=tuple(
             records.ImageToTextExample(
                 id=items[row].id,
@@ -230,8 +232,13 @@ def _record(
             )
             for row in sentences
         ),
-        curves=RecallCurves(**ranks.retrieval_curves(all_ranks, owners)),
     )
+
+
+def retrieval_record(all_ranks: RetrievalRanks, owners: Sequence[int], **examples: Any) -> Retrieval:  # noqa: ANN401
+    """Return the record of retrieval: ranks and curves, and example queries of both directions."""
+    first = {name: tuple(getattr(all_ranks, name).tolist()) for name in ranks.DIRECTIONS}
+    return Retrieval(curves=RecallCurves(**ranks.retrieval_curves(all_ranks, owners)), ranks=first, **examples)
 
 
 def _first(scores: Tensor) -> Tensor:

@@ -37,6 +37,8 @@ class BaseCaptioner(ABC):
     """Decoding settings of the recipe, the default of all methods."""
     rules: CaptionRules
     """Concepts that choose captions, tags, and confidence."""
+    changed: Sequence[str] = ()
+    """Settings with which a model of the hub was loaded, other than the defaults."""
 
     @property
     @abstractmethod

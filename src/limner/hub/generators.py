@@ -4,28 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
+from limner.decoding.scoring import SentenceScore
 from limner.decoding.sentence import Sentence
 from limner.decoding.settings import DecodingSettings
 from limner.errors import MediaError, RunError, SettingsError
 from limner.generation.captioning import CAPTION_BATCH_SIZE, BaseCaptioner, ImageT
 from limner.generation.request import Features, Request
 from limner.generation.rules import CaptionRules
-from limner.generation.sentences import MAX_SOURCE_TOKENS, require_source_length
+from limner.generation.sentences import MAX_SOURCE_TOKENS, images_of_sentences, require_source_length
 from limner.hub.families import family_of
 from limner.hub.inputs import OFFSET, HubPixels, HubTokenizer, load_part, without_preamble
 from limner.hub.networks import HubModels, HubNetwork
 from limner.hub.settings import HubSettings
-from limner.media.image import ImageInput, image_name
+from limner.media.image import ImageInput, ImageInputs, image_name
+from limner.metrics import perplexity
 from limner.progress import Progress
 from limner.runtime.generators import BaseTranslator
 from limner.text.tokenizer import Tokenizer
 from limner.text.vocab import SPECIAL_TOKENS
 
 if TYPE_CHECKING:
+    from limner.hub.families.joint_space import HubSpace
     from limner.runs.trained_model import TrainedModel
 
 
@@ -76,7 +79,7 @@ class HubCaptioner(HubGenerator, BaseCaptioner):
     def __init__(self, network: HubNetwork) -> None:
         super().__init__(network, network.settings.lang)
         self.backbone = HubPixels(None if network.is_prompted else network.folder)
-        self.rules = CaptionRules(None, None)
+        self.rules, self.changed = CaptionRules(None, None), network.settings.changed
 
     def describe_each(
         self,
@@ -102,18 +105,16 @@ class HubCaptioner(HubGenerator, BaseCaptioner):
         """Return the port that computes the pixels of the network."""
         return lambda requests: [{"maps": self.backbone.read(request.source)} for request in requests]
 
-    def log_probs(
-        self, images: Sequence[ImageInput], sentences: Sequence[str], on_progress: Progress | None = None
-    ) -> list[tuple[float, int, int]]:
-        """Compute log P(w | I) of each sentence and the image at its position.
-
-        Returns:
-            For each sentence log P, the number of tokens with the end of the sentence, and of unknown ones.
+    def score(
+        self, images: ImageInputs, sentences: Sequence[str], on_progress: Progress | None = None
+    ) -> list[SentenceScore]:
+        """Compute log P(w | I) of each sentence and its image; one image is the image of all sentences.
 
         Raises:
             MediaError: an image cannot be read.
             SettingsError: a sentence has no words, or is longer than the positions of the network.
         """
+        images = images_of_sentences(sentences, images)
         targets = [self.tokenizer.encode(text) for text in sentences]
         if not all(targets):
             raise SettingsError(f"expected a sentence of at least one word, got '{sentences[targets.index([])]}'")
@@ -130,7 +131,10 @@ class HubCaptioner(HubGenerator, BaseCaptioner):
                 on_progress(len(results), len(sentences))
         start = int(self.network.forced is not None)  # a forced token has the probability 1, and is not counted
         counts = [(len(target) - start + 1, target.count(SPECIAL_TOKENS.unk)) for target in targets]
-        return [(total, *numbers) for total, numbers in zip(results, counts, strict=True)]
+        return [
+            SentenceScore(total, count, perplexity(total, count).value, unknown)
+            for total, (count, unknown) in zip(results, counts, strict=True)
+        ]
 
     def _totals(self, requests: Sequence[Request], targets: Sequence[Sequence[int]]) -> list[float]:
         model = self.model(self.decoding)
@@ -182,47 +186,49 @@ def _language(tokenizer: Any, lang: str) -> int:  # noqa: ANN401
     return int(ids[0])
 
 
+WORK = {
+    "describe": "describes images: use 'limner describe'",
+    "translate": "translates sentences: use 'limner translate'",
+    "match": "compares images and sentences: use 'limner score', or 'limner index --retriever'",
+}
+"""What a model of each task does, and the command for it."""
+
+
 def load(
     folder: Path,
+    tasks: Sequence[str],
     *,
-    task: str | None = None,
     device: str = "cpu",
     source: str | None = None,
     to: str | None = None,
     **settings: Any,  # noqa: ANN401
-) -> HubCaptioner | HubTranslator:
-    """Load a captioner or a translator of the hub.
+) -> HubCaptioner | HubTranslator | HubSpace:
+    """Load a captioner, a translator or a joint space of the hub.
 
     Args:
         folder: folder in the format of transformers.
-        task: 'describe' or 'translate' where one of them is expected; None for either.
+        tasks: those of 'describe', 'translate' and 'match' that are expected.
         device: 'cpu' or 'cuda'.
         source: language of the sentences, of a translator of many languages; None for the default of its tokenizer.
         to: language of its translations; None for the default of its `generation_config`.
         settings: see `HubSettings`.
 
     Raises:
-        RunError: the family is not known, has another task, or only compares images and sentences.
+        RunError: the family is not known, or has another task.
         BackboneError: a file is missing or damaged, or refers to code.
         SettingsError: the model has no such language, or several and none is named, or reads no prompt.
         ResourceError: there is not enough memory.
     """
     family = family_of(folder)
-    if not issubclass(family, HubNetwork):
-        raise RunError(
-            f"{folder}: expected a model that generates sentences, got one that compares images and sentences: use "
-            "'limner score', or 'limner index --retriever'"
-        )
-    task = task or ("translate" if source or to else family.task)
-    if family.task != task:
-        raise RunError(
-            f"{folder}: expected a model to {task}, got a model to {family.task}: use 'limner {family.task}'"
-        )
+    expected = ("translate",) if source or to else tasks
+    if family.task not in expected:
+        raise RunError(f"{folder}: expected a model to {' or '.join(expected)}, got one that {WORK[family.task]}")
     options = HubSettings.parse({name: value for name, value in settings.items() if value is not None}, str(folder))
-    useless = ("prompt", "keep_preamble") if family.task == "describe" else ("prompt", "lang", "keep_preamble")
-    if not family.is_prompted and (names := [name for name in useless if settings.get(name)]):
-        raise SettingsError(
-            f"{names[0]}: has no effect on {folder}, which {family.task}s without a prompt; leave it out"
-        )
+    useless = () if family.is_prompted else ("prompt", "keep_preamble", *(["lang"] * (family.task != "describe")))
+    if names := [name for name in useless if settings.get(name)]:
+        work = WORK[family.task].partition(":")[0]
+        raise SettingsError(f"{names[0]}: has no effect on {folder}, which {work} without a prompt; leave it out")
     network = family(folder, device, options)
+    if not isinstance(network, HubNetwork):
+        return cast("HubSpace", network)
     return HubCaptioner(network) if family.task == "describe" else HubTranslator(network, source, to)

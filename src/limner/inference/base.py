@@ -65,6 +65,8 @@ class TextGenerator:
         """Name of the model in its recipe."""
         self.uses_image = any(model.config.features and model.model.uses_image for model in models)
         """Whether the generated text depends on the image."""
+        self.parameters = sum(weight.numel() for model in models for weight in model.model.parameters())
+        """Number of parameters without the backbone."""
 
     @classmethod
     def load(

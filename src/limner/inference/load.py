@@ -73,7 +73,10 @@ def load(
         raise SettingsError(f"{name} '{value}': selects the built-in translator; leave out {(*runs, 'lang')[0]}")
     runs = tuple(map(local_folder, runs))
     if runs and model_type(Path(runs[0])) is not None:
-        return _load_hub(*runs, device=device, lang=lang, **languages, **hub)
+        if len(runs) > 1:
+            raise RunError(f"{runs[0]}: a model of the hub is no part of an ensemble; name it alone")
+        tasks, options = ("describe", "translate"), {"device": device, "lang": lang, **languages, **hub}
+        return cast("HubCaptioner", load_hub(Path(runs[0]), *tasks, sample=True, **options))
     runs = choose_runs(runs, lang)
     if hub:
         raise SettingsError(f"{', '.join(hub)}: has an effect only on a model of the hub, which {runs[0]} is not")
@@ -102,26 +105,24 @@ def _load_runs(runs: Sequence[Path | str], backbone: AnyBackbone, device: str, e
     return Captioner(models, encoder) if models[0].source is None else Translator(models, encoder)
 
 
-def load_hub_captioner(folder: Path, device: str = "cpu", **settings: Any) -> HubCaptioner:  # noqa: ANN401
-    """Load a captioner of the hub with `HubSettings`, without sampling; RunError for a translator, else as `load`."""
-    captioner = cast("HubCaptioner", _load_hub(folder, task="describe", device=device, **settings))
-    captioner.decoding = captioner.decoding.model_copy(update={"sample": None})
-    return captioner
-
-
 def load_translator(folder: Path, **options: Any) -> BaseTranslator:  # noqa: ANN401
-    """Load an exported translator, or one of the hub with the options of its `load`; RunError for another model."""
+    """Load an exported translator, or one of the hub with the options of `load_hub`; RunError for another model."""
     if model_type(folder) is None:
         return generators.load_translator(folder)
-    return cast("HubTranslator", _load_hub(folder, task="translate", **options))
+    return cast("HubTranslator", load_hub(folder, "translate", **options))
 
 
-def _load_hub(*runs: Path | str, **options: Any) -> HubCaptioner | HubTranslator:  # noqa: ANN401
-    """Load a model in the format of transformers; RunError for several, which are no ensemble."""
-    if len(runs) > 1:
-        raise RunError(f"{runs[0]}: a model of the hub is no part of an ensemble; name it alone")
+def load_hub(folder: Path, *tasks: str, sample: bool = False, **options: Any) -> Any:  # noqa: ANN401
+    """Load a model of the hub that has one of some tasks: 'describe', 'translate' or 'match'.
+
+    `sample` says whether its `generation_config` may choose sampling; see `limner.hub.generators.load` for the options
+    and the errors. MissingExtraError without torch.
+    """
     try:
-        from limner.hub.generators import load as load_hub
+        from limner.hub.generators import load as load_model
     except ModuleNotFoundError as error:
-        raise missing_extra(error, f"{runs[0]}: a model of the hub") from None
-    return load_hub(Path(runs[0]), **options)
+        raise missing_extra(error, f"{folder}: a model of the hub") from None
+    model: Any = load_model(folder, tasks, **options)
+    if not sample and "decoding" in vars(model):
+        model.decoding = model.decoding.model_copy(update={"sample": None})
+    return model

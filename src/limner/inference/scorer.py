@@ -5,23 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import NamedTuple, Self
 
 import torch
 
 from limner.data.collection import Collection
 from limner.data.dataset import Examples
 from limner.data.examples import Item, ItemSentence
-from limner.decoding.scoring import score_examples
+from limner.decoding.scoring import SentenceScore, score_examples
 from limner.errors import SettingsError
 from limner.features.encoders.base import AnyBackbone, Backbone
 from limner.generation.sentences import images_of_sentences, warn_of_unknown_words
-from limner.hub.families import family_of
-from limner.hub.families.joint_space import HubSpace, Match
-from limner.hub.settings import HubSettings
 from limner.inference.base import load_models, require_captioning
 from limner.inference.collection_features import open_features
-from limner.inference.load import load_hub_captioner
 from limner.inference.new_images import BackboneFeatures, new_item, require_images
 from limner.layers.functional import require_numbers
 from limner.media.image import ImageInputs
@@ -33,19 +29,6 @@ from limner.runs.trained_model import TrainedModel
 from limner.text.vocab import SPECIAL_TOKENS
 
 SCORING_BATCH_SIZE = 32
-
-
-class SentenceScore(NamedTuple):
-    """Probability of a sentence given an image."""
-
-    log_prob: float
-    """Natural logarithm of the probability, end-of-sentence token included."""
-    tokens: int
-    """Number of tokens, end-of-sentence token included."""
-    perplexity: float
-    """Perplexity of the sentence, Mao et al. (2015), eq. 5."""
-    unknown: int = 0
-    """Number of tokens that are not in the vocabulary and count as <unk>."""
 
 
 class LogRatios(NamedTuple):
@@ -144,26 +127,6 @@ class Scorer:
         marginal = log_marginal(self.model.model, targets, images, features, on_progress=on_progress)
         values = [score.log_prob - log_prob for score, log_prob in zip(scores, marginal.tolist(), strict=True)]
         return LogRatios(values, log_ratio_signature(self.model, collection, len(images), "fp32"))
-
-
-class HubScorer:
-    """A captioner, or a joint space, of the hub that scores given sentences."""
-
-    def __init__(self, folder: Path, device: str = "cpu", **settings: Any) -> None:  # noqa: ANN401
-        """Load a folder with `HubSettings`; RunError for a model that translates, otherwise as `limner.load`."""
-        is_space = issubclass(family_of(folder), HubSpace)
-        options = HubSettings.parse(settings)
-        self.model = HubSpace(folder, device, options) if is_space else load_hub_captioner(folder, device, **settings)
-
-    def score(
-        self, images: ImageInputs, sentences: Sequence[str], *, on_progress: Progress | None = None
-    ) -> list[SentenceScore] | list[Match]:
-        """Compute the probability, or the score of a joint space, of each sentence; errors as `Scorer.score`."""
-        inputs = images_of_sentences(sentences, images)
-        if isinstance(self.model, HubSpace):
-            return self.model.match(inputs, sentences, on_progress)
-        values = self.model.log_probs(inputs, sentences, on_progress)
-        return [SentenceScore(total, count, perplexity(total, count).value, unk) for total, count, unk in values]
 
 
 def require_words(model: TrainedModel, sentences: Sequence[str]) -> None:

@@ -7,19 +7,21 @@ of nan is treated as a tie.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import product
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from limner.errors import CollectionError
-from limner.metrics.base import Score
+from limner.metrics.base import Metric, Score
 
 Ranks = NDArray[np.int64]
 Points = tuple[tuple[float, float], ...]
 
 CUTOFFS = (1, 5, 10)  # values of k of recall@k
+DIRECTIONS = ("image_to_text", "text_to_image")
 RETRIEVAL_METRICS = ("recall_sum",)
 """Metrics of the validation of a model that only ranks: the sum of recall@1, @5 and @10 in both directions, 0-600."""
 CURVE_POINTS = 100  # approximate number of points of a curve
@@ -111,6 +113,26 @@ def shortlist_ranks(scores: NDArray[np.floating], owners: Ranks, nearest: NDArra
         best_score = np.nan_to_num(column[sentences[image]], nan=-np.inf).max()
         ranks[image] = 1 + (~(column[other_rows] < best_score)).sum()
     return ranks
+
+
+def _recall_metric(direction: str, cutoff: int) -> Metric:
+    return Metric(
+        f"{direction}_r{cutoff}",
+        lambda *_: np.empty(0),
+        lambda total: float(100 * total[0] / total[1]),
+        lambda: "ties:worst|scale:0-100",
+    )
+
+
+RECALL_METRICS = {metric.name: metric for metric in (_recall_metric(*pair) for pair in product(DIRECTIONS, CUTOFFS))}
+"""Recall@k of each direction, whose statistics are `recall_statistics`."""
+
+
+def recall_statistics(name: str, ranks: Mapping[str, Sequence[int]]) -> NDArray[np.float64]:
+    """Return for each query 1 if its rank is at most k of a metric, else 0, and 1, the number of queries; (Q, 2)."""
+    direction, _, cutoff = name.rpartition("_r")
+    hits = np.asarray(ranks[direction]) <= int(cutoff)
+    return np.stack([hits, np.ones(len(hits))], 1)
 
 
 def recall_at(ranks: Ranks, cutoff: int) -> float:

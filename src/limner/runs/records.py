@@ -236,6 +236,8 @@ class Retrieval(Record):
     """Examples of sentence queries."""
     curves: RecallCurves = RecallCurves()
     """Recall curves of retrieval among all candidates."""
+    ranks: dict[str, tuple[int, ...]] = Field(default_factory=dict)
+    """Rank of the first relevant candidate of each query, by direction: `image_to_text` and `text_to_image`."""
     shortlist: int | None = None
     """Size k_r of the shortlist of Kiros et al. (2014); None if retrieval with a shortlist was not evaluated."""
     match_curves: RecallCurves | None = None
@@ -365,12 +367,7 @@ def load_evaluation(run: Path, split: str) -> Evaluation:
     Raises:
         RunError: there is none, or it is damaged.
     """
-    path, part = _paths(run, split)
-    # A partial evaluation has fewer scores but all hypotheses, and only these are read.
-    stored = [file for file in (path, part) if file.exists()]
-    if hub_model(run) and not stored:  # the only results, with another prompt or language than the default
-        others = [file for file in path.parent.glob("*.json") if file.name.startswith(f"{split}-")]
-        stored = others if len(others) == 1 else []
+    path, stored = _paths(run, split)[0], stored_evaluations(run, split)
     if stored:
         newest = max(stored, key=lambda file: file.stat().st_mtime_ns)
         if newest != path:
@@ -383,6 +380,19 @@ def load_evaluation(run: Path, split: str) -> Evaluation:
         f"{path}: no such evaluation; create it with 'limner evaluate --model {run} --split {split} "
         "--collection COLLECTION'" + (f", or name an existing one with --split: {splits}" if splits else "")
     )
+
+
+def stored_evaluations(run: Path, split: str) -> list[Path]:
+    """Return the files of the evaluation of a split that may be compared: a whole one, and one with fewer scores.
+
+    A partial evaluation has all hypotheses, and only these are read.
+    """
+    path, part = _paths(run, split)
+    stored = [file for file in (path, part) if file.exists()]
+    if hub_model(run) and not stored:  # the only results, with another prompt or language than the default
+        others = [file for file in path.parent.glob("*.json") if file.name.startswith(f"{split}-")]
+        stored = others if len(others) == 1 else []
+    return stored
 
 
 def hub_model(run: Path) -> str:

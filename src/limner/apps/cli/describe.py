@@ -139,7 +139,7 @@ def describe(
 
         place = files[0].parent / ".captions.units"
         results = describe_distributed(
-            runs, files, ray, place, prefix=prefix, options=changes, backbone=backbone, device=device
+            runs, files, ray, place, prefix=prefix, options=changes, backbone=backbone, device=device, hub=hub
         )
     if stored is not None:
         stored.begin_tables(columns)
@@ -197,10 +197,10 @@ def _load(
 
         captioner = load_captioner(runs[0])
     else:
-        from limner.inference.load import load_hub_captioner
+        from limner.inference.load import load_hub
 
         with activity("loading the model"):
-            captioner = load_hub_captioner(runs[0], device, **hub)
+            captioner = load_hub(runs[0], "describe", device=device, **hub)
     if captioner.rules.concepts is None:
         options.refuse({"no_concepts": not rules.concepts}, "this model has no concepts; leave it out")
     captioner.rules.check(rules)

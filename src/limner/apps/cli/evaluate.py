@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -11,11 +12,12 @@ from limner.apps.cli.app import MEASURE, command_line
 from limner.bounds import BootstrapSamples, Count, CountOrNone, Level, Mebibytes, Seed
 from limner.decoding.settings import DecodingSettings
 from limner.errors import SettingsError, counted
-from limner.runs.pretrained import model_type, results_folder
+from limner.runs.pretrained import local_folder, model_type, results_folder
 from limner.storage.outputs import claim_file, name_or_default, require_writable, save_output
 
 if TYPE_CHECKING:
     from limner.evaluation.comparison import Comparison
+    from limner.evaluation.cost import Cost
     from limner.runs.recipe import Recipe
     from limner.runs.records import Evaluation
 
@@ -42,6 +44,9 @@ def evaluate(
     skip_missing: bool = False,
     hub: options.OfHub,
     lang: str | None = None,
+    source_lang: str | None = None,
+    to: str | None = None,
+    from_: str | None = None,
     device: str = "cpu",
     ray: str | None = None,
     print_all: bool = False,
@@ -50,8 +55,8 @@ def evaluate(
     """Measure a model or an ensemble on a split: caption or translation metrics, perplexity, retrieval.
 
     The results are saved in the folder of the first run (of a built-in model, or a model of the hub: in the working
-    directory), where `limner report` and `limner compare` read them. Of a captioner of the hub, the metrics of its
-    captions are computed, which only `limner compare` reads.
+    directory), where `limner report` and `limner compare` read them. Of a model of the hub, the metrics of its captions
+    or translations are computed, or the retrieval of a joint space, which only `limner compare` reads.
 
     Example: `limner evaluate evaluation.samples=10 --model runs/mrnn --collection collections/flickr8k --beam-size 5`
 
@@ -67,7 +72,12 @@ def evaluate(
         region_baseline: Sentences for the boxes that a dense captioner detects, in place of its own: the most frequent
             description, the description of the nearest training region, or the caption of the whole image.
         region_captioner (RUN): Captioner of --region-baseline caption.
-        lang: Language of the sentences, and of the default prompt, of a model of the hub; default: en.
+        lang: Of a model of the hub: language of the captions or translations in the collection, and of the default
+            prompt; default: en, or as the translator names it.
+        source_lang: Of a translator of the hub: language of the source sentences in the collection; default: as the
+            model names it.
+        to (LANG): Language that a translator of the hub translates to, as its tokenizer names it, such as deu_Latn.
+        from_ (LANG): Language that it translates from; default: of its tokenizer.
         print_all (--all): Print all scores and their signatures, not only the main ones.
     """
     runs = options.require_models(model)
@@ -75,17 +85,18 @@ def evaluate(
     if of_hub is not None and len(runs) > 1:
         raise SettingsError(f"--model {of_hub}: a model of the hub is no part of an ensemble; name it alone")
     of_retrieval = {"marginal": marginal, "memory": memory, "exact": exact}
+    languages = options.given(lang=lang, source_lang=source_lang)
     if region_baseline != "caption":
         options.refuse({"region_captioner": region_captioner}, "has an effect only with --region-baseline caption")
     if model and of_hub is not None:
         of_run = {**of_retrieval, "no_retrieval": not retrieval, "ray": ray, "skip_missing": skip_missing}
         of_run |= {"image_control": image_control != "right", "region_baseline": region_baseline}
         options.refuse(of_run, f"needs a run, and {of_hub} is a model of the hub; leave it out")
-        hub |= options.given(lang=lang, device=device)
         changes = [*(changes or []), *(f"decoding.{key}={value}" for key, value in decoding.items())]
-        evaluation = _evaluate_hub(model, collection, split, metric or [], changes, hub)
+        hub |= options.given(to=to, source=from_, device=device)
+        evaluation = _evaluate_hub(model, collection, split, metric or [], changes, hub, languages)
         return _finish(evaluation, model[0], None, print_all or bool(metric), as_json)
-    options.refuse({**hub, "lang": lang}, options.OF_HUB.format(runs[0]))
+    options.refuse({**hub, **languages, "to": to, "from": from_}, options.OF_HUB.format(runs[0]))
     if not retrieval:
         options.refuse(of_retrieval, "have an effect only on retrieval; leave them out")
     recipe = _check(runs, device, decoding, changes or [], metric or [])
@@ -125,16 +136,23 @@ def evaluate(
 
 
 def _evaluate_hub(
-    models: list[Path], collection: Path, split: str | None, metrics: list[str], changes: list[str], hub: dict[str, Any]
+    models: list[Path],
+    collection: Path,
+    split: str | None,
+    metrics: Sequence[str],
+    changes: list[str],
+    hub: dict[str, Any],
+    languages: dict[str, Any],
 ) -> Evaluation:
-    """Evaluate a captioner of the hub, whose results are stored in the working directory under its name."""
+    """Evaluate a model of the hub, whose results are stored in the working directory under its name."""
     folder = options.require_one_model(models, "evaluate")
     if others := [change for change in changes if not change.startswith("decoding.")]:
         raise SettingsError(f"'{others[0]}': expected decoding.KEY=VALUE, the settings of a model of the hub")
     require_writable(results_folder(models[0]) / "evaluation", str(models[0]))
     from limner.data.collection import Collection
     from limner.evaluation.hub import evaluate_hub
-    from limner.inference.load import load_hub_captioner
+    from limner.hub.families import family_of
+    from limner.inference.load import load_hub
     from limner.metrics import require_metrics
     from limner.runs.records import hub_model, read_evaluations, require_model
     from limner.settings import override
@@ -145,11 +163,14 @@ def _evaluate_hub(
     require_metrics(metrics)
     opened, split = Collection.open(collection), name_or_default(split, "test", "--split")
     opened.require_split(split)
+    if family_of(folder).task == "describe":
+        options.refuse({"source_lang": languages.pop("source_lang", None)}, "is of translators; leave it out")
+        hub = {**hub, **languages}
     with terminal.activity("loading the model"):
-        captioner = load_hub_captioner(folder, **hub)
+        loaded = load_hub(folder, "describe", "translate", "match", **hub)
     with terminal.progress_bars() as bars:
-        result = evaluate_hub(captioner, opened, split, metrics, decoding, command=command_line(), on_progress=bars)
-    return result.model_copy(update={"model": hub_model(models[0])})
+        result = evaluate_hub(loaded, opened, split, metrics, decoding, **languages, on_progress=bars)
+    return result.model_copy(update={"model": hub_model(models[0]), "command": command_line()})
 
 
 def _finish(evaluation: Evaluation, run: Path, recipe: Recipe | None, print_all: bool, as_json: bool) -> None:
@@ -202,6 +223,7 @@ def _check(runs: list[Path], device: str, decoding: dict[str, Any], changes: lis
 def compare(
     runs: list[str],
     *,
+    collection: Path | None = None,
     split: str | None = None,
     metric: list[str] | None = None,
     lang: str | None = None,
@@ -219,8 +241,10 @@ def compare(
     Example: `limner compare runs/nmt1,runs/nmt2 runs/src-img1,runs/src-img2 --metric bleu4 --metric ter --level 0.01`
 
     Options:
-        runs (RUN RUN...): Run folders with results of 'limner evaluate'; join the training seeds of one system by
-            commas.
+        runs (RUN RUN...): Run folders, or models of the hub, with results of 'limner evaluate'; join the training seeds
+            of one system by commas.
+        collection (DIR): Evaluate what has no results on this collection; of captioners, measure parameters, and the
+            time and memory of captions from the image file on.
         split: Split to compare on; default: test.
         metric: Metric to compare; default: bleu4, meteor, ter and chrf3, or all of labels. Repeatable.
         lang: Language code of the sentences; default: the language of the first run.
@@ -236,17 +260,65 @@ def compare(
     values = options.given(metrics=metric, trials=trials, samples=samples, seed=seed, level=level)
     settings = ComparisonSettings.parse(values, "compare")
     systems = [[Path(run) for run in system.split(",") if run] for system in runs]
+    each = [run for system in systems for run in system]
+    if collection is not None:
+        _evaluate_missing(each, collection, split or "test")
     with terminal.progress_bars() as progress:
         comparison = compare_systems(
             systems, settings=settings, lang=lang, on_progress=progress, **options.given(split=split)
         )
+    costs = {} if collection is None else _measure(each, collection, split or "test")
     if as_json:
-        return terminal.print_json({**comparison.model_dump(mode="json"), "signature": comparison.signature})
-    for table in (_scores(comparison), _differences(comparison)):
+        measured = {"costs": {run: cost._asdict() for run, cost in costs.items()}} if costs else {}
+        return terminal.print_json(
+            {**comparison.model_dump(mode="json"), "signature": comparison.signature, **measured}
+        )
+    for table in (_scores(comparison), _differences(comparison), *([_costs(costs)] if costs else [])):
         terminal.print_table(table)
         terminal.echo()
     for line in (*comparison.explanation, *(f"{metric.name}: {metric.signature}" for metric in comparison.metrics)):
         terminal.echo(line)
+
+
+def _evaluate_missing(runs: Sequence[Path], folder: Path, split: str) -> None:
+    """Evaluate the run folders and models of the hub that have no results on a split of a collection."""
+    from limner.data.collection import Collection
+    from limner.evaluation.evaluate import EvaluationOptions
+    from limner.evaluation.evaluate import evaluate as evaluate_models
+    from limner.runs.records import save_evaluation, stored_evaluations
+
+    for run in runs:
+        if stored_evaluations(run, split):
+            continue
+        if model_type(Path(local_folder(run))) is not None:
+            result = _evaluate_hub([run], folder, split, [], [], {}, {})
+        else:
+            scope, models = EvaluationOptions(split=split, retrieval=False), options.load_runs([run], "cpu")
+            with terminal.progress_bars() as bars:
+                opened = Collection.open(folder)
+                result = evaluate_models(models, opened, options=scope, command=command_line(), on_progress=bars)
+        save_evaluation(result, run)
+
+
+def _measure(runs: Sequence[Path], folder: Path, split: str) -> dict[str, Cost]:
+    """Return the cost of each run that describes images."""
+    from limner.data.collection import Collection
+    from limner.evaluation.cost import measure_cost
+    from limner.runs.records import load_evaluation
+
+    items = {run: load_evaluation(run, split).items for run in runs}
+    with terminal.activity("measuring time and memory"):
+        opened = Collection.open(folder)
+        return {str(run): measure_cost(run, opened, split) for run in runs if items[run] and not items[run][0].source}
+
+
+def _costs(costs: dict[str, Cost]) -> list[list[str]]:
+    """Return the table of costs, header first: one row per run."""
+    rows = [["model", "parameters", "s an image", "MiB"]]
+    for run, cost in costs.items():
+        memory = "" if cost.memory is None else f"{cost.memory / (1 << 20):,.0f}"
+        rows.append([results_folder(Path(run)).name, f"{cost.parameters:,}", f"{cost.seconds:.3f}", memory])
+    return rows
 
 
 def _scores(comparison: Comparison) -> list[list[str]]:

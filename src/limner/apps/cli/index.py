@@ -12,6 +12,7 @@ from limner.apps.cli.app import USE
 from limner.apps.cli.terminal import activity, echo, err, print_json, printable, progress_bar
 from limner.bounds import BatchSize
 from limner.errors import SettingsError, counted
+from limner.hub.settings import HubSettings
 from limner.runs.pretrained import local_folder, model_type
 from limner.storage.places import is_collection
 
@@ -31,6 +32,7 @@ def index(
     *,
     model: options.CaptionerOption = None,
     lang: str | None = None,
+    hub: options.OfHub,
     split: str | None = None,
     retriever: Path | None = None,
     index: Path | None = None,
@@ -53,7 +55,6 @@ def index(
 
     Options:
         folder (FOLDER): Folder of images, with the folders inside, or a collection.
-        lang: Language of the built-in captioner: en, de or zh; default: en.
         split: Of a collection: split to index; default: all splits.
         retriever (RUN): Of a collection: two-tower model whose nearest images are the candidates of a search. Of a
             folder: joint space of the hub that searches it, such as hub:openai/clip-vit-base-patch32.
@@ -63,14 +64,15 @@ def index(
     """
     if is_collection(folder):
         folder_only = {"--lang": lang, "--no-recursive": not recursive, "--verify": verify}
-        folder_only |= {"--backbone": backbone, "--batch-size": batch_size != CAPTIONED_TOGETHER}
+        folder_only |= {**hub, "--backbone": backbone, "--batch-size": batch_size != CAPTIONED_TOGETHER}
         options.refuse(folder_only, f"{folder} is a collection, whose features are stored; leave it out")
         run, values = options.require_one_model(model, "index"), {"split": split, "path": index, "rebuild": rebuild}
         return _index_collection(folder, run, retriever, values, device, as_json)
     retriever = None if retriever is None else Path(local_folder(retriever))
     values = {"--split": split, "--retriever": None if retriever and model_type(retriever) else retriever}
     options.refuse(values, f"has an effect only on a collection, which {folder} is not; leave it out")
-    run = options.require_one_model(options.models_or_pretrained(model, lang), "index")
+    run = options.require_one_model(options.models_or_pretrained(model, lang, hub), "index")
+    changed = HubSettings.parse(hub).changed
     from limner.runtime.manifest import is_exported
 
     if not is_exported(run) and model_type(run) is None:
@@ -86,13 +88,13 @@ def index(
         searcher = HubSpace(retriever, device)
     opened = FolderIndex(folder, index, searcher)
     if not rebuild:
-        opened.require_run(run)
+        opened.require_run(run, changed)
     if not (rebuild or verify):
-        unchanged = opened.find_unchanged(run, recursive=recursive)
+        unchanged = opened.find_unchanged(run, changed, recursive=recursive)
         if unchanged is not None:
             return _report(unchanged, opened, as_json)
     with activity("loading the model"):
-        captioner = load(run, backbone=backbone, device=device)
+        captioner = load(run, backbone=backbone, device=device, **hub)
     if not isinstance(captioner, BaseCaptioner):
         raise SettingsError(f"--model {run}: expected a model that describes images; name a captioner")
     with progress_bar("indexing") as bar:

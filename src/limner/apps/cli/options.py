@@ -180,7 +180,7 @@ def uses_graphs(models: Sequence[Path], options: Mapping[str, object], device: s
         if (models[0] / "config.json").is_file():
             return len(models) == 1 and not any(options.values())
     elif any(model_type(model) is not None for model in models):
-        kind = "a model of the hub"
+        kind, options = "a model of the hub", {**options, "ray": None}  # which units of Ray load as well
     else:
         return False
     if len(models) > 1:

@@ -57,17 +57,18 @@ def score(
     else:
         options.check_runs([run], device, backbone=backbone)
     from limner.data.collection import Collection
-    from limner.hub.families import family_of
-    from limner.inference.scorer import HubScorer, Scorer, SentenceScore
+    from limner.decoding.scoring import SentenceScore
+    from limner.inference.load import load_hub
+    from limner.inference.scorer import Scorer
     from limner.media.modality import modality_of
 
-    if is_hub and family_of(run).task == "match":
-        reason = f"has no effect on {run}, which compares images and sentences; leave it out"
-        options.refuse({name: hub.get(name) for name in ("prompt", "lang")}, reason)
     opened = None if collection is None else Collection.open(collection)
     modality_of(image).open(image)  # an unreadable image is found before the model is loaded
     with activity("loading the model"):
-        scorer = HubScorer(run, device, **hub) if is_hub else Scorer.load(run, backbone=backbone, device=device)
+        if is_hub:
+            scorer = load_hub(run, "describe", "match", device=device, **hub)
+        else:
+            scorer = Scorer.load(run, backbone=backbone, device=device)
     with progress_bar("scoring") as bar:
         scores = scorer.score(image, sentences, on_progress=bar)
     ratios = None

@@ -18,12 +18,16 @@ from limner.data.dataset import FeatureSource, GenerationInput
 from limner.decoding.sentence import Sentence
 from limner.decoding.settings import DecodingSettings
 from limner.errors import MediaError
+from limner.features.encoders.transformers import hash_files
+from limner.generation.captioning import BaseCaptioner
 from limner.inference.captioner import Captioner
 from limner.inference.collection_features import open_features
 from limner.inference.generate import GENERATION_BATCH_SIZE, Generate, batches_of, generate
+from limner.inference.load import load_hub
 from limner.progress import Progress
 from limner.runs.concepts import Tag
-from limner.runs.trained_model import TrainedModel, load_trained_model, sha256
+from limner.runs.pretrained import model_type
+from limner.runs.trained_model import TrainedModel, load_trained_model
 from limner.storage.json_text import to_json
 
 SENTENCES = TypeAdapter(list[Sentence])
@@ -34,7 +38,7 @@ SENTENCES.rebuild(_types_namespace={"Tag": Tag})
 class CaptionJob(NamedTuple):
     """What an actor needs to describe a unit."""
 
-    runs: tuple[Path, ...]  # absolute
+    runs: tuple[Path, ...]  # absolute; or the folder of one model of the hub
     backbone: str | None
     files: tuple[str, ...]  # as the user named them
     working_folder: Path  # of relative paths
@@ -42,10 +46,14 @@ class CaptionJob(NamedTuple):
     prefix: str | None
     journal: Journal
     device: str
+    hub: Mapping[str, Any]  # of `HubSettings`
 
     def open(self) -> Callable[[int], None]:
-        """Load the models and their backbone."""
-        captioner = Captioner.load(*self.runs, backbone=self.backbone, device=self.device)
+        """Load the models and their backbone, or the model of the hub."""
+        if model_type(self.runs[0]) is None:
+            captioner: BaseCaptioner = Captioner.load(*self.runs, backbone=self.backbone, device=self.device)
+        else:
+            captioner = load_hub(self.runs[0], "describe", device=self.device, **self.hub)
         size = self.options["batch_size"]
 
         def compute(unit: int) -> None:
@@ -75,19 +83,20 @@ def describe_distributed(
     device: str = "cpu",
     prefix: str | None = None,
     options: Mapping[str, Any],
+    hub: Mapping[str, Any],
 ) -> Iterator[tuple[Path, list[Sentence] | MediaError]]:
     """Generate captions on a Ray cluster, in the order of the files.
 
     Finished units stay in the journal until all are done, so that an interrupted command computes only the others, and
     those with a file that has changed since. All machines see the run directories and the files under the same paths;
-    `options` are options for `Captioner.describe_each`.
+    `options` are options for `Captioner.describe_each`, and `hub` settings of a model of the hub, see `HubSettings`.
     """
     names, folders = tuple(map(str, files)), tuple(run.absolute() for run in runs)
-    plan = _plan(folders, [names, str(Path.cwd()), dict(options), prefix, backbone, device])
+    plan = _plan(folders, [names, str(Path.cwd()), dict(options), prefix, backbone, device, dict(hub)])
     size = options["batch_size"]
     with locked_journal(journal_folder.absolute()), connected(address) as cluster:
         journal = Journal.begin(journal_folder.absolute(), plan)
-        job = CaptionJob(folders, backbone, names, Path.cwd(), dict(options), prefix, journal, device)
+        job = CaptionJob(folders, backbone, names, Path.cwd(), dict(options), prefix, journal, device, hub)
         for unit in run_units(cluster, job, -(-len(files) // size)):
             batch = files[unit * size : (unit + 1) * size]
             for file, result in zip(batch, journal.require(unit)["results"], strict=True):
@@ -165,7 +174,7 @@ def generator_on(
 
 def _plan(runs: Sequence[Path], inputs: list[Any]) -> dict[str, Any]:
     """Everything that determines the results of the units: the weights, and a digest of the inputs and options."""
-    weights = [sha256(run / "model.safetensors") for run in runs]
+    weights = [hash_files(sorted(run.glob("*.safetensors"))) for run in runs]
     return {"models": weights, "inputs": hashlib.sha256(to_json(inputs).encode()).hexdigest()}
 
 

@@ -140,10 +140,10 @@ class FolderIndex:
             )
         return result
 
-    def require_run(self, run: Path) -> None:
-        """Check before a model is loaded that an index was made with it; FolderError if not, or if it is damaged."""
+    def require_run(self, run: Path, changed: Sequence[str] = ()) -> None:
+        """Check before a model is loaded that an index was made with it and its settings; FolderError if not, or if it is damaged."""
         if has_index(self.path):
-            _require_captioner(self.path, self.record, run_digest(run))
+            _require_captioner(self.path, self.record, run_digest(run, changed))
 
     @property
     def record(self) -> IndexRecord:
@@ -201,20 +201,20 @@ class FolderIndex:
             if not has_index(self.path):
                 create_index(self.path, IndexRecord.from_captioner(captioner, searcher))
             opened = open_index(self.path)
-            _require_captioner(self.path, opened.record, run_digest(captioner.folder))
+            _require_captioner(self.path, opened.record, run_digest(captioner.folder, captioner.changed))
             _require_features(self.path, opened.record, searcher)
             updater = Updater(self.folder, self.path, captioner, searcher, opened)
             return updater.run(scan, verify, batch_size, on_progress)
 
-    def find_unchanged(self, run: Path, *, recursive: bool = True) -> FolderUpdate | None:
+    def find_unchanged(self, run: Path, changed: Sequence[str] = (), *, recursive: bool = True) -> FolderUpdate | None:
         """Return the numbers of an update with the model of a run directory if it would change nothing, else None.
 
-        No model is loaded. FolderError if the index is damaged, or the folder has no image any more.
+        No model is loaded; `changed` is as of `BaseCaptioner`. FolderError if the index is damaged, or the folder has no image any more.
         """
         if not has_index(self.path):
             return None
         record, rows = self.record, self._newest().index.files
-        if record.updating or record.captioner != run_digest(run):
+        if record.updating or record.captioner != run_digest(run, changed):
             return None
         scan = self._scan(recursive)
         is_same = all(is_unchanged(file, rows.get(file.path)) for file in scan.files) and len(scan.files) == len(rows)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import xxhash
@@ -54,7 +55,7 @@ class IndexRecord(Settings):
             model = f"built-in:{folder.name}" if is_pretrained(folder) else str(folder.resolve())
         return cls(
             model=model,
-            captioner=run_digest(captioner.folder),
+            captioner=run_digest(captioner.folder, captioner.changed),
             lang=captioner.lang,
             features=searcher.digest,
             vector_dim=searcher.vector_dim,
@@ -89,9 +90,12 @@ def damaged(index: Path, reason: str) -> DamagedIndexError:
     return DamagedIndexError(f"{index}: damaged index ({reason}); {REBUILD}")
 
 
-def run_digest(run: Path | None) -> str:
-    """Compute a digest of the weights, the vocabulary and the settings in a run directory; empty for None."""
-    digest = xxhash.xxh3_128()
+def run_digest(run: Path | None, changed: Sequence[str] = ()) -> str:
+    """Compute a digest of the weights, the vocabulary and the settings in a run directory; empty for None.
+
+    `changed` are settings with which a model was loaded (`BaseCaptioner.changed`).
+    """
+    digest = xxhash.xxh3_128("|".join(changed).encode())
     if run is None:
         return ""
     for file in sorted(file for file in run.iterdir() if file.suffix in (".json", ".safetensors", ".onnx")):

@@ -26,7 +26,7 @@ from limner.media.image import require_pixels
 from limner.storage.json_text import to_json
 
 if TYPE_CHECKING:
-    from limner.inference.scorer import SentenceScore
+    from limner.decoding.scoring import SentenceScore
 
 ERRORS: dict[int | str, dict[str, Any]] = {
     status: {"model": schemas.ErrorBody, "description": "error"}

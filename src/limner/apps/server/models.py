@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 from limner.apps.server.errors import InvalidRequestError, NotFoundError, NotSupportedError
 from limner.apps.server.settings import ServerSettings
@@ -20,6 +20,7 @@ from limner.runs.pretrained import (
     DEFAULT_LANG,
     local_folder,
     model_name,
+    model_type,
     pretrained_languages,
     pretrained_pairs,
     pretrained_run,
@@ -151,15 +152,12 @@ class ServedModel:
         """Facts that other programs list."""
         generators, sizes, digests = list(self.by_lang.values()), [], []
         for generator in generators:
+            sizes.append(generator.parameters)
             if isinstance(generator, ExportedModel):
-                sizes.append(generator.parameters)
                 digests.append([self.created, generator.manifest.files])
-            elif hasattr(generator, "parameters"):
-                sizes.append(generator.parameters)
-                digests.append([self.created, generator.architecture])
             else:
-                sizes += [weight.numel() for trained in generator.models for weight in trained.model.parameters()]
-                digests += [[self.created, trained.config.digests()] for trained in generator.models]
+                runs: list[object] = [trained.config.digests() for trained in generator.models]
+                digests += [[self.created, facts] for facts in runs or [generator.architecture]]
         first, count = generators[0], sum(sizes)
         kind = first.manifest.model if isinstance(first, ExportedModel) else first.architecture
         digest = hashlib.sha256(to_json(digests, sort_keys=True).encode()).hexdigest()
@@ -239,7 +237,7 @@ class Models:
 def load_served_models(settings: ServerSettings) -> Models:
     """Load the models of the settings, or the built-in captioner and translator.
 
-    SettingsError for a run that is not served, RunError for a damaged one, NotFoundError for an alias of no model.
+    SettingsError for a run, or settings of the hub, without use, RunError for a damaged one, NotFoundError for an alias of no model.
     """
     loaded = [_load_run(run, settings) for run in settings.models]
     if not loaded:
@@ -248,6 +246,8 @@ def load_served_models(settings: ServerSettings) -> Models:
         named = [replace(translator, name=f"limner-{translator.name}") for translator in translators]
         loaded = [_load_built_in(settings), *named]
     models = Models(loaded)
+    if settings.hub.changed and not any(getattr(captioner, "changed", ()) for captioner in models.captioners):
+        raise SettingsError(f"{settings.hub.changed[0]}: expected a captioner of the hub (--model), got none; add one")
     for alias in settings.aliases:
         models.add_alias(alias)
     return models
@@ -270,7 +270,12 @@ def _load_built_in(settings: ServerSettings) -> ServedModel:
 
 def _load_run(place: Path | str, settings: ServerSettings, *, encode_images: bool = True) -> ServedModel:
     run = Path(local_folder(place))
-    generator = load(run, backbone=settings.backbone, device=settings.device, encode_images=encode_images)
+    hub: dict[str, Any] = {}
+    if settings.hub.changed and model_type(run) is not None:
+        from limner.hub.families import family_of
+
+        hub = settings.hub.model_dump(exclude_defaults=True) if family_of(run).task == "describe" else {}
+    generator = load(run, backbone=settings.backbone, device=settings.device, encode_images=encode_images, **hub)
     if isinstance(generator, ExportedModel):
         source = generator.manifest.source_lang
         if source is None and generator.manifest.features and generator.backbone is None:

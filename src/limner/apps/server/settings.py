@@ -11,6 +11,7 @@ from pydantic import model_validator
 from limner.bounds import BatchSize, Bounds, Bytes, Port, Processes, RequestCount, TimeLimit
 from limner.errors import SettingsError
 from limner.files import read_bytes
+from limner.hub.settings import HubSettings
 from limner.runs.pretrained import model_name
 from limner.settings import Settings
 
@@ -29,6 +30,8 @@ class ServerSettings(Settings):
     """Other names of models: NAME=MODEL, where MODEL may have a language as its tag."""
     indexes: tuple[str, ...] = ()
     """Indexed folders that can be searched."""
+    hub: HubSettings = HubSettings()
+    """Settings of the captioners of the hub."""
     backbone: str | None = None
     """Where the backbone of the models is, if it has moved since the training."""
     device: str = "cpu"

@@ -14,11 +14,12 @@ from torch.nn.functional import normalize
 
 from limner.errors import SettingsError
 from limner.features.encoders.transformers import hash_files
+from limner.generation.sentences import images_of_sentences
 from limner.hub.inputs import HubPixels, load_part
 from limner.hub.networks import DEFAULTS, HubModel
 from limner.hub.settings import HubSettings
 from limner.layers.functional import require_numbers
-from limner.media.image import ImageInput
+from limner.media.image import ImageInputs
 from limner.progress import Progress
 
 Vectors = NDArray[np.float32]
@@ -92,10 +93,11 @@ class HubSpace(HubModel):
         """Compute the score of a sentence and each image, (N,); SettingsError for a sentence without words."""
         return np.asarray(self._scale * (projected @ self.sentence_vectors([sentence])[0]) + self._bias, np.float32)
 
-    def match(
-        self, images: Sequence[ImageInput], sentences: Sequence[str], on_progress: Progress | None = None
+    def score(
+        self, images: ImageInputs, sentences: Sequence[str], on_progress: Progress | None = None
     ) -> list[Match]:
-        """Compute the score of each sentence and the image at its position; MediaError if an image cannot be read."""
+        """Compute the score of each sentence and its image; one image is the image of all; MediaError if unreadable."""
+        images = images_of_sentences(sentences, images)
         known: dict[int, Vectors] = {}
         for done, image in enumerate(images, 1):
             if id(image) not in known:

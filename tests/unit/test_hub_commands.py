@@ -95,6 +95,8 @@ def test_a_folder_is_described_indexed_searched_and_written_as_sidecars(hub, pho
     assert status == 0 and "2 unchanged" in printed
 
 
+@pytest.mark.long
+@pytest.mark.timeout(900)
 def test_no_connection_is_opened_without_a_name_of_the_hub(hub, photos, tmp_path):
     cache, image, unshared = tmp_path / "cache", str(photos / "one.png"), ["unshare", "--map-root-user", "--net"]
     if not shutil.which("unshare") or subprocess.run([*unshared, "true"], capture_output=True).returncode:
@@ -205,6 +207,8 @@ def test_joint_spaces_are_evaluated_and_compared_by_retrieval(hub, tiny, command
     assert status == 1 and len(errors.splitlines()) == 1
 
 
+@pytest.mark.long
+@pytest.mark.timeout(900)
 def test_captioners_of_two_eras_are_evaluated_and_measured_together(hub, tiny, trained, command_line, tmp_path):
     run = shutil.copytree(trained, tmp_path / "run", ignore=shutil.ignore_patterns("evaluation"))
     with chdir(tmp_path):

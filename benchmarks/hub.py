@@ -40,7 +40,7 @@ def real(images: list[str]) -> bool:
         began = time.perf_counter()
         try:
             if name in SPACES:
-                scorer = load_hub(Path(local_folder(f"hub:{name}")), "match")
+                scorer = load_hub(local_folder(f"hub:{name}"), tasks=("match",))
                 results = [str(score) for score in scorer.score(images, [sentence] * len(images))]
             elif name in CAPTIONERS:
                 results = [captions[0].text for captions in limner.load(f"hub:{name}").describe(images, max_length=60)]

@@ -175,7 +175,7 @@ def test_captions_of_a_file_that_has_changed_are_computed_again(monkeypatch, tmp
     for name in "ab":
         (tmp_path / name).write_text("damaged")
     journal = Journal.begin(tmp_path / "units", {})
-    job = CaptionJob((), None, ("a", "b"), tmp_path, {"batch_size": 1}, None, journal, "cpu")
+    job = CaptionJob((tmp_path,), {}, ("a", "b"), tmp_path, {"batch_size": 1}, None, journal)
     compute = job.open()
     compute(0), compute(1)
     (tmp_path / "b").write_text("mended")
@@ -187,7 +187,8 @@ def test_captions_of_a_file_that_has_changed_are_computed_again(monkeypatch, tmp
 def test_two_computations_do_not_share_a_journal(tmp_path):
     (tmp_path / "model.safetensors").touch()
     folder = tmp_path / ".captions.units"
-    captions = describe_distributed([tmp_path], [tmp_path / "a.jpg"], "local", folder, options={"batch_size": 1})
+    options = {"options": {"batch_size": 1}, "loading": {}}
+    captions = describe_distributed([tmp_path], [tmp_path / "a.jpg"], "local", folder, **options)
     with locked_journal(folder), pytest.raises(ResourceError, match=r"units: another process is writing to it"):
         list(captions)
     assert not folder.exists()

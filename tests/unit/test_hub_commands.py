@@ -224,7 +224,7 @@ def test_captioners_of_two_eras_are_evaluated_and_measured_together(hub, tiny, t
 
 
 def test_items_that_are_not_described_are_counted(hub, scenes, monkeypatch):
-    model, opened = load_hub(hub / "blip", "describe"), Collection.open(scenes)
+    model, opened = load_hub(hub / "blip", tasks=("describe",)), Collection.open(scenes)
     first, texts = next(iter(opened.items("test"))).id, Item.texts
     monkeypatch.setattr(Item, "texts", lambda item, lang: () if item.id == first else texts(item, lang))
     result = evaluate_hub(model, opened, "test", ["bleu4"], on_progress=lambda *_: None)

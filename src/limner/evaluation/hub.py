@@ -170,7 +170,7 @@ def score_pairs_of_hub(
 ) -> PairScores:
     """Score judged pairs by CLIPScore under a joint space, or by log P(w|I) under a captioner, of a name."""
     images, captions, judged = judged_pairs(collection, judgements, None, DEFAULTS.lang)
-    scorer = load_hub(folder, "describe", "match", device=device)
+    scorer = load_hub(folder, tasks=("describe", "match"), device=device)
     sources = {image: collection.media_source(item) for image, item in images.items()}
     results = scorer.score(
         [sources[image] for image, _ in judged],

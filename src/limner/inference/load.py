@@ -73,10 +73,7 @@ def load(
         raise SettingsError(f"{name} '{value}': selects the built-in translator; leave out {(*runs, 'lang')[0]}")
     runs = tuple(map(local_folder, runs))
     if runs and model_type(Path(runs[0])) is not None:
-        if len(runs) > 1:
-            raise RunError(f"{runs[0]}: a model of the hub is no part of an ensemble; name it alone")
-        tasks, options = ("describe", "translate"), {"device": device, "lang": lang, **languages, **hub}
-        return cast("HubCaptioner", load_hub(Path(runs[0]), *tasks, sample=True, **options))
+        return cast("HubCaptioner", load_hub(*runs, sample=True, device=device, lang=lang, **languages, **hub))
     runs = choose_runs(runs, lang)
     if hub:
         raise SettingsError(f"{', '.join(hub)}: has an effect only on a model of the hub, which {runs[0]} is not")
@@ -109,15 +106,23 @@ def load_translator(folder: Path, **options: Any) -> BaseTranslator:  # noqa: AN
     """Load an exported translator, or one of the hub with the options of `load_hub`; RunError for another model."""
     if model_type(folder) is None:
         return generators.load_translator(folder)
-    return cast("HubTranslator", load_hub(folder, "translate", **options))
+    return cast("HubTranslator", load_hub(folder, tasks=("translate",), **options))
 
 
-def load_hub(folder: Path, *tasks: str, sample: bool = False, **options: Any) -> Any:  # noqa: ANN401
+def load_hub(
+    *runs: Path | str,
+    tasks: Sequence[str] = ("describe", "translate"),
+    sample: bool = False,
+    **options: Any,  # noqa: ANN401
+) -> Any:  # noqa: ANN401
     """Load a model of the hub that has one of some tasks: 'describe', 'translate' or 'match'.
 
     `sample` says whether its `generation_config` may choose sampling; see `limner.hub.generators.load` for the options
-    and the errors. MissingExtraError without torch.
+    and the errors. RunError for several runs; MissingExtraError without torch.
     """
+    if len(runs) > 1:
+        raise RunError(f"{runs[0]}: a model of the hub is no part of an ensemble; name it alone")
+    folder = Path(runs[0])
     try:
         from limner.hub.generators import load as load_model
     except ModuleNotFoundError as error:

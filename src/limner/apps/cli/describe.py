@@ -138,9 +138,8 @@ def describe(
         from limner.apps.distributed.sentences import describe_distributed
 
         place = files[0].parent / ".captions.units"
-        results = describe_distributed(
-            runs, files, ray, place, prefix=prefix, options=changes, backbone=backbone, device=device, hub=hub
-        )
+        loading = {"device": device, **(hub if graphs else {"backbone": backbone})}
+        results = describe_distributed(runs, files, ray, place, prefix=prefix, options=changes, loading=loading)
     if stored is not None:
         stored.begin_tables(columns)
     opened = caption_output(output, kind, columns, ranked=change_decoding(captioner.decoding, decoding).n_best > 1)
@@ -200,7 +199,7 @@ def _load(
         from limner.inference.load import load_hub
 
         with activity("loading the model"):
-            captioner = load_hub(runs[0], "describe", device=device, **hub)
+            captioner = load_hub(runs[0], tasks=("describe",), device=device, **hub)
     if captioner.rules.concepts is None:
         options.refuse({"no_concepts": not rules.concepts}, "this model has no concepts; leave it out")
     captioner.rules.check(rules)

@@ -167,7 +167,7 @@ def _evaluate_hub(
         options.refuse({"source_lang": languages.pop("source_lang", None)}, "is of translators; leave it out")
         hub = {**hub, **languages}
     with terminal.activity("loading the model"):
-        loaded = load_hub(folder, "describe", "translate", "match", **hub)
+        loaded = load_hub(folder, tasks=("describe", "translate", "match"), **hub)
     with terminal.progress_bars() as bars:
         result = evaluate_hub(loaded, opened, split, metrics, decoding, **languages, on_progress=bars)
     return result.model_copy(update={"model": hub_model(models[0]), "command": command_line()})

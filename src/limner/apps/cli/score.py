@@ -66,7 +66,7 @@ def score(
     modality_of(image).open(image)  # an unreadable image is found before the model is loaded
     with activity("loading the model"):
         if is_hub:
-            scorer = load_hub(run, "describe", "match", device=device, **hub)
+            scorer = load_hub(run, tasks=("describe", "match"), device=device, **hub)
         else:
             scorer = Scorer.load(run, backbone=backbone, device=device)
     with progress_bar("scoring") as bar:

@@ -39,21 +39,24 @@ class CaptionJob(NamedTuple):
     """What an actor needs to describe a unit."""
 
     runs: tuple[Path, ...]  # absolute; or the folder of one model of the hub
-    backbone: str | None
+    loading: Mapping[str, Any]  # of `Captioner.load`, or of `load_hub`
     files: tuple[str, ...]  # as the user named them
     working_folder: Path  # of relative paths
     options: Mapping[str, Any]  # of `Captioner.describe_each`
     prefix: str | None
     journal: Journal
-    device: str
-    hub: Mapping[str, Any]  # of `HubSettings`
+
+    @property
+    def device(self) -> str:
+        """Device that the models compute on."""
+        return str(self.loading["device"])
 
     def open(self) -> Callable[[int], None]:
         """Load the models and their backbone, or the model of the hub."""
         if model_type(self.runs[0]) is None:
-            captioner: BaseCaptioner = Captioner.load(*self.runs, backbone=self.backbone, device=self.device)
+            captioner: BaseCaptioner = Captioner.load(*self.runs, **self.loading)
         else:
-            captioner = load_hub(self.runs[0], "describe", device=self.device, **self.hub)
+            captioner = load_hub(self.runs[0], tasks=("describe",), **self.loading)
         size = self.options["batch_size"]
 
         def compute(unit: int) -> None:
@@ -79,24 +82,22 @@ def describe_distributed(
     address: str,
     journal_folder: Path,
     *,
-    backbone: str | None = None,
-    device: str = "cpu",
     prefix: str | None = None,
     options: Mapping[str, Any],
-    hub: Mapping[str, Any],
+    loading: Mapping[str, Any],
 ) -> Iterator[tuple[Path, list[Sentence] | MediaError]]:
     """Generate captions on a Ray cluster, in the order of the files.
 
     Finished units stay in the journal until all are done, so that an interrupted command computes only the others, and
     those with a file that has changed since. All machines see the run directories and the files under the same paths;
-    `options` are options for `Captioner.describe_each`, and `hub` settings of a model of the hub, see `HubSettings`.
+    `options` are options for `Captioner.describe_each`, and `loading` options for `Captioner.load` or `load_hub`.
     """
     names, folders = tuple(map(str, files)), tuple(run.absolute() for run in runs)
-    plan = _plan(folders, [names, str(Path.cwd()), dict(options), prefix, backbone, device, dict(hub)])
+    plan = _plan(folders, [names, str(Path.cwd()), dict(options), prefix, dict(loading)])
     size = options["batch_size"]
     with locked_journal(journal_folder.absolute()), connected(address) as cluster:
         journal = Journal.begin(journal_folder.absolute(), plan)
-        job = CaptionJob(folders, backbone, names, Path.cwd(), dict(options), prefix, journal, device, hub)
+        job = CaptionJob(folders, loading, names, Path.cwd(), dict(options), prefix, journal)
         for unit in run_units(cluster, job, -(-len(files) // size)):
             batch = files[unit * size : (unit + 1) * size]
             for file, result in zip(batch, journal.require(unit)["results"], strict=True):

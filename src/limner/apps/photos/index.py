@@ -141,7 +141,7 @@ class FolderIndex:
         return result
 
     def require_run(self, run: Path, changed: Sequence[str] = ()) -> None:
-        """Check before a model is loaded that an index was made with it and its settings; FolderError if not, or if it is damaged."""
+        """Check before a model is loaded that an index was made with it; FolderError if not, or if it is damaged."""
         if has_index(self.path):
             _require_captioner(self.path, self.record, run_digest(run, changed))
 
@@ -209,7 +209,8 @@ class FolderIndex:
     def find_unchanged(self, run: Path, changed: Sequence[str] = (), *, recursive: bool = True) -> FolderUpdate | None:
         """Return the numbers of an update with the model of a run directory if it would change nothing, else None.
 
-        No model is loaded; `changed` is as of `BaseCaptioner`. FolderError if the index is damaged, or the folder has no image any more.
+        No model is loaded; `changed` is as of `BaseCaptioner`. FolderError if the index is damaged, or the folder has
+        no image any more.
         """
         if not has_index(self.path):
             return None

@@ -237,7 +237,8 @@ class Models:
 def load_served_models(settings: ServerSettings) -> Models:
     """Load the models of the settings, or the built-in captioner and translator.
 
-    SettingsError for a run, or settings of the hub, without use, RunError for a damaged one, NotFoundError for an alias of no model.
+    SettingsError for a run that is not served or settings of the hub without use, RunError for a damaged run,
+    NotFoundError for an alias of no model.
     """
     loaded = [_load_run(run, settings) for run in settings.models]
     if not loaded:

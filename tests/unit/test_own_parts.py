@@ -133,7 +133,9 @@ def test_a_batch_of_a_translator_has_source_sentences(toy_run):
 
 
 @pytest.mark.parametrize(
-    "image", ["red.png", b"bytes", Image.new("RGB", (9, 7)), np.zeros((7, 9, 3), np.uint8)], ids=str
+    "image",
+    ["red.png", b"bytes", Image.new("RGB", (9, 7)), np.zeros((7, 9, 3), np.uint8)],
+    ids=["path", "bytes", "pillow", "array"],
 )
 def test_one_image_in_place_of_a_list_is_an_error(trained, image):
     captioner = limner.load(trained)

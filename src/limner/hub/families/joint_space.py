@@ -93,9 +93,7 @@ class HubSpace(HubModel):
         """Compute the score of a sentence and each image, (N,); SettingsError for a sentence without words."""
         return np.asarray(self._scale * (projected @ self.sentence_vectors([sentence])[0]) + self._bias, np.float32)
 
-    def score(
-        self, images: ImageInputs, sentences: Sequence[str], on_progress: Progress | None = None
-    ) -> list[Match]:
+    def score(self, images: ImageInputs, sentences: Sequence[str], on_progress: Progress | None = None) -> list[Match]:
         """Compute the score of each sentence and its image; one image is the image of all; MediaError if unreadable."""
         images = images_of_sentences(sentences, images)
         known: dict[int, Vectors] = {}

@@ -114,16 +114,16 @@ class HubCaptioner(HubGenerator, BaseCaptioner):
             MediaError: an image cannot be read.
             SettingsError: a sentence has no words, or is longer than the positions of the network.
         """
-        images = images_of_sentences(sentences, images)
+        inputs = images_of_sentences(sentences, images)
         targets = [self.tokenizer.encode(text) for text in sentences]
         if not all(targets):
             raise SettingsError(f"expected a sentence of at least one word, got '{sentences[targets.index([])]}'")
         for row, target in enumerate(targets):
             require_source_length(row, len(target), self.network.positions - 1)
-        port, results = self.features_port(images), list[float]()
+        port, results = self.features_port(inputs), list[float]()
         for begin in range(0, len(sentences), CAPTION_BATCH_SIZE):
             rows = range(begin, min(begin + CAPTION_BATCH_SIZE, len(sentences)))
-            requests = [Request(self, image_name(images[row]), self.decoding, source=images[row]) for row in rows]
+            requests = [Request(self, image_name(inputs[row]), self.decoding, source=inputs[row]) for row in rows]
             for request, features in zip(requests, port(requests), strict=True):
                 request.features = features
             results += self._totals(requests, [targets[row] for row in rows])

@@ -95,15 +95,15 @@ class HubSpace(HubModel):
 
     def score(self, images: ImageInputs, sentences: Sequence[str], on_progress: Progress | None = None) -> list[Match]:
         """Compute the score of each sentence and its image; one image is the image of all; MediaError if unreadable."""
-        images = images_of_sentences(sentences, images)
+        inputs = images_of_sentences(sentences, images)
         known: dict[int, Vectors] = {}
-        for done, image in enumerate(images, 1):
+        for done, image in enumerate(inputs, 1):
             if id(image) not in known:
                 known[id(image)] = self.vector_of(self.features_of([self.read(image)])[0])
             if on_progress is not None:
-                on_progress(done, len(images))
+                on_progress(done, len(inputs))
         vectors, prompt = (
-            np.stack([known[id(image)] for image in images]),
+            np.stack([known[id(image)] for image in inputs]),
             CLIP_PROMPT * (self.config.model_type == "clip"),
         )
         cosines = (vectors * self.sentence_vectors(sentences)).sum(1)
